@@ -1,0 +1,92 @@
+"""Options that mean the same in every command, defined once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rcdiag.errors import RcdiagError
+
+
+class FailOn(StrEnum):
+    """From which severity of findings on the exit code is 1."""
+
+    never = "never"
+    warning = "warning"
+    error = "error"
+
+
+OUTPUT = "Output"
+
+DumpArgument = Annotated[
+    str, typer.Argument(metavar="DUMP", help="Trajectory table: a parquet file, directory or glob")
+]
+Column = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column", metavar="CANONICAL=NAME", help="Read column NAME as CANONICAL; repeatable"
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="Checkpoint folder of policies that name no other"),
+]
+Policy = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=BACKEND[:DTYPE][,key=value...]",
+        help="Score a policy with `hf` or `vllm`, e.g. `old=hf:float32`; repeatable",
+    ),
+]
+Behavior = Annotated[str, typer.Option(metavar="NAME", help="Policy that sampled")]
+Target = Annotated[
+    str, typer.Option(metavar="NAME", help="Policy that trains; log_ratio = target - behavior")
+]
+Seed = Annotated[int, typer.Option(help="Seed of the bootstrap intervals")]
+OutputTable = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Parquet to write, with the scores", rich_help_panel=OUTPUT),
+]
+ResultFile = Annotated[
+    Path | None, typer.Option("--result", help="Result JSON to write", rich_help_panel=OUTPUT)
+]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option("--html", help="Self-contained report to write", rich_help_panel=OUTPUT),
+]
+PlotsFolder = Annotated[
+    Path | None,
+    typer.Option("--plots", help="Folder for the figures as PNG and SVG", rich_help_panel=OUTPUT),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result document alone", rich_help_panel=OUTPUT)
+]
+Fail = Annotated[FailOn, typer.Option("--fail-on", help="Exit 1 on findings from this level on")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite outputs and recorded columns")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would run")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but errors")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more: all metrics' meaning")]
+
+
+def parse_columns(pairs: list[str] | None) -> dict[str, str]:
+    """`--column CANONICAL=NAME` options as a mapping."""
+    renames: dict[str, str] = {}
+    for pair in pairs or []:
+        canonical, equals, name = pair.partition("=")
+        if not equals or not canonical or not name:
+            raise RcdiagError(
+                f"--column {pair}: wanted CANONICAL=NAME",
+                hint="for example --column rollout_log_probs=inference_logprobs",
+            )
+        renames[canonical] = name
+    return renames
+
+
+def check_outputs(paths: list[Path | None], force: bool) -> None:
+    """Refuse to overwrite; before any work is done."""
+    for path in paths:
+        if path is not None and path.exists() and not force:
+            raise RcdiagError(f"{path}: already there", hint="another path, or --force")

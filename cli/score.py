@@ -1,0 +1,120 @@
+"""`rcdiag score`: fill log-probs that are asked for, then measure the mismatch of two policies."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli import options
+
+if TYPE_CHECKING:
+    from rcdiag.backends.spec import PolicySpec
+    from rcdiag.dumps import Dump
+
+EPILOG = """Examples
+
+`rcdiag score sample_data/rollouts.parquet`
+
+`rcdiag score sample_data/rollouts.parquet --model sample_data/policy/step_8
+--policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32
+--behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`"""
+
+
+def score(
+    dump: options.DumpArgument,
+    model: options.Model = None,
+    policy: options.Policy = None,
+    behavior: options.Behavior = "rollout",
+    target: options.Target = "old",
+    column: options.Column = None,
+    output: options.OutputTable = None,
+    result: options.ResultFile = None,
+    html: options.HtmlFile = None,
+    plots: options.PlotsFolder = None,
+    json: options.Json = False,
+    fail_on: options.Fail = options.FailOn.never,
+    seed: options.Seed = 0,
+    force: options.Force = False,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure how far two policies are apart on the same tokens, scoring them first if asked."""
+    # Heavy imports wait until the command runs, so that --help answers at once.
+    from cli.screen import Screen
+    from cli.show import finish
+    from rcdiag.dumps import open_dump
+    from rcdiag.score import score as measure
+
+    screen = Screen(quiet=quiet, verbose=verbose, json=json)
+    renames = options.parse_columns(column)
+    table = open_dump(dump, renames)
+    specs = _policies(policy, model, table)
+    scored_before = _is_interrupted_run(output)
+    options.check_outputs([None if scored_before else output, result, html], force)
+    if dry_run:
+        _dry_run(screen, dump, table, specs, output, force)
+        return
+    scratch = None
+    if specs:
+        scratch = Path(tempfile.mkdtemp(prefix="rcdiag-")) if output is None else None
+        path = output or scratch / "scored.parquet"  # type: ignore[operator]
+        _fill(screen, dump, table, specs, path, force=force, kept=output is not None)
+        table = open_dump(path)
+    found = measure(
+        table, behavior=behavior, target=target, seed=seed, on_rows=screen.rows(table.num_rows)
+    )
+    if scratch is not None:
+        shutil.rmtree(scratch)
+    finish(found, screen, result=result, html=html, plots=plots, table=output if specs else None)
+    screen.exit(found, fail_on)
+
+
+def _policies(texts: list[str] | None, model: str | None, table: Dump) -> list[PolicySpec]:
+    """The policies to score; `--model` alone means those of the default pair that are missing."""
+    from rcdiag.backends.spec import parse_policy
+
+    texts = list(texts or [])
+    if not texts and model is not None:
+        defaults = {"old": "old=hf:float32", "rollout": "rollout=vllm:bfloat16"}
+        texts = [text for name, text in defaults.items() if name not in table.policies]
+    return [parse_policy(text, model) for text in texts]
+
+
+def _is_interrupted_run(output: Path | None) -> bool:
+    """An output whose parts are still there is that of a run killed after its last rename."""
+    return output is not None and output.with_name(output.name + ".parts").exists()
+
+
+def _fill(screen, dump, table, specs, path, *, force, kept) -> None:  # type: ignore[no-untyped-def]
+    from rcdiag.scoring import plan_scoring, run_scoring
+
+    if not kept:
+        screen.say("no -o FILE: the scored log-probs are not kept")
+    plan = plan_scoring(dump, table, specs, path, force=force)
+    with screen.tokens() as on_tokens:
+        run_scoring(plan, on_tokens)
+
+
+def _dry_run(screen, dump, table, specs, output, force) -> None:  # type: ignore[no-untyped-def]
+    """Say what would run; models and rows are checked, no engine starts."""
+    screen.say(f"{dump}: {table.num_rows:,} sequences in {len(table.files)} files")
+    if not specs:
+        screen.say(f"would compute from recorded policies: {', '.join(table.policies)}")
+        return
+    from rcdiag.scoring import plan_scoring
+
+    plan = plan_scoring(dump, table, specs, output or Path("scored.parquet"), force=force)
+    lengths = plan.survey.lengths
+    screen.say(
+        f"{plan.survey.tokens:,} tokens to run, {plan.survey.sampled_tokens:,} of them sampled; "
+        f"longest sequence {lengths.max():,}; {len(plan.ranges)} parts"
+    )
+    for spec in specs:
+        given = ", ".join(f"{key}={value}" for key, value in spec.options.items())
+        screen.say(f"would score `{spec.name}`: {spec.backend} {spec.dtype} {spec.model} {given}")
+    screen.say(f"would write {output}" if output else "would keep no scores (no -o FILE)")

@@ -1,0 +1,156 @@
+"""What the terminal shows: results on stdout, conversation and progress on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cli.options import FailOn
+from rcdiag.results import SEVERITIES, Finding, MetricValue, ScoreResult, worst_severity
+from rcdiag.statistics.metrics import METRICS
+
+COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+class Screen:
+    """stdout for the result, stderr for all else; `json` makes stdout one document."""
+
+    def __init__(self, *, quiet: bool, verbose: bool, json: bool) -> None:
+        self.quiet, self.verbose, self.json = quiet, verbose, json
+        self.out = Console(highlight=False)
+        self.err = Console(stderr=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.err.print(escape(text), soft_wrap=True)
+
+    def rows(self, total: int) -> Callable[[int], None]:
+        """Progress of reading is too quick to be drawn."""
+        return lambda rows: None
+
+    @contextlib.contextmanager
+    def tokens(self) -> Iterator[Callable[[str, int, int], None]]:
+        """A bar per policy: tokens done, tokens per second, time left; silent off a terminal."""
+        bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=self.err,
+            transient=True,
+            disable=self.quiet or not self.err.is_terminal,
+        )
+        tasks: dict[str, tuple] = {}
+
+        def on_tokens(policy: str, done: int, total: int) -> None:
+            if policy not in tasks:
+                task = bars.add_task(policy, total=total, completed=done, speed="starting")
+                tasks[policy] = (task, time.monotonic(), done)
+                return
+            task, start, first = tasks[policy]
+            speed = (done - first) / max(time.monotonic() - start, 1e-9)
+            bars.update(task, completed=done, speed=f"{speed:,.0f} tokens/s")
+
+        with bars:
+            yield on_tokens
+
+    def show(self, found: ScoreResult, to_json: Callable[[ScoreResult], str]) -> None:
+        if self.json:
+            typer.echo(to_json(found), nl=False)
+        elif not self.quiet:
+            self._draw(found)
+
+    def exit(self, found: ScoreResult, fail_on: FailOn) -> None:
+        """Exit 1 when there are findings at or above the level."""
+        worst = worst_severity(found.findings)
+        if fail_on is FailOn.never or worst is None:
+            return
+        if SEVERITIES.index(worst) >= SEVERITIES.index(fail_on.value):
+            raise typer.Exit(1)
+
+    def _draw(self, found: ScoreResult) -> None:
+        steps = f", {len(found.steps)} steps" if found.steps else ""
+        self.out.print(
+            f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens{steps}    "
+            f"behavior: [bold]{found.behavior}[/]   target: [bold]{found.target}[/]\n"
+        )
+        self.out.print(_metric_table(found.mismatch, self.verbose))
+        self.out.print(_histogram_line(found.figures["log_ratio"]))
+        for finding in found.findings:
+            _print_finding(self.out, finding)
+        self.out.print(f"\n{_verdict(found)}")
+
+
+def _metric_table(values: dict[str, MetricValue], verbose: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    table.add_column("metric")
+    for name in ("value", "95% interval", "ideal"):
+        table.add_column(name, justify="right")
+    table.add_column("level")
+    if verbose:
+        table.add_column("what it is", style="dim", overflow="fold")
+    for name, value in values.items():
+        metric = METRICS[name]
+        unit = f" ({metric.unit})" if metric.unit else ""
+        interval = "" if value.low is None else f"{number(value.low)} … {number(value.high)}"
+        ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
+        cells = [f"{name}[dim]{unit}[/]", number(value.value), interval, ideal, _level(value.level)]
+        table.add_row(*cells, *([metric.about] if verbose else []))
+    return table
+
+
+def number(value: float | None) -> str:
+    """Three significant digits; more where the leading ones are nines, as in 0.99987."""
+    if value is None:
+        return ""
+    if 0.9 < abs(value) < 1.1:
+        return f"{value:.6f}"
+    return f"{value:.3g}"
+
+
+def _level(level: str | None) -> str:
+    return f"[{COLOURS[level]}]{level}[/]" if level else ""
+
+
+def _histogram_line(histogram: dict) -> str:
+    """The log-ratio histogram in one line of blocks, log-scaled counts, four bins to a block."""
+    edges, counts = histogram["edges"], histogram["counts"]
+    filled = [index for index, count in enumerate(counts) if count]
+    if not filled:
+        return ""
+    first, last = filled[0], filled[-1] + 1
+    step = max((last - first) // 48, 1)
+    sums = [sum(counts[i : min(i + step, last)]) for i in range(first, last, step)]
+    top = max(total.bit_length() for total in sums)
+    bars = "".join(BLOCKS[-(-total.bit_length() * 8 // top)] for total in sums)
+    return f"\nlog-ratio  {edges[first]:+.2g} {bars} {edges[last]:+.2g}   [dim](log scales)[/]"
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    colour = COLOURS[finding.severity]
+    console.print(f"\n[{colour}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
+                  f"{escape(finding.message)}")
+    console.print(f"  [dim]fix[/]  {escape(finding.fix)}")
+
+
+def _verdict(found: ScoreResult) -> str:
+    worst = worst_severity(found.findings)
+    counts = [
+        f"{count} {severity}{'s' if count > 1 else ''}"
+        for severity in reversed(SEVERITIES)
+        if (count := sum(finding.severity == severity for finding in found.findings))
+    ]
+    k3 = found.mismatch["k3_kl"]
+    size = f"KL({found.behavior} || {found.target}) is {number(k3.value)} nats per token"
+    word = {"error": "bad", "warning": "doubtful"}.get(worst or "", "fine")
+    colour = {"bad": "red", "doubtful": "yellow", "fine": "green"}[word]
+    return f"[{colour} bold]{word}[/]: {size}; {', '.join(counts) or 'no findings'}"

@@ -1,0 +1,52 @@
+"""Trajectories -> log-probs. transformers and vLLM live here and nowhere else.
+
+To add a backend: one file with a class that satisfies `Backend`, one line in `load_backend`, its
+options and dtypes in `spec.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.backends.spec import PolicySpec
+from rcdiag.trajectories import Trajectories
+
+Progress = Callable[[int], None]  # called with the number of tokens just done
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a model says of every response token, in the order of `Trajectories.response_ids`."""
+
+    log_probs: NDArray[np.float32]  # [response tokens] nats
+    entropy: NDArray[np.float32] | None = None  # [response tokens] nats
+    top_ids: NDArray[np.int32] | None = None  # [response tokens, k]
+    top_log_probs: NDArray[np.float32] | None = None  # [response tokens, k] nats
+
+
+class Backend(Protocol):
+    """An engine with one model loaded."""
+
+    def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        """Log-prob of each response token given all tokens before it, at the row's temperature."""
+        ...
+
+    def provenance(self) -> dict[str, Any]:
+        """What is needed to score the same way again: versions, device, dtype, attention, ..."""
+        ...
+
+
+def load_backend(spec: PolicySpec, max_length: int) -> Backend:
+    """Load the model of a policy; `max_length` is the longest sequence it will see."""
+    if spec.backend == "hf":
+        from rcdiag.backends.hf import HfBackend  # an engine is imported only where it runs
+
+        return HfBackend(spec)
+    from rcdiag.backends.vllm_engine import VllmBackend
+
+    return VllmBackend(spec, max_length)

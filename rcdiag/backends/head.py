@@ -1,0 +1,60 @@
+"""From logits to scores, the same few lines for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+# Logits are made for this many values at a time: 64 MB in float32, whatever the vocabulary.
+LOGITS_AT_ONCE = 16 << 20
+
+
+def token_scores(
+    logits: Tensor, targets: Tensor, temperature: Tensor, *, entropy: bool, top_k: int
+) -> Tensor:
+    """Scores of `targets` under softmax(logits / temperature), in float32.
+
+    logits [rows, vocabulary], targets [rows], temperature [rows] -> [rows, 1 + entropy + 2 top_k]:
+    the target's log-prob (nats, clamped to 0 from above, where only rounding can lift it), the
+    entropy H = logsumexp(z) - sum softmax(z) z (nats) if wanted, then the `top_k` largest
+    log-probs and their token ids (exact in float32 up to 2^24).
+    """
+    scaled = logits.float() / temperature[:, None].to(logits.device, torch.float32)
+    normalizer = scaled.logsumexp(dim=-1)
+    target_logits = scaled.gather(1, targets[:, None].to(logits.device)).squeeze(1)
+    columns = [(target_logits - normalizer).clamp(max=0.0)[:, None]]
+    if entropy:
+        mean_logit = (torch.softmax(scaled, dim=-1) * scaled).sum(dim=-1)
+        columns.append((normalizer - mean_logit)[:, None])
+    if top_k:
+        best, ids = scaled.topk(top_k, dim=-1)
+        columns += [(best - normalizer[:, None]).clamp(max=0.0), ids.float()]
+    return torch.cat(columns, dim=1)
+
+
+def scores_in_chunks(
+    hidden: Tensor,
+    to_logits: Callable[[Tensor], Tensor],
+    vocab_size: int,
+    targets: Tensor,
+    temperature: Tensor,
+    *,
+    entropy: bool,
+    top_k: int,
+) -> Tensor:
+    """`token_scores` of hidden states [rows, width], never with all logits in memory at once."""
+    scores = [
+        token_scores(
+            to_logits(hidden[rows]), targets[rows], temperature[rows], entropy=entropy, top_k=top_k
+        )
+        for rows in _row_chunks(len(hidden), vocab_size)
+    ]
+    return torch.cat(scores)
+
+
+def _row_chunks(rows: int, vocab_size: int) -> Iterator[slice]:
+    # Beyond 1,024 rows the matmul gains nothing and the log-sum-exp falls out of cache.
+    step = min(max(LOGITS_AT_ONCE // vocab_size, 16), 1024)
+    return (slice(start, start + step) for start in range(0, rows, step))

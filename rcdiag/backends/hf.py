@@ -1,0 +1,250 @@
+"""Score with a Hugging Face model, in the precision in which a trainer would."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rcdiag.backends import Progress, Scores
+from rcdiag.backends.checkpoint import check_checkpoint, fingerprint
+from rcdiag.backends.head import scores_in_chunks
+from rcdiag.backends.rows import gather_scores, whole_sequences
+from rcdiag.backends.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+from rcdiag.trajectories import Trajectories
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# Tokens in one forward, padding included: enough to keep the device busy, little enough that
+# activations of a 7 B model stay near a GB.
+BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+
+
+class HfBackend:
+    """One transformers model; dropout off, no cache, TF32 off."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec = spec
+        self.options = spec.own_options
+        self.device = _device(self.options.get("device"))
+        self.folder = check_checkpoint(spec.model)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        self.model = _load(spec, self.folder.as_posix(), self.device)
+        self.body, self.to_logits = _body_and_head(self.model, self.options.get("lm_head"))
+        self.vocab_size = self.model.get_output_embeddings().weight.shape[0]
+        if self.options.get("compile"):
+            self.body = torch.compile(self.body, dynamic=True)
+        self.batch_tokens = int(self.options.get("batch_tokens", BATCH_TOKENS[self.device.type]))
+        self._check_head()
+
+    @torch.inference_mode()
+    def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        tokens, starts = whole_sequences(trajectories)
+        lengths = np.array([len(row) for row in tokens])
+        responses = trajectories.response_ids.lengths
+        scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
+        for rows in _length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
+            temperature = trajectories.scoring_temperature[rows]
+            found = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
+            split = np.split(found, np.cumsum(responses[rows])[:-1])
+            for row, values in zip(rows, split, strict=True):
+                scores[row] = values
+            progress(int(lengths[rows].sum()))
+        return gather_scores(scores, **self._wanted())
+
+    def _wanted(self) -> dict[str, Any]:
+        return {
+            "entropy": bool(self.options.get("entropy", False)),
+            "top_k": int(self.options.get("top_k", 0)),
+        }
+
+    def _score_bucket(
+        self, tokens: list[NDArray], starts: NDArray, temperature: NDArray
+    ) -> NDArray[np.float32]:
+        """Scores of a few sequences, padded on the right.
+
+        Under a causal mask nothing before the padding can see it, so no attention mask is
+        needed, and the fast causal kernels stay in use.
+        """
+        width = max(len(row) for row in tokens)
+        padded = np.zeros((len(tokens), width), dtype=np.int64)
+        for index, row in enumerate(tokens):
+            padded[index, : len(row)] = row
+        lengths = np.array([len(row) for row in tokens])
+        rows = np.repeat(np.arange(len(tokens)), lengths - starts)
+        columns = np.concatenate(
+            [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
+        ).astype(np.int64)
+        with self._precision():
+            hidden = self._hidden(torch.from_numpy(padded).to(self.device))
+            # The state at position t - 1 predicts the token at t.
+            before = hidden[_index(rows, self.device), _index(columns - 1, self.device)]
+            scores = scores_in_chunks(
+                before,
+                self.to_logits,
+                self.vocab_size,
+                torch.from_numpy(padded[rows, columns]),
+                torch.from_numpy(temperature[rows]),
+                **self._wanted(),
+            )
+        return scores.float().cpu().numpy()
+
+    def _hidden(self, input_ids: Tensor) -> Tensor:
+        return self.body(input_ids=input_ids, use_cache=False).last_hidden_state
+
+    def _precision(self) -> contextlib.AbstractContextManager:
+        autocast = self.options.get("autocast")
+        if autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=_dtype("autocast", autocast))
+
+    @torch.inference_mode()
+    def _check_head(self) -> None:
+        """Body and head put together here give the logits of the model's own forward.
+
+        Some architectures scale or cap logits in their forward; one that rcdiag does not know
+        must not give plausible numbers.
+        """
+        ids = torch.arange(8, device=self.device)[None] % self.vocab_size
+        with self._precision():
+            ours = self.to_logits(self._hidden(ids)[0]).float()
+            own = self.model(input_ids=ids, use_cache=False).logits[0].float()
+        # A float32 head differs from the model's own by the rounding that it is there to avoid.
+        rounding = 1e-4 if self._exact_head() else 3e-2
+        if not torch.allclose(ours, own, rtol=rounding, atol=rounding * float(own.abs().max())):
+            kind = self.model.config.model_type
+            raise RcdiagError(
+                f"model {self.spec.model}: its forward changes the logits of architecture "
+                f"`{kind}` in a way that rcdiag does not know",
+                hint="score it with vllm, and report the architecture",
+            )
+
+    def _exact_head(self) -> bool:
+        low = self.spec.dtype != "float32" or self.options.get("autocast") is not None
+        return not low
+
+    def provenance(self) -> dict[str, Any]:
+        return {
+            "weights_fingerprint": fingerprint(self.folder),
+            "attention": self.model.config._attn_implementation,
+            "device": _device_name(self.device),
+            "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
+            "tf32": False,
+        }
+
+
+def _index(values: NDArray, device: torch.device) -> Tensor:
+    return torch.from_numpy(values).to(device)
+
+
+def _device(wanted: str | None) -> torch.device:
+    have_gpu = torch.cuda.is_available()
+    device = torch.device(wanted or ("cuda" if have_gpu else "cpu"))
+    if device.type == "cuda" and not have_gpu:
+        raise RcdiagError(f"device={wanted}: no CUDA GPU here", hint="leave device= out")
+    if device.type not in BATCH_TOKENS:
+        raise RcdiagError(f"device={wanted}: not known", hint="device=cpu or device=cuda")
+    return device
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu {platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def _dtype(option: str, name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise RcdiagError(f"{option}={name}: no such dtype", hint=f"one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _load(spec: PolicySpec, folder: str, device: torch.device) -> Any:
+    attention = spec.options.get("attention", "sdpa")
+    if attention.startswith("flash_attention") and (
+        device.type != "cuda" or spec.dtype == "float32" and "autocast" not in spec.options
+    ):
+        raise RcdiagError(
+            f"policy `{spec.name}`: attention={attention} needs a GPU and half precision; this is "
+            f"{spec.dtype} on {device.type}",
+            hint="attention=sdpa or attention=eager",
+        )
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=DTYPES[spec.dtype],
+            attn_implementation=attention,
+            trust_remote_code=bool(spec.options.get("trust_remote_code", False)),
+        )
+    except (ImportError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RcdiagError(
+            f"policy `{spec.name}`: transformers cannot load {spec.model}: {reason}",
+            hint="check the folder, the dtype and attention=",
+        ) from error
+    if adapter := spec.options.get("adapter"):
+        model = _with_adapter(model, adapter)
+    return model.to(device).eval()
+
+
+def _with_adapter(model: Any, adapter: str) -> Any:
+    try:
+        from peft import PeftModel  # only LoRA needs it
+    except ImportError as error:
+        raise RcdiagError(
+            f"adapter={adapter} needs the peft package", hint='pip install "rcdiag[lora]"'
+        ) from error
+    try:
+        # Not merged: a trainer adds the low-rank product to each layer's output.
+        return PeftModel.from_pretrained(model, adapter).get_base_model()
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise RcdiagError(f"adapter={adapter}: {reason}", hint="give a PEFT LoRA folder") from error
+
+
+def _body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Tensor], Tensor]]:
+    """The decoder, and the function from its hidden states to the logits of the model."""
+    head = model.get_output_embeddings()
+    config = model.config.get_text_config()
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
+    scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite
+    if head_dtype is not None:
+        wide = _dtype("lm_head", head_dtype)
+        weight = head.weight.detach().to(wide)
+        bias = head.bias.detach().to(wide) if getattr(head, "bias", None) is not None else None
+
+    def to_logits(hidden: Tensor) -> Tensor:
+        if head_dtype is None:
+            logits = head(hidden)
+        else:
+            with torch.autocast(hidden.device.type, enabled=False):
+                logits = torch.nn.functional.linear(hidden.to(wide), weight, bias)
+        if scale != 1.0:
+            logits = logits * scale
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    return model.base_model, to_logits
+
+
+def _length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.int64]]:
+    """Rows of similar length, longest first, at most `batch_tokens` with padding, one row at least.
+
+    Rows of length 0 have nothing to score and are left out.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    start = 0
+    while start < len(order):
+        count = max(batch_tokens // int(lengths[order[start]]), 1)
+        yield order[start : start + count]
+        start += count

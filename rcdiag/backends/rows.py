@@ -1,0 +1,40 @@
+"""Rows of a table as an engine takes them, and an engine's scores as a table takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.backends import Scores
+from rcdiag.trajectories import Trajectories
+
+
+def whole_sequences(
+    trajectories: Trajectories,
+) -> tuple[list[NDArray[np.int32]], NDArray[np.int64]]:
+    """Prompt and response of each row as one array, and where its response begins."""
+    assert trajectories.prompt_ids is not None
+    prompts, responses = trajectories.prompt_ids, trajectories.response_ids
+    rows = [
+        np.concatenate([prompts.row(index), responses.row(index)])
+        for index in range(len(trajectories))
+    ]
+    return rows, prompts.lengths
+
+
+def gather_scores(
+    rows: Sequence[NDArray[np.float32] | None], *, entropy: bool, top_k: int
+) -> Scores:
+    """Join the score matrices of all rows ([response tokens, 1 + entropy + 2 top_k])."""
+    width = 1 + entropy + 2 * top_k
+    empty = np.zeros((0, width), dtype=np.float32)
+    table = np.concatenate([empty, *(empty if row is None else row for row in rows)])
+    first = 1 + entropy
+    return Scores(
+        log_probs=np.ascontiguousarray(table[:, 0]),
+        entropy=np.ascontiguousarray(table[:, 1]) if entropy else None,
+        top_log_probs=table[:, first : first + top_k] if top_k else None,
+        top_ids=table[:, first + top_k :].astype(np.int32) if top_k else None,
+    )

@@ -1,0 +1,39 @@
+"""Reductions of flat token values to their sequences; an empty sequence gives the neutral value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def _reduce(
+    ufunc: Callable[..., NDArray], values: NDArray, lengths: NDArray[np.int64], empty: float
+) -> NDArray:
+    # `reduceat` misreads empty segments, so they are left out and filled in afterwards.
+    filled = lengths > 0
+    out = np.full(len(lengths), empty, dtype=values.dtype)
+    starts = (np.cumsum(lengths) - lengths)[filled]
+    if len(starts):
+        out[filled] = ufunc(values, starts)
+    return out
+
+
+def segment_sum(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
+    """Sum of `values` [tokens] over each sequence; 0 where it has no token."""
+    return _reduce(np.add.reduceat, values, lengths, 0)
+
+
+def segment_max(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
+    """Largest of `values` [tokens] in each sequence; -inf where it has no token."""
+    return _reduce(np.maximum.reduceat, values, lengths, -np.inf)
+
+
+def segment_logsumexp(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
+    """log sum exp of `values` [tokens] over each sequence; -inf where it has no token."""
+    largest = segment_max(values, lengths)
+    # A shift of +-inf would turn the terms into NaN; without it exp gives inf or 0, as it should.
+    shift = np.where(np.isfinite(largest), largest, 0.0)
+    with np.errstate(divide="ignore", over="ignore"):
+        return shift + np.log(segment_sum(np.exp(values - np.repeat(shift, lengths)), lengths))
