@@ -48,7 +48,9 @@ Target = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of the bootstrap intervals")]
 OutputTable = Annotated[
     Path | None,
-    typer.Option("-o", "--output", help="Parquet to write, with the scores", rich_help_panel=OUTPUT),
+    typer.Option(
+        "-o", "--output", help="Parquet to write, with the scores", rich_help_panel=OUTPUT
+    ),
 ]
 ResultFile = Annotated[
     Path | None, typer.Option("--result", help="Result JSON to write", rich_help_panel=OUTPUT)
@@ -87,6 +89,8 @@ def parse_columns(pairs: list[str] | None) -> dict[str, str]:
 
 def check_outputs(paths: list[Path | None], force: bool) -> None:
     """Refuse to overwrite; before any work is done."""
-    for path in paths:
-        if path is not None and path.exists() and not force:
+    for path in filter(None, paths):
+        # A folder for figures may be there, but not with something in it.
+        empty_folder = path.is_dir() and not any(path.iterdir())
+        if path.exists() and not empty_folder and not force:
             raise RcdiagError(f"{path}: already there", hint="another path, or --force")

@@ -14,7 +14,9 @@ EPILOG = "Example: `rcdiag report result.json --html result.html`"
 
 
 def report(
-    result: Annotated[str, typer.Argument(metavar="RESULT.json", help="Result file, or - for stdin")],
+    result: Annotated[
+        str, typer.Argument(metavar="RESULT.json", help="Result file, or - for stdin")
+    ],
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
     json: options.Json = False,
@@ -29,7 +31,7 @@ def report(
     from rcdiag.errors import RcdiagError
     from rcdiag.results import from_json
 
-    options.check_outputs([html], force)
+    options.check_outputs([html, plots], force)
     try:
         text = sys.stdin.read() if result == "-" else Path(result).read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -7,8 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from cli import options
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ def score(
     table = open_dump(dump, renames)
     specs = _policies(policy, model, table)
     scored_before = _is_interrupted_run(output)
-    options.check_outputs([None if scored_before else output, result, html], force)
+    options.check_outputs([None if scored_before else output, result, html, plots], force)
     if dry_run:
         _dry_run(screen, dump, table, specs, output, force)
         return

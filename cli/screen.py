@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from cli.options import FailOn
+from rcdiag.report.words import number, verdict
 from rcdiag.results import SEVERITIES, Finding, MetricValue, ScoreResult, worst_severity
 from rcdiag.statistics.metrics import METRICS
 
@@ -108,15 +109,6 @@ def _metric_table(values: dict[str, MetricValue], verbose: bool) -> Table:
     return table
 
 
-def number(value: float | None) -> str:
-    """Three significant digits; more where the leading ones are nines, as in 0.99987."""
-    if value is None:
-        return ""
-    if 0.9 < abs(value) < 1.1:
-        return f"{value:.6f}"
-    return f"{value:.3g}"
-
-
 def _level(level: str | None) -> str:
     return f"[{COLOURS[level]}]{level}[/]" if level else ""
 
@@ -137,20 +129,12 @@ def _histogram_line(histogram: dict) -> str:
 
 def _print_finding(console: Console, finding: Finding) -> None:
     colour = COLOURS[finding.severity]
-    console.print(f"\n[{colour}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
-                  f"{escape(finding.message)}")
+    console.print(
+        f"\n[{colour}]{finding.severity}[/]  [bold]{finding.slug}[/]  {escape(finding.message)}"
+    )
     console.print(f"  [dim]fix[/]  {escape(finding.fix)}")
 
 
 def _verdict(found: ScoreResult) -> str:
-    worst = worst_severity(found.findings)
-    counts = [
-        f"{count} {severity}{'s' if count > 1 else ''}"
-        for severity in reversed(SEVERITIES)
-        if (count := sum(finding.severity == severity for finding in found.findings))
-    ]
-    k3 = found.mismatch["k3_kl"]
-    size = f"KL({found.behavior} || {found.target}) is {number(k3.value)} nats per token"
-    word = {"error": "bad", "warning": "doubtful"}.get(worst or "", "fine")
-    colour = {"bad": "red", "doubtful": "yellow", "fine": "green"}[word]
-    return f"[{colour} bold]{word}[/]: {size}; {', '.join(counts) or 'no findings'}"
+    answer = verdict(found)
+    return f"[{COLOURS[answer.level]} bold]{answer.word}[/]: {escape(answer.sentence)}"

@@ -21,5 +21,5 @@ class PolicyPair:
 
     @property
     def log_ratio(self) -> NDArray[np.float64]:
-        """target - behavior log-prob of each token, nats."""
+        """Target - behavior log-prob of each token, nats."""
         return self.target_log_probs - self.behavior_log_probs

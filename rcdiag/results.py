@@ -68,7 +68,9 @@ def from_json(text: str, source: str) -> ScoreResult:
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
-        raise RcdiagError(f"{source}: not JSON ({error})", "give a file made by --result") from error
+        raise RcdiagError(
+            f"{source}: not JSON ({error})", "give a file made by --result"
+        ) from error
     if not isinstance(document, dict) or "format_version" not in document:
         raise RcdiagError(f"{source}: not a result of rcdiag", "give a file made by --result")
     if document["format_version"] != FORMAT_VERSION or document.get("kind") != "score":
@@ -86,8 +88,10 @@ def _metrics(values: dict[str, dict]) -> dict[str, MetricValue]:
         return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
     return {
-        name: MetricValue(**{key: number(each) for key, each in value.items() if key != "level"},
-                          level=value["level"])
+        name: MetricValue(
+            **{key: number(each) for key, each in value.items() if key != "level"},
+            level=value["level"],
+        )
         for name, value in values.items()
     }
 

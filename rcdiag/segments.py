@@ -31,7 +31,7 @@ def segment_max(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
 
 
 def segment_logsumexp(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
-    """log sum exp of `values` [tokens] over each sequence; -inf where it has no token."""
+    """Log sum exp of `values` [tokens] over each sequence; -inf where it has no token."""
     largest = segment_max(values, lengths)
     # A shift of +-inf would turn the terms into NaN; without it exp gives inf or 0, as it should.
     shift = np.where(np.isfinite(largest), largest, 0.0)

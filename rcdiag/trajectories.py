@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rcdiag.pair import PolicyPair
 from rcdiag.segments import segment_sum
 
-
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 

@@ -11,7 +11,13 @@ from rcdiag.errors import RcdiagError
 from rcdiag.trajectories import ModelLimits
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json", "*.tiktoken")
+TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "tokenizer_config.json",
+    "*.tiktoken",
+)
 
 # Files up to this size are hashed whole; of larger ones a fixed comb of blocks is read, which any
 # optimizer step changes: a fingerprint of 100 GB must not take longer than loading them.
@@ -64,7 +70,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / "config.json").read_text())
     except json.JSONDecodeError as error:
-        raise RcdiagError(f"{folder / 'config.json'}: not JSON ({error})", "copy it again") from error
+        raise RcdiagError(
+            f"{folder / 'config.json'}: not JSON ({error})", "copy it again"
+        ) from error
 
 
 def text_config(folder: Path) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def _dtype(option: str, name: str) -> torch.dtype:
 def _load(spec: PolicySpec, folder: str, device: torch.device) -> Any:
     attention = spec.options.get("attention", "sdpa")
     if attention.startswith("flash_attention") and (
-        device.type != "cuda" or spec.dtype == "float32" and "autocast" not in spec.options
+        device.type != "cuda" or (spec.dtype == "float32" and "autocast" not in spec.options)
     ):
         raise RcdiagError(
             f"policy `{spec.name}`: attention={attention} needs a GPU and half precision; this is "

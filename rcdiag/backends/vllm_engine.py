@@ -107,7 +107,9 @@ class VllmBackend:
             if list(output.outputs[0].token_ids) != ids[start:].tolist():
                 raise RuntimeError("vLLM did not decode the forced tokens")
         width = 1 + self.wanted["entropy"] + 2 * self.wanted["top_k"]
-        scores = [np.full((len(ids) - start, width), np.nan, np.float32) for ids, start, _ in requests]
+        scores = [
+            np.full((len(ids) - start, width), np.nan, np.float32) for ids, start, _ in requests
+        ]
         for places, values in self.engine.collective_rpc(drain)[0]:
             for (key, position), value in zip(places, values.numpy(), strict=True):
                 scores[key][position] = value
@@ -133,7 +135,9 @@ def _environment(folder: Path, max_length: int) -> None:
     config = text_config(folder)
     heads = config.get("num_attention_heads", 1)
     width = config.get("head_dim") or config.get("hidden_size", 1) // heads
-    per_token = 8 * config.get("num_hidden_layers", 1) * config.get("num_key_value_heads", heads) * width
+    per_token = (
+        8 * config.get("num_hidden_layers", 1) * config.get("num_key_value_heads", heads) * width
+    )
     # Room for eight of the longest sequences; the CPU build's own default is half the memory.
     gib = max(1, math.ceil(8 * max_length * per_token / 2**30))
     defaults = {

@@ -16,6 +16,7 @@ from vllm.model_executor.layers.pooler.common import PoolingParamsUpdate
 
 from rcdiag.backends.head import scores_in_chunks
 
+
 class ScorePooler(Pooler):
     """Hidden states -> `token_scores` of the response tokens of each request."""
 
@@ -40,7 +41,9 @@ class ScorePooler(Pooler):
         wanted = [params.extra_kwargs or {} for params in pooling_metadata.pooling_params]
         rows, targets, temperature, counts = _scored_rows(cursor, pooling_metadata, wanted)
         options = {"entropy": wanted[0].get("entropy", False), "top_k": wanted[0].get("top_k", 0)}
-        scores = self._scores(hidden_states[rows.to(hidden_states.device)], targets, temperature, options)
+        scores = self._scores(
+            hidden_states[rows.to(hidden_states.device)], targets, temperature, options
+        )
         outputs: list[Tensor | None] = []
         states, finished = pooling_metadata.pooling_states, cursor.get_finished_mask()
         for state, part, done in zip(states, scores.split(counts), finished, strict=True):
@@ -50,7 +53,9 @@ class ScorePooler(Pooler):
                 state.clean()
         return outputs
 
-    def _scores(self, hidden: Tensor, targets: Tensor, temperature: Tensor, options: dict) -> Tensor:
+    def _scores(
+        self, hidden: Tensor, targets: Tensor, temperature: Tensor, options: dict
+    ) -> Tensor:
         model: Any = self._model[0]
         width = 1 + options["entropy"] + 2 * options["top_k"]
         if not len(hidden):

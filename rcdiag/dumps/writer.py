@@ -73,7 +73,7 @@ class TableWriter:
 
 
 def encodings(schema: pa.Schema) -> dict:
-    """zstd for all; floats in byte-stream-split, everything else with dictionaries.
+    """Zstd for all; floats in byte-stream-split, everything else with dictionaries.
 
     The exponent bytes of log-probs repeat and their mantissas do not: split into streams the
     former compress, while a dictionary of floats only costs. Measured by `benchmarks/parquet.py`.

@@ -31,7 +31,7 @@ class TokenValues:
 
 
 def k3(values: TokenValues) -> Array:
-    """ratio - 1 - log_ratio of each token, in nats: never negative.
+    """Ratio - 1 - log_ratio of each token, in nats: never negative.
 
     By expm1, so that small log-ratios keep their digits. Source: Schulman 2020,
     http://joschu.net/blog/kl-approx.html

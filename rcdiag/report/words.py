@@ -1,0 +1,41 @@
+"""The words and number formats that terminal and page share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rcdiag.results import SEVERITIES, ScoreResult, worst_severity
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer in one word and one sentence."""
+
+    level: str  # ok, warning or error
+    word: str
+    sentence: str
+
+
+def number(value: float | None) -> str:
+    """Three significant digits; six decimals near 1, where the interest is in the distance."""
+    if value is None:
+        return ""
+    return f"{value:.6f}" if 0.9 < abs(value) < 1.1 else f"{value:.3g}"
+
+
+def verdict(result: ScoreResult) -> Verdict:
+    """The worst finding decides; notes do not count against a run."""
+    counts = [
+        f"{count} {severity}{'s' if count > 1 else ''}"
+        for severity in reversed(SEVERITIES)
+        if (count := sum(finding.severity == severity for finding in result.findings))
+    ]
+    k3 = number(result.mismatch["k3_kl"].value)
+    sentence = (
+        f"KL({result.behavior} || {result.target}) is {k3} nats per token; "
+        f"{', '.join(counts) or 'no findings'}"
+    )
+    words = {"error": "bad", "warning": "doubtful"}
+    worst = worst_severity(result.findings)
+    level = worst if worst in words else "ok"
+    return Verdict(level, words.get(level, "fine"), sentence)
