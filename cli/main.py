@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli import report, score
+from cli.config import read_defaults
 from rcdiag.errors import RcdiagError
 
 app = typer.Typer(
@@ -44,26 +44,15 @@ def root(
 ) -> None:
     """Options before the command."""
     if config is not None:
-        context.default_map = _defaults(config)
+        context.default_map = read_defaults(config, _option_names(context))
 
 
-def _defaults(path: Path) -> dict[str, Any]:
-    """`[score]` tables of a TOML file as defaults of the command; flags win."""
-    try:
-        found = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise RcdiagError(f"--config {path}: {error.strerror}", "give a TOML file") from error
-    except tomllib.TOMLDecodeError as error:
-        raise RcdiagError(f"--config {path}: not TOML ({error})", "see the README") from error
-    commands = {command.name for command in app.registered_commands}
-    if unknown := sorted(set(found) - commands):
-        raise RcdiagError(
-            f"--config {path}: no command `{unknown[0]}`",
-            hint=f"one table per command: {', '.join(f'[{name}]' for name in sorted(commands))}",
-        )
+def _option_names(context: typer.Context) -> dict[str, set[str]]:
+    """The options of every command, as parameter names."""
+    commands: dict[str, Any] = getattr(context.command, "commands", {})
     return {
-        command: {key.replace("-", "_"): value for key, value in options.items()}
-        for command, options in found.items()
+        name: {parameter.name for parameter in command.params}
+        for name, command in commands.items()
     }
 
 

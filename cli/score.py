@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import options
 
 if TYPE_CHECKING:
+    from cli.screen import Screen
     from rcdiag.backends.spec import PolicySpec
     from rcdiag.dumps import Dump
 
@@ -46,28 +49,23 @@ def score(
     from cli.screen import Screen
     from cli.show import finish
     from rcdiag.dumps import open_dump
+    from rcdiag.score import check_pair
     from rcdiag.score import score as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     renames = options.parse_columns(column)
     table = open_dump(dump, renames)
     specs = _policies(policy, model, table)
-    scored_before = _is_interrupted_run(output)
-    options.check_outputs([None if scored_before else output, result, html, plots], force)
+    output_may_stay = bool(specs) and _may_be_finished(output)
+    options.check_outputs([None if output_may_stay else output, result, html, plots], force)
     if dry_run:
         _dry_run(screen, dump, table, specs, output, force)
         return
-    scratch = None
-    if specs:
-        scratch = Path(tempfile.mkdtemp(prefix="rcdiag-")) if output is None else None
-        path = output or scratch / "scored.parquet"  # type: ignore[operator]
-        _fill(screen, dump, table, specs, path, force=force, kept=output is not None)
-        table = open_dump(path)
-    found = measure(
-        table, behavior=behavior, target=target, seed=seed, on_rows=screen.rows(table.num_rows)
-    )
-    if scratch is not None:
-        shutil.rmtree(scratch)
+    check_pair(table, behavior, target, [spec.name for spec in specs])
+    if output is not None and not specs:
+        screen.say(f"nothing to score: {output} is not written")
+    with _scored(screen, dump, table, specs, output, force) as scored:
+        found = measure(scored, behavior=behavior, target=target, seed=seed, origin=table)
     finish(found, screen, result=result, html=html, plots=plots, table=output if specs else None)
     screen.exit(found, fail_on)
 
@@ -83,22 +81,52 @@ def _policies(texts: list[str] | None, model: str | None, table: Dump) -> list[P
     return [parse_policy(text, model) for text in texts]
 
 
-def _is_interrupted_run(output: Path | None) -> bool:
-    """An output whose parts are still there is that of a run killed after its last rename."""
+def _may_be_finished(output: Path | None) -> bool:
+    """An output whose parts are still there may be that of a run killed after its last rename.
+
+    Scoring looks closer, and refuses the output of any other run.
+    """
     return output is not None and output.with_name(output.name + ".parts").exists()
 
 
-def _fill(screen, dump, table, specs, path, *, force, kept) -> None:  # type: ignore[no-untyped-def]
+@contextlib.contextmanager
+def _scored(
+    screen: Screen,
+    dump: str,
+    table: Dump,
+    specs: list[PolicySpec],
+    output: Path | None,
+    force: bool,
+) -> Iterator[Dump]:
+    """The table with the wanted policies filled in; in a folder for the moment without `-o`."""
+    if not specs:
+        yield table
+        return
+    from rcdiag.dumps import open_dump
     from rcdiag.scoring import plan_scoring, run_scoring
 
-    if not kept:
+    scratch = None
+    if output is None:
         screen.say("no -o FILE: the scored log-probs are not kept")
+        scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
+    path = output or Path(scratch or ".") / "scored.parquet"
     plan = plan_scoring(dump, table, specs, path, force=force)
     with screen.tokens() as on_tokens:
-        run_scoring(plan, on_tokens)
+        run_scoring(plan, on_tokens, force=force)
+    yield open_dump(path)
+    # Only after success: a failed engine's log must stay where the error says it is.
+    if scratch is not None:
+        shutil.rmtree(scratch)
 
 
-def _dry_run(screen, dump, table, specs, output, force) -> None:  # type: ignore[no-untyped-def]
+def _dry_run(
+    screen: Screen,
+    dump: str,
+    table: Dump,
+    specs: list[PolicySpec],
+    output: Path | None,
+    force: bool,
+) -> None:
     """Say what would run; models and rows are checked, no engine starts."""
     screen.say(f"{dump}: {table.num_rows:,} sequences in {len(table.files)} files")
     if not specs:

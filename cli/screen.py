@@ -33,10 +33,6 @@ class Screen:
         if not self.quiet:
             self.err.print(escape(text), soft_wrap=True)
 
-    def rows(self, total: int) -> Callable[[int], None]:
-        """Progress of reading is too quick to be drawn."""
-        return lambda rows: None
-
     @contextlib.contextmanager
     def tokens(self) -> Iterator[Callable[[str, int, int], None]]:
         """A bar per policy: tokens done, tokens per second, time left; silent off a terminal."""

@@ -9,8 +9,9 @@ import importlib.metadata
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,14 +74,16 @@ def score(
     behavior: str = "rollout",
     target: str = "old",
     seed: int = 0,
-    on_rows: Callable[[int], None] = lambda rows: None,
+    origin: Dump | None = None,
 ) -> ScoreResult:
-    """Mismatch of two recorded policies over all steps and per step."""
-    _check_pair(dump, behavior, target)
+    """Mismatch of two recorded policies over all steps and per step.
+
+    `origin` is the table that the user gave, where `dump` is its scored copy.
+    """
+    check_pair(dump, behavior, target)
     state = ScoreState(behavior, target)
     for trajectories in read_trajectories(dump, (behavior, target)):
         state.add(trajectories)
-        on_rows(state.rows)
     table = concatenate(state.tables)
     if not len(table):
         raise RcdiagError(
@@ -94,7 +97,7 @@ def score(
         if name in (behavior, target)
     }
     return ScoreResult(
-        provenance=_provenance(dump, seed),
+        provenance=_provenance(origin or dump, seed),
         behavior=behavior,
         target=target,
         num_sequences=len(table),
@@ -109,18 +112,19 @@ def score(
     )
 
 
-def _check_pair(dump: Dump, behavior: str, target: str) -> None:
-    missing = [name for name in (behavior, target) if name not in dump.policies]
+def check_pair(dump: Dump, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
+    """Both policies are recorded, or among those that are about to be `scored`."""
     if behavior == target:
         raise RcdiagError(
             f"behavior and target are both `{behavior}`", hint="a mismatch needs two policies"
         )
-    if missing and len(dump.policies) >= 2:
-        have = ", ".join(dump.policies)
-        first, second = dump.policies[:2]
+    there = [*dump.policies, *(name for name in scored if name not in dump.policies)]
+    missing = [name for name in (behavior, target) if name not in there]
+    if missing and len(there) >= 2:
         raise RcdiagError(
-            f"{dump.files[0].path}: no `{missing[0]}_log_probs`; there are policies {have}",
-            hint=f"choose two: --behavior {first} --target {second}; or score it: "
+            f"{dump.files[0].path}: no `{missing[0]}_log_probs`; there are policies "
+            f"{', '.join(there)}",
+            hint=f"choose two: --behavior {there[-2]} --target {there[-1]}; or score it: "
             f"--policy {missing[0]}=hf:float32,model=PATH",
         )
     for name in missing:
@@ -159,9 +163,9 @@ def _figures(state: ScoreState) -> dict[str, Any]:
     }
 
 
-def _provenance(dump: Dump, seed: int, argv: Sequence[str] | None = None) -> dict[str, Any]:
+def _provenance(dump: Dump, seed: int) -> dict[str, Any]:
     return {
-        "command": shlex.join(sys.argv if argv is None else argv),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
         "dump": [str(file.path) for file in dump.files],
         "rows": dump.num_rows,

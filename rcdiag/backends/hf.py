@@ -148,12 +148,12 @@ def _index(values: NDArray, device: torch.device) -> Tensor:
 
 def _device(wanted: str | None) -> torch.device:
     have_gpu = torch.cuda.is_available()
-    device = torch.device(wanted or ("cuda" if have_gpu else "cpu"))
-    if device.type == "cuda" and not have_gpu:
-        raise RcdiagError(f"device={wanted}: no CUDA GPU here", hint="leave device= out")
-    if device.type not in BATCH_TOKENS:
+    name = wanted or ("cuda" if have_gpu else "cpu")
+    if name.split(":")[0] not in BATCH_TOKENS:
         raise RcdiagError(f"device={wanted}: not known", hint="device=cpu or device=cuda")
-    return device
+    if name.startswith("cuda") and not have_gpu:
+        raise RcdiagError(f"device={wanted}: no CUDA GPU here", hint="leave device= out")
+    return torch.device(name)
 
 
 def _device_name(device: torch.device) -> str:

@@ -37,14 +37,14 @@ class VllmBackend:
         if self.path not in PATHS:
             raise RcdiagError(f"path={self.path}: unknown", hint=f"one of {', '.join(PATHS)}")
         self.folder = check_checkpoint(spec.model)
-        self.wanted = {
+        self.wanted: dict[str, Any] = {
             "entropy": bool(self.options.get("entropy", False)),
             "top_k": int(self.options.get("top_k", 0)),
         }
         _environment(self.folder, max_length)
         self.engine_options = _engine_options(spec, self.path, max_length)
-        self.engine = _start(self.folder, self.path, self.engine_options)
         self.lora = _lora_request(self.options.get("adapter"))
+        self.engine = _start(self.folder, self.path, self.engine_options)
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
         tokens, starts = whole_sequences(trajectories)
@@ -161,7 +161,7 @@ def _engine_options(spec: PolicySpec, path: str, max_length: int) -> dict[str, A
         "seed": 0,
         "enforce_eager": True,
         "enable_prefix_caching": False,
-        "max_model_len": max_length + 1,
+        "max_model_len": max(max_length, 2),
         "skip_tokenizer_init": True,
         "disable_log_stats": True,
         # vLLM gives pooling models a float32 head; a sampler has the model's own.
@@ -216,7 +216,21 @@ def _start(folder: Path, path: str, options: dict[str, Any]) -> Any:
 def _lora_request(adapter: str | None) -> Any:
     if adapter is None:
         return None
+    from safetensors import safe_open
     from vllm.lora.request import LoRARequest
+
+    weights = Path(adapter) / "adapter_model.safetensors"
+    if not weights.is_file():
+        raise RcdiagError(f"adapter={adapter}: no {weights.name} in it", "give a PEFT LoRA folder")
+    with safe_open(weights, "pt") as tensors:
+        names = tensors.keys()  # no mapping: it cannot be iterated itself
+    changed = [name for name in names if "lm_head" in name or "embed_tokens" in name]
+    if changed:
+        raise RcdiagError(
+            f"adapter={adapter} changes head or embedding ({changed[0]}), which vllm drops from "
+            "log-probs (vllm #51594)",
+            hint="score it with hf, or merge the adapter into the model",
+        )
 
     return LoRARequest("adapter", 1, str(Path(adapter).resolve()))
 

@@ -7,6 +7,7 @@ sequence comes back. Checked against prompt log-probs by `tests/backends/test_vl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,8 +64,21 @@ class ScorePooler(Pooler):
         vocab_size = model.config.get_text_config().vocab_size
         targets, temperature = targets.to(hidden.device), temperature.to(hidden.device)
         return scores_in_chunks(
-            hidden, model.compute_logits, vocab_size, targets, temperature, **options
+            hidden, _logits_function(model), vocab_size, targets, temperature, **options
         )
+
+
+def _logits_function(model: Any) -> Callable[[Tensor], Tensor]:
+    """The model's own head; under LoRA without vLLM's wrapper around it.
+
+    The wrapper expects one row per request (the sampled one) and fails on a row per token. Adapters
+    that change head or embedding are refused before (`vllm_engine`), so nothing is lost.
+    """
+    processor: Any = getattr(model, "logits_processor", None)
+    if not hasattr(processor, "base_layer"):
+        return model.compute_logits
+    head = getattr(model.lm_head, "base_layer", model.lm_head)
+    return lambda hidden: processor.base_layer(head, hidden)
 
 
 def _scored_rows(

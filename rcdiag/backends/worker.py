@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,19 +68,26 @@ def main() -> None:
     def say(message: dict[str, Any]) -> None:
         parent.write(json.dumps(message) + "\n")
 
+    code = 1
     try:
         run(job, say)
+        say({"event": "done"})
+        code = 0
     except RcdiagError as error:
         say({"event": "error", "message": error.message, "hint": error.hint})
-        sys.exit(1)
-    except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        say({"event": "crash", "message": f"{type(error).__name__}: {reason}"})
-        raise
-    say({"event": "done"})
+    except BaseException as error:
+        say({"event": "crash", "message": _in_short(error)})
+        traceback.print_exc()
     parent.flush()
+    sys.stderr.flush()
     # Engines leave threads and destructors behind that can hang at exit; all parts are on disk.
-    os._exit(0)
+    os._exit(code)
+
+
+def _in_short(error: BaseException) -> str:
+    """The first lines of an engine's complaint: pydantic says the reason in its second."""
+    lines = [line.strip() for line in (str(error) or repr(error)).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:3])}"[:400]
 
 
 if __name__ == "__main__":

@@ -64,8 +64,7 @@ def survey(dump: Dump, limits: Sequence[ModelLimits]) -> Survey:
         prompts.append(rows.prompt_ids.lengths)
         responses.append(rows.response_ids.lengths)
         sampled += int(rows.mask.sum())
-        known = rows.temperature is not None
-        unknown += int(np.isnan(rows.temperature).sum()) if known else len(rows)
+        unknown += len(rows) if rows.temperature is None else int(np.isnan(rows.temperature).sum())
     unique.check(dump)
     _some_token(dump, sampled)
     return Survey(

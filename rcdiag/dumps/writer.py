@@ -78,7 +78,8 @@ def encodings(schema: pa.Schema) -> dict:
     The exponent bytes of log-probs repeat and their mantissas do not: split into streams the
     former compress, while a dictionary of floats only costs. Measured by `benchmarks/parquet.py`.
     """
-    floats, others = [], []
+    floats: list[str] = []
+    others: list[str] = []
     for field in schema:
         path, kind = field.name, field.type
         while pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):

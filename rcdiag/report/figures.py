@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from rcdiag.files import write_bytes
 from rcdiag.results import ScoreResult
@@ -148,7 +148,7 @@ def by_step(result: ScoreResult, axes: Axes) -> None:
     if any(known):
         axes.fill_between(at, low, high, color=FIRST, alpha=0.2, linewidth=0)
     axes.set_ylim(bottom=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("training step")
     axes.set_ylabel("KL by k3 (nats per token)")
 

@@ -17,10 +17,12 @@ class Verdict:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits; six decimals near 1, where the interest is in the distance."""
+    """Three significant digits; near 1 the distance from it, which is what matters there."""
     if value is None:
         return ""
-    return f"{value:.6f}" if 0.9 < abs(value) < 1.1 else f"{value:.3g}"
+    if 0 < abs(value - 1.0) < 1e-3:
+        return f"1 {'+' if value > 1 else '−'} {abs(value - 1.0):.2g}"
+    return f"{value:.4g}" if 0.9 < value < 1.1 else f"{value:.3g}"
 
 
 def verdict(result: ScoreResult) -> Verdict:

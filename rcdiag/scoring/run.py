@@ -104,9 +104,11 @@ def _check_names(dump: Dump, specs: Sequence[PolicySpec], force: bool) -> None:
             )
 
 
-def run_scoring(plan: ScoringPlan, on_tokens: OnTokens) -> None:
+def run_scoring(plan: ScoringPlan, on_tokens: OnTokens, *, force: bool = False) -> None:
     """Bring `plan.output` into being; after a kill the same call goes on where it stopped."""
     if not plan.is_finished():
+        if plan.output.exists() and not force:
+            raise RcdiagError(f"{plan.output}: already there", hint="another path, or --force")
         provenance = {spec.name: _score_policy(plan, spec, on_tokens) for spec in plan.specs}
         _join(plan, provenance)
     shutil.rmtree(plan.parts)

@@ -79,7 +79,7 @@ def _by_cluster(rows: _Addends, cluster: NDArray[np.uint64]) -> _Addends:
     _, index = np.unique(cluster, return_inverse=True)
 
     def add(values: Array) -> Array:
-        return np.bincount(index, weights=values)
+        return np.bincount(index, weights=values).astype(np.float64, copy=False)
 
     return _Addends(
         add(rows.counts),

