@@ -1,0 +1,83 @@
+"""Running the command line in this process, and tables for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import main
+from tests.builders import ids_like, write_table
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Stdout as one strict JSON document."""
+
+        def refuse(literal: str) -> None:
+            raise AssertionError(f"{literal} is no JSON")
+
+        return json.loads(self.out, parse_constant=refuse)
+
+
+Rcdiag = Callable[..., Ran]
+
+
+@pytest.fixture
+def rcdiag(monkeypatch, capsys) -> Rcdiag:
+    """`rcdiag(*arguments)`, with the exit code and both streams."""
+
+    def run(*arguments: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["rcdiag", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        said = capsys.readouterr()
+        return Ran(int(stopped.value.code or 0), said.out, said.err)
+
+    return run
+
+
+BEHAVIOR = [[-5.0, -5.0, -5.0], [-5.0], [-4.0, -4.5]]
+
+
+def dump_with_shift(path: Path, shift: float, **columns: object) -> Path:
+    """Three sequences whose target log-probs lie beside the behavior's by +-shift."""
+    target = [[a + shift * (-1) ** i for i, a in enumerate(row)] for row in BEHAVIOR]
+    return write_table(
+        path,
+        response_ids=ids_like(BEHAVIOR),
+        rollout_log_probs=BEHAVIOR,
+        old_log_probs=target,
+        **columns,
+    )
+
+
+@pytest.fixture
+def clean(tmp_path) -> Path:
+    """Equal policies: no findings."""
+    return dump_with_shift(tmp_path / "clean.parquet", 0.0)
+
+
+@pytest.fixture
+def doubtful(tmp_path) -> Path:
+    """Findings of severity warning, none of error."""
+    return dump_with_shift(tmp_path / "doubtful.parquet", 0.07)
+
+
+@pytest.fixture
+def bad(tmp_path) -> Path:
+    """Findings of severity error."""
+    return dump_with_shift(tmp_path / "bad.parquet", 1.0)

@@ -1,0 +1,78 @@
+"""`--config FILE.toml`: defaults of options; flags win."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Rcdiag
+
+
+def with_config(rcdiag: Rcdiag, tmp_path, text: str, *arguments):
+    (tmp_path / "rcdiag.toml").write_text(text)
+    return rcdiag("--config", tmp_path / "rcdiag.toml", *arguments)
+
+
+def test_options_are_taken_from_the_file(rcdiag, doubtful, tmp_path):
+    text = '[score]\nseed = 5\nfail-on = "warning"\njson = true\n'
+    ran = with_config(rcdiag, tmp_path, text, "score", doubtful)
+    assert ran.code == 1
+    assert ran.document["provenance"]["seed"] == 5
+
+
+def test_flags_win(rcdiag, doubtful, tmp_path):
+    text = '[score]\nseed = 5\nfail-on = "warning"\n'
+    arguments = ("score", doubtful, "--seed", 6, "--fail-on", "never", "--json")
+    ran = with_config(rcdiag, tmp_path, text, *arguments)
+    assert ran.code == 0
+    assert ran.document["provenance"]["seed"] == 6
+
+
+def test_repeatable_options_are_lists(rcdiag, tmp_path, doubtful):
+    text = '[score]\ncolumn = ["old_log_probs=nothing"]\n'
+    ran = with_config(rcdiag, tmp_path, text, "score", doubtful)
+    assert ran.code == 2
+    assert "`nothing`" in ran.err
+
+
+def test_names_may_be_those_of_the_flags(rcdiag, doubtful, tmp_path):
+    text = f'[score]\nbehavior = "old"\ntarget = "rollout"\nresult = "{tmp_path / "r.json"}"\n'
+    assert with_config(rcdiag, tmp_path, text, "score", doubtful, "-q").code == 0
+    assert (tmp_path / "r.json").exists()
+
+
+def test_the_file_may_be_named_by_the_environment(rcdiag, doubtful, tmp_path, monkeypatch):
+    (tmp_path / "rcdiag.toml").write_text("[score]\njson = true\n")
+    monkeypatch.setenv("RCDIAG_CONFIG", str(tmp_path / "rcdiag.toml"))
+    assert rcdiag("score", doubtful).document["kind"] == "score"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[scroe]\nseed = 1\n", "scroe"),
+        ("[score\n", "TOML"),
+        ("score = 1\n", "score"),
+        ("seed = 1\n", "seed"),
+        ("[score]\nsede = 1\n", "sede"),
+        ('[score]\nseed = "many"\n', "seed"),
+        ('[score]\nfail-on = "sometimes"\n', "fail-on"),
+    ],
+)
+def test_mistakes_in_the_file_are_refused_by_name(rcdiag, doubtful, tmp_path, text, said):
+    ran = with_config(rcdiag, tmp_path, text, "score", doubtful)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_missing_file_is_refused(rcdiag, doubtful, tmp_path):
+    ran = rcdiag("--config", tmp_path / "none.toml", "score", doubtful)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+
+
+def test_a_file_that_is_no_text_is_refused(rcdiag, doubtful, tmp_path):
+    (tmp_path / "rcdiag.toml").write_bytes(b"\xff\xfe\x00")
+    ran = rcdiag("--config", tmp_path / "rcdiag.toml", "score", doubtful)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")

@@ -1,0 +1,120 @@
+"""The program itself: help, version, how errors become exit codes, imports, colours."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cli.main import app
+
+COMMANDS = sorted(str(command.name) for command in app.registered_commands)
+
+
+def in_a_process(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "TERM")}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**plain, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_version_is_printed(rcdiag):
+    ran = rcdiag("--version")
+    assert (ran.code, ran.out) == (0, f"rcdiag {importlib.metadata.version('rcdiag')}\n")
+
+
+def test_help_names_every_command(rcdiag):
+    ran = rcdiag("--help")
+    assert ran.code == 0
+    for command in COMMANDS:
+        assert command in ran.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_an_example_that_starts_with_it(rcdiag, command):
+    ran = rcdiag(command, "--help")
+    assert ran.code == 0
+    assert "Example" in ran.out
+    assert f"rcdiag {command} " in ran.out
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["score"], ["score", "--nonsense", "x"]])
+def test_usage_errors_exit_2(rcdiag, arguments):
+    ran = rcdiag(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err
+
+
+def test_a_crash_of_ours_exits_2_with_its_traceback(rcdiag, doubtful, monkeypatch):
+    def crash(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("rcdiag.score.score", crash)
+    ran = rcdiag("score", doubtful)
+    assert ran.code == 2
+    assert "a bug" in ran.err
+
+
+def test_an_interrupt_exits_130_without_a_traceback(rcdiag, doubtful, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rcdiag.score.score", interrupt)
+    ran = rcdiag("score", doubtful)
+    assert ran.code == 130
+    assert "Traceback" not in ran.err
+
+
+def test_the_command_line_loads_nothing_heavy_until_a_command_runs():
+    heavy = ("torch", "transformers", "vllm", "matplotlib", "polars", "pyarrow", "scipy")
+    code = f"import sys, cli.main; print([name for name in {heavy!r} if name in sys.modules])"
+    assert in_a_process("-c", code).stdout == "[]\n"
+
+
+def test_score_and_report_load_neither_torch_nor_drawing(doubtful, tmp_path):
+    code = (
+        "import sys, cli.main\n"
+        "sys.argv[0] = 'rcdiag'\n"
+        "try: cli.main.main()\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        "heavy = ('torch', 'transformers', 'vllm', 'matplotlib'{more})\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+    )
+    result = tmp_path / "r.json"
+    ran = in_a_process("-c", code.format(more=""), "score", doubtful, "-q", "--result", result)
+    assert ran.stdout == "[]\n", ran.stderr
+    more = ", 'pyarrow', 'polars'"
+    ran = in_a_process("-c", code.format(more=more), "report", result, "-q")
+    assert ran.stdout == "[]\n", ran.stderr
+
+
+def test_run_as_a_module_it_prints_one_document_and_exits_as_it_should(doubtful):
+    ran = in_a_process("-m", "cli.main", "score", doubtful, "--json", "--fail-on", "warning")
+    assert ran.returncode == 1
+    assert json.loads(ran.stdout)["kind"] == "score"
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1", "TERM": "xterm-256color"}])
+def test_no_escape_codes_reach_a_pipe(doubtful, environment):
+    ran = in_a_process("-m", "cli.main", "score", doubtful, **environment)
+    assert ran.returncode == 0
+    assert "\x1b" not in ran.stdout + ran.stderr
+    assert "k3_kl" in ran.stdout
+
+
+def test_a_reader_that_goes_away_is_not_taken_for_findings(doubtful):
+    command = (
+        f"{sys.executable} -m cli.main score {doubtful} --json | true; exit ${{PIPESTATUS[0]}}"
+    )
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert ran.returncode != 1
+    assert "Traceback" not in ran.stderr

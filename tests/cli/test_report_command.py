@@ -1,0 +1,96 @@
+"""`rcdiag report`: a stored result again, without the data."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from tests.builders import write_table
+from tests.cli.conftest import BEHAVIOR
+
+
+@pytest.fixture
+def stored(rcdiag, doubtful, tmp_path):
+    rcdiag("score", doubtful, "--result", tmp_path / "result.json", "-q")
+    doubtful.unlink()
+    return tmp_path / "result.json"
+
+
+def test_a_result_comes_back_as_it_was(rcdiag, stored):
+    ran = rcdiag("report", stored, "--json")
+    assert ran.code == 0
+    assert ran.document == json.loads(stored.read_text())
+
+
+def test_a_result_with_no_numbers_comes_back_as_it_was(rcdiag, tmp_path):
+    values = [[float("-inf"), float("nan"), -1.0], [-1.0], [-4.0, -4.5]]
+    ids = [[1, 2, 3], [4], [5, 6]]
+    path = write_table(
+        tmp_path / "a.parquet", response_ids=ids, rollout_log_probs=BEHAVIOR, old_log_probs=values
+    )
+    rcdiag("score", path, "--result", tmp_path / "r.json", "-q")
+    stored = json.loads((tmp_path / "r.json").read_text())
+    assert rcdiag("report", tmp_path / "r.json", "--json").document == stored
+    assert rcdiag("report", tmp_path / "r.json").code == 0
+    assert rcdiag("report", tmp_path / "r.json", "--html", tmp_path / "r.html").code == 0
+
+
+def test_the_screen_is_that_of_the_run(rcdiag, doubtful, tmp_path):
+    first = rcdiag("score", doubtful, "--result", tmp_path / "r.json")
+    again = rcdiag("report", tmp_path / "r.json")
+    assert again.out == first.out
+
+
+def test_a_result_may_come_through_a_pipe(rcdiag, stored, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(stored.read_text()))
+    assert rcdiag("report", "-", "--json").document == json.loads(stored.read_text())
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("never", 0), ("warning", 1), ("error", 0)])
+def test_fail_on_works_on_stored_findings(rcdiag, stored, fail_on, code):
+    assert rcdiag("report", stored, "-q", "--fail-on", fail_on).code == code
+
+
+def test_quiet_says_nothing(rcdiag, stored):
+    ran = rcdiag("report", stored, "-q")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"format_version": 2, "kind": "score"}',
+        '{"format_version": 1, "kind": "score"}',
+        '{"format_version": 1, "kind": "divination"}',
+    ],
+)
+def test_what_is_no_result_is_refused(rcdiag, tmp_path, content):
+    (tmp_path / "r.json").write_text(content)
+    ran = rcdiag("report", tmp_path / "r.json")
+    assert ran.code == 2
+    assert ran.err.startswith(f"error: {tmp_path / 'r.json'}")
+    assert "hint: " in ran.err
+
+
+@pytest.mark.parametrize("name", ["none.json", ""])
+def test_a_file_that_cannot_be_read_is_refused(rcdiag, tmp_path, name):
+    ran = rcdiag("report", tmp_path / name)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+
+
+def test_bytes_that_are_no_text_are_refused(rcdiag, tmp_path):
+    (tmp_path / "r.json").write_bytes(b"\xff\xfe\x00PAR1")
+    assert rcdiag("report", tmp_path / "r.json").err.startswith("error: ")
+
+
+def test_a_page_that_is_already_there_is_refused(rcdiag, stored, tmp_path):
+    (tmp_path / "r.html").write_text("mine")
+    assert rcdiag("report", stored, "--html", tmp_path / "r.html").code == 2
+    assert (tmp_path / "r.html").read_text() == "mine"

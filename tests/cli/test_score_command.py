@@ -1,0 +1,168 @@
+"""`rcdiag score` on recorded columns."""
+
+from __future__ import annotations
+
+import json
+from math import nan
+
+import pyarrow as pa
+import pytest
+
+from tests.builders import write_table
+from tests.cli.conftest import BEHAVIOR, dump_with_shift
+
+METRICS = {
+    "k1_kl", "k2_kl", "k3_kl", "log_ratio_abs_mean", "log_ratio_abs_max", "behavior_ppl",
+    "target_ppl", "ppl_ratio", "prob_diff_mean", "prob_diff_max", "prob_pearson", "chi2_token",
+    "chi2_seq", "ess_token", "ess_seq",
+}  # fmt: skip
+
+
+def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtful):
+    ran = rcdiag("score", doubtful, "--json", "--seed", 7)
+    document = ran.document
+    assert ran.code == 0
+    assert (document["format_version"], document["kind"]) == (1, "score")
+    assert (document["behavior"], document["target"]) == ("rollout", "old")
+    assert (document["num_sequences"], document["num_tokens"]) == (3, 6)
+    assert set(document["mismatch"]) == METRICS
+    for value in document["mismatch"].values():
+        assert set(value) == {"value", "low", "high", "level"}
+    assert {"corrections", "steps", "findings"} <= set(document)
+    for finding in document["findings"]:
+        assert set(finding) == {"slug", "severity", "message", "fix", "evidence"}
+    provenance = document["provenance"]
+    assert provenance["dump"] == [str(doubtful)]
+    assert (provenance["rows"], provenance["seed"]) == (3, 7)
+    assert "--seed 7" in provenance["command"]
+    assert {"versions", "fingerprint", "time"} <= set(provenance)
+
+
+def test_the_screen_shows_every_metric_and_the_findings(rcdiag, doubtful):
+    ran = rcdiag("score", doubtful)
+    assert ran.code == 0
+    for name in METRICS:
+        assert name in ran.out
+    assert "mismatch-above-guide" in ran.out
+    assert "rollout" in ran.out
+    assert "old" in ran.out
+
+
+def test_verbose_says_what_the_metrics_are(rcdiag, doubtful):
+    assert "behavior" in rcdiag("score", doubtful, "-v").out
+
+
+def test_no_numbers_and_infinities_are_strings(rcdiag, tmp_path):
+    values = [[-1.0, nan, -1.0], [float("-inf")], [-4.0, -4.5]]
+    ids = [[1, 2, 3], [4], [5, 6]]
+    path = write_table(
+        tmp_path / "nan.parquet", response_ids=ids, rollout_log_probs=BEHAVIOR, old_log_probs=values
+    )
+    document = rcdiag("score", path, "--json").document
+    assert document["mismatch"]["k3_kl"]["value"] == "NaN"
+    (finding,) = [each for each in document["findings"] if each["slug"] == "non-finite-log-probs"]
+    assert finding["severity"] == "error"
+    assert finding["evidence"]["tokens"] == 2
+    assert finding["evidence"]["rows"] == 2
+    assert finding["evidence"]["first_rows"] == [0, 1]
+    assert rcdiag("score", path).code == 0
+    assert rcdiag("score", path, "--fail-on", "error").code == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "fail_on", "code"),
+    [
+        ("clean", "never", 0),
+        ("clean", "warning", 0),
+        ("doubtful", "never", 0),
+        ("doubtful", "warning", 1),
+        ("doubtful", "error", 0),
+        ("bad", "never", 0),
+        ("bad", "warning", 1),
+        ("bad", "error", 1),
+    ],
+)
+def test_findings_at_or_above_the_level_make_the_exit_code(rcdiag, request, table, fail_on, code):
+    ran = rcdiag("score", request.getfixturevalue(table), "--fail-on", fail_on, "--json")
+    assert ran.code == code
+    assert ran.document["kind"] == "score"
+
+
+def test_an_unknown_level_is_a_usage_error(rcdiag, clean):
+    assert rcdiag("score", clean, "--fail-on", "sometimes").code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["none.parquet"],
+        ["{clean}", "--target", "current"],
+        ["{clean}", "--target", "rollout"],
+        ["{clean}", "--column", "nonsense"],
+        ["{clean}", "--column", "step=nothing"],
+        ["{clean}", "--policy", "old"],
+        ["{clean}", "--policy", "new=tensorflow", "--model", "m"],
+        ["{clean}", "--policy", "new=hf:float32"],
+        ["{clean}", "--policy", "old=hf:float32", "--model", "m"],
+    ],
+)
+def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, clean, arguments):
+    ran = rcdiag("score", *[each.format(clean=clean) for each in arguments])
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "error: " in ran.err
+    assert "\nhint: " in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_table_with_one_policy_is_told_to_score_the_other(rcdiag, tmp_path):
+    ids = [[1, 2, 3], [4], [5, 6]]
+    path = write_table(tmp_path / "a.parquet", response_ids=ids, rollout_log_probs=BEHAVIOR)
+    ran = rcdiag("score", path)
+    assert ran.code == 2
+    assert "old_log_probs" in ran.err
+    assert "--policy old=" in ran.err or "--model" in ran.err
+
+
+def test_any_two_policies_can_be_chosen(rcdiag, tmp_path):
+    extra = pa.array([[-1.0, -1.0, -1.0], [-1.0], [-1.0, -1.0]])
+    path = dump_with_shift(tmp_path / "a.parquet", 0.0, **{"vllm-bf16_log_probs": extra})
+    ran = rcdiag("score", path, "--behavior", "old", "--target", "vllm-bf16", "--json")
+    assert (ran.document["behavior"], ran.document["target"]) == ("old", "vllm-bf16")
+    k1 = -(4 + 4 + 4 + 4 + 3 + 3.5) / 6
+    assert ran.document["mismatch"]["k1_kl"]["value"] == pytest.approx(k1)
+
+
+def test_columns_can_be_mapped(rcdiag, tmp_path):
+    values = pa.array(BEHAVIOR)
+    ids = pa.array([[1, 2, 3], [4], [5, 6]])
+    path = write_table(tmp_path / "a.parquet", ids=ids, lp=values, old_logprobs=values)
+    mapped = ("response_ids=ids", "rollout_log_probs=lp", "old_log_probs=old_logprobs")
+    options = [word for each in mapped for word in ("--column", each)]
+    ran = rcdiag("score", path, *options, "--json")
+    assert ran.code == 0
+    assert ran.document["mismatch"]["k3_kl"]["value"] == 0.0
+
+
+def test_a_directory_and_its_files_in_one_are_the_same_table(rcdiag, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "many").mkdir(exist_ok=True)
+        dump_with_shift(tmp_path / "many" / f"{name}.parquet", 0.07)
+    document = rcdiag("score", tmp_path / "many", "--json").document
+    assert document["num_sequences"] == 6
+    assert len(document["provenance"]["dump"]) == 2
+
+
+def test_several_steps_are_told_apart(rcdiag, tmp_path):
+    path = dump_with_shift(tmp_path / "a.parquet", 0.07, step=[40, 40, 41])
+    steps = rcdiag("score", path, "--json").document["steps"]
+    assert set(steps) == {"40", "41"}
+    assert set(steps["40"]["mismatch"]) == METRICS
+    assert steps["41"]["num_tokens"] == 2
+
+
+def test_the_same_seed_gives_the_same_document(rcdiag, doubtful):
+    first = rcdiag("score", doubtful, "--json").document
+    second = rcdiag("score", doubtful, "--json").document
+    assert first["mismatch"] == second["mismatch"]
+    assert json.dumps(first["figures"]) == json.dumps(second["figures"])

@@ -1,0 +1,54 @@
+"""What must not change a number: masked garbage, and the precision in which inputs are stored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.statistics.totals import totals
+from tests.builders import make_pair, make_sequences, make_trajectories, metrics
+from tests.statistics.strategies import Batch, batches
+
+GARBAGE = st.sampled_from([np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0])
+
+
+@given(batches(), st.data())
+def test_masked_garbage_leaves_every_metric_as_it_is_to_the_bit(batch: Batch, data):
+    behavior, target = batch
+    dirty: tuple[list, list, list] = ([], [], [])
+    for one, other in zip(behavior, target, strict=True):
+        rows: tuple[list, list, list] = ([], [], [])
+        for place in range(len(one) + 1):
+            for _ in range(data.draw(st.integers(0, 2))):
+                garbage = (data.draw(GARBAGE), data.draw(GARBAGE), 0)
+                for row, value in zip(rows, garbage, strict=True):
+                    row.append(value)
+            if place < len(one):
+                for row, value in zip(rows, (one[place], other[place], 1), strict=True):
+                    row.append(value)
+        for all_rows, row in zip(dirty, rows, strict=True):
+            all_rows.append(row)
+    pair = make_trajectories(*dirty).pair("rollout", "old")
+    clean = make_pair(behavior, target)
+    assert np.array_equal(pair.lengths, clean.lengths)
+    assert np.array_equal(pair.behavior_log_probs, clean.behavior_log_probs)
+    assert np.array_equal(pair.log_ratio, clean.log_ratio)
+
+
+def test_float32_inputs_are_accumulated_in_float64():
+    random = np.random.default_rng(0)
+    behavior = -random.exponential(1.0, size=32_768)
+    target = np.minimum(behavior + random.normal(0, 0.02, size=len(behavior)), 0.0)
+    rounded = [[values.astype(np.float32).tolist()] for values in (behavior, target)]
+    exact = metrics([behavior.tolist()], [target.tolist()])
+    found = metrics(*rounded)
+    for name in ("k2_kl", "behavior_ppl", "target_ppl", "prob_diff_mean", "log_ratio_abs_mean"):
+        assert found[name] == pytest.approx(exact[name], rel=1e-5), name
+
+
+def test_totals_of_a_table_are_one_replicate():
+    point = totals(make_sequences([[-1.0, -2.0], [-1.0]], [[-1.0, -2.0], [-1.0]]))
+    assert point.tokens.tolist() == [3.0]
+    assert point.sequences.tolist() == [2.0]

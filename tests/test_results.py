@@ -1,0 +1,130 @@
+"""Results as JSON and back."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.results import (
+    FORMAT_VERSION,
+    Finding,
+    MetricValue,
+    ScoreResult,
+    from_json,
+    to_json,
+    worst_severity,
+)
+
+
+def make(**fields: object) -> ScoreResult:
+    plain = {
+        "provenance": {"command": "rcdiag score x.parquet", "seed": 0},
+        "behavior": "rollout",
+        "target": "old",
+        "num_sequences": 2,
+        "num_tokens": 5,
+        "empty_sequences": 1,
+        "policies": {"old": {"dtype": "float32"}},
+        "mismatch": {"k3_kl": MetricValue(value=0.1, low=0.05, high=0.2, level="error")},
+    }
+    return ScoreResult(**{**plain, **fields})
+
+
+def finding(severity: str) -> Finding:
+    return Finding(slug="slug", severity=severity, message="m", fix="f", evidence={"rows": [1, 2]})
+
+
+def strict(text: str) -> dict:
+    def refuse(literal: str) -> None:
+        raise AssertionError(f"{literal} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_a_result_comes_back_as_it_was():
+    values = {"k3_kl": MetricValue(value=0.25), "ess_seq": MetricValue(value=1.0, level="ok")}
+    step = {"num_sequences": 1, "num_tokens": 2, "mismatch": values, "corrections": {}}
+    figures = {"log_ratio": {"edges": [-1.0, 1.0], "counts": [3]}}
+    result = make(
+        findings=[finding("warning")],
+        steps={"40": step},
+        figures=figures,
+        worst_tokens=[{"row": 0, "log_ratio": -0.5}],
+    )
+    assert from_json(to_json(result), "r.json") == result
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")]
+)
+def test_what_is_no_number_is_a_word_in_json_and_a_float_again_after_it(value, word):
+    metric = {"k3_kl": MetricValue(value=value)}
+    step = {"num_sequences": 1, "num_tokens": 2, "mismatch": metric, "corrections": {}}
+    worst = [{"row": 0, "log_ratio": value}]
+    evidence = Finding(slug="s", severity="error", message="", fix="", evidence={"k3_kl": value})
+    result = make(mismatch=metric, steps={"1": step}, worst_tokens=worst, findings=[evidence])
+    text = to_json(result)
+    document = strict(text)
+    assert document["mismatch"]["k3_kl"]["value"] == word
+    assert document["steps"]["1"]["mismatch"]["k3_kl"]["value"] == word
+    assert document["worst_tokens"][0]["log_ratio"] == word
+    back = from_json(text, "r.json")
+    assert repr(back.mismatch["k3_kl"].value) == repr(value)
+    assert repr(back.steps["1"]["mismatch"]["k3_kl"].value) == repr(value)
+    assert repr(back.worst_tokens[0]["log_ratio"]) == repr(value)
+    assert to_json(back) == text
+
+
+def test_words_in_text_stay_words():
+    result = make(findings=[Finding(slug="NaN", severity="note", message="NaN", fix="Infinity")])
+    back = from_json(to_json(result), "r.json")
+    assert (back.findings[0].message, back.findings[0].fix) == ("NaN", "Infinity")
+
+
+def test_the_document_states_its_kind_and_version():
+    document = strict(to_json(make()))
+    assert (document["kind"], document["format_version"]) == ("score", FORMAT_VERSION)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "divination"},
+        {"kind": None},
+        {"format_version": FORMAT_VERSION + 1},
+        {"format_version": "1"},
+        {"mismatch": None},
+        {"findings": [{"slug": "only"}]},
+        {"unheard_of": 1},
+    ],
+)
+def test_other_documents_are_refused_by_the_name_of_their_file(change):
+    document = {**strict(to_json(make())), **change}
+    with pytest.raises(RcdiagError, match=r"r\.json") as caught:
+        from_json(json.dumps(document), "r.json")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("left_out", ["kind", "format_version", "mismatch", "findings", "behavior"])
+def test_documents_with_a_part_missing_are_refused(left_out):
+    document = strict(to_json(make()))
+    del document[left_out]
+    with pytest.raises(RcdiagError, match=r"r\.json"):
+        from_json(json.dumps(document), "r.json")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '"score"', "null"])
+def test_what_is_no_document_is_refused(text):
+    with pytest.raises(RcdiagError, match=r"r\.json"):
+        from_json(text, "r.json")
+
+
+@pytest.mark.parametrize(
+    ("severities", "worst"),
+    [([], None), (["note"], "note"), (["note", "error", "warning"], "error")],
+)
+def test_the_worst_severity_is_the_highest(severities, worst):
+    assert worst_severity([finding(each) for each in severities]) == worst
