@@ -51,8 +51,7 @@ def _option_names(context: typer.Context) -> dict[str, set[str]]:
     """The options of every command, as parameter names."""
     commands: dict[str, Any] = getattr(context.command, "commands", {})
     return {
-        name: {parameter.name for parameter in command.params}
-        for name, command in commands.items()
+        name: {parameter.name for parameter in command.params} for name, command in commands.items()
     }
 
 

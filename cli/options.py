@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -94,3 +95,9 @@ def check_outputs(paths: list[Path | None], force: bool) -> None:
         empty_folder = path.is_dir() and not any(path.iterdir())
         if path.exists() and not empty_folder and not force:
             raise RcdiagError(f"{path}: already there", hint="another path, or --force")
+        parent = next(each for each in path.absolute().parents if each.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise RcdiagError(
+                f"{path}: cannot be written ({parent} is no folder that you may write to)",
+                hint="choose another output path",
+            )

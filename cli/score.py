@@ -58,10 +58,10 @@ def score(
     specs = _policies(policy, model, table)
     output_may_stay = bool(specs) and _may_be_finished(output)
     options.check_outputs([None if output_may_stay else output, result, html, plots], force)
+    check_pair(table, behavior, target, [spec.name for spec in specs])
     if dry_run:
         _dry_run(screen, dump, table, specs, output, force)
         return
-    check_pair(table, behavior, target, [spec.name for spec in specs])
     if output is not None and not specs:
         screen.say(f"nothing to score: {output} is not written")
     with _scored(screen, dump, table, specs, output, force) as scored:
@@ -110,13 +110,15 @@ def _scored(
         screen.say("no -o FILE: the scored log-probs are not kept")
         scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
     path = output or Path(scratch or ".") / "scored.parquet"
-    plan = plan_scoring(dump, table, specs, path, force=force)
-    with screen.tokens() as on_tokens:
-        run_scoring(plan, on_tokens, force=force)
-    yield open_dump(path)
-    # Only after success: a failed engine's log must stay where the error says it is.
-    if scratch is not None:
-        shutil.rmtree(scratch)
+    try:
+        plan = plan_scoring(dump, table, specs, path, force=force)
+        with screen.tokens() as on_tokens:
+            run_scoring(plan, on_tokens, force=force)
+        yield open_dump(path)
+    finally:
+        # A failed engine's log must stay where the error says it is.
+        if scratch is not None and not list(scratch.rglob("engine.log")):
+            shutil.rmtree(scratch)
 
 
 def _dry_run(

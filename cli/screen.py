@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -21,12 +23,25 @@ COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
+class _Console(Console):
+    """A reader that has seen enough (`| head`) is no failure, nor a finding."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        drop_stdout()
+
+
+def drop_stdout() -> None:
+    """Let what is still to come go nowhere: the reader at the other end has left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Screen:
     """stdout for the result, stderr for all else; `json` makes stdout one document."""
 
     def __init__(self, *, quiet: bool, verbose: bool, json: bool) -> None:
         self.quiet, self.verbose, self.json = quiet, verbose, json
-        self.out = Console(highlight=False)
+        self.out = _Console(highlight=False)
         self.err = Console(stderr=True, highlight=False)
 
     def say(self, text: str) -> None:
@@ -62,7 +77,11 @@ class Screen:
 
     def show(self, found: ScoreResult, to_json: Callable[[ScoreResult], str]) -> None:
         if self.json:
-            typer.echo(to_json(found), nl=False)
+            try:
+                sys.stdout.write(to_json(found))
+                sys.stdout.flush()
+            except BrokenPipeError:
+                drop_stdout()
         elif not self.quiet:
             self._draw(found)
 

@@ -22,4 +22,6 @@ class PolicyPair:
     @property
     def log_ratio(self) -> NDArray[np.float64]:
         """Target - behavior log-prob of each token, nats."""
-        return self.target_log_probs - self.behavior_log_probs
+        # inf - inf is NaN, which is what it is; no warning needed.
+        with np.errstate(invalid="ignore"):
+            return self.target_log_probs - self.behavior_log_probs

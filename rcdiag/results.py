@@ -76,24 +76,41 @@ def from_json(text: str, source: str) -> ScoreResult:
     if document["format_version"] != FORMAT_VERSION or document.get("kind") != "score":
         what = f"kind {document.get('kind')!r}, format_version {document['format_version']}"
         raise RcdiagError(f"{source}: cannot read {what}", "render it with the rcdiag that made it")
-    document["mismatch"] = _metrics(document["mismatch"])
-    document["findings"] = [Finding(**each) for each in document["findings"]]
-    for step in document["steps"].values():
-        step["mismatch"] = _metrics(step["mismatch"])
-    return ScoreResult(**document)
+    try:
+        return _read(document)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RcdiagError(
+            f"{source}: not a whole result ({type(error).__name__}: {error})",
+            hint="it was cut or edited; make it again with --result",
+        ) from error
+
+
+def _read(document: dict[str, Any]) -> ScoreResult:
+    steps = {
+        name: {**step, "mismatch": _metrics(step["mismatch"])}
+        for name, step in document["steps"].items()
+    }
+    read = {
+        "mismatch": _metrics(document["mismatch"]),
+        "steps": steps,
+        "findings": [Finding(**each) for each in document["findings"]],
+        "worst_tokens": [
+            {name: _number(value) for name, value in token.items()}
+            for token in document["worst_tokens"]
+        ],
+    }
+    return ScoreResult(**{**document, **read})
 
 
 def _metrics(values: dict[str, dict]) -> dict[str, MetricValue]:
-    def number(value: Any) -> Any:
-        return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
-
     return {
-        name: MetricValue(
-            **{key: number(each) for key, each in value.items() if key != "level"},
-            level=value["level"],
-        )
+        name: MetricValue(**{key: _number(each) for key, each in value.items()})
         for name, value in values.items()
     }
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 
 def _plain(value: Any) -> Any:

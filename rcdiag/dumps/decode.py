@@ -57,20 +57,26 @@ def _no_nulls(batch: Batch, name: str, array: pa.Array) -> None:
         row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` is null",
-            hint="drop the row, or write an empty list where there is nothing",
+            hint="drop the row, or write what belongs there (an empty list for no tokens)",
         )
 
 
-def ragged(batch: Batch, name: str) -> Ragged:
-    """A list column as flat values and offsets, without copying where Arrow allows it."""
+def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
+    """A list column as flat values and offsets, without copying where Arrow allows it.
+
+    Where `mask` is False a null is taken for NaN; everywhere else it is refused.
+    """
     array = _column(batch, name)
     _no_nulls(batch, name, array)
     if not pt.is_large_list(array.type):
         array = array.cast(pa.large_list(array.type.value_type))
     offsets = array.offsets.to_numpy()
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-    if values.null_count:
-        at = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+    null = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    if null is not None and mask is not None and len(mask) == len(null):
+        null &= mask
+    if null is not None and null.any():
+        at = int(np.argmax(null))
         row = int(np.searchsorted(offsets - offsets[0], at, side="right")) - 1
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in its list",
@@ -132,7 +138,7 @@ def _log_probs(
     batch: Batch, policy: str, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     name = f"{policy}_log_probs"
-    found = ragged(batch, name)
+    found = ragged(batch, name, mask)
     _same_lengths(batch, name, found, response_ids)
     values = found.values.astype(np.float64)
     # +inf is left to the count of non-finite values: a finding, not a unit error.
@@ -150,16 +156,7 @@ def _log_probs(
 
 def _temperature(batch: Batch) -> NDArray[np.float64]:
     array = _column(batch, "temperature").cast(pa.float64())
-    values = pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False)
-    bad = (values <= 0) | np.isinf(values)
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise RcdiagError(
-            f"{batch.where(row)}: column `temperature` is {values[row]}",
-            hint="logits are divided by it; greedy samples have no sampling temperature: leave "
-            "it null to score them at 1",
-        )
-    return values
+    return pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False)
 
 
 def _step(batch: Batch) -> NDArray[np.int64]:
@@ -172,5 +169,6 @@ def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
     """Keys (strings or integers) as 64-bit hashes, so that millions of them stay small."""
     array = _column(batch, name)
     _no_nulls(batch, name, array)
-    keys = pl.Series(array)
-    return keys.hash(seed=0).to_numpy()
+    if not pt.is_integer(array.type):
+        array = array.cast(pa.large_string())
+    return pl.Series(array).hash(seed=0).to_numpy()

@@ -69,8 +69,15 @@ class Dump:
     @cached_property
     def metadata(self) -> dict:
         """What earlier runs of rcdiag wrote about the table."""
-        raw = (self.schema.metadata or {}).get(columns.METADATA_KEY)
-        return json.loads(raw) if raw else {}
+        raw = (self.schema.metadata or {}).get(columns.METADATA_KEY, b"{}")
+        try:
+            found = json.loads(raw)
+        except ValueError as error:
+            raise RcdiagError(
+                f"{self.files[0].path}: the file metadata `rcdiag` is not JSON ({error})",
+                hint="remove the key, or score the original table again",
+            ) from error
+        return found if isinstance(found, dict) else {}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -92,11 +99,22 @@ class Dump:
         in_file = [self.renames.get(name, name) for name in wanted]
         for file in self.files:
             row = 0
-            reader = _open_parquet(file.path)
-            for record in reader.iter_batches(_rows_per_batch(reader, self), columns=in_file):
+            for record in _records(file, self, in_file):
                 table = pa.Table.from_batches([record]).select(in_file).rename_columns(wanted)
                 yield Batch(table, file, row)
                 row += record.num_rows
+
+
+def _records(file: DumpFile, dump: Dump, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The record batches of one file; damage behind a good footer shows only here."""
+    reader = _open_parquet(file.path)
+    row = 0
+    try:
+        for record in reader.iter_batches(_rows_per_batch(reader, dump), columns=list(names)):
+            yield record
+            row += record.num_rows
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(file.path, error, f", after row {row}") from error
 
 
 def open_dump(source: str | Path, renames: Mapping[str, str] | None = None) -> Dump:
@@ -127,7 +145,12 @@ def open_dump(source: str | Path, renames: Mapping[str, str] | None = None) -> D
 def _expand(source: str) -> list[Path]:
     path = Path(source)
     if path.is_dir():
-        found = sorted(path.rglob("*.parquet"))
+        # An interrupted scoring run leaves parts beside its output; they are no tables.
+        found = sorted(
+            file
+            for file in path.rglob("*.parquet")
+            if not any(parent.suffix == ".parts" for parent in file.relative_to(path).parents)
+        )
     elif path.exists():
         found = [path]
     else:
@@ -154,21 +177,30 @@ def _open_parquet(path: Path) -> pq.ParquetFile:
             )
         return pq.ParquetFile(path, memory_map=True)
     except (pa.ArrowInvalid, OSError) as error:
-        raise RcdiagError(
-            f"{path}: damaged or truncated parquet file ({str(error).splitlines()[0]})",
-            hint="its writer did not finish or the copy broke off; copy or write it again",
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception, where: str = "") -> RcdiagError:
+    return RcdiagError(
+        f"{path}{where}: damaged or truncated parquet file ({str(error).splitlines()[0]})",
+        hint="its writer did not finish or the copy broke off; copy or write it again",
+    )
 
 
 def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -> pa.Schema:
     """The file's schema with mapped columns under their canonical names."""
-    back = {}
+    back: dict[str, str] = {}
     for name, in_file in renames.items():
         columns.require(in_file, file_schema, str(path))
         if name in file_schema.names and name != in_file:
             raise RcdiagError(
                 f"{path}: --column {name}={in_file}, but a column `{name}` is there as well",
                 hint=f"drop or rename `{name}` in the file",
+            )
+        if in_file in back:
+            raise RcdiagError(
+                f"--column {name}={in_file}: `{in_file}` is read as `{back[in_file]}` already",
+                hint="one column stands for one thing",
             )
         back[in_file] = name
     fields = [field.with_name(back.get(field.name, field.name)) for field in file_schema]

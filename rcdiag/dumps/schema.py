@@ -41,7 +41,10 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_key(kind: pa.DataType) -> bool:
-    return pt.is_integer(kind) or pt.is_string(kind) or pt.is_large_string(kind)
+    if pt.is_dictionary(kind):
+        kind = kind.value_type
+    text = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
+    return text or pt.is_integer(kind)
 
 
 def _is_version(kind: pa.DataType) -> bool:
@@ -96,12 +99,14 @@ def require(name: str, schema: pa.Schema, file: str) -> None:
     """The column is there; else an error that offers the nearest name."""
     if name in schema.names:
         return
-    near = difflib.get_close_matches(name, schema.names, n=1, cutoff=0.5)
-    guess = near[0] if near else "YOUR_COLUMN"
-    raise RcdiagError(
-        f"{file}: no column `{name}`; found: {', '.join(schema.names)}",
-        hint=f"--column {name}={guess}" + (" (the nearest name)" if near else ""),
-    )
+    # A column that means something else already must never be offered in its place.
+    free = [each for each in schema.names if column_spec(each) is None]
+    near = difflib.get_close_matches(name, free, n=1, cutoff=0.5)
+    hint = f"--column {name}={near[0] if near else 'YOUR_COLUMN'}"
+    hint += " (the nearest name)" if near else ""
+    if policy := LOG_PROBS.fullmatch(name):
+        hint += f"; or score it: --policy {policy['policy']}=hf:float32 --model PATH"
+    raise RcdiagError(f"{file}: no column `{name}`; found: {', '.join(schema.names)}", hint=hint)
 
 
 def policies_in(names: list[str]) -> list[str]:

@@ -94,6 +94,7 @@ def _check_rows(batch: Batch, rows: Trajectories, limit: ModelLimits) -> None:
             "response token has nothing before it to be scored from",
             hint="store at least the beginning-of-sequence token as the prompt",
         )
+    _check_temperature(batch, rows)
     lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
     if limit.context is not None and (lengths > limit.context).any():
         row = int(np.argmax(lengths > limit.context))
@@ -101,6 +102,19 @@ def _check_rows(batch: Batch, rows: Trajectories, limit: ModelLimits) -> None:
             f"{batch.where(row)}: {lengths[row]} tokens in columns `prompt_ids` and "
             f"`response_ids`, but the context of {limit.model} is {limit.context}",
             hint="is it the model that sampled these rows? Otherwise drop the row",
+        )
+
+
+def _check_temperature(batch: Batch, rows: Trajectories) -> None:
+    if rows.temperature is None:
+        return
+    bad = (rows.temperature <= 0) | np.isinf(rows.temperature)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise RcdiagError(
+            f"{batch.where(row)}: column `temperature` is {rows.temperature[row]}",
+            hint="logits are divided by it; greedy samples have no sampling temperature: leave "
+            "it null to score them at 1",
         )
 
 

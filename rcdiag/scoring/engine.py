@@ -60,6 +60,6 @@ def _crashed(
     what = f"{spec['backend']}, {spec['dtype']}, {spec['options'] or 'no options'}"
     return RcdiagError(
         f"policy `{spec['name']}` ({what}): the engine failed: {why}",
-        hint=f"what it printed is in {job['log']}; finished parts are kept, the same command "
-        "goes on from them",
+        hint=f"what it printed is in {job['log']}; with -o FILE the same command goes on from "
+        "the finished parts",
     )

@@ -24,8 +24,10 @@ class WorstTokens:
     def add(self, trajectories: Trajectories, pair: PolicyPair) -> None:
         size = np.abs(pair.log_ratio)
         size = np.where(np.isnan(size), -np.inf, size)
-        count = min(WORST, len(size))
-        best = np.argpartition(-size, count - 1)[:count] if count else np.array([], dtype=int)
+        # Stable, so that ties go to the first rows however the table is cut into batches.
+        least = np.partition(size, -WORST)[-WORST] if len(size) > WORST else -np.inf
+        among = np.flatnonzero(size >= least)
+        best = among[np.argsort(-size[among], kind="stable")[:WORST]]
         places = np.flatnonzero(trajectories.mask)[best]
         offsets = trajectories.response_ids.offsets
         rows = np.searchsorted(offsets, places, side="right") - 1

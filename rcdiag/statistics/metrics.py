@@ -54,17 +54,17 @@ THEORY = "rcdiag theory 4.4 (proposal)"
 def pearson(t: Totals) -> Array:
     """Pearson correlation of behavior and target probabilities over tokens; NaN if one is constant.
 
+    From 1 - p on both sides, whose correlation is the same.
     Source: MiniMax-M1 (2506.13585); verl `training/rollout_actor_probs_pearson_corr`.
     """
-    p, q = t.per_token("behavior_prob"), t.per_token("target_prob")
-    covariance = t.per_token("prob_product") - p * q
-    p_variance = t.per_token("behavior_prob_squared") - p * p
-    q_variance = t.per_token("target_prob_squared") - q * q
-    # A constant side leaves rounding noise of either sign where its variance is 0.
-    floor = 1e-15
+    p, q = t.per_token("behavior_miss"), t.per_token("target_miss")
+    p_squared, q_squared = t.per_token("behavior_miss_squared"), t.per_token("target_miss_squared")
+    covariance = t.per_token("miss_product") - p * q
+    p_variance, q_variance = p_squared - p * p, q_squared - q * q
+    # What is left of the variance of a constant side is rounding of either sign.
+    varies = (p_variance > 1e-12 * p_squared) & (q_variance > 1e-12 * q_squared)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = covariance / np.sqrt(p_variance * q_variance)
-    return np.where((p_variance > floor) & (q_variance > floor), found, np.nan)
+        return np.where(varies, covariance / np.sqrt(p_variance * q_variance), np.nan)
 
 
 def ess(t: Totals, level: str) -> Array:

@@ -48,11 +48,12 @@ TOKEN_SUMS: dict[str, Callable[[TokenValues], Array]] = {
     "k3": k3,
     "ratio_squared_excess": lambda v: np.expm1(2.0 * v.log_ratio),
     "prob_diff": lambda v: np.abs(v.target_probs - v.behavior_probs),
-    "behavior_prob": lambda v: v.behavior_probs,
-    "target_prob": lambda v: v.target_probs,
-    "behavior_prob_squared": lambda v: np.square(v.behavior_probs),
-    "target_prob_squared": lambda v: np.square(v.target_probs),
-    "prob_product": lambda v: v.behavior_probs * v.target_probs,
+    # 1 - p, not p: confident policies are near p = 1, where p has lost its digits.
+    "behavior_miss": lambda v: -np.expm1(v.behavior),
+    "target_miss": lambda v: -np.expm1(v.target),
+    "behavior_miss_squared": lambda v: np.square(np.expm1(v.behavior)),
+    "target_miss_squared": lambda v: np.square(np.expm1(v.target)),
+    "miss_product": lambda v: np.expm1(v.behavior) * np.expm1(v.target),
 }
 
 TOKEN_MAXIMA: dict[str, Callable[[TokenValues], Array]] = {

@@ -123,10 +123,14 @@ def resampled(table: SequenceTable, seed: int, replicates: int = REPLICATES) -> 
     if clusters < 2:
         return []
     generator = np.random.default_rng(seed)
-    even = np.full(clusters, 1.0 / clusters)
     size = max(DRAWS_AT_ONCE // clusters, 1)
     slices = []
     for start in range(0, replicates, size):
-        drawn = generator.multinomial(clusters, even, size=min(size, replicates - start))
+        drawn = np.stack([_draw(generator, clusters) for _ in range(min(size, replicates - start))])
         slices.append(_total(rows, drawn.astype(float).__matmul__))
     return slices
+
+
+def _draw(generator: np.random.Generator, clusters: int) -> NDArray[np.int64]:
+    """How often each cluster comes when as many as there are are drawn with replacement."""
+    return np.bincount(generator.integers(clusters, size=clusters), minlength=clusters)

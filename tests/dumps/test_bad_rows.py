@@ -10,6 +10,7 @@ import pytest
 
 from rcdiag.dumps import open_dump
 from rcdiag.dumps.decode import decode
+from rcdiag.dumps.survey import survey
 from rcdiag.errors import RcdiagError
 from tests.builders import write_table
 
@@ -27,6 +28,7 @@ GOOD = {
 def decode_all(source: Path) -> None:
     for batch in open_dump(source).batches():
         decode(batch, ["old"], prompts=True)
+    survey(open_dump(source), [])
 
 
 def refused(tmp_path: Path, **columns: object) -> RcdiagError:
@@ -106,4 +108,10 @@ def test_nulls_inside_a_list_at_an_unmasked_token(tmp_path, column):
 
 @pytest.mark.parametrize("value", [0.0, -1.0, np.inf])
 def test_temperatures_that_cannot_be(tmp_path, value):
+    """A model cannot score at them; recorded log-probs are compared all the same."""
     refused(tmp_path, temperature=[1.0, 1.0, value])
+
+
+def test_nulls_at_masked_tokens_are_ignored(tmp_path):
+    rows = [*GOOD["old_log_probs"][:2], [None, -2.0]]
+    decode_all(write_table(tmp_path / "a.parquet", **{**GOOD, "old_log_probs": rows}))

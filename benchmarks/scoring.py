@@ -1,0 +1,286 @@
+"""Scoring speed and memory: rcdiag's engines against the plain ways, side by side in one run.
+
+`python benchmarks/scoring.py` (or `make bench`) prints a table and stores it in
+`benchmarks/results/scoring.json`. Every variant runs in a process of its own, on the same rows;
+after a warm-up it is timed ROUNDS times and the best counts (the machine may be shared).
+Extra memory is the peak of the resident set while scoring (GPU: allocated memory), less what was
+resident before: the model is not in it.
+
+- hf: rcdiag's backend against padded batches of 16 in table order with a full float32 log-softmax
+- vllm: rcdiag's backend against LLM.generate(prompt_logprobs=0)
+on the shipped policy (vocabulary 1 k) with the shipped rollouts, and on a random 0.1 B model with a
+vocabulary of 32 k with the same lengths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+ROUNDS = 3
+# Models and the number of shipped rows they score: a few seconds of work each.
+MODELS = {"policy": 768, "random-0.1B": 48}
+VARIANTS = {
+    "hf float32": ("plain hf float32", "rcdiag hf float32"),
+    "hf bfloat16": ("plain hf bfloat16", "rcdiag hf bfloat16"),
+    "vllm float32": ("plain vllm float32", "rcdiag vllm float32"),
+    "vllm bfloat16": ("plain vllm bfloat16", "rcdiag vllm bfloat16"),
+}
+
+
+def rows(model: str, vocabulary: int):
+    """Shipped rows as trajectories; for the random model other ids with the same lengths."""
+    from rcdiag.dumps.decode import decode
+    from rcdiag.dumps.reader import open_dump
+    from rcdiag.dumps.stream import read_chunks, whole
+    from rcdiag.trajectories import Ragged, Trajectories
+
+    dump = open_dump(ROOT / "sample_data" / "rollouts.parquet")
+    found = decode(whole(next(read_chunks(dump, [(0, MODELS[model])]))), prompts=True)
+    if model == "policy":
+        return found
+    random = np.random.default_rng(0)
+
+    def other(ids: Ragged) -> Ragged:
+        return Ragged(random.integers(2, vocabulary, len(ids.values), dtype=np.int32), ids.offsets)
+
+    return Trajectories(
+        first_row=0,
+        response_ids=other(found.response_ids),
+        mask=found.mask,
+        prompt_ids=other(found.prompt_ids),
+    )
+
+
+def make_random_model(folder: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=32_768,
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        num_key_value_heads=4,
+        head_dim=64,
+        intermediate_size=2_048,
+        max_position_embeddings=2_048,
+        tie_word_embeddings=True,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    policy = ROOT / "sample_data" / "policy" / "step_8"
+    AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
+
+
+def sequences(trajectories) -> tuple[list[list[int]], list[int]]:
+    from rcdiag.backends.rows import whole_sequences
+
+    tokens, starts = whole_sequences(trajectories)
+    return [row.tolist() for row in tokens], starts.tolist()
+
+
+def plain_hf(folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarray]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = getattr(torch, dtype)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind).to(device).eval()
+    tokens, starts = sequences(trajectories)
+
+    @torch.inference_mode()
+    def run() -> np.ndarray:
+        found = []
+        for first in range(0, len(tokens), 16):
+            batch = tokens[first : first + 16]
+            width = max(map(len, batch))
+            ids = torch.tensor([row + [0] * (width - len(row)) for row in batch], device=device)
+            mask = torch.tensor(
+                [[1] * len(row) + [0] * (width - len(row)) for row in batch], device=device
+            )
+            logits = model(input_ids=ids, attention_mask=mask).logits.float()
+            laws = torch.log_softmax(logits[:, :-1], dim=-1)
+            values = laws.gather(2, ids[:, 1:, None])[..., 0].cpu()
+            for index, row in enumerate(batch):
+                found.append(values[index, starts[first + index] - 1 : len(row) - 1])
+        return torch.cat(found).numpy()
+
+    return run
+
+
+def plain_vllm(folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarray]:
+    os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    from vllm import LLM, SamplingParams
+
+    tokens, starts = sequences(trajectories)
+    engine = LLM(
+        str(folder),
+        dtype=dtype,
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        max_model_len=max(map(len, tokens)) + 1,
+        skip_tokenizer_init=True,
+    )
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+    prompts = [{"prompt_token_ids": row} for row in tokens]
+
+    def run() -> np.ndarray:
+        outputs = engine.generate(prompts, params, use_tqdm=False)
+        return np.array(
+            [
+                entry[token].logprob
+                for output, row, start in zip(outputs, tokens, starts, strict=True)
+                for entry, token in zip(output.prompt_logprobs[start:], row[start:], strict=True)
+            ]
+        )
+
+    return run
+
+
+def rcdiag(backend: str, folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarray]:
+    from rcdiag.backends import load_backend
+    from rcdiag.backends.spec import parse_policy
+    from rcdiag.trajectories import Trajectories
+
+    # The plain ways know no temperature: everybody scores at 1.
+    plain = Trajectories(
+        first_row=0,
+        response_ids=trajectories.response_ids,
+        mask=trajectories.mask,
+        prompt_ids=trajectories.prompt_ids,
+    )
+    longest = int((plain.prompt_ids.lengths + plain.response_ids.lengths).max())
+    engine = load_backend(parse_policy(f"p={backend}:{dtype}", str(folder)), longest)
+    return lambda: engine.score(plain, lambda tokens: None).log_probs
+
+
+def measure(model: str, variant: str, folder: Path) -> dict:
+    """One variant in this process: tokens per second, extra peak memory, and its log-probs."""
+    import torch
+
+    who, backend, dtype = variant.split()
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    trajectories = rows(model, vocabulary)
+    if who == "rcdiag":
+        run = rcdiag(backend, folder, dtype, trajectories)
+    else:
+        run = (plain_hf if backend == "hf" else plain_vllm)(folder, dtype, trajectories)
+    run()  # warm-up: just-in-time compilation and caches
+    seconds, extra = [], []
+    for _ in range(ROUNDS):
+        before = reset_peak()
+        start = time.perf_counter()
+        log_probs = run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        extra.append(peak() - before)
+    tokens = int(trajectories.prompt_ids.lengths.sum() + trajectories.response_ids.lengths.sum())
+    np.save(os.environ["RCDIAG_BENCH_OUT"], log_probs)
+    return {"seconds": min(seconds), "tokens": tokens, "extra_mb": max(extra) / 2**20}
+
+
+def reset_peak() -> int:
+    """Forget the peak so far; what is resident now, in bytes."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
+
+
+def peak() -> int:
+    import torch
+
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else status("VmHWM")
+
+
+def status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def in_own_process(model: str, variant: str, folder: Path, out: Path) -> dict:
+    command = [sys.executable, __file__, "--one", model, variant, str(folder)]
+    environment = {**os.environ, "RCDIAG_BENCH_OUT": str(out)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{variant} on {model} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def machine() -> dict:
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu, "torch": torch.__version__}
+
+
+def main() -> None:
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        random_model = Path(scratch) / "random"
+        make_random_model(random_model)
+        folders = {"policy": ROOT / "sample_data/policy/step_8", "random-0.1B": random_model}
+        for model, folder in folders.items():
+            for name, (plain, ours) in VARIANTS.items():
+                found = [
+                    in_own_process(model, variant, folder, Path(scratch) / f"{who}.npy")
+                    for who, variant in (("plain", plain), ("ours", ours))
+                ]
+                a, b = (np.load(Path(scratch) / f"{who}.npy") for who in ("plain", "ours"))
+                entry = {
+                    "model": model,
+                    "engine": name,
+                    "plain_tokens_per_s": round(found[0]["tokens"] / found[0]["seconds"]),
+                    "rcdiag_tokens_per_s": round(found[1]["tokens"] / found[1]["seconds"]),
+                    "speed_up": round(found[0]["seconds"] / found[1]["seconds"], 2),
+                    "plain_extra_mb": round(found[0]["extra_mb"], 1),
+                    "rcdiag_extra_mb": round(found[1]["extra_mb"], 1),
+                    "largest_difference": float(np.abs(a - b).max()),
+                }
+                results.append(entry)
+                print(
+                    f"{model:12} {name:14} plain {entry['plain_tokens_per_s']:>8,} tok/s "
+                    f"{entry['plain_extra_mb']:>8,.0f} MB   rcdiag "
+                    f"{entry['rcdiag_tokens_per_s']:>8,} tok/s {entry['rcdiag_extra_mb']:>7,.0f} MB"
+                    f"   x{entry['speed_up']:<5} differ {entry['largest_difference']:.1e}",
+                    flush=True,
+                )
+    folder = ROOT / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    document = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "results": results}
+    (folder / "scoring.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--one", nargs=3, metavar=("MODEL", "VARIANT", "FOLDER"))
+    arguments = parser.parse_args()
+    if arguments.one:
+        model, variant, folder = arguments.one
+        print(json.dumps(measure(model, variant, Path(folder))))
+    else:
+        main()
