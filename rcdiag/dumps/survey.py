@@ -58,8 +58,9 @@ def survey(dump: Dump, limits: Sequence[ModelLimits]) -> Survey:
     for batch in dump.batches(names):
         unique.add(batch)
         rows = decode(batch, prompts=True)
+        _check_rows(batch, rows)
         for limit in limits:
-            _check_rows(batch, rows, limit)
+            _check_limits(batch, rows, limit)
         assert rows.prompt_ids is not None
         prompts.append(rows.prompt_ids.lengths)
         responses.append(rows.response_ids.lengths)
@@ -83,10 +84,9 @@ def _some_token(dump: Dump, sampled: int) -> None:
         )
 
 
-def _check_rows(batch: Batch, rows: Trajectories, limit: ModelLimits) -> None:
+def _check_rows(batch: Batch, rows: Trajectories) -> None:
     assert rows.prompt_ids is not None
-    _check_ids(batch, "prompt_ids", rows.prompt_ids, limit)
-    _check_ids(batch, "response_ids", rows.response_ids, limit)
+    _check_temperature(batch, rows)
     empty = (rows.prompt_ids.lengths == 0) & (rows.response_ids.lengths > 0)
     if empty.any():
         raise RcdiagError(
@@ -94,7 +94,12 @@ def _check_rows(batch: Batch, rows: Trajectories, limit: ModelLimits) -> None:
             "response token has nothing before it to be scored from",
             hint="store at least the beginning-of-sequence token as the prompt",
         )
-    _check_temperature(batch, rows)
+
+
+def _check_limits(batch: Batch, rows: Trajectories, limit: ModelLimits) -> None:
+    assert rows.prompt_ids is not None
+    _check_ids(batch, "prompt_ids", rows.prompt_ids, limit)
+    _check_ids(batch, "response_ids", rows.response_ids, limit)
     lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
     if limit.context is not None and (lengths > limit.context).any():
         row = int(np.argmax(lengths > limit.context))
