@@ -51,7 +51,7 @@ class FigureSpec:
     title: str
     reading: str
     draw: Callable[[ScoreResult, Axes], None]
-    size: tuple[float, float] = (6.4, 3.8)  # inches
+    size: tuple[float, float] = (5.4, 4.4)  # inches
 
 
 def log_ratio_histogram(result: ScoreResult, axes: Axes) -> None:
@@ -165,7 +165,6 @@ FIGURES: dict[str, FigureSpec] = {
         "On the diagonal the policies agree; the darker a cell, the more tokens (logarithmic). "
         "Rings are the tokens with the largest |log-ratio|.",
         probability_scatter,
-        (4.9, 4.6),
     ),
     "steps": FigureSpec(
         "Mismatch by training step",

@@ -1,0 +1,109 @@
+"""Encodings of trajectory tables: size on disk and time to read, side by side in one run.
+
+`python benchmarks/parquet.py` (or `make bench`) writes the same generated table of 20 M tokens in
+every encoding, reads it back, prints a table and stores it in `benchmarks/results/parquet.json`.
+Log-probs are those of a peaked policy (log-uniform surprisal) plus small differences between two
+policies; no two tokens are alike, so nothing compresses that would not in a real dump.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scoring import machine
+
+from rcdiag.dumps import open_dump
+from rcdiag.dumps.writer import VALUES_PER_ROW_GROUP, encodings
+
+TOKENS = 20_000_000
+LOG_PROBS = ["rollout_log_probs", "old_log_probs"]
+ENCODINGS = {
+    "snappy, dictionaries (pyarrow's default)": lambda schema: {"compression": "snappy"},
+    "zstd, dictionaries": lambda schema: {"compression": "zstd", "compression_level": 3},
+    "zstd, plain floats": lambda schema: {
+        **encodings(schema),
+        "use_byte_stream_split": False,
+    },
+    "zstd, byte-stream-split floats (rcdiag)": encodings,
+}
+
+
+def table() -> pa.Table:
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.lognormal(6.0, 1.0, TOKENS // 600), 1, 8_000).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    count = int(offsets[-1])
+    surprisal = 10.0 ** random.uniform(-6, 1, count)
+    other = surprisal * np.exp(random.normal(0, 0.01, count))
+
+    def lists(values: np.ndarray) -> pa.Array:
+        return pa.ListArray.from_arrays(offsets, pa.array(values))
+
+    return pa.table(
+        {
+            "response_ids": lists((32_000 * random.random(count) ** 3).astype(np.int32)),
+            "response_mask": lists(np.ones(count, np.uint8)),
+            "rollout_log_probs": lists((-surprisal).astype(np.float32)),
+            "old_log_probs": lists((-other).astype(np.float32)),
+        }
+    )
+
+
+def seconds_to_read(path: Path, names: list[str]) -> float:
+    """Best of three passes through rcdiag's own reader, batch by batch."""
+    found = []
+    for _ in range(3):
+        start = time.perf_counter()
+        for batch in open_dump(path).batches(names):
+            assert batch.table.num_rows
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def main() -> None:
+    data = table()
+    tokens = len(data["response_ids"].combine_chunks().values)
+    rows = max(int(VALUES_PER_ROW_GROUP * data.num_rows / tokens), 1)
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.parquet"
+        for name, options in ENCODINGS.items():
+            start = time.perf_counter()
+            pq.write_table(data, path, row_group_size=rows, **options(data.schema))
+            entry = {
+                "encoding": name,
+                "bytes_per_token": round(path.stat().st_size / tokens, 2),
+                "write_s": round(time.perf_counter() - start, 2),
+                "read_all_mtok_per_s": round(
+                    tokens / 1e6 / seconds_to_read(path, data.column_names)
+                ),
+                "read_log_probs_mtok_per_s": round(tokens / 1e6 / seconds_to_read(path, LOG_PROBS)),
+            }
+            results.append(entry)
+            print(
+                f"{name:42} {entry['bytes_per_token']:>6.2f} B/token   write "
+                f"{entry['write_s']:>5.1f} s   read all {entry['read_all_mtok_per_s']:>4} M tokens/s   log-probs alone "
+                f"{entry['read_log_probs_mtok_per_s']:>4} M tokens/s",
+                flush=True,
+            )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    document = {
+        "machine": machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "tokens": tokens,
+        "peak_memory_mb_with_the_generated_table": peak,
+        "results": results,
+    }
+    out = Path(__file__).parent / "results" / "parquet.json"
+    out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
