@@ -89,8 +89,8 @@ def main() -> None:
             results.append(entry)
             print(
                 f"{name:42} {entry['bytes_per_token']:>6.2f} B/token   write "
-                f"{entry['write_s']:>5.1f} s   read all {entry['read_all_mtok_per_s']:>4} M tokens/s   log-probs alone "
-                f"{entry['read_log_probs_mtok_per_s']:>4} M tokens/s",
+                f"{entry['write_s']:>5.1f} s   read all {entry['read_all_mtok_per_s']:>4} M tokens/s   "
+                f"log-probs alone {entry['read_log_probs_mtok_per_s']:>4} M tokens/s",
                 flush=True,
             )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
