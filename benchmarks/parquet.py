@@ -87,10 +87,10 @@ def main() -> None:
                 "read_log_probs_mtok_per_s": round(tokens / 1e6 / seconds_to_read(path, LOG_PROBS)),
             }
             results.append(entry)
+            everything, alone = entry["read_all_mtok_per_s"], entry["read_log_probs_mtok_per_s"]
             print(
-                f"{name:42} {entry['bytes_per_token']:>6.2f} B/token   write "
-                f"{entry['write_s']:>5.1f} s   read all {entry['read_all_mtok_per_s']:>4} M tokens/s   "
-                f"log-probs alone {entry['read_log_probs_mtok_per_s']:>4} M tokens/s",
+                f"{name:42} {entry['bytes_per_token']:>6.2f} B/token   write {entry['write_s']} s"
+                f"   read all {everything} M tokens/s   log-probs alone {alone} M tokens/s",
                 flush=True,
             )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
