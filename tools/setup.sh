@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 find_python() {
-  for candidate in python3.12 python3.11 python3.13 python3; do
+  for candidate in python3 python3.12 python3.11 python3.13; do
     if "$candidate" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
       echo "$candidate"
       return

@@ -41,7 +41,7 @@ class VllmBackend:
             "entropy": bool(self.options.get("entropy", False)),
             "top_k": int(self.options.get("top_k", 0)),
         }
-        _environment(self.folder, max_length)
+        _environment(self.folder, max_length, self.path)
         self.engine_options = _engine_options(spec, self.path, max_length)
         self.lora = _lora_request(self.options.get("adapter"))
         self.engine = _start(self.folder, self.path, self.engine_options)
@@ -130,7 +130,7 @@ class VllmBackend:
         }
 
 
-def _environment(folder: Path, max_length: int) -> None:
+def _environment(folder: Path, max_length: int, path: str) -> None:
     """Settings that vLLM reads when it is imported; the user's own are kept."""
     config = text_config(folder)
     heads = config.get("num_attention_heads", 1)
@@ -149,6 +149,9 @@ def _environment(folder: Path, max_length: int) -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if path == "decode":
+        # The second model runner has another interface for logits processors.
+        defaults["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 

@@ -46,7 +46,7 @@ class ScorePooler(Pooler):
             hidden_states[rows.to(hidden_states.device)], targets, temperature, options
         )
         outputs: list[Tensor | None] = []
-        states, finished = pooling_metadata.pooling_states, cursor.get_finished_mask()
+        states, finished = pooling_metadata.pooling_states, cursor.is_finished().tolist()
         for state, part, done in zip(states, scores.split(counts), finished, strict=True):
             state.hidden_states_cache.append(part)
             outputs.append(torch.cat(state.hidden_states_cache) if done else None)

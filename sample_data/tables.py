@@ -1,0 +1,111 @@
+"""The parquet tables: columns from rollouts, and the one place that writes a file."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sampler import Rollout
+
+LIST_TYPES = {
+    "prompt_ids": pa.int32(),
+    "response_ids": pa.int32(),
+    "response_mask": pa.uint8(),
+    "rollout_log_probs": pa.float32(),
+    "old_log_probs": pa.float32(),
+}
+
+
+def rollout_columns(rollouts: list[Rollout], step: int, version: int, temperature: float) -> dict:
+    """Turn the rollouts of one sampling step into named columns."""
+    count = len(rollouts)
+    seen: dict[int, int] = {}
+    samples = []
+    for r in rollouts:
+        seen[r.group] = seen.get(r.group, -1) + 1
+        samples.append(seen[r.group])
+    groups = [f"s{step:02d}_p{r.group:03d}" for r in rollouts]
+    return {
+        "sample_id": [f"{g}_k{k}" for g, k in zip(groups, samples, strict=True)],
+        "group_id": groups,
+        "step": [step] * count,
+        "policy_version": [version] * count,
+        "prompt_ids": [r.prompt_ids for r in rollouts],
+        "response_ids": [r.ids for r in rollouts],
+        "response_mask": [r.mask for r in rollouts],
+        "rollout_log_probs": [r.log_probs for r in rollouts],
+        "old_log_probs": [r.old_log_probs for r in rollouts],
+        "reward": [r.reward for r in rollouts],
+        "advantage": [r.advantage for r in rollouts],
+        "temperature": [temperature] * count,
+        "top_p": [1.0] * count,
+        "top_k": [-1] * count,
+        "finish_reason": [r.finish_reason for r in rollouts],
+        "prompt": [r.problem.prompt for r in rollouts],
+        "response": [r.text for r in rollouts],
+        "expected_answer": [r.problem.answer for r in rollouts],
+        "num_turns": [r.turns for r in rollouts],
+    }
+
+
+def write_table(path: Path, columns: dict, metadata: dict) -> None:
+    """Write one table: zstd, dictionaries for ids and strings, byte streams for log-probs."""
+    arrays = {
+        name: pa.array(values, pa.list_(LIST_TYPES[name]))
+        if name in LIST_TYPES
+        else pa.array(values)
+        for name, values in columns.items()
+    }
+    table = pa.table(arrays).replace_schema_metadata({"rcdiag": json.dumps(metadata)})
+    floats = [f"{n}.list.element" for n in columns if LIST_TYPES.get(n) == pa.float32()]
+    ids = [f"{n}.list.element" for n in ("prompt_ids", "response_ids", "response_mask")]
+    strings = [field.name for field in table.schema if field.type == pa.string()]
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        compression_level=9,
+        use_dictionary=ids + strings,
+        use_byte_stream_split=floats,
+    )
+
+
+def mismatch(rollouts: list[Rollout]) -> dict:
+    """Describe recorded against trainer's log-probs of the sampled tokens, in float64."""
+    mask = np.concatenate([r.mask for r in rollouts]) == 1
+    old = np.concatenate([r.old_log_probs for r in rollouts])[mask]
+    recorded = np.concatenate([r.log_probs for r in rollouts])[mask]
+    log_ratio = old - recorded
+    return {
+        "k3": float(np.mean(np.expm1(log_ratio) - log_ratio)),
+        "mean_abs_difference": float(np.abs(log_ratio).mean()),
+        "max_abs_difference": float(np.abs(log_ratio).max()),
+    }
+
+
+def metadata(engine_version: str, rollout: str, old: str, temperature: float) -> dict:
+    """Describe both policies of a table, without any path of this machine."""
+    engine = {
+        "backend": "vllm",
+        "engine_version": engine_version,
+        "model": rollout,
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "logprobs_mode": "raw_logprobs",
+        "temperature": temperature,
+        "scored": "decode",
+        "options": {"enforce_eager": True, "enable_prefix_caching": False},
+    }
+    trainer = {
+        "backend": "transformers",
+        "engine_version": version("transformers"),
+        "model": old,
+        "dtype": "float32",
+        "device": "cpu",
+        "attention": "sdpa",
+        "temperature": temperature,
+        "torch_version": version("torch"),
+    }
+    return {"format_version": 1, "policies": {"rollout": engine, "old": trainer}}
