@@ -77,7 +77,7 @@ def train_grpo(run: Run) -> dict:
 
 def write_rollouts(run: Run, columns: dict) -> None:
     """Write the table of all sampling steps; each row's policy is its own step's."""
-    path = "sample_data/policy/step_{policy_version}"
+    path = "step_{policy_version}"
     columns.pop("num_turns")
     write_table(HERE / "rollouts.parquet", columns, metadata(run.sampler.version, path, path, 1.0))
 
@@ -94,7 +94,7 @@ def write_side_table(
     columns = rollout_columns(rollouts, STEPS - 1, sampler, temperature)
     if not tools:
         columns.pop("num_turns")
-    paths = [f"sample_data/policy/step_{step}" for step in (sampler, STEPS - 1)]
+    paths = [f"step_{step}" for step in (sampler, STEPS - 1)]
     write_table(
         HERE / f"{name}.parquet", columns, metadata(run.sampler.version, *paths, temperature)
     )

