@@ -80,3 +80,13 @@ class Trajectories:
             target_log_probs=self.log_probs[target][self.mask],
             lengths=self.sampled_lengths,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a model says of every response token, in the order of `Trajectories.response_ids`."""
+
+    log_probs: NDArray[np.float32]  # [response tokens] nats
+    entropy: NDArray[np.float32] | None = None  # [response tokens] nats
+    top_ids: NDArray[np.int32] | None = None  # [response tokens, k]
+    top_log_probs: NDArray[np.float32] | None = None  # [response tokens, k] nats

@@ -7,26 +7,12 @@ options and dtypes in `spec.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rcdiag.backends.spec import PolicySpec
-from rcdiag.trajectories import Trajectories
+from rcdiag.trajectories import Scores, Trajectories
 
 Progress = Callable[[int], None]  # called with the number of tokens just done
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """What a model says of every response token, in the order of `Trajectories.response_ids`."""
-
-    log_probs: NDArray[np.float32]  # [response tokens] nats
-    entropy: NDArray[np.float32] | None = None  # [response tokens] nats
-    top_ids: NDArray[np.int32] | None = None  # [response tokens, k]
-    top_log_probs: NDArray[np.float32] | None = None  # [response tokens, k] nats
 
 
 class Backend(Protocol):

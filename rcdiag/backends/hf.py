@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,21 @@ import transformers
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rcdiag.backends import Progress, Scores
+from rcdiag.backends import Progress
 from rcdiag.backends.checkpoint import check_checkpoint, fingerprint
 from rcdiag.backends.head import scores_in_chunks
+from rcdiag.backends.hf_model import (
+    BATCH_TOKENS,
+    body_and_head,
+    choose_device,
+    device_name,
+    dtype_named,
+    load_model,
+)
 from rcdiag.backends.rows import gather_scores, whole_sequences
 from rcdiag.backends.spec import PolicySpec
 from rcdiag.errors import RcdiagError
-from rcdiag.trajectories import Trajectories
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-# Tokens in one forward, padding included: enough to keep the device busy, little enough that
-# activations of a 7 B model stay near a GB.
-BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+from rcdiag.trajectories import Scores, Trajectories
 
 
 class HfBackend:
@@ -34,12 +35,12 @@ class HfBackend:
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
         self.options = spec.own_options
-        self.device = _device(self.options.get("device"))
+        self.device = choose_device(self.options.get("device"))
         self.folder = check_checkpoint(spec.model)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-        self.model = _load(spec, self.folder.as_posix(), self.device)
-        self.body, self.to_logits = _body_and_head(self.model, self.options.get("lm_head"))
+        self.model = load_model(spec, self.folder.as_posix(), self.device)
+        self.body, self.to_logits = body_and_head(self.model, self.options.get("lm_head"))
         self.vocab_size = self.model.get_output_embeddings().weight.shape[0]
         if self.options.get("compile"):
             self.body = torch.compile(self.body, dynamic=True)
@@ -105,7 +106,7 @@ class HfBackend:
         autocast = self.options.get("autocast")
         if autocast is None:
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=_dtype("autocast", autocast))
+        return torch.autocast(self.device.type, dtype=dtype_named("autocast", autocast))
 
     @torch.inference_mode()
     def _check_head(self) -> None:
@@ -136,7 +137,7 @@ class HfBackend:
         return {
             "weights_fingerprint": fingerprint(self.folder),
             "attention": self.model.config._attn_implementation,
-            "device": _device_name(self.device),
+            "device": device_name(self.device),
             "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
             "tf32": False,
         }
@@ -144,96 +145,6 @@ class HfBackend:
 
 def _index(values: NDArray, device: torch.device) -> Tensor:
     return torch.from_numpy(values).to(device)
-
-
-def _device(wanted: str | None) -> torch.device:
-    have_gpu = torch.cuda.is_available()
-    name = wanted or ("cuda" if have_gpu else "cpu")
-    if name.split(":")[0] not in BATCH_TOKENS:
-        raise RcdiagError(f"device={wanted}: not known", hint="device=cpu or device=cuda")
-    if name.startswith("cuda") and not have_gpu:
-        raise RcdiagError(f"device={wanted}: no CUDA GPU here", hint="leave device= out")
-    return torch.device(name)
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"cpu {platform.machine()}, {torch.get_num_threads()} threads"
-
-
-def _dtype(option: str, name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise RcdiagError(f"{option}={name}: no such dtype", hint=f"one of {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
-def _load(spec: PolicySpec, folder: str, device: torch.device) -> Any:
-    attention = spec.options.get("attention", "sdpa")
-    if attention.startswith("flash_attention") and (
-        device.type != "cuda" or (spec.dtype == "float32" and "autocast" not in spec.options)
-    ):
-        raise RcdiagError(
-            f"policy `{spec.name}`: attention={attention} needs a GPU and half precision; this is "
-            f"{spec.dtype} on {device.type}",
-            hint="attention=sdpa or attention=eager",
-        )
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=DTYPES[spec.dtype],
-            attn_implementation=attention,
-            trust_remote_code=bool(spec.options.get("trust_remote_code", False)),
-        )
-    except (ImportError, ValueError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise RcdiagError(
-            f"policy `{spec.name}`: transformers cannot load {spec.model}: {reason}",
-            hint="check the folder, the dtype and attention=",
-        ) from error
-    if adapter := spec.options.get("adapter"):
-        model = _with_adapter(model, adapter)
-    return model.to(device).eval()
-
-
-def _with_adapter(model: Any, adapter: str) -> Any:
-    try:
-        from peft import PeftModel  # only LoRA needs it
-    except ImportError as error:
-        raise RcdiagError(
-            f"adapter={adapter} needs the peft package", hint='pip install "rcdiag[lora]"'
-        ) from error
-    try:
-        # Not merged: a trainer adds the low-rank product to each layer's output.
-        return PeftModel.from_pretrained(model, adapter).get_base_model()
-    except ValueError as error:
-        reason = str(error).splitlines()[0]
-        raise RcdiagError(f"adapter={adapter}: {reason}", hint="give a PEFT LoRA folder") from error
-
-
-def _body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Tensor], Tensor]]:
-    """The decoder, and the function from its hidden states to the logits of the model."""
-    head = model.get_output_embeddings()
-    config = model.config.get_text_config()
-    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
-    scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
-    scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite
-    if head_dtype is not None:
-        wide = _dtype("lm_head", head_dtype)
-        weight = head.weight.detach().to(wide)
-        bias = head.bias.detach().to(wide) if getattr(head, "bias", None) is not None else None
-
-    def to_logits(hidden: Tensor) -> Tensor:
-        if head_dtype is None:
-            logits = head(hidden)
-        else:
-            with torch.autocast(hidden.device.type, enabled=False):
-                logits = torch.nn.functional.linear(hidden.to(wide), weight, bias)
-        if scale != 1.0:
-            logits = logits * scale
-        return logits if cap is None else cap * torch.tanh(logits / cap)
-
-    return model.base_model, to_logits
 
 
 def _length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.int64]]:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.backends import Scores
-from rcdiag.trajectories import Trajectories
+from rcdiag.trajectories import Scores, Trajectories
 
 
 def whole_sequences(

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rcdiag.backends import Scores
 from rcdiag.dumps.writer import TableWriter
+from rcdiag.trajectories import Scores
 
 
 def score_table(policy: str, scores: Scores, offsets: NDArray[np.int64]) -> pa.Table:
