@@ -96,7 +96,7 @@ class Screen:
     def _draw(self, found: ScoreResult) -> None:
         steps = f", {len(found.steps)} steps" if found.steps else ""
         self.out.print(
-            f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens{steps}    "
+            f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens{steps}\n"
             f"behavior: [bold]{found.behavior}[/]   target: [bold]{found.target}[/]\n"
         )
         self.out.print(_metric_table(found.mismatch, self.verbose))
@@ -107,10 +107,10 @@ class Screen:
 
 
 def _metric_table(values: dict[str, MetricValue], verbose: bool) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    table.add_column("metric")
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("metric", no_wrap=True)
     for name in ("value", "95% interval", "ideal"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("level")
     if verbose:
         table.add_column("what it is", style="dim", overflow="fold")
@@ -139,7 +139,7 @@ def _histogram_line(histogram: dict) -> str:
     sums = [sum(counts[i : min(i + step, last)]) for i in range(first, last, step)]
     top = max(total.bit_length() for total in sums)
     bars = "".join(BLOCKS[-(-total.bit_length() * 8 // top)] for total in sums)
-    return f"\nlog-ratio  {edges[first]:+.2g} {bars} {edges[last]:+.2g}   [dim](log scales)[/]"
+    return f"\nlog-ratio (log scales)  {edges[first]:+.2g} {bars} {edges[last]:+.2g}"
 
 
 def _print_finding(console: Console, finding: Finding) -> None:

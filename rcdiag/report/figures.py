@@ -76,10 +76,10 @@ def log_ratio_histogram(result: ScoreResult, axes: Axes) -> None:
 
 
 def _signed_decades(smallest: float, reach: float) -> list[float]:
-    """Ticks at powers of ten on both sides, at most five a side."""
+    """Ticks at powers of ten on both sides, at most four a side, none crowding the 0."""
     low, high = round(np.log10(smallest)), int(np.floor(np.log10(reach)))
     step = max(-(-(high - low) // 4), 1)
-    powers = [10.0**power for power in range(high, low - 1, -step)]
+    powers = [10.0**power for power in range(high, low, -step)]
     return [-power for power in powers] + [0.0] + powers[::-1]
 
 

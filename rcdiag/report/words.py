@@ -17,12 +17,12 @@ class Verdict:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits; near 1 the distance from it, which is what matters there."""
+    """Three significant digits; more near 1, where the distance from it is what matters."""
     if value is None:
         return ""
-    if 0 < abs(value - 1.0) < 1e-3:
+    if 0 < abs(value - 1.0) < 1e-4:
         return f"1 {'+' if value > 1 else '−'} {abs(value - 1.0):.2g}"
-    return f"{value:.4g}" if 0.9 < value < 1.1 else f"{value:.3g}"
+    return f"{value:.5g}" if 0.9 < value < 1.1 else f"{value:.3g}"
 
 
 def verdict(result: ScoreResult) -> Verdict:
