@@ -13,4 +13,4 @@ MORE_SFT = {"steps": 60, "peak": 1e-3, "flat": 0.0, "ramp": 150}
 PASS_ENOUGH, PASS_ALLOWED, MAX_ROUNDS = 0.415, (0.3, 0.8), 20
 STEPS, GROUPS, SAMPLES = 9, 32, 8
 SHIPPED = (0, 4, 8)
-RATE = 2e-4
+RATE = 1e-4

@@ -13,14 +13,20 @@ from rcdiag.dumps.writer import TableWriter
 from rcdiag.trajectories import Scores
 
 
+def score_columns(policy: str) -> list[str]:
+    """The columns that a policy's scores may fill: log-probs, entropy, top-k ids and log-probs."""
+    return [f"{policy}_{what}" for what in ("log_probs", "entropy", "top_ids", "top_logprobs")]
+
+
 def score_table(policy: str, scores: Scores, offsets: NDArray[np.int64]) -> pa.Table:
     """One list per row of each score, under the policy's name."""
-    columns = {f"{policy}_log_probs": _lists(scores.log_probs, offsets)}
+    log_probs, entropy, top_ids, top_log_probs = score_columns(policy)
+    columns = {log_probs: _lists(scores.log_probs, offsets)}
     if scores.entropy is not None:
-        columns[f"{policy}_entropy"] = _lists(scores.entropy, offsets)
+        columns[entropy] = _lists(scores.entropy, offsets)
     if scores.top_ids is not None and scores.top_log_probs is not None:
-        columns[f"{policy}_top_ids"] = _lists_of_lists(scores.top_ids, offsets)
-        columns[f"{policy}_top_logprobs"] = _lists_of_lists(scores.top_log_probs, offsets)
+        columns[top_ids] = _lists_of_lists(scores.top_ids, offsets)
+        columns[top_log_probs] = _lists_of_lists(scores.top_log_probs, offsets)
     return pa.table(columns)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rcdiag.backends.checkpoint import check_checkpoint, fingerprint, limits
 from rcdiag.backends.spec import PolicySpec
-from rcdiag.dumps.parts import read_part
+from rcdiag.dumps.parts import read_part, score_columns
 from rcdiag.dumps.reader import Dump, open_dump
 from rcdiag.dumps.stream import RowRange, joined, read_chunks
 from rcdiag.dumps.survey import Survey, survey
@@ -156,29 +156,29 @@ def _join(plan: ScoringPlan, provenance: dict[str, dict[str, Any]]) -> None:
     chunks = read_chunks(plan.dump, plan.ranges)
     with TableWriter(plan.output, _output_schema(plan), metadata) as writer:
         for name, batches in zip(plan.part_names(), chunks, strict=True):
-            parts = [plan.folder(spec) / name for spec in plan.specs]
-            writer.write(_with_scores(joined(batches), parts))
+            parts = [read_part(plan.folder(spec) / name) for spec in plan.specs]
+            writer.write(_with_scores(joined(batches), parts, plan.specs))
 
 
 def _output_schema(plan: ScoringPlan) -> pa.Schema:
     """The table's columns, as the first part leaves them."""
     first = next(iter(plan.part_names()))
-    empty = plan.dump.schema.empty_table()
     parts = [read_part(plan.folder(spec) / first).slice(0, 0) for spec in plan.specs]
-    return _add_columns(empty, parts).schema
+    return _with_scores(plan.dump.schema.empty_table(), parts, plan.specs).schema
 
 
-def _with_scores(table: pa.Table, parts: Sequence[Path]) -> pa.Table:
-    return _add_columns(table, [read_part(part) for part in parts])
+def _with_scores(
+    table: pa.Table, parts: Sequence[pa.Table], specs: Sequence[PolicySpec]
+) -> pa.Table:
+    """`table` with the scores of each policy at its end, in place of all it had of the policy.
 
-
-def _add_columns(table: pa.Table, additions: Sequence[pa.Table]) -> pa.Table:
-    """`table` with the columns of `additions` beside it, in place of those of the same name."""
-    for addition in additions:
-        for name in addition.column_names:
-            if name in table.column_names:
-                table = table.drop_columns([name])
-            table = table.append_column(name, addition.column(name))
+    An entropy that another model left under the same name must not stay beside new log-probs.
+    """
+    for part, spec in zip(parts, specs, strict=True):
+        stale = [name for name in score_columns(spec.name) if name in table.column_names]
+        table = table.drop_columns(stale)
+        for name in part.column_names:
+            table = table.append_column(name, part.column(name))
     return table
 
 
