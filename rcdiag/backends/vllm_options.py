@@ -26,6 +26,8 @@ def set_environment(folder: Path, max_length: int, path: str) -> None:
     gib = max(1, math.ceil(8 * max_length * per_token / 2**30))
     defaults = {
         "VLLM_CPU_KVCACHE_SPACE": str(gib),
+        # vLLM's CPU build leaves one thread to torch's own operations otherwise.
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
         # Engine and rcdiag share a process: tensors come back without being serialised.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         # `drain` travels to tensor-parallel workers, which are our own children.

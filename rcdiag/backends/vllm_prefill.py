@@ -62,7 +62,6 @@ class ScorePooler(Pooler):
         if not len(hidden):
             return hidden.new_zeros((0, width), dtype=torch.float32)
         vocab_size = model.config.get_text_config().vocab_size
-        targets, temperature = targets.to(hidden.device), temperature.to(hidden.device)
         return scores_in_chunks(
             hidden, _logits_function(model), vocab_size, targets, temperature, **options
         )
