@@ -18,9 +18,9 @@ def token_scores(
     """Scores of `targets` under softmax(logits / temperature), in float32.
 
     logits [rows, vocabulary], targets [rows], temperature [rows] (on the CPU) ->
-    [rows, 1 + entropy + 2 top_k]: the target's log-prob (nats, clamped to 0 from above, where only rounding can lift it), the
-    entropy H = logsumexp(z) - sum softmax(z) z (nats) if wanted, then the `top_k` largest
-    log-probs and their token ids (exact in float32 up to 2^24).
+    [rows, 1 + entropy + 2 top_k]: the target's log-prob (nats, clamped to 0 from above, where only
+    rounding can lift it), the entropy H = logsumexp(z) - sum softmax(z) z (nats) if wanted, then
+    the `top_k` largest log-probs and their token ids (exact in float32 up to 2^24).
     """
     scaled = logits.float()
     if bool((temperature != 1.0).any()):
