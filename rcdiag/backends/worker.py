@@ -20,6 +20,7 @@ from rcdiag.dumps.parts import score_table, write_part
 from rcdiag.dumps.reader import open_dump
 from rcdiag.dumps.stream import read_chunks, whole
 from rcdiag.errors import RcdiagError
+from rcdiag.files import write_text
 
 
 def run(job: dict[str, Any], say: Any) -> None:
@@ -28,7 +29,7 @@ def run(job: dict[str, Any], say: Any) -> None:
     backend = load_backend(spec, job["max_length"])
     folder = Path(job["folder"])
     provenance = {**spec.to_dict(), **backend.provenance()}
-    (folder / "provenance.json").write_text(json.dumps(provenance))
+    write_text(folder / "provenance.json", json.dumps(provenance))
     say({"event": "ready"})
     dump = open_dump(job["source"], job["renames"])
     names = columns_needed(dump.schema.names, (), prompts=True)
