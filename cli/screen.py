@@ -135,7 +135,7 @@ def _histogram_line(histogram: dict) -> str:
     if not filled:
         return ""
     first, last = filled[0], filled[-1] + 1
-    step = max((last - first) // 48, 1)
+    step = -(-(last - first) // 40)
     sums = [sum(counts[i : min(i + step, last)]) for i in range(first, last, step)]
     top = max(total.bit_length() for total in sums)
     bars = "".join(BLOCKS[-(-total.bit_length() * 8 // top)] for total in sums)

@@ -54,19 +54,25 @@ def _above_guide(values: dict[str, MetricValue]) -> list[Finding]:
     for severity in ("error", "warning"):
         names = [name for name, value in values.items() if value.level == severity]
         if names:
-            said = "; ".join(f"{name} {values[name].value:.3g}" for name in names)
-            guides = sorted({guide.source for n in names if (guide := METRICS[n].guide)})
+            said = "; ".join(_against_guide(name, values[name].value, severity) for name in names)
             found.append(
                 Finding(
                     slug="mismatch-above-guide",
                     severity=severity,
-                    message=f"beyond the guide values of {', '.join(guides)}: {said}",
+                    message=said,
                     fix="see which tokens and steps carry it; score other precisions of the same "
                     "model to tell engine from precision",
                     evidence={name: values[name].value for name in names},
                 )
             )
     return found
+
+
+def _against_guide(name: str, value: float, severity: str) -> str:
+    guide = METRICS[name].guide
+    assert guide is not None
+    bound = guide.error if severity == "error" else guide.warning
+    return f"{name} is {value:.3g}, {severity} from {bound:g} on ({guide.source})"
 
 
 def _temperature_unknown(policies: dict[str, Any]) -> list[Finding]:
