@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import IO
 
 import typer
 from rich.console import Console
@@ -28,12 +29,12 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        drop_stdout()
+        drop(self.file)
 
 
-def drop_stdout() -> None:
+def drop(stream: IO[str]) -> None:
     """Let what is still to come go nowhere: the reader at the other end has left."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Screen:
@@ -42,7 +43,7 @@ class Screen:
     def __init__(self, *, quiet: bool, verbose: bool, json: bool) -> None:
         self.quiet, self.verbose, self.json = quiet, verbose, json
         self.out = _Console(highlight=False)
-        self.err = Console(stderr=True, highlight=False)
+        self.err = _Console(stderr=True, highlight=False)
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -81,7 +82,7 @@ class Screen:
                 sys.stdout.write(to_json(found))
                 sys.stdout.flush()
             except BrokenPipeError:
-                drop_stdout()
+                drop(sys.stdout)
         elif not self.quiet:
             self._draw(found)
 

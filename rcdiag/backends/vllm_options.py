@@ -45,6 +45,7 @@ def set_environment(folder: Path, max_length: int, path: str) -> None:
 def engine_options(spec: PolicySpec, path: str, max_length: int) -> dict[str, Any]:
     import torch
 
+    _check_device(spec, torch.cuda.is_available())
     options: dict[str, Any] = {
         "dtype": spec.dtype,
         "seed": 0,
@@ -64,6 +65,16 @@ def engine_options(spec: PolicySpec, path: str, max_length: int) -> dict[str, An
         # The processor counts the tokens done so far; asynchronous steps would run ahead of it.
         options["async_scheduling"] = False
     return options | _known(spec.engine_options)
+
+
+def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
+    """What vLLM's CPU build is known not to do; it would fail deep inside a kernel."""
+    wanted = str(spec.options.get("quantization", ""))
+    if not have_gpu and "fp8" in wanted:
+        raise RcdiagError(
+            f"policy `{spec.name}`: quantization={wanted} needs a GPU; there is none here",
+            hint="run it on a GPU machine; on a CPU kv_cache_dtype=fp8 or a lower dtype work",
+        )
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:

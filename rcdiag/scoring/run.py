@@ -21,6 +21,7 @@ from rcdiag.dumps.stream import RowRange, joined, read_chunks
 from rcdiag.dumps.survey import Survey, survey
 from rcdiag.dumps.writer import TableWriter
 from rcdiag.errors import RcdiagError
+from rcdiag.files import not_writable
 from rcdiag.scoring.engine import run_engine
 
 # One part: what a kill can cost at most, and what rows are sorted by length within.
@@ -116,7 +117,10 @@ def run_scoring(plan: ScoringPlan, on_tokens: OnTokens, *, force: bool = False) 
 
 def _score_policy(plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens) -> dict[str, Any]:
     folder = plan.folder(spec)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_writable(plan.output, error) from error
     names = plan.part_names()
     missing = {name: rows for name, rows in names.items() if not (folder / name).exists()}
     lengths = plan.survey.lengths

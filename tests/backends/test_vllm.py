@@ -120,6 +120,7 @@ def test_how_each_policy_was_scored_is_in_the_metadata(run):
         ("enable_prefix_caching=true", "enable_prefix_caching"),
         ("path=sideways", "path=sideways"),
         ("quantization=gptq", "the engine failed"),
+        ("quantization=fp8", "needs a GPU"),
     ],
 )
 def test_what_the_engine_cannot_do_is_said(options, words, qwen3, table, tmp_path):

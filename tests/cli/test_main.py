@@ -118,3 +118,12 @@ def test_a_reader_that_goes_away_is_not_taken_for_findings(doubtful):
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert ran.returncode != 1
     assert "Traceback" not in ran.stderr
+
+
+def test_a_reader_of_stderr_that_goes_away_is_no_finding_either(doubtful):
+    """`rcdiag score ... --dry-run 2>&1 | head -1` ran well."""
+    command = f"{sys.executable} -m cli.main score {doubtful} --dry-run 2>&1 | true; "
+    ran = subprocess.run(
+        ["bash", "-c", command + "exit ${PIPESTATUS[0]}"], capture_output=True, check=False
+    )
+    assert ran.returncode == 0

@@ -111,6 +111,27 @@ def test_model_alone_fills_what_the_default_pair_lacks(table, model, tmp_path):
     assert before.equals(after)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that nobody can fill")
+def test_an_output_that_the_system_refuses_is_said(table, model):
+    done = rcdiag(
+        "score",
+        table,
+        "--model",
+        model,
+        "--policy",
+        "new=hf:float32",
+        "--behavior",
+        "new",
+        "--target",
+        "old",
+        "-o",
+        "/proc/out.parquet",
+    )
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_without_an_output_nothing_is_kept_but_the_numbers(table, model, tmp_path):
     done = rcdiag(
         "score",
