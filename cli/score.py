@@ -103,6 +103,7 @@ def _scored(
         yield table
         return
     from rcdiag.dumps import open_dump
+    from rcdiag.errors import RcdiagError
     from rcdiag.scoring import plan_scoring, run_scoring
 
     scratch = None
@@ -115,9 +116,13 @@ def _scored(
         with screen.tokens() as on_tokens:
             run_scoring(plan, on_tokens, force=force)
         yield open_dump(path)
-    finally:
+    except RcdiagError as error:
         # A failed engine's log must stay where the error says it is.
-        if scratch is not None and not list(scratch.rglob("engine.log")):
+        points_there = scratch is not None and str(scratch) in error.hint
+        scratch = None if points_there else scratch
+        raise
+    finally:
+        if scratch is not None:
             shutil.rmtree(scratch)
 
 

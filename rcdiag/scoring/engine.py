@@ -32,8 +32,6 @@ def run_engine(job: dict[str, Any], on_tokens: Callable[[int], None]) -> None:
             worker.kill()
             worker.wait()
     if last.get("event") == "error":
-        # The complaint says it all; the log is kept only where an error points to it.
-        Path(job["log"]).unlink(missing_ok=True)
         raise RcdiagError(last["message"], last["hint"])
     if code != 0 or last.get("event") != "done":
         raise _crashed(job, last, code, worker)
