@@ -67,6 +67,15 @@ PlotsFolder = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result document alone", rich_help_panel=OUTPUT)
 ]
+IncludeText = Annotated[
+    bool,
+    typer.Option(
+        "--include-text",
+        help="Text of the worst tokens and sequences in result and report (tokenizer of --model, "
+        "or of the model that the table names)",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Fail = Annotated[FailOn, typer.Option("--fail-on", help="Exit 1 on findings from this level on")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite outputs and recorded columns")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would run")]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cli.screen import Screen
     from rcdiag.backends.spec import PolicySpec
     from rcdiag.dumps import Dump
+    from rcdiag.score import Decode
 
 EPILOG = """Examples
 
@@ -36,6 +37,7 @@ def score(
     result: options.ResultFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
+    include_text: options.IncludeText = False,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
     seed: options.Seed = 0,
@@ -65,9 +67,28 @@ def score(
     if output is not None and not specs:
         screen.say(f"nothing to score: {output} is not written")
     with _scored(screen, dump, table, specs, output, force) as scored:
-        found = measure(scored, behavior=behavior, target=target, seed=seed, origin=table)
+        decode = _decoder(model, scored, target, behavior) if include_text else None
+        found = measure(
+            scored, behavior=behavior, target=target, seed=seed, origin=table, decode=decode
+        )
     finish(found, screen, result=result, html=html, plots=plots, table=output if specs else None)
     screen.exit(found, fail_on)
+
+
+def _decoder(model: str | None, table: Dump, *policies: str) -> Decode:
+    """By the tokenizer of `model`, or of the first model that the table names for `policies`."""
+    from rcdiag.backends.text import decoder
+    from rcdiag.errors import RcdiagError
+
+    recorded = table.metadata.get("policies", {})
+    named = [recorded[name]["model"] for name in policies if recorded.get(name, {}).get("model")]
+    models = [each for each in named if Path(each).is_dir()]
+    if model is None and not models:
+        raise RcdiagError(
+            "--include-text: the table names no model folder here whose tokenizer could be used",
+            hint="--model PATH",
+        )
+    return decoder(model or models[0])
 
 
 def _policies(texts: list[str] | None, model: str | None, table: Dump) -> list[PolicySpec]:

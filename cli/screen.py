@@ -16,9 +16,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from cli.options import FailOn
-from rcdiag.report.words import number, verdict
+from rcdiag.report.words import clusters, interval, number, verdict
 from rcdiag.results import SEVERITIES, Finding, MetricValue, ScoreResult, worst_severity
-from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -98,7 +98,8 @@ class Screen:
         steps = f", {len(found.steps)} steps" if found.steps else ""
         self.out.print(
             f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens{steps}\n"
-            f"behavior: [bold]{found.behavior}[/]   target: [bold]{found.target}[/]\n"
+            f"behavior: [bold]{found.behavior}[/]   target: [bold]{found.target}[/]   "
+            f"[dim]intervals over {clusters(found)}[/]\n"
         )
         self.out.print(_metric_table(found.mismatch, self.verbose))
         self.out.print(_histogram_line(found.figures["log_ratio"]))
@@ -108,6 +109,7 @@ class Screen:
 
 
 def _metric_table(values: dict[str, MetricValue], verbose: bool) -> Table:
+    """The numbers that decide; with `verbose` all of them and their meaning, family by family."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     table.add_column("metric", no_wrap=True)
     for name in ("value", "95% interval", "ideal"):
@@ -115,14 +117,22 @@ def _metric_table(values: dict[str, MetricValue], verbose: bool) -> Table:
     table.add_column("level")
     if verbose:
         table.add_column("what it is", style="dim", overflow="fold")
-    for name, value in values.items():
-        metric = METRICS[name]
-        unit = f" ({metric.unit})" if metric.unit else ""
-        interval = "" if value.low is None else f"{number(value.low)} … {number(value.high)}"
-        ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
-        cells = [f"{name}[dim]{unit}[/]", number(value.value), interval, ideal, _level(value.level)]
-        table.add_row(*cells, *([metric.about] if verbose else []))
+    for family in FAMILIES.values():
+        for name, metric in family.metrics.items():
+            if name in values and (verbose or metric.headline):
+                table.add_row(
+                    *_cells(name, values[name]), *([escape(metric.about)] if verbose else [])
+                )
+        table.add_section()
     return table
+
+
+def _cells(name: str, value: MetricValue) -> list[str]:
+    metric = METRICS[name]
+    unit = f" ({metric.unit})" if metric.unit else ""
+    ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
+    cells = [f"{name}[dim]{unit}[/]", number(value.value), interval(value), ideal]
+    return [*cells, _level(value.level)]
 
 
 def _level(level: str | None) -> str:

@@ -6,30 +6,31 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.results import Finding, MetricValue
+from rcdiag.results import Finding, MetricValue, ScoreResult
 from rcdiag.statistics.extremes import NonFinite
-from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.intervals import FEW_CLUSTERS
+from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
-def score_findings(
-    non_finite: NonFinite,
-    policies: dict[str, Any],
-    values: dict[str, MetricValue],
-    empty_sequences: int,
-) -> list[Finding]:
+def score_findings(result: ScoreResult, non_finite: NonFinite) -> list[Finding]:
     """All findings on one pair, the gravest first."""
     found = [
-        *_non_finite(non_finite, values),
-        *_above_guide(values),
-        *_temperature_unknown(policies),
-        *_empty(empty_sequences),
+        *_non_finite(non_finite, result.mismatch),
+        *_above_guide(result),
+        *_temperature_unknown(result.policies),
+        *_empty(result.empty_sequences),
+        *_few_clusters(result.num_clusters),
     ]
     order = ("error", "warning", "note")
     return sorted(found, key=lambda finding: order.index(finding.severity))
 
 
 def _non_finite(non_finite: NonFinite, values: dict[str, MetricValue]) -> list[Finding]:
-    touched = [name for name, value in values.items() if not np.isfinite(value.value)]
+    touched = [
+        name
+        for name, value in values.items()
+        if value.value is not None and not np.isfinite(value.value)
+    ]
     return [
         Finding(
             slug="non-finite-log-probs",
@@ -49,30 +50,34 @@ def _non_finite(non_finite: NonFinite, values: dict[str, MetricValue]) -> list[F
     ]
 
 
-def _above_guide(values: dict[str, MetricValue]) -> list[Finding]:
+def _above_guide(result: ScoreResult) -> list[Finding]:
+    """One finding per family of metrics: its worst level, with all that reach it."""
     found = []
-    for severity in ("error", "warning"):
-        names = [name for name, value in values.items() if value.level == severity]
-        if names:
-            said = "; ".join(_against_guide(name, values[name].value, severity) for name in names)
-            found.append(
-                Finding(
-                    slug="mismatch-above-guide",
-                    severity=severity,
-                    message=said,
-                    fix="see which tokens and steps carry it; score other precisions of the same "
-                    "model to tell engine from precision",
-                    evidence={name: values[name].value for name in names},
-                )
+    for family in sorted(FAMILIES.values(), key=lambda family: not family.gate):
+        levels = {name: result.mismatch[name].level for name in family.metrics}
+        severity = next((each for each in ("error", "warning") if each in levels.values()), None)
+        if severity is None:
+            continue
+        names = [name for name, level in levels.items() if level == severity]
+        said = "; ".join(_against_guide(name, result, severity) for name in names)
+        evidence = {name: result.mismatch[name].value for name in names}
+        found.append(
+            Finding(
+                slug=family.slug,
+                severity=severity,
+                message=said,
+                fix=family.fix,
+                evidence=evidence,
             )
+        )
     return found
 
 
-def _against_guide(name: str, value: float, severity: str) -> str:
-    guide = METRICS[name].guide
+def _against_guide(name: str, result: ScoreResult, severity: str) -> str:
+    value, guide = result.mismatch[name].value, METRICS[name].guide
     assert guide is not None
-    bound = guide.error if severity == "error" else guide.warning
-    return f"{name} is {value:.3g}, {severity} from {bound:g} on ({guide.source})"
+    assert value is not None
+    return f"{name} is {value:.3g}, {severity} ({guide.source})"
 
 
 def _temperature_unknown(policies: dict[str, Any]) -> list[Finding]:
@@ -101,5 +106,20 @@ def _empty(count: int) -> list[Finding]:
             message=f"{count} sequences have no unmasked token and are left out",
             fix="padding rows are harmless here; trainers count them in some of their means",
             evidence={"sequences": count},
+        )
+    ]
+
+
+def _few_clusters(count: int) -> list[Finding]:
+    if count >= FEW_CLUSTERS:
+        return []
+    what = f"{count} prompt groups (or sequences without a group) are"
+    return [
+        Finding(
+            slug="few-clusters",
+            severity="note",
+            message=f"{what if count != 1 else 'one prompt group is'} too few for good intervals",
+            fix="score more prompts; tokens of one prompt depend on each other and count little",
+            evidence={"clusters": count},
         )
     ]

@@ -18,9 +18,12 @@ SEVERITIES = ("note", "warning", "error")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricValue:
-    """A number with its 95% interval and level; None where there is none."""
+    """A number with its 95% interval and level; None where there is none.
 
-    value: float
+    A value of None is not defined on this data; NaN says that a NaN log-prob touches it.
+    """
+
+    value: float | None
     low: float | None = None
     high: float | None = None
     level: str | None = None
@@ -38,6 +41,57 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileBin:
+    """The tokens of one bin, and how far apart both policies are on them."""
+
+    label: str
+    tokens: int
+    log_ratio_mean: MetricValue
+    log_ratio_rms: MetricValue
+    k3_kl: MetricValue
+    share_of_squares: float  # of the sum of log_ratio^2 over the table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """Mismatch along one axis; only bins with tokens are listed."""
+
+    title: str
+    unit: str
+    about: str
+    bins: list[ProfileBin]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenProfile:
+    """The mismatch of one token id."""
+
+    token_id: int
+    tokens: int
+    log_ratio_mean: MetricValue
+    log_ratio_rms: float
+    share_of_squares: float
+    share_of_tokens: float
+    text: str | None = None  # with --include-text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SequenceTokens:
+    """A sequence with its tokens, cut after the first few hundred."""
+
+    row: int
+    sample_id: str | int | None
+    step: int | None
+    reward: float | None
+    length: int  # unmasked tokens
+    log_ratio_sum: float
+    positions: list[int]  # of unmasked tokens in the response
+    token_ids: list[int]
+    log_ratio: list[float]
+    texts: list[str] | None = None  # with --include-text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreResult:
     """What `rcdiag score` found on one pair of policies."""
 
@@ -50,12 +104,16 @@ class ScoreResult:
     num_tokens: int
     empty_sequences: int  # without an unmasked token; left out of `mismatch`
     policies: dict[str, Any]  # how each policy was scored, where the table says so
+    num_clusters: int  # prompt groups, or else sequences: what intervals are made from
     mismatch: dict[str, MetricValue]
     corrections: dict[str, Any] = field(default_factory=dict)
     steps: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     worst_tokens: list[dict[str, Any]] = field(default_factory=list)
+    profiles: dict[str, Profile] = field(default_factory=dict)
+    worst_token_ids: list[TokenProfile] = field(default_factory=list)
+    worst_sequences: list[SequenceTokens] = field(default_factory=list)
 
 
 def to_json(result: ScoreResult) -> str:
@@ -94,23 +152,52 @@ def _read(document: dict[str, Any]) -> ScoreResult:
         "mismatch": _metrics(document["mismatch"]),
         "steps": steps,
         "findings": [Finding(**each) for each in document["findings"]],
-        "worst_tokens": [
-            {name: _number(value) for name, value in token.items()}
-            for token in document["worst_tokens"]
+        "profiles": {
+            name: Profile(**{**each, "bins": [_bin(bin_) for bin_ in each["bins"]]})
+            for name, each in document["profiles"].items()
+        },
+        "worst_token_ids": [
+            TokenProfile(**{**each, "log_ratio_mean": _metric(each["log_ratio_mean"])})
+            for each in document["worst_token_ids"]
         ],
+        "worst_sequences": [
+            SequenceTokens(
+                **{
+                    **_numbers(each),
+                    "log_ratio": [_number(value) for value in each["log_ratio"]],
+                }
+            )
+            for each in document["worst_sequences"]
+        ],
+        "worst_tokens": [_numbers(token) for token in document["worst_tokens"]],
     }
     return ScoreResult(**{**document, **read})
 
 
 def _metrics(values: dict[str, dict]) -> dict[str, MetricValue]:
-    return {
-        name: MetricValue(**{key: _number(each) for key, each in value.items()})
-        for name, value in values.items()
-    }
+    return {name: _metric(value) for name, value in values.items()}
+
+
+def _metric(value: dict[str, Any]) -> MetricValue:
+    return MetricValue(**_numbers(value))
+
+
+def _bin(value: dict[str, Any]) -> ProfileBin:
+    metrics = ("log_ratio_mean", "log_ratio_rms", "k3_kl")
+    return ProfileBin(**{**_numbers(value), **{name: _metric(value[name]) for name in metrics}})
+
+
+# Texts of tokens and names of samples are never numbers, whatever they say.
+_TEXTS = ("text", "texts", "sample_id", "label")
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if name in _TEXTS else _number(value) for name, value in values.items()}
 
 
 def _number(value: Any) -> Any:
-    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+    special = isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity")
+    return float(value) if special else value
 
 
 def _plain(value: Any) -> Any:

@@ -6,66 +6,34 @@ One pass over the table; the state of two shards is the sum of their states.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rcdiag.dumps.reader import Dump
 from rcdiag.dumps.stream import read_trajectories
 from rcdiag.errors import RcdiagError
 from rcdiag.findings import score_findings
-from rcdiag.results import MetricValue, ScoreResult
-from rcdiag.statistics.extremes import NonFinite, WorstTokens
-from rcdiag.statistics.histograms import (
-    LOG_RATIO_EDGES,
-    PROBABILITY_EDGES,
-    log_ratio_counts,
-    probability_counts,
-)
+from rcdiag.results import ScoreResult
+from rcdiag.statistics.block import Block, block_of
+from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.mismatch import mismatch
-from rcdiag.statistics.table import SequenceTable, concatenate, sequence_table
-from rcdiag.trajectories import Trajectories
+from rcdiag.statistics.profiles import finished, union_of_profiles
+from rcdiag.statistics.suite import SuiteState, union_of_states
+from rcdiag.statistics.summary import Step, Summary
+from rcdiag.statistics.vocabulary import worst_ids
 
-LIBRARIES = ("rcdiag", "numpy", "pyarrow", "polars")
-
-
-@dataclass
-class ScoreState:
-    """All that is kept of the rows read so far."""
-
-    behavior: str
-    target: str
-    tables: list[SequenceTable] = field(default_factory=list)
-    rows: int = 0
-    log_ratio: NDArray[np.int64] | int = 0
-    probabilities: NDArray[np.int64] | int = 0
-    worst: WorstTokens = field(default_factory=WorstTokens)
-    non_finite: NonFinite = field(default_factory=NonFinite)
-
-    def add(self, trajectories: Trajectories) -> None:
-        """Take in some rows."""
-        pair = trajectories.pair(self.behavior, self.target)
-        self.tables.append(sequence_table(pair, _clusters(trajectories), trajectories.step))
-        self.rows += len(trajectories)
-        self.log_ratio = self.log_ratio + log_ratio_counts(pair)
-        self.probabilities = self.probabilities + probability_counts(pair)
-        self.worst.add(trajectories, pair)
-        self.non_finite.add(trajectories, (self.behavior, self.target))
+LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
 
 
-def _clusters(trajectories: Trajectories) -> NDArray[np.uint64]:
-    """The unit of dependence: the prompt group, or else the sequence itself."""
-    if trajectories.group is not None:
-        return trajectories.group
-    first = trajectories.first_row
-    return np.arange(first, first + len(trajectories), dtype=np.uint64)
+# Token ids -> their text, one string each.
+Decode = Callable[[Sequence[int]], list[str]]
 
 
 def score(
@@ -75,40 +43,81 @@ def score(
     target: str = "old",
     seed: int = 0,
     origin: Dump | None = None,
+    decode: Decode | None = None,
 ) -> ScoreResult:
     """Mismatch of two recorded policies over all steps and per step.
 
-    `origin` is the table that the user gave, where `dump` is its scored copy.
+    `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
+    result holds the text of the tokens that it names.
     """
     check_pair(dump, behavior, target)
-    state = ScoreState(behavior, target)
-    for trajectories in read_trajectories(dump, (behavior, target)):
-        state.add(trajectories)
-    table = concatenate(state.tables)
-    if not len(table):
+    summary, non_finite = _read(dump, behavior, target)
+    steps = summary.by_step()
+    if not steps:
         raise RcdiagError(
             f"{dump.files[0].path}: no unmasked response token in the whole table",
             hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
         )
-    values = mismatch(table, seed)
+    whole = union_of_states(list(steps.values()))
+    values = mismatch(whole, seed)
     policies = {
         name: about
         for name, about in dump.metadata.get("policies", {}).items()
         if name in (behavior, target)
     }
-    return ScoreResult(
+    result = ScoreResult(
         provenance=_provenance(origin or dump, seed),
         behavior=behavior,
         target=target,
-        num_sequences=len(table),
-        num_tokens=int(table.lengths.sum()),
-        empty_sequences=state.rows - len(table),
+        num_sequences=len(whole.table),
+        num_tokens=int(whole.table.lengths.sum()),
+        empty_sequences=dump.num_rows - len(whole.table),
+        num_clusters=len(whole.tokens),
         policies=policies,
         mismatch=values,
-        steps=_by_step(table, seed),
-        findings=score_findings(state.non_finite, policies, values, state.rows - len(table)),
-        figures=_figures(state),
-        worst_tokens=state.worst.to_list(),
+        steps=_by_step(steps, seed),
+        findings=[],
+        figures=summary.figures.to_dict(),
+        worst_tokens=summary.worst_tokens.to_list(),
+        profiles=finished(union_of_profiles(summary.profiles)),
+        worst_token_ids=worst_ids(summary.vocabulary),
+        worst_sequences=summary.worst_sequences.found,
+    )
+    result = replace(result, findings=score_findings(result, non_finite))
+    return result if decode is None else _with_text(result, decode)
+
+
+def _read(dump: Dump, behavior: str, target: str) -> tuple[Summary, NonFinite]:
+    """One pass over the table; the next rows are read while the last are worked on."""
+    summary, non_finite = Summary(), NonFinite()
+
+    def blocks() -> Iterator[Block]:
+        for trajectories in read_trajectories(dump, (behavior, target)):
+            non_finite.add(trajectories, (behavior, target))
+            yield block_of(trajectories, behavior, target)
+
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        source = blocks()
+        following = executor.submit(next, source, None)
+        while (block := following.result()) is not None:
+            following = executor.submit(next, source, None)
+            summary.add(block, executor)
+    return summary, non_finite
+
+
+def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
+    """The same with the text of every token that is named."""
+    return replace(
+        result,
+        worst_tokens=[
+            {**token, "text": decode([token["token_id"]])[0]} for token in result.worst_tokens
+        ],
+        worst_token_ids=[
+            replace(each, text=decode([each.token_id])[0]) for each in result.worst_token_ids
+        ],
+        worst_sequences=[
+            replace(each, texts=decode(each.token_ids)) for each in result.worst_sequences
+        ],
     )
 
 
@@ -131,35 +140,18 @@ def check_pair(dump: Dump, behavior: str, target: str, scored: Sequence[str] = (
         dump.require(f"{name}_log_probs")
 
 
-def _by_step(table: SequenceTable, seed: int) -> dict[str, Any]:
+def _by_step(steps: dict[Step, SuiteState], seed: int) -> dict[str, Any]:
     """The same per training step, when there are several."""
-    if table.step is None or len(steps := np.unique(table.step)) < 2:
+    if len(steps) < 2:
         return {}
-    found: dict[str, Any] = {}
-    for step in steps:
-        part = table.select(table.step == step)
-        values: dict[str, MetricValue] = mismatch(part, seed)
-        found[str(step)] = {
-            "num_sequences": len(part),
-            "num_tokens": int(part.lengths.sum()),
-            "mismatch": values,
+    return {
+        str(step): {
+            "num_sequences": len(state.table),
+            "num_tokens": int(state.table.lengths.sum()),
+            "mismatch": mismatch(state, seed),
             "corrections": {},
         }
-    return found
-
-
-def _figures(state: ScoreState) -> dict[str, Any]:
-    counts = np.asarray(state.probabilities)
-    behavior, target = np.nonzero(counts)
-    return {
-        "log_ratio": {
-            "edges": LOG_RATIO_EDGES.tolist(),
-            "counts": np.asarray(state.log_ratio).tolist(),
-        },
-        "probabilities": {
-            "edges": PROBABILITY_EDGES.tolist(),
-            "cells": np.stack([behavior, target, counts[behavior, target]], axis=1).tolist(),
-        },
+        for step, state in steps.items()
     }
 
 

@@ -7,6 +7,7 @@ the policy sampled. `Trajectories` is the first, `Trajectories.pair` hands out t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,6 +58,9 @@ class Trajectories:
     temperature: NDArray[np.float64] | None = None  # [sequences] NaN = unknown
     group: NDArray[np.uint64] | None = None  # [sequences] hash of group_id
     step: NDArray[np.int64] | None = None  # [sequences]
+    reward: NDArray[np.float64] | None = None  # [sequences] NaN = unknown
+    entropy: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # [response tokens]
+    sample_id: Sequence[str | int] | None = None  # [sequences]
 
     def __len__(self) -> int:
         return len(self.response_ids)
@@ -75,9 +79,10 @@ class Trajectories:
 
     def pair(self, behavior: str, target: str) -> PolicyPair:
         """Both policies' log-probs at the unmasked tokens: the door."""
+        everything = self.mask.all()  # then nothing is copied
         return PolicyPair(
-            behavior_log_probs=self.log_probs[behavior][self.mask],
-            target_log_probs=self.log_probs[target][self.mask],
+            behavior_log_probs=self.log_probs[behavior][... if everything else self.mask],
+            target_log_probs=self.log_probs[target][... if everything else self.mask],
             lengths=self.sampled_lengths,
         )
 

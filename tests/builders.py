@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +13,10 @@ import pyarrow.parquet as pq
 
 from rcdiag.dumps.reader import Batch, open_dump
 from rcdiag.pair import PolicyPair
+from rcdiag.statistics.block import Block, block_of
 from rcdiag.statistics.metrics import METRICS
-from rcdiag.statistics.table import SequenceTable, sequence_table
-from rcdiag.statistics.totals import totals
+from rcdiag.statistics.suite import Suite, SuiteState
+from rcdiag.statistics.totals import Totals, resampled
 from rcdiag.trajectories import Ragged, Trajectories
 
 Lists = Sequence[Sequence[float]]
@@ -31,7 +34,8 @@ def arrow_table(**columns: object) -> pa.Table:
     def column(name: str, values: object) -> pa.Array:
         if isinstance(values, (pa.Array, pa.ChunkedArray)):
             return values
-        kind = pa.list_(pa.float64()) if name.endswith("_log_probs") else LIST_TYPES.get(name)
+        per_token = name.endswith(("_log_probs", "_entropy"))
+        kind = pa.list_(pa.float64()) if per_token else LIST_TYPES.get(name)
         return pa.array(values, kind)
 
     return pa.table({name: column(name, values) for name, values in columns.items()})
@@ -63,31 +67,66 @@ def make_pair(behavior: Lists, target: Lists) -> PolicyPair:
 
 
 def make_trajectories(
-    behavior: Lists, target: Lists, mask: Lists | None = None, first_row: int = 0
+    behavior: Lists,
+    target: Lists,
+    mask: Lists | None = None,
+    first_row: int = 0,
+    *,
+    cluster: Sequence[int] | None = None,
+    step: Sequence[int] | None = None,
+    reward: Sequence[float] | None = None,
+    entropy: dict[str, Lists] | None = None,
+    token_ids: Lists | None = None,
 ) -> Trajectories:
+    """Rows with the policies `rollout` and `old`; token ids count up unless told."""
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in behavior])]).astype(np.int64)
     values = flat(behavior)
+    ids = np.arange(len(values)) if token_ids is None else flat(token_ids)
     return Trajectories(
         first_row=first_row,
-        response_ids=Ragged(np.arange(len(values), dtype=np.int32), offsets),
+        response_ids=Ragged(ids.astype(np.int32), offsets),
         mask=np.ones(len(values), dtype=bool) if mask is None else flat(mask).astype(bool),
         log_probs={"rollout": values, "old": flat(target)},
+        group=None if cluster is None else np.array(cluster, dtype=np.uint64),
+        step=None if step is None else np.array(step, dtype=np.int64),
+        reward=None if reward is None else np.array(reward, dtype=np.float64),
+        entropy={name: flat(lists) for name, lists in (entropy or {}).items()},
     )
 
 
-def make_sequences(
-    behavior: Lists, target: Lists, cluster: Sequence[int] | None = None
-) -> SequenceTable:
-    """The sequence table of a pair; each sequence its own cluster unless told."""
-    clusters = np.arange(len(behavior)) if cluster is None else np.array(cluster)
-    return sequence_table(make_pair(behavior, target), clusters.astype(np.uint64), None)
+def make_block(
+    behavior: Lists, target: Lists, cluster: Sequence[int] | None = None, **columns: Any
+) -> Block:
+    """What the statistics need of a pair; each sequence its own cluster unless told."""
+    rows = make_trajectories(behavior, target, cluster=cluster, **columns)
+    return block_of(rows, "rollout", "old")
 
 
-def metrics_of(table: SequenceTable) -> dict[str, float]:
-    """Every metric's value, without the intervals."""
-    point = totals(table)
-    return {name: float(metric.formula(point)[0]) for name, metric in METRICS.items()}
+def make_state(
+    behavior: Lists, target: Lists, cluster: Sequence[int] | None = None, first_row: int = 0
+) -> SuiteState:
+    """What the suite keeps of a pair's sequences."""
+    return SuiteState.of(make_block(behavior, target, cluster, first_row=first_row))
+
+
+class PointSuite(Suite):
+    """A suite for tests that look at values only: as good as no replicates, so it is quick."""
+
+    @cached_property
+    def replicates(self) -> Totals:
+        return resampled(self.rows, self.seed, replicates=2)
+
+
+def values_of(state: SuiteState) -> dict[str, float | None]:
+    """Every metric's value; None where it is not defined on the data."""
+    suite = PointSuite(state, 0)
+    return {name: metric.value(suite).value for name, metric in METRICS.items()}
+
+
+def metrics_of(state: SuiteState) -> dict[str, float]:
+    """The same with NaN where a value is not defined."""
+    return {name: np.nan if value is None else value for name, value in values_of(state).items()}
 
 
 def metrics(behavior: Lists, target: Lists) -> dict[str, float]:
-    return metrics_of(make_sequences(behavior, target))
+    return metrics_of(make_state(behavior, target))

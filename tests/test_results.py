@@ -27,6 +27,7 @@ def make(**fields: object) -> ScoreResult:
         "num_sequences": 2,
         "num_tokens": 5,
         "empty_sequences": 1,
+        "num_clusters": 2,
         "policies": {"old": {"dtype": "float32"}},
         "mismatch": {"k3_kl": MetricValue(value=0.1, low=0.05, high=0.2, level="error")},
     }

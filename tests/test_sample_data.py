@@ -50,7 +50,8 @@ def test_all_of_it_is_small():
 def test_every_table_is_scored_from_what_was_recorded(table):
     result = score(open_dump(DATA / f"{table}.parquet"))
     assert result.num_sequences >= 256
-    assert all(np.isfinite(value.value) for value in result.mismatch.values())
+    values = [value.value for value in result.mismatch.values()]
+    assert all(value is not None and np.isfinite(value) for value in values)
     assert set(result.policies) == {"rollout", "old"}
 
 
@@ -71,6 +72,26 @@ def test_stale_rollouts_are_farther_away_than_fresh_ones():
     assert stale.low is not None
     assert fresh.high is not None
     assert stale.low > 10 * fresh.high
+
+
+def test_the_sampler_s_own_log_probs_are_those_of_the_law_that_sampled():
+    """E[ratio] = 1 and kappa = 1 (reference/theory.md 0, F1 and F3)."""
+    found = score(open_dump(DATA / "rollouts.parquet")).mismatch
+    assert found["ratio_mean_z"].level == "ok"
+    for name in ("ratio_mean", "ratio_mean_seq", "kappa"):
+        assert found[name].low <= 1.0 <= found[name].high, name
+
+
+def test_log_probs_recorded_before_the_temperature_are_not():
+    """Sampled at 0.7 and scored so by the trainer: the tokens come from the target, kappa < 0."""
+    table = DATA / "temperature.parquet"
+    found = score(open_dump(table))
+    assert found.mismatch["ratio_mean_z"].level == "error"
+    assert found.mismatch["ratio_mean"].low > 1.0
+    assert found.mismatch["kappa"].high < 0.0
+    assert found.findings[0].slug == "behavior-is-not-the-sampler"
+    reverse = score(open_dump(table), behavior="old", target="rollout").mismatch
+    assert reverse["ratio_mean_z"].level == "ok"
 
 
 def test_advantages_are_those_of_their_groups():

@@ -20,19 +20,35 @@ from rcdiag.trajectories import Ragged, Trajectories
 LARGEST_LOG_PROB = 1e-3
 
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
+# What profiles and examples want besides.
+DETAIL_COLUMNS = ("reward", "sample_id")
 
 
-def columns_needed(names: Sequence[str], policies: Sequence[str], prompts: bool) -> list[str]:
+def columns_needed(
+    names: Sequence[str], policies: Sequence[str], *, prompts: bool = False, details: bool = False
+) -> list[str]:
     """The columns of a table with columns `names` that `decode` reads."""
     wanted = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
     if prompts:
         wanted.append("prompt_ids")
+    if details:
+        wanted += [*DETAIL_COLUMNS, *(f"{policy}_entropy" for policy in policies)]
     return [name for name in wanted if name in names]
 
 
-def decode(batch: Batch, policies: Sequence[str] = (), prompts: bool = False) -> Trajectories:
-    """The rows of a batch as arrays, with the log-probs of `policies`, in float64."""
+def decode(
+    batch: Batch,
+    policies: Sequence[str] = (),
+    *,
+    prompts: bool = False,
+    details: bool = False,
+) -> Trajectories:
+    """The rows of a batch as arrays, with the log-probs of `policies`, in float64.
+
+    `details` adds what is there of rewards, ids and the policies' entropies.
+    """
     names = batch.table.column_names
+    given = set(names) if details else set()
     response_ids = token_ids(batch, "response_ids")
     mask = _mask(batch, response_ids)
     return Trajectories(
@@ -41,9 +57,16 @@ def decode(batch: Batch, policies: Sequence[str] = (), prompts: bool = False) ->
         mask=mask,
         prompt_ids=token_ids(batch, "prompt_ids") if prompts else None,
         log_probs={policy: _log_probs(batch, policy, response_ids, mask) for policy in policies},
-        temperature=_temperature(batch) if "temperature" in names else None,
+        temperature=_floats(batch, "temperature") if "temperature" in names else None,
         group=hashed(batch, "group_id") if "group_id" in names else None,
         step=_step(batch) if "step" in names else None,
+        reward=_floats(batch, "reward") if "reward" in given else None,
+        entropy={
+            policy: _entropy(batch, policy, response_ids, mask)
+            for policy in policies
+            if f"{policy}_entropy" in given
+        },
+        sample_id=_column(batch, "sample_id").to_pylist() if "sample_id" in given else None,
     )
 
 
@@ -154,8 +177,18 @@ def _log_probs(
     return values
 
 
-def _temperature(batch: Batch) -> NDArray[np.float64]:
-    array = _column(batch, "temperature").cast(pa.float64())
+def _entropy(
+    batch: Batch, policy: str, response_ids: Ragged, mask: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    name = f"{policy}_entropy"
+    found = ragged(batch, name, mask)
+    _same_lengths(batch, name, found, response_ids)
+    return found.values.astype(np.float64)
+
+
+def _floats(batch: Batch, name: str) -> NDArray[np.float64]:
+    """A number per row; null is unknown, NaN."""
+    array = _column(batch, name).cast(pa.float64())
     return pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False)
 
 

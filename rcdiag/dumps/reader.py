@@ -175,7 +175,8 @@ def _open_parquet(path: Path) -> pq.ParquetFile:
                 f"{path}: not a parquet file (it does not begin with PAR1)",
                 hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
             )
-        return pq.ParquetFile(path, memory_map=True)
+        # Pre-buffering holds on to all that was read; a memory map counts as resident all it read.
+        return pq.ParquetFile(path, pre_buffer=False)
     except (pa.ArrowInvalid, OSError) as error:
         raise _damaged(path, error) from error
 

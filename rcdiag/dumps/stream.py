@@ -17,13 +17,11 @@ RowRange = tuple[int, int]  # first row and the row after the last, in the whole
 def read_trajectories(dump: Dump, policies: Sequence[str]) -> Iterator[Trajectories]:
     """All rows with the recorded log-probs of `policies`; duplicate ids are refused at the end."""
     dump.require(*(f"{policy}_log_probs" for policy in policies))
-    names = columns_needed(dump.schema.names, policies, prompts=False)
-    if "sample_id" in dump.schema.names:
-        names.append("sample_id")
+    names = columns_needed(dump.schema.names, policies, details=True)
     unique = UniqueSampleIds()
     for batch in dump.batches(names):
         unique.add(batch)
-        yield decode(batch, policies)
+        yield decode(batch, policies, details=True)
     unique.check(dump)
 
 

@@ -1,5 +1,5 @@
 """Results -> figures, sections, one self-contained page. Needs neither torch nor the data.
 
-To add a figure: one function in `figures.py`, one line in `FIGURES`. To add a section: one block in
+To add a figure: one drawing function, one entry in `FIGURES`. To add a section: one block in
 `page.html.j2`.
 """

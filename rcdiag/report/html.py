@@ -7,10 +7,11 @@ import json
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from rcdiag.report.figures import drawn, to_svg
-from rcdiag.report.words import number, verdict
+from rcdiag.report.figures import drawn
+from rcdiag.report.svg import to_svg
+from rcdiag.report.words import clusters, interval, number, verdict
 from rcdiag.results import ScoreResult
-from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
 def page(result: ScoreResult) -> str:
@@ -22,10 +23,34 @@ def page(result: ScoreResult) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = number
-    environment.filters["pretty"] = lambda value: json.dumps(value, indent=1)
+    environment.filters |= {
+        "number": number,
+        "interval": interval,
+        "largest": largest,
+        "shade": shade,
+        "visible": lambda text: text.replace("\n", "⏎").replace(" ", "␣"),
+        "pretty": lambda value: json.dumps(value, indent=1),
+    }
     style = importlib.resources.files("rcdiag.report").joinpath("page.css").read_text()
     figures = [(name, spec, to_svg(figure, name)) for name, spec, figure in drawn(result)]
     return environment.get_template("page.html.j2").render(
-        result=result, metrics=METRICS, style=style, figures=figures, verdict=verdict(result)
+        result=result,
+        metrics=METRICS,
+        families=FAMILIES,
+        headlines=[name for name, metric in METRICS.items() if metric.headline],
+        clusters=clusters(result),
+        style=style,
+        figures=figures,
+        verdict=verdict(result),
     )
+
+
+def largest(log_ratio: list[float]) -> float:
+    """The value that is farthest from 0."""
+    return max(log_ratio, key=lambda value: abs(value) if value == value else -1.0)
+
+
+def shade(log_ratio: float) -> str:
+    """Colour class of a token: its sign, and its size in four steps."""
+    size = sum(abs(log_ratio) > bound for bound in (0.01, 0.1, 0.5, 2.0))
+    return f"{'up' if log_ratio > 0 else 'down'}{size}" if size else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcdiag.results import SEVERITIES, ScoreResult, worst_severity
+from rcdiag.results import SEVERITIES, MetricValue, ScoreResult, worst_severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,22 @@ class Verdict:
 def number(value: float | None) -> str:
     """Three significant digits; more near 1, where the distance from it is what matters."""
     if value is None:
-        return ""
+        return "n/a"
     if 0 < abs(value - 1.0) < 1e-4:
         return f"1 {'+' if value > 1 else '−'} {abs(value - 1.0):.2g}"
     return f"{value:.5g}" if 0.9 < value < 1.1 else f"{value:.3g}"
+
+
+def interval(value: MetricValue) -> str:
+    """Both ends, or nothing."""
+    return "" if value.low is None else f"{number(value.low)} … {number(value.high)}"
+
+
+def clusters(result: ScoreResult) -> str:
+    """What intervals are made from."""
+    if result.num_clusters < result.num_sequences:
+        return f"{result.num_clusters:,} prompt groups"
+    return f"{result.num_clusters:,} sequences (the table has no groups of several)"
 
 
 def verdict(result: ScoreResult) -> Verdict:

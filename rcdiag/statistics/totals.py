@@ -1,18 +1,20 @@
-"""Totals over sequences: once as they are, or many times with clusters drawn anew."""
+"""Totals over a table: once as they are, many times with clusters drawn anew, or one left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.statistics.table import Array, SequenceTable
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.ratios import RATIO_SUMS, Array, Ratios
+from rcdiag.statistics.table import SequenceTable
+from rcdiag.statistics.tokens import TOKEN_SUMS
 
 REPLICATES = 1000
-# Draws of so many clusters and replicates are in memory at once.
-DRAWS_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,12 @@ class Totals:
 
     sequences: Array
     tokens: Array
-    sums: Mapping[str, Array]  # of token values and of sequence values
-    log_sums: Mapping[str, Array]  # log of sums of exponentials
-    maxima: Mapping[str, Array]  # empty for replicates: a maximum has no bootstrap interval
+    sums: Mapping[str, Array]  # of TOKEN_SUMS and of SEQUENCE_SUMS
+    # Of "token_ratio" and "seq_ratio": log sum ratio, log sum ratio^2, and the mean log_ratio
+    # weighted by ratio.
+    log_sums: Mapping[str, Array]
+    log_squares: Mapping[str, Array]
+    tilted: Mapping[str, Array]
 
     def per_token(self, name: str) -> Array:
         return self.sums[name] / self.tokens
@@ -32,105 +37,114 @@ class Totals:
         return self.sums[name] / self.sequences
 
 
-def sequence_sums(table: SequenceTable) -> dict[str, Array]:
-    """Quantities of whole sequences that are averaged over sequences, each [sequences]."""
-    n, sums = table.lengths, table.sums
-    with np.errstate(over="ignore", invalid="ignore"):
-        return {
-            "behavior_ppl": np.exp(-sums["behavior"] / n),
-            "target_ppl": np.exp(-sums["target"] / n),
-            "ppl_ratio": np.exp(-sums["log_ratio"] / n),
-            "seq_ratio_squared_excess": np.expm1(2.0 * sums["log_ratio"]),
-        }
+def _of_ratios(formula: Callable[[Ratios], Array], table: SequenceTable) -> Array:
+    """By the ratios of whole sequences: the products of their token ratios."""
+    return formula(Ratios.of(table.sums["log_ratio"]))
 
 
-def sequence_logs(table: SequenceTable) -> dict[str, Array]:
-    """Logs of ratios of whole sequences (the product of their token ratios), each [sequences]."""
-    log_ratio = table.sums["log_ratio"]
-    return {"seq_ratio": log_ratio, "seq_ratio_squared": 2.0 * log_ratio}
+def _log_ppl_diff(table: SequenceTable) -> Array:
+    """Log perplexity under the target less that under the behavior policy, nats."""
+    return -table.sums["log_ratio"] / table.lengths
+
+
+SEQUENCE_SUMS: dict[str, Callable[[SequenceTable], Array]] = {
+    "behavior_ppl": lambda t: np.exp(-t.sums["behavior"] / t.lengths),
+    "target_ppl": lambda t: np.exp(-t.sums["target"] / t.lengths),
+    "ppl_ratio": lambda t: np.exp(_log_ppl_diff(t)),
+    "log_ppl_diff": _log_ppl_diff,
+    "log_ppl_diff_abs": lambda t: np.abs(_log_ppl_diff(t)),
+    **{f"seq_{name}": partial(_of_ratios, formula) for name, formula in RATIO_SUMS.items()},
+    "log_ratio_by_length": lambda t: t.sums["log_ratio"] * t.lengths,
+    "length_squared": lambda t: np.square(t.lengths.astype(np.float64)),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class _Addends:
-    """Rows that are added up: sequences, or clusters of sequences."""
+class Addends:
+    """Rows that add up to totals: one per cluster."""
 
-    counts: Array  # [rows] sequences
-    tokens: Array  # [rows]
-    sums: dict[str, Array]  # name -> [rows]
-    scaled: dict[str, Array]  # name -> [rows], exp(log - shift)
-    shifts: dict[str, float]
+    names: tuple[str, ...]
+    matrix: Array  # [clusters, names]
+    shifts: Mapping[str, float]  # of the ratios that are held as exp(log - shift)
 
+    def __len__(self) -> int:
+        return len(self.matrix)
 
-def _addends(table: SequenceTable) -> _Addends:
-    logs = {**table.logs, **sequence_logs(table)}
-    shifts = {name: _shift(values) for name, values in logs.items()}
-    with np.errstate(over="ignore"):
-        scaled = {name: np.exp(values - shifts[name]) for name, values in logs.items()}
-    sums = {**table.sums, **sequence_sums(table)}
-    return _Addends(np.ones(len(table)), table.lengths.astype(float), sums, scaled, shifts)
-
-
-def _shift(logs: Array) -> float:
-    largest = float(np.max(logs))
-    return largest if np.isfinite(largest) else 0.0
-
-
-def _by_cluster(rows: _Addends, cluster: NDArray[np.uint64]) -> _Addends:
-    _, index = np.unique(cluster, return_inverse=True)
-
-    def add(values: Array) -> Array:
-        return np.bincount(index, weights=values).astype(np.float64, copy=False)
-
-    return _Addends(
-        add(rows.counts),
-        add(rows.tokens),
-        {name: add(values) for name, values in rows.sums.items()},
-        {name: add(values) for name, values in rows.scaled.items()},
-        rows.shifts,
-    )
-
-
-def _total(rows: _Addends, add: Callable[[Array], Array]) -> Totals:
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    def totals(self, sums: Array) -> Totals:
+        """Totals from `sums` [replicates, names] of the rows."""
+        columns = dict(zip(self.names, np.ascontiguousarray(sums.T), strict=True))
+        log_sums, log_squares, tilted = {}, {}, {}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for name, shift in self.shifts.items():
+                total = columns.pop(name)
+                log_sums[name] = shift + np.log(total)
+                log_squares[name] = 2.0 * shift + np.log(columns.pop(f"{name}_squared"))
+                tilted[name] = columns.pop(f"{name}_log") / total
         return Totals(
-            sequences=add(rows.counts),
-            tokens=add(rows.tokens),
-            sums={name: add(values) for name, values in rows.sums.items()},
-            log_sums={
-                name: rows.shifts[name] + np.log(add(values))
-                for name, values in rows.scaled.items()
-            },
-            maxima={},
+            columns.pop("sequences"), columns.pop("tokens"), columns, log_sums, log_squares, tilted
         )
 
 
-def totals(table: SequenceTable) -> Totals:
-    """Totals of the table itself: one replicate, with the maxima."""
-    found = _total(_addends(table), lambda values: np.array([values.sum()]))
-    maxima = {name: np.array([values.max()]) for name, values in table.maxima.items()}
-    return Totals(found.sequences, found.tokens, found.sums, found.log_sums, maxima)
+def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
+    """Everything by cluster: `tokens` are the sums of TOKEN_SUMS, the rest comes of the table."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        columns = {name: formula(table) for name, formula in SEQUENCE_SUMS.items()}
+        columns["sequences"] = np.ones(len(table))
+        columns["tokens"] = table.lengths.astype(np.float64)
+        log_ratio = table.sums["log_ratio"]
+        ratios = {
+            "token_ratio": (
+                table.ratio_log_sum,
+                table.ratio_squared_log_sum,
+                table.tilted_log_ratio,
+            ),
+            "seq_ratio": (log_ratio, 2.0 * log_ratio, log_ratio),
+        }
+        shifts = {}
+        for name, (log_sum, log_squares, tilted) in ratios.items():
+            # Not below half of the squares' largest, so that neither overflows.
+            shift = shifts[name] = _shift(log_squares)
+            columns[name] = np.exp(log_sum - shift)
+            columns[f"{name}_squared"] = np.exp(log_squares - 2.0 * shift)
+            columns[f"{name}_log"] = np.where(columns[name] == 0.0, 0.0, columns[name] * tilted)
+    whole = cluster_sums(table.cluster, np.stack(list(columns.values()), axis=1))
+    assert np.array_equal(whole.keys, tokens.keys)
+    names = (*TOKEN_SUMS, *columns)
+    return Addends(names, np.concatenate([tokens.sums, whole.sums], axis=1), shifts)
 
 
-def resampled(table: SequenceTable, seed: int, replicates: int = REPLICATES) -> list[Totals]:
-    """Totals of `replicates` tables made by drawing whole clusters with replacement, in slices.
+def _shift(log_squares: Array) -> float:
+    largest = float(np.max(log_squares)) / 2.0
+    return largest if np.isfinite(largest) else 0.0
+
+
+def point(rows: Addends) -> Totals:
+    """Totals of the table itself: one replicate."""
+    return rows.totals(_sum(rows.matrix)[None])
+
+
+def _sum(matrix: Array) -> Array:
+    return matrix.sum(axis=0)
+
+
+def resampled(rows: Addends, seed: int, replicates: int = REPLICATES) -> Totals:
+    """Totals of `replicates` tables made by drawing whole clusters with replacement.
 
     Tokens of a sequence and sequences of a prompt depend on each other, so the prompt group is
-    what is drawn (cluster bootstrap; Davison & Hinkley 1997, 3.8). Fewer than two clusters tell
-    nothing about the spread between them: no slices.
+    what is drawn (cluster bootstrap; Davison & Hinkley 1997, 3.8).
     """
-    rows = _by_cluster(_addends(table), table.cluster)
-    clusters = len(rows.counts)
-    if clusters < 2:
-        return []
     generator = np.random.default_rng(seed)
-    size = max(DRAWS_AT_ONCE // clusters, 1)
-    slices = []
-    for start in range(0, replicates, size):
-        drawn = np.stack([_draw(generator, clusters) for _ in range(min(size, replicates - start))])
-        slices.append(_total(rows, drawn.astype(float).__matmul__))
-    return slices
+    drawn = np.stack([_draw(generator, len(rows)) for _ in range(replicates)])
+    with np.errstate(invalid="ignore", over="ignore"):
+        return rows.totals(drawn.astype(np.float64) @ rows.matrix)
 
 
 def _draw(generator: np.random.Generator, clusters: int) -> NDArray[np.int64]:
     """How often each cluster comes when as many as there are are drawn with replacement."""
     return np.bincount(generator.integers(clusters, size=clusters), minlength=clusters)
+
+
+def leave_one_out(rows: Addends) -> Totals:
+    """Totals without each cluster in turn: [clusters] replicates, the jackknife."""
+    with np.errstate(invalid="ignore"):
+        return rows.totals(_sum(rows.matrix) - rows.matrix)

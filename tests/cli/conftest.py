@@ -74,7 +74,7 @@ def clean(tmp_path) -> Path:
 @pytest.fixture
 def doubtful(tmp_path) -> Path:
     """Findings of severity warning, none of error."""
-    return dump_with_shift(tmp_path / "doubtful.parquet", 0.07)
+    return dump_with_shift(tmp_path / "doubtful.parquet", 0.035)
 
 
 @pytest.fixture

@@ -8,14 +8,11 @@ from math import nan
 import pyarrow as pa
 import pytest
 
+from rcdiag.statistics.metrics import METRICS
 from tests.builders import write_table
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
 
-METRICS = {
-    "k1_kl", "k2_kl", "k3_kl", "log_ratio_abs_mean", "log_ratio_abs_max", "behavior_ppl",
-    "target_ppl", "ppl_ratio", "prob_diff_mean", "prob_diff_max", "prob_pearson", "chi2_token",
-    "chi2_seq", "ess_token", "ess_seq",
-}  # fmt: skip
+HEADLINES = {name for name, metric in METRICS.items() if metric.headline}
 
 
 def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtful):
@@ -25,7 +22,7 @@ def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtfu
     assert (document["format_version"], document["kind"]) == (1, "score")
     assert (document["behavior"], document["target"]) == ("rollout", "old")
     assert (document["num_sequences"], document["num_tokens"]) == (3, 6)
-    assert set(document["mismatch"]) == METRICS
+    assert set(document["mismatch"]) == set(METRICS)
     for value in document["mismatch"].values():
         assert set(value) == {"value", "low", "high", "level"}
     assert {"corrections", "steps", "findings"} <= set(document)
@@ -38,18 +35,22 @@ def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtfu
     assert {"versions", "fingerprint", "time"} <= set(provenance)
 
 
-def test_the_screen_shows_every_metric_and_the_findings(rcdiag, doubtful):
+def test_the_screen_shows_the_metrics_that_decide_and_the_findings(rcdiag, doubtful):
     ran = rcdiag("score", doubtful)
     assert ran.code == 0
-    for name in METRICS:
-        assert name in ran.out
+    shown = {line.split()[0] for line in ran.out.splitlines() if line.strip()}
+    assert shown & set(METRICS) == HEADLINES
     assert "mismatch-above-guide" in ran.out
     assert "rollout" in ran.out
     assert "old" in ran.out
 
 
-def test_verbose_says_what_the_metrics_are(rcdiag, doubtful):
-    assert "behavior" in rcdiag("score", doubtful, "-v").out
+def test_verbose_shows_every_metric_and_says_what_it_is(rcdiag, doubtful, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    out = rcdiag("score", doubtful, "-v").out
+    for name, metric in METRICS.items():
+        assert f"{name} " in out
+        assert metric.about in out
 
 
 def test_no_numbers_and_infinities_are_strings(rcdiag, tmp_path):
@@ -157,7 +158,7 @@ def test_several_steps_are_told_apart(rcdiag, tmp_path):
     path = dump_with_shift(tmp_path / "a.parquet", 0.07, step=[40, 40, 41])
     steps = rcdiag("score", path, "--json").document["steps"]
     assert set(steps) == {"40", "41"}
-    assert set(steps["40"]["mismatch"]) == METRICS
+    assert set(steps["40"]["mismatch"]) == set(METRICS)
     assert steps["41"]["num_tokens"] == 2
 
 

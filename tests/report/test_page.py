@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 import pytest
 
 from rcdiag.dumps import open_dump
-from rcdiag.report.figures import FIGURES, drawn, save_figures
+from rcdiag.report.figures import FIGURES, drawn
 from rcdiag.report.html import page
+from rcdiag.report.svg import save_figures
 from rcdiag.report.words import number
 from rcdiag.results import Finding, ScoreResult, from_json, to_json
 from rcdiag.score import score
@@ -23,8 +24,12 @@ def result(tmp_path_factory) -> ScoreResult:
     write_table(
         path,
         response_ids=[[5, 6, 7], [8], [9, 10]],
+        response_mask=[[1, 0, 1], [1], [1, 1]],
         rollout_log_probs=[[-0.1, -1.0, -2.0], [-0.01], [-3.0, -0.5]],
         old_log_probs=[[-0.1, -1.2, -1.9], [-0.02], [-5.0, -0.4]],
+        old_entropy=[[0.5, 0.1, 1.0], [0.01], [2.0, 0.3]],
+        reward=[1.0, 0.0, -1.0],
+        sample_id=["a", "b", "<b>c</b>"],
         step=[1, 1, 2],
     )
     return score(open_dump(path))
@@ -96,7 +101,7 @@ def test_figures_are_saved_as_png_and_svg(result, tmp_path):
         (0.95, "0.95"),
         (float("nan"), "nan"),
         (float("inf"), "inf"),
-        (None, ""),
+        (None, "n/a"),
     ],
 )
 def test_numbers_show_what_matters(value, words):

@@ -36,3 +36,26 @@ def seeded_batch(seed: int, sequences: int = 20, sd: float = 0.3) -> Batch:
         behavior.append(row.tolist())
         target.append(np.minimum(row + random.normal(0.0, sd, size=length), 0.0).tolist())
     return behavior, target
+
+
+def shifted(batch: Batch, constant: float) -> Batch:
+    """The same with all target log-probs, and so all log-ratios, moved by a constant."""
+    behavior, target = batch
+    return behavior, [[value + constant for value in row] for row in target]
+
+
+def scaled(batch: Batch, factor: float) -> Batch:
+    """The same with all log-ratios multiplied."""
+    behavior, target = batch
+    return behavior, [
+        [a + factor * (b - a) for a, b in zip(*rows, strict=True)]
+        for rows in zip(behavior, target, strict=True)
+    ]
+
+
+def log_ratios(batch: Batch) -> np.ndarray:
+    """Of all tokens, flat."""
+    behavior, target = batch
+    return np.array(
+        [b - a for rows in zip(behavior, target, strict=True) for a, b in zip(*rows, strict=True)]
+    )

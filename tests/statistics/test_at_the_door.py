@@ -7,19 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.statistics.totals import totals
-from tests.builders import make_pair, make_sequences, make_trajectories, metrics
+from rcdiag.statistics.block import block_of
+from rcdiag.statistics.profiles import Profiles, finished
+from rcdiag.statistics.suite import Suite, SuiteState
+from tests.builders import make_pair, make_state, make_trajectories, metrics, values_of
 from tests.statistics.strategies import Batch, batches
 
 GARBAGE = st.sampled_from([np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0])
 
 
-@given(batches(), st.data())
-def test_masked_garbage_leaves_every_metric_as_it_is_to_the_bit(batch: Batch, data):
-    behavior, target = batch
-    dirty: tuple[list, list, list] = ([], [], [])
-    for one, other in zip(behavior, target, strict=True):
-        rows: tuple[list, list, list] = ([], [], [])
+Dirty = tuple[list, list, list]  # behavior, target, mask
+
+
+def with_garbage(batch: Batch, data: st.DataObject) -> Dirty:
+    """The batch with masked tokens of any kind strewn in."""
+    dirty: Dirty = ([], [], [])
+    for one, other in zip(*batch, strict=True):
+        rows: Dirty = ([], [], [])
         for place in range(len(one) + 1):
             for _ in range(data.draw(st.integers(0, 2))):
                 garbage = (data.draw(GARBAGE), data.draw(GARBAGE), 0)
@@ -30,11 +34,28 @@ def test_masked_garbage_leaves_every_metric_as_it_is_to_the_bit(batch: Batch, da
                     row.append(value)
         for all_rows, row in zip(dirty, rows, strict=True):
             all_rows.append(row)
-    pair = make_trajectories(*dirty).pair("rollout", "old")
-    clean = make_pair(behavior, target)
+    return dirty
+
+
+@given(batches(), st.data())
+def test_masked_garbage_does_not_pass_the_door(batch: Batch, data):
+    pair = make_trajectories(*with_garbage(batch, data)).pair("rollout", "old")
+    clean = make_pair(*batch)
     assert np.array_equal(pair.lengths, clean.lengths)
     assert np.array_equal(pair.behavior_log_probs, clean.behavior_log_probs)
     assert np.array_equal(pair.log_ratio, clean.log_ratio)
+
+
+@given(batches(), st.data())
+def test_masked_garbage_leaves_every_metric_as_it_is_to_the_bit(batch: Batch, data):
+    block = block_of(make_trajectories(*with_garbage(batch, data)), "rollout", "old")
+    assert values_of(SuiteState.of(block)) == values_of(make_state(*batch))
+
+
+def test_masked_tokens_are_in_no_profile_but_count_as_places():
+    rows = make_trajectories([[-1.0, -1.0, -1.0]], [[np.nan, -1.5, -2.0]], [[0, 1, 1]])
+    bins = finished(Profiles.of(block_of(rows, "rollout", "old")))["position"].bins
+    assert [(each.label, each.tokens) for each in bins] == [("1", 1), ("2-3", 1)]
 
 
 def test_float32_inputs_are_accumulated_in_float64():
@@ -49,6 +70,6 @@ def test_float32_inputs_are_accumulated_in_float64():
 
 
 def test_totals_of_a_table_are_one_replicate():
-    point = totals(make_sequences([[-1.0, -2.0], [-1.0]], [[-1.0, -2.0], [-1.0]]))
+    point = Suite(make_state([[-1.0, -2.0], [], [-1.0]], [[-1.0, -2.0], [], [-1.0]]), 0).point
     assert point.tokens.tolist() == [3.0]
     assert point.sequences.tolist() == [2.0]

@@ -6,10 +6,10 @@ from math import exp, inf, nan
 
 import numpy as np
 import pytest
+from scipy.stats import entropy
 
-from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.mismatch import mismatch
-from tests.builders import make_sequences, metrics
+from tests.builders import make_state, metrics, values_of
 
 
 def with_log_ratio(log_ratio: float) -> dict[str, float]:
@@ -37,8 +37,11 @@ def test_log_ratios_of_a_thousand_overflow_to_infinity_and_not_to_nan():
     found = with_log_ratio(1000.0)
     assert found["k1_kl"] == pytest.approx(-250.0)
     assert found["k2_kl"] == pytest.approx(125_000.0)
-    assert [found[name] for name in ("k3_kl", "chi2_token", "chi2_seq")] == [inf, inf, inf]
+    for name in ("k3_kl", "chi2_token", "chi2_seq", "k1_kl_reverse", "k3_kl_reverse_seq"):
+        assert found[name] == inf, name
+    assert found["tv_token"] == 0.0
     assert found["ess_token"] == pytest.approx(1 / 4)
+    assert found["perplexity_ess_token"] == pytest.approx(1 / 4)
     assert found["ess_seq"] == pytest.approx(1 / 2)
     assert found["log_ratio_abs_max"] == pytest.approx(1000.0)
     found = with_log_ratio(-1000.0)
@@ -58,6 +61,16 @@ def test_a_token_impossible_under_the_target_has_ratio_zero():
     assert found["ess_token"] == pytest.approx(2 / 3)
     assert found["ess_seq"] == pytest.approx(1 / 2)
     assert found["prob_diff_max"] == pytest.approx(exp(-1))
+    assert found["tv_token"] == pytest.approx(1 / 3)
+    assert found["tv_seq"] == pytest.approx(1 / 2)
+    assert found["hellinger2_token"] == pytest.approx(1 / 3)
+    assert found["perplexity_ess_token"] == pytest.approx(2 / 3)
+    assert found["perplexity_ess_seq"] == pytest.approx(1 / 2)
+    assert found["ratio_mean"] == pytest.approx(2 / 3)
+    for name in ("k1_kl_reverse", "k2_kl_reverse", "k1_kl_reverse_seq", "k2_kl_reverse_seq"):
+        assert found[name] == 0.0, name
+    assert found["k3_kl_reverse"] == pytest.approx(1 / 3)
+    assert found["ratio_outside_10"] == pytest.approx(1 / 3)
 
 
 def test_a_token_impossible_under_the_behavior_leaves_no_finite_divergence():
@@ -74,17 +87,24 @@ def test_a_token_impossible_under_both_is_no_number_and_warns_of_nothing():
     assert found["prob_diff_max"] == 0.0
 
 
+def test_perplexity_ess_of_huge_log_ratios_is_that_of_their_differences():
+    found = metrics([[-900.0], [-900.0], [-900.0]], [[-1.0], [-2.0], [-800.0]])
+    weights = np.exp([-1.0, -2.0, -800.0])
+    assert found["perplexity_ess_token"] == pytest.approx(exp(entropy(weights)) / 3)
+
+
 @pytest.mark.parametrize("side", ["behavior", "target"])
 def test_a_nan_shows_in_every_metric_that_it_touches_and_in_no_other(side):
     clean, dirty = [[-1.0, -2.0], [-3.0]], [[-1.0, nan], [-3.0]]
-    found = metrics(dirty, clean) if side == "behavior" else metrics(clean, dirty)
+    batch = (dirty, clean) if side == "behavior" else (clean, dirty)
     untouched = "target_ppl" if side == "behavior" else "behavior_ppl"
-    for name in METRICS:
-        assert np.isnan(found[name]) == (name != untouched), name
+    for name, value in values_of(make_state(*batch)).items():
+        assert value is not None, name
+        assert np.isnan(value) == (name != untouched), name
 
 
 def test_values_that_are_no_numbers_have_no_interval_and_no_false_level():
-    table = make_sequences([[-1.0, nan], [-3.0], [-2.0]], [[-1.0, -2.0], [-3.0], [-2.5]])
+    table = make_state([[-1.0, nan], [-3.0], [-2.0]], [[-1.0, -2.0], [-3.0], [-2.5]])
     found = mismatch(table, seed=0)
     assert (found["k3_kl"].low, found["k3_kl"].high) == (None, None)
     assert found["k3_kl"].level is None
@@ -92,29 +112,57 @@ def test_values_that_are_no_numbers_have_no_interval_and_no_false_level():
 
 
 def test_an_infinite_divergence_is_an_error_without_an_interval():
-    found = mismatch(make_sequences([[-1.0], [-1.0]], [[-inf], [-1.0]]), seed=0)["k3_kl"]
+    found = mismatch(make_state([[-1.0], [-1.0]], [[-inf], [-1.0]]), seed=0)["k3_kl"]
     assert (found.value, found.low, found.high, found.level) == (inf, None, None, "error")
 
 
-def test_one_token_alone_has_defined_metrics():
-    found = metrics([[-1.0]], [[-1.5]])
-    for name, value in found.items():
-        assert np.isnan(value) == (name == "prob_pearson"), name
+# With one token there is no spread, with one cluster no error, with few ratios no tail.
+UNDEFINED_OF_ONE_TOKEN = {
+    "prob_diff_std",
+    "prob_pearson",
+    "prob_spearman",
+    "khat_token",
+    "khat_seq",
+    "ratio_mean_z",
+    "ratio_mean_seq_z",
+    "kappa_se",
+    "variance_ratio",
+}
+# And where both policies are the same, none for what is a part of nothing.
+UNDEFINED_OF_EQUAL_POLICIES = {
+    "khat_token",
+    "khat_seq",
+    "ratio_mean_z",
+    "ratio_mean_seq_z",
+    "kappa",
+    "kappa_se",
+    "variance_ratio",
+    "top_share",
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "level"),
-    [
-        ("k3_kl", 0.0009, "ok"),
-        ("k3_kl", 0.002, "warning"),
-        ("k3_kl", 0.02, "error"),
-        ("prob_diff_mean", 0.011, "error"),
-        ("ess_seq", 0.9, "ok"),
-        ("ess_seq", 0.3, "warning"),
-        ("ess_seq", 0.05, "error"),
-    ],
-)
-def test_levels_follow_the_guide_values(name, value, level):
-    guide = METRICS[name].guide
-    assert guide is not None
-    assert guide.level(value) == level
+def undefined(*batch: list[list[float]]) -> set[str]:
+    return {name for name, value in values_of(make_state(*batch)).items() if value is None}
+
+
+@pytest.mark.parametrize("log_ratio", [-0.5, 0.1, 0.7, 1e-9])
+def test_one_token_alone_has_all_metrics_but_those_of_a_spread(log_ratio):
+    assert undefined([[-1.0]], [[-1.0 + log_ratio]]) == UNDEFINED_OF_ONE_TOKEN
+
+
+def test_equal_policies_have_all_metrics_but_parts_of_nothing():
+    behavior = [[-1.0, -2.0, -0.5], [-3.0], [-0.2, -0.1]]
+    assert undefined(behavior, behavior) == UNDEFINED_OF_EQUAL_POLICIES
+
+
+def test_equal_policies_are_told_without_a_warning_and_without_a_false_level():
+    behavior = [[-1.0, -2.0, -0.5], [-3.0], [-0.2, -0.1]]
+    for name, value in mismatch(make_state(behavior, behavior), seed=0).items():
+        assert value.level in (None, "ok"), name
+
+
+@pytest.mark.parametrize("constant", [0.1, -0.3])
+def test_the_same_log_ratio_everywhere_has_no_variance_to_compare(constant):
+    behavior = [[-1.0, -2.0, -0.5], [-3.0], [-0.2, -0.1]]
+    target = [[value + constant for value in row] for row in behavior]
+    assert values_of(make_state(behavior, target))["variance_ratio"] is None

@@ -1,28 +1,28 @@
-"""Worst tokens, non-finite counts and histograms: states that add up over any cut of the rows."""
+"""Worst tokens, worst sequences and non-finite counts: states that add up over any cut."""
 
 from __future__ import annotations
 
 from math import inf, nan
 
-import numpy as np
 import pytest
 
-from rcdiag.statistics.extremes import WORST, NonFinite, WorstTokens
-from rcdiag.statistics.histograms import (
-    LOG_RATIO_EDGES,
-    PROBABILITY_EDGES,
-    log_ratio_counts,
-    probability_counts,
+from rcdiag.statistics.block import block_of
+from rcdiag.statistics.extremes import (
+    TOKENS_KEPT,
+    WORST,
+    WORST_SEQUENCES,
+    NonFinite,
+    WorstSequences,
+    WorstTokens,
 )
-from tests.builders import Lists, make_pair, make_trajectories
+from tests.builders import Lists, ids_like, make_block, make_trajectories
 from tests.statistics.strategies import seeded_batch
 
 
 def worst_of(*shards: tuple[Lists, Lists]) -> list[dict]:
     found, first_row = WorstTokens(), 0
     for behavior, target in shards:
-        trajectories = make_trajectories(behavior, target, first_row=first_row)
-        found.add(trajectories, trajectories.pair("rollout", "old"))
+        found.add(make_block(behavior, target, first_row=first_row))
         first_row += len(behavior)
     return found.to_list()
 
@@ -43,7 +43,7 @@ def test_worst_tokens_are_the_largest_log_ratios_with_their_places():
 def test_masked_tokens_are_never_among_the_worst_and_positions_count_them():
     trajectories = make_trajectories([[-1.0, -1.0, -1.0]], [[-90.0, -1.0, -2.0]], [[0, 1, 1]])
     found = WorstTokens()
-    found.add(trajectories, trajectories.pair("rollout", "old"))
+    found.add(block_of(trajectories, "rollout", "old"))
     assert places(found.to_list()) == [(0, 2), (0, 1)]
 
 
@@ -62,9 +62,18 @@ def test_ties_among_worst_tokens_go_to_the_first_rows_and_positions():
     assert places(worst_of((rows[:11], rows[:11]), (rows[11:], rows[11:]))) == wanted
 
 
-def test_an_infinite_log_ratio_is_worst_and_a_nan_comes_last():
+def test_an_infinite_log_ratio_is_worst_and_a_nan_is_not_among_them():
     found = worst_of(([[-1.0, -1.0, -1.0]], [[nan, -inf, -2.0]]))
-    assert places(found) == [(0, 1), (0, 2), (0, 0)]
+    assert places(found) == [(0, 1), (0, 2)]
+
+
+def test_merged_worst_tokens_are_those_of_all_rows():
+    behavior, target = seeded_batch(1, sequences=30)
+    first, second = WorstTokens(), WorstTokens()
+    first.add(make_block(behavior[:12], target[:12]))
+    second.add(make_block(behavior[12:], target[12:], first_row=12))
+    second.merge(first)
+    assert places(second.to_list()) == places(worst_of((behavior, target)))
 
 
 def test_rows_without_tokens_have_no_worst_tokens():
@@ -84,25 +93,56 @@ def test_non_finite_values_are_counted_with_their_rows_at_unmasked_tokens_only()
     assert found.first_rows == {"rollout": [0, 2, 3], "old": [3]}
 
 
-def test_histograms_of_two_shards_add_up_and_count_every_token():
-    behavior, target = seeded_batch(2, sequences=30)
-    whole = make_pair(behavior, target)
-    halves = [make_pair(behavior[::2], target[::2]), make_pair(behavior[1::2], target[1::2])]
-    for counts in (log_ratio_counts, probability_counts):
-        assert np.array_equal(counts(whole), counts(halves[0]) + counts(halves[1]))
-        assert counts(whole).sum() == len(whole.log_ratio)
+def worst_sequences_of(behavior: Lists, target: Lists, cuts: list[int]) -> WorstSequences:
+    found = WorstSequences()
+    for start, end in zip([0, *cuts], [*cuts, len(behavior)], strict=True):
+        rows = slice(start, end)
+        ids = ids_like(behavior[rows])
+        found.add(make_block(behavior[rows], target[rows], first_row=start, token_ids=ids))
+    return found
 
 
-def test_log_ratio_edges_are_symmetric_and_infinities_fall_into_the_outermost_bins():
-    assert np.allclose(LOG_RATIO_EDGES, -LOG_RATIO_EDGES[::-1], rtol=0, atol=0)
-    counts = log_ratio_counts(make_pair([[-1.0, -inf, -1.0, -1.0]], [[-inf, -1.0, nan, -1.0]]))
-    assert (counts[0], counts[-1], counts.sum()) == (1, 1, 3)
-    assert counts[len(counts) // 2] == 1
+def test_worst_sequences_are_those_with_the_largest_sums_whatever_the_cut():
+    behavior, target = seeded_batch(3, sequences=40)
+    sums = [abs(sum(b) - sum(a)) for a, b in zip(behavior, target, strict=True)]
+    filled = [row for row in range(40) if behavior[row]]
+    wanted = sorted(filled, key=lambda row: -sums[row])[:WORST_SEQUENCES]
+    whole = worst_sequences_of(behavior, target, [])
+    assert [each.row for each in whole.found] == wanted
+    assert worst_sequences_of(behavior, target, [9, 10, 33]).found == whole.found
+    other = worst_sequences_of(behavior[:0], target[:0], [])
+    other.merge(whole)
+    assert other.found == whole.found
 
 
-def test_probability_cells_are_behavior_by_target():
-    counts = probability_counts(make_pair([[np.log(0.255), 0.0]], [[np.log(0.755), -inf]]))
-    assert len(PROBABILITY_EDGES) == len(counts) + 1
-    assert counts[25, 75] == 1
-    assert counts[99, 0] == 1
-    assert counts.sum() == 2
+def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
+    block = make_block(
+        [[-1.0, -1.0, -1.0], [-1.0]],
+        [[-9.0, -1.5, -1.25], [-1.0]],
+        mask=[[0, 1, 1], [1]],
+        step=[4, 4],
+        reward=[0.5, nan],
+        token_ids=[[7, 8, 9], [6]],
+    )
+    found = WorstSequences()
+    found.add(block)
+    first, second = found.found
+    assert (first.row, first.step, first.reward, first.length) == (0, 4, 0.5, 2)
+    assert (first.positions, first.token_ids, first.log_ratio) == ([1, 2], [8, 9], [-0.5, -0.25])
+    assert first.log_ratio_sum == pytest.approx(-0.75)
+    assert second.reward is None
+
+
+def test_of_a_long_sequence_the_first_tokens_are_kept_and_the_sum_is_of_all():
+    tokens = TOKENS_KEPT + 100
+    found = WorstSequences()
+    found.add(make_block([[-1.0] * tokens], [[-1.5] * tokens]))
+    (only,) = found.found
+    assert (only.length, len(only.log_ratio), len(only.positions)) == (tokens, TOKENS_KEPT, 400)
+    assert only.log_ratio_sum == pytest.approx(-0.5 * tokens)
+
+
+def test_a_sequence_without_a_sum_is_no_worst_one():
+    found = WorstSequences()
+    found.add(make_block([[-1.0], [-1.0], [-1.0]], [[nan], [-inf], [-2.0]]))
+    assert [each.row for each in found.found] == [1, 2]

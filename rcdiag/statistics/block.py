@@ -1,0 +1,111 @@
+"""The unmasked tokens of some rows, with all that the statistics look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.pair import PolicyPair
+from rcdiag.statistics.ratios import Array
+from rcdiag.statistics.tokens import TokenValues
+from rcdiag.trajectories import Trajectories
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """Sequences with at least one unmasked token; everything per token is flat and masked."""
+
+    pair: PolicyPair
+    values: TokenValues
+    cluster: NDArray[np.uint64]  # [sequences] the unit of dependence: sequences of one prompt
+    row: NDArray[np.int64]  # [sequences] in the whole table
+    sample_id: Sequence[str | int] | None = None  # [sequences]
+    step: NDArray[np.int64] | None = None  # [sequences]
+    reward: Array | None = None  # [sequences] NaN = unknown
+    token_id: NDArray[np.int32]  # [tokens]
+    position: NDArray[np.int64]  # [tokens] in the response, masked tokens counted; from 0
+    turn: NDArray[np.int64]  # [tokens] from 1
+    entropy: dict[str, Array] = field(default_factory=dict)  # policy -> [tokens] nats
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return self.pair.lengths
+
+    def of_step(self, step: int) -> Block:
+        """The part of one training step."""
+        assert self.step is not None
+        keep = self.step == step
+        if keep.all():
+            return self
+        tokens = np.repeat(keep, self.lengths)
+        pair = PolicyPair(
+            behavior_log_probs=self.pair.behavior_log_probs[tokens],
+            target_log_probs=self.pair.target_log_probs[tokens],
+            lengths=self.lengths[keep],
+        )
+        return Block(
+            pair=pair,
+            values=TokenValues.of(pair),
+            cluster=self.cluster[keep],
+            row=self.row[keep],
+            sample_id=_kept(self.sample_id, keep),
+            step=self.step[keep],
+            reward=None if self.reward is None else self.reward[keep],
+            token_id=self.token_id[tokens],
+            position=self.position[tokens],
+            turn=self.turn[tokens],
+            entropy={name: values[tokens] for name, values in self.entropy.items()},
+        )
+
+
+def block_of(trajectories: Trajectories, behavior: str, target: str) -> Block:
+    """What two policies' statistics need of some rows: the mask is applied here, and only here."""
+    pair = trajectories.pair(behavior, target)
+    lengths = trajectories.response_ids.lengths
+    filled = pair.lengths > 0
+    pair = PolicyPair(
+        behavior_log_probs=pair.behavior_log_probs,
+        target_log_probs=pair.target_log_probs,
+        lengths=pair.lengths[filled],
+    )
+    rows = trajectories.first_row + np.arange(len(trajectories))
+    group = rows.astype(np.uint64) if trajectories.group is None else trajectories.group
+    mask = trajectories.mask
+    position = np.arange(len(mask)) - np.repeat(trajectories.response_ids.offsets[:-1], lengths)
+
+    def kept(values: NDArray | None) -> NDArray | None:
+        return None if values is None else values[filled]
+
+    return Block(
+        pair=pair,
+        values=TokenValues.of(pair),
+        cluster=group[filled],
+        row=rows[filled],
+        sample_id=_kept(trajectories.sample_id, filled),
+        step=kept(trajectories.step),
+        reward=kept(trajectories.reward),
+        token_id=trajectories.response_ids.values[mask],
+        position=position[mask],
+        turn=_turns(mask, position),
+        entropy={name: values[mask] for name, values in trajectories.entropy.items()},
+    )
+
+
+def _kept(ids: Sequence[str | int] | None, keep: NDArray[np.bool_]) -> list[str | int] | None:
+    return None if ids is None else [ids[index] for index in np.flatnonzero(keep)]
+
+
+def _turns(mask: NDArray[np.bool_], position: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Turn of each unmasked token: how many runs of unmasked tokens its row has had, from 1."""
+    if mask.all():
+        return np.ones(len(mask), np.int64)
+    begins = mask & ((position == 0) | ~np.concatenate([[False], mask[:-1]]))
+    runs = np.cumsum(begins)
+    # Runs of earlier rows, as counted just before each row's first token.
+    first = np.flatnonzero(position == 0)
+    before = (runs - begins)[first]
+    lengths = np.diff(np.append(first, len(mask)))
+    return (runs - np.repeat(before, lengths))[mask]

@@ -1,0 +1,112 @@
+"""Pareto k-hat: how heavy the upper tail of importance ratios is (PSIS).
+
+Fitted here and not by arviz-stats, whose public functions want every ratio in memory at once: a
+fit needs only the tail, which a stream can hold. Tests compare with arviz-stats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log10, sqrt
+
+import numpy as np
+
+from rcdiag.statistics.ratios import Array
+
+# Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
+KEPT = 1 << 15
+# Fewer exceedances tell nothing about a tail.
+FEWEST = 5
+
+
+@dataclass
+class Largest:
+    """The largest log-ratios seen, and how many there were in all."""
+
+    count: int = 0
+    kept: Array = field(default_factory=lambda: np.empty(0))  # in no order
+    not_numbers: int = 0  # NaN and infinities, which have no tail
+
+    def add(self, log_ratio: Array) -> None:
+        self.count += len(log_ratio)
+        least = self.kept.min() if len(self.kept) >= KEPT else -np.inf
+        with np.errstate(invalid="ignore"):
+            among = log_ratio[~(log_ratio <= least)]
+        finite = np.isfinite(among)
+        self.not_numbers += int(len(among) - finite.sum())
+        self.kept = _largest(np.concatenate([self.kept, among[finite]]))
+
+
+def union_of_largest(parts: Sequence[Largest]) -> Largest:
+    """The largest of all parts together."""
+    return Largest(
+        sum(part.count for part in parts),
+        _largest(np.concatenate([part.kept for part in parts])),
+        sum(part.not_numbers for part in parts),
+    )
+
+
+def _largest(values: Array) -> Array:
+    # Copied: a view would keep all of the values in memory.
+    return values if len(values) <= KEPT else np.partition(values, -KEPT)[-KEPT:].copy()
+
+
+def reliable_below(count: int) -> float:
+    """Largest k-hat at which PSIS with `count` ratios can be relied on: min(1 - 1/log10 S, 0.7).
+
+    Source: Vehtari et al. 2024, JMLR 25(72), 3.2.
+    """
+    return min(1.0 - 1.0 / log10(count), 0.7) if count > 10 else 0.0
+
+
+def k_hat(largest: Largest) -> tuple[float, int]:
+    """Shape of the generalised Pareto fitted to the ratios' upper tail, and the tail's length.
+
+    The tail is the M = min(0.2 S, 3 sqrt(S)) largest of S ratios, less the next one. NaN where
+    a ratio is infinite or there are too few different ones. The number of finite moments is 1 / k.
+    Source: Vehtari et al. 2024, JMLR 25(72), 2.2 and appendix.
+    """
+    if largest.not_numbers:
+        return np.nan, 0
+    size = int(min(0.2 * largest.count, 3.0 * sqrt(largest.count), len(largest.kept) - 1))
+    if size < FEWEST:
+        return np.nan, 0
+    ordered = np.sort(largest.kept)[-size - 1 :]
+    tail = np.exp(ordered - ordered[-1])
+    exceedances = tail[1:] - tail[0]
+    exceedances = exceedances[exceedances > 0.0]
+    if len(exceedances) < FEWEST:
+        return np.nan, 0
+    return _with_prior(_pareto_shape(exceedances), len(exceedances)), len(exceedances)
+
+
+def _pareto_shape(exceedances: Array) -> float:
+    """Posterior mean of the generalised Pareto shape; `exceedances` ascending and positive.
+
+    Over a grid of b = -k / scale the profile likelihood gives weights, and k is its estimate at
+    the weighted mean of b. Source: Zhang & Stephens 2009, Technometrics 51(3), eqs. 3 to 6.
+    """
+    count = len(exceedances)
+    grid = 30 + int(sqrt(count))
+    quarter = exceedances[int(count / 4 + 0.5) - 1]
+    steps = 1.0 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
+    b = 1.0 / exceedances[-1] + steps / (3.0 * quarter)
+    shape = np.log1p(-b[:, None] * exceedances).mean(axis=1)
+    log_likelihood = count * (np.log(-b / shape) - shape - 1.0)
+    weights = np.exp(log_likelihood - log_likelihood.max())
+    mean_b = float(np.average(b, weights=weights))
+    return float(np.log1p(-mean_b * exceedances).mean())
+
+
+def _with_prior(shape: float, count: int) -> float:
+    """Ten observations' worth of k = 0.5, which steadies short tails. Source: Vehtari et al."""
+    return (count * shape + 5.0) / (count + 10.0)
+
+
+def k_hat_error(shape: float, count: int) -> float:
+    """Standard error (1 + k) / sqrt(M), the tail's values taken as independent.
+
+    Source: Smith 1987, Annals of Statistics 15(3), for k > -1/2.
+    """
+    return (1.0 + shape) / sqrt(count)

@@ -1,0 +1,112 @@
+"""Spearman correlation of both policies' probabilities, from a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from rcdiag.statistics.block import Block
+from rcdiag.statistics.intervals import NONE, Interval, standard_error, t_quantile
+from rcdiag.statistics.ratios import Array
+
+# Confident and hopeless tokens make any correlation near 1; between these both sides must choose.
+LOWEST, HIGHEST = 0.05, 0.95
+# The jackknife leaves out one of so many groups of clusters at a time.
+GROUPS = 20
+_WHOLE = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class RankSample:
+    """Probabilities of tokens that both policies give between LOWEST and HIGHEST.
+
+    All of them, or, when they become too many, those with a hash below `limit`: a sample that
+    does not depend on how the table is cut or ordered.
+    """
+
+    behavior: Array
+    target: Array
+    key: NDArray[np.uint32]
+    group: NDArray[np.uint8]  # of clusters, below GROUPS
+    limit: int = _WHOLE
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def below(self, limit: int) -> int:
+        """How many tokens would be left of it."""
+        return len(self) if limit >= self.limit else int((self.key < limit).sum())
+
+    def thinned(self, limit: int) -> RankSample:
+        if limit >= self.limit:
+            return self
+        keep = self.key < limit
+        return RankSample(
+            self.behavior[keep], self.target[keep], self.key[keep], self.group[keep], limit
+        )
+
+
+def rank_sample(block: Block) -> RankSample:
+    """The tokens of a block that qualify."""
+    low, high = np.log(LOWEST), np.log(HIGHEST)
+    b, t = block.values.behavior, block.values.target
+    at = np.flatnonzero((b > low) & (b < high) & (t > low) & (t < high))
+    groups = (block.cluster % np.uint64(GROUPS)).astype(np.uint8)
+    sequence = np.searchsorted(np.cumsum(block.lengths), at, side="right")
+    return RankSample(np.exp(b[at]), np.exp(t[at]), _hash(b[at], t[at]), groups[sequence])
+
+
+def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:
+    """32 well-mixed bits of each pair of values (the finaliser of SplitMix64, Steele 2014)."""
+    mixed = behavior.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ target.view(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed >> np.uint64(32)).astype(np.uint32)
+
+
+def union_of_samples(parts: Sequence[RankSample]) -> RankSample:
+    """All parts' tokens together, thinned as the thinnest."""
+    limit = min(part.limit for part in parts)
+    parts = [part.thinned(limit) for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+    return RankSample(
+        np.concatenate([part.behavior for part in parts]),
+        np.concatenate([part.target for part in parts]),
+        np.concatenate([part.key for part in parts]),
+        np.concatenate([part.group for part in parts]),
+        limit,
+    )
+
+
+def spearman(sample: RankSample) -> tuple[float, Interval]:
+    """Rank correlation with its 95% interval; NaN where a side is constant.
+
+    The interval is that of a delete-a-group jackknife over groups of clusters, on the scale of
+    Fisher's z. Source: Kott 2001, Journal of Official Statistics 17(4).
+    """
+    value = _spearman(sample.behavior, sample.target)
+    groups = np.unique(sample.group)
+    if not abs(value) < 1.0 or len(groups) < 2:
+        return value, NONE
+    left_out = np.array(
+        [
+            _spearman(sample.behavior[keep], sample.target[keep])
+            for keep in (sample.group != group for group in groups)
+        ]
+    )
+    if not (np.abs(left_out) < 1.0).all():
+        return value, NONE
+    reach = t_quantile(len(groups)) * float(standard_error(np.arctanh(left_out)))
+    low, high = np.tanh(np.arctanh(value) + np.array([-reach, reach]))
+    return value, (float(low), float(high))
+
+
+def _spearman(behavior: Array, target: Array) -> float:
+    if len(behavior) < 2 or np.ptp(behavior) == 0.0 or np.ptp(target) == 0.0:
+        return np.nan
+    return float(np.corrcoef(rankdata(behavior), rankdata(target))[0, 1])

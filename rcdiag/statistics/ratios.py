@@ -1,0 +1,104 @@
+"""What a log-ratio says, of a token or of a whole sequence: one formula, one function.
+
+Everything is made from the log-ratio and from ratio - 1 by expm1, so that small log-ratios keep
+their digits. Expectations are over the behavior policy, who sampled; E_target[f] = E[ratio f].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+# exp of anything below is 0 in float64; a finite floor lets 0 * log_ratio be 0 and not NaN.
+_FLOOR = -800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Log-ratios, target - behavior in nats, and their ratio - 1; of tokens or of sequences."""
+
+    log_ratio: Array
+    excess: Array
+
+    @classmethod
+    def of(cls, log_ratio: Array) -> Ratios:
+        return cls(log_ratio, np.expm1(log_ratio))
+
+
+def k3(r: Ratios) -> Array:
+    """Ratio - 1 - log_ratio, nats, never negative; its mean is KL(behavior || target).
+
+    Unbiased where E[ratio] = 1. Source: Schulman 2020, http://joschu.net/blog/kl-approx.html
+    """
+    return r.excess - r.log_ratio
+
+
+def k2(r: Ratios) -> Array:
+    """log_ratio^2 / 2, nats, never negative; biased by the third moment. Source: Schulman 2020."""
+    return 0.5 * np.square(r.log_ratio)
+
+
+def k1_reverse(r: Ratios) -> Array:
+    """Ratio * log_ratio, nats; its mean is KL(target || behavior), k1 under the target policy."""
+    return (1.0 + r.excess) * np.maximum(r.log_ratio, _FLOOR)
+
+
+def k2_reverse(r: Ratios) -> Array:
+    """Ratio * log_ratio^2 / 2, nats: k2 under the target policy."""
+    return 0.5 * (1.0 + r.excess) * np.square(np.maximum(r.log_ratio, _FLOOR))
+
+
+def k3_reverse(r: Ratios) -> Array:
+    """Ratio * log_ratio - ratio + 1, nats, never negative: k3 under the target policy.
+
+    Grouped so that an overflowing ratio gives inf and not inf - inf.
+    """
+    floored = np.maximum(r.log_ratio, _FLOOR)
+    return r.excess * (floored - 1.0) + floored
+
+
+def squared_excess(r: Ratios) -> Array:
+    """Ratio^2 - 1; its mean is chi2(target || behavior)."""
+    return r.excess * (r.excess + 2.0)
+
+
+def shortfall(r: Ratios) -> Array:
+    """(1 - ratio)+, within [0, 1]; its mean is the total variation.
+
+    Right even where the behavior policy cuts off tokens of the target, unlike E|ratio - 1| / 2.
+    """
+    return np.maximum(-r.excess, 0.0)
+
+
+def root_shortfall(r: Ratios) -> Array:
+    """1 - sqrt(ratio); its mean is the squared Hellinger distance, within [0, 1]."""
+    return -np.expm1(0.5 * r.log_ratio)
+
+
+def deviation(r: Ratios) -> Array:
+    """|ratio - 1|; its mean is the surrogate error rate of trust-region masking (2512.23075)."""
+    return np.abs(r.excess)
+
+
+def exp_abs_excess(r: Ratios) -> Array:
+    """exp|log_ratio| - 1: the factor between both probabilities, whichever is larger, less 1."""
+    return np.expm1(np.abs(r.log_ratio))
+
+
+RATIO_SUMS: dict[str, Callable[[Ratios], Array]] = {
+    "log_ratio": lambda r: r.log_ratio,
+    "k2": k2,
+    "k3": k3,
+    "k1_reverse": k1_reverse,
+    "k2_reverse": k2_reverse,
+    "k3_reverse": k3_reverse,
+    "excess": lambda r: r.excess,
+    "squared_excess": squared_excess,
+    "shortfall": shortfall,
+    "root_shortfall": root_shortfall,
+}

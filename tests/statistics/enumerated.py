@@ -1,0 +1,112 @@
+"""Tabular autoregressive policies over all sequences, with exact divergences (theory.md 5.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+import numpy as np
+
+VOCABULARY = 3
+LENGTH = 4
+# Behavior probabilities are whole sixths, so that each sequence comes a whole number of times.
+PARTS = 6
+
+Prefix = tuple[int, ...]
+Policy = dict[Prefix, np.ndarray]  # law of the next token
+
+SEQUENCES: list[Prefix] = list(product(range(VOCABULARY), repeat=LENGTH))
+PREFIXES: list[Prefix] = [
+    prefix for length in range(LENGTH) for prefix in product(range(VOCABULARY), repeat=length)
+]
+
+
+def rational_policy(seed: int, *, zeros: bool = False) -> Policy:
+    """Every law in sixths; with `zeros` one token of each law is cut off."""
+    random = np.random.default_rng(seed)
+    laws = [law for law in product(range(PARTS + 1), repeat=3) if sum(law) == PARTS]
+    laws = [law for law in laws if sum(part == 0 for part in law) == zeros]
+    return {prefix: np.array(laws[random.integers(len(laws))]) / PARTS for prefix in PREFIXES}
+
+
+def near(policy: Policy, spread: float, seed: int) -> Policy:
+    """A policy with noise of a spread on its log-probs; tokens of probability 0 get a little."""
+    random = np.random.default_rng(seed)
+    found = {}
+    for prefix, law in policy.items():
+        weights = np.maximum(law, 0.05) * np.exp(random.normal(0.0, spread, VOCABULARY))
+        found[prefix] = weights / weights.sum()
+    return found
+
+
+def token_probs(policy: Policy, sequence: Prefix) -> list[float]:
+    return [float(policy[sequence[:t]][token]) for t, token in enumerate(sequence)]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Two policies, and what theory says of them; no sampling anywhere."""
+
+    behavior: Policy
+    target: Policy
+
+    @cached_property
+    def sequence_laws(self) -> tuple[np.ndarray, np.ndarray]:
+        laws = [
+            [prod(token_probs(policy, sequence)) for sequence in SEQUENCES]
+            for policy in (self.behavior, self.target)
+        ]
+        return np.array(laws[0]), np.array(laws[1])
+
+    @cached_property
+    def contexts(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
+        """Of every prefix: its share among the behavior policy's tokens, and both laws."""
+        return [
+            (
+                prod(token_probs(self.behavior, prefix)) / LENGTH,
+                self.behavior[prefix],
+                self.target[prefix],
+            )
+            for prefix in PREFIXES
+        ]
+
+    def of_sequences(self) -> dict[str, float]:
+        return divergences(*self.sequence_laws)
+
+    def of_tokens(self) -> dict[str, float]:
+        """Mean over contexts, as often as the behavior policy meets them."""
+        found: dict[str, float] = {}
+        for share, p, q in self.contexts:
+            for name, value in divergences(p, q).items():
+                found[name] = found.get(name, 0.0) + share * value
+        return found
+
+    def batch(self, tokens: int = LENGTH) -> tuple[list[list[float]], list[list[float]]]:
+        """Each sequence, or its first tokens, as often as in PARTS^LENGTH draws of the behavior."""
+        behavior, target = [], []
+        for sequence in SEQUENCES:
+            probs = token_probs(self.behavior, sequence)
+            times = prod(probs) * PARTS**LENGTH
+            assert abs(times - round(times)) < 1e-9
+            if times:
+                other = token_probs(self.target, sequence)
+                behavior += [np.log(probs[:tokens]).tolist()] * round(times)
+                target += [np.log(other[:tokens]).tolist()] * round(times)
+        return behavior, target
+
+
+def divergences(p: np.ndarray, q: np.ndarray) -> dict[str, float]:
+    """Of two laws, p that of the sampler, q absolutely continuous or not."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kl = np.where(p > 0, p * np.log(p / q), 0.0).sum()
+        reverse = np.where(q > 0, q * np.log(q / p), 0.0).sum()
+        chi2 = np.where((p > 0) | (q > 0), q * q / p, 0.0).sum() - 1.0
+    return {
+        "kl": float(kl),
+        "reverse": float(reverse),
+        "chi2": float(chi2),
+        "tv": float(np.abs(p - q).sum() / 2),
+        "hellinger2": float(1.0 - np.sqrt(p * q).sum()),
+    }

@@ -1,0 +1,109 @@
+"""What profiles should say, by plain loops over tokens."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp, nan, sqrt
+
+import numpy as np
+from scipy.stats import t
+
+from tests.statistics.strategies import seeded_batch
+
+POWERS = [f"{2**n}-{2 ** (n + 1) - 1}" if n else "1" for n in range(17)]
+PROBABILITIES = ["< 0.0001", "0.0001-0.001", "0.001-0.01", "0.01-0.1", "0.1-0.5", "0.5-0.9"]
+LABELS = {
+    "position": ["0", *POWERS, "131072+"],
+    "length": ["1-15", *POWERS[4:], "131072+"],
+    "behavior_probability": [*PROBABILITIES, "0.9-0.99", ">= 0.99"],
+    "entropy": [
+        "< 0.01",
+        *("0.01-0.05", "0.05-0.1", "0.1-0.25", "0.25-0.5", "0.5-1", "1-2", "2-4"),
+        ">= 4",
+    ],
+    "turn": [*map(str, range(1, 10)), "10+"],
+    "reward": ["negative", "zero", "positive"],
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """An unmasked token, and where it is along every axis."""
+
+    cluster: int
+    log_ratio: float
+    position: int
+    length: int
+    behavior_probability: float
+    target_probability: float
+    mean_probability: float
+    entropy: float
+    turn: int
+    reward: float
+
+
+def columns_of(rows: int, seed: int = 0) -> dict[str, list]:
+    random = np.random.default_rng(seed)
+    behavior, target = seeded_batch(seed, rows)
+    behavior[0] = (-random.exponential(4.0, size=300)).tolist()
+    target[0] = [value + 0.1 for value in behavior[0]]
+    return {
+        "behavior": behavior,
+        "target": target,
+        "mask": [(random.random(len(row)) < 0.7).astype(int).tolist() for row in behavior],
+        "cluster": random.integers(0, 9, rows).tolist(),
+        "reward": random.choice([-0.5, 0.0, 2.0, nan], rows).tolist(),
+        "entropy": [random.lognormal(-1, 2, size=len(row)).tolist() for row in behavior],
+    }
+
+
+def tokens_of(columns: dict[str, list]) -> Iterator[Token]:
+    """One by one, with plain Python."""
+    for row, mask in enumerate(columns["mask"]):
+        turn = 0
+        for position, sampled in enumerate(mask):
+            if not sampled:
+                continue
+            turn += position == 0 or not mask[position - 1]
+            behavior, target = (columns[name][row][position] for name in ("behavior", "target"))
+            yield Token(
+                columns["cluster"][row],
+                target - behavior,
+                position,
+                sum(mask),
+                exp(behavior),
+                exp(target),
+                sqrt(exp(behavior) * exp(target)),
+                columns["entropy"][row][position],
+                turn,
+                columns["reward"][row],
+            )
+
+
+def label(axis: str, value: float) -> str | None:
+    """The bin of a value, None for none."""
+    if np.isnan(value):
+        return None
+    labels = LABELS.get(axis) or LABELS["behavior_probability"]
+    if axis == "position":
+        return labels[int(value).bit_length()]
+    if axis == "length":
+        return labels[max(int(value).bit_length() - 4, 0)]
+    if axis == "turn":
+        return labels[min(int(value), 10) - 1]
+    if axis == "reward":
+        return labels[(value >= 0) + (value > 0)]
+    edges = [float(text.split("-")[0]) for text in labels[1:-1]]
+    return labels[bisect_right([*edges, float(labels[-1][3:])], value)]
+
+
+def interval_of(values: dict[int, list[float]]) -> tuple[float, float]:
+    """Mean -+ t times the error of a ratio of cluster sums, from values by cluster."""
+    clusters, count = len(values), sum(map(len, values.values()))
+    mean = sum(map(sum, values.values())) / count
+    residuals = [sum(own) - mean * len(own) for own in values.values()]
+    variance = clusters / (clusters - 1) * sum(residual**2 for residual in residuals) / count**2
+    reach = t.ppf(0.975, clusters - 1) * sqrt(variance)
+    return mean - reach, mean + reach

@@ -1,0 +1,165 @@
+"""Large tables: clusters share rows, values give way to counts and samples; numbers stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from rcdiag.statistics.clusters import cluster_sums, union
+from rcdiag.statistics.magnitudes import Magnitudes, Ordered, union_of_magnitudes
+from rcdiag.statistics.mismatch import mismatch
+from rcdiag.statistics.suite import SuiteState, bound_memory, union_of_states
+from rcdiag.statistics.summary import Summary
+from tests.builders import make_block, make_state, values_of
+from tests.statistics.strategies import seeded_batch
+
+# Clusters in them come out of the numbers' own standard errors.
+OF_CLUSTERS = ("ratio_mean_z", "ratio_mean_seq_z", "kappa_se")
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def halves(seed: int, rows: int = 300) -> list[SuiteState]:
+    behavior, target = seeded_batch(seed, rows)
+    middle = rows // 2
+    first = make_state(behavior[:middle], target[:middle])
+    return [first, make_state(behavior[middle:], target[middle:], first_row=middle)]
+
+
+def test_folded_clusters_leave_every_value_but_standard_errors(monkeypatch):
+    wanted = values_of(union_of_states(halves(0)))
+    monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", 64)
+    state = union_of_states(halves(0))
+    assert (len(state.tokens), state.tokens.folded) == (64, True)
+    found = values_of(state)
+    for name in set(wanted) - set(OF_CLUSTERS):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-12, abs=1e-12), name
+    for name in OF_CLUSTERS:
+        assert found[name] == pytest.approx(wanted[name], rel=0.4), name
+
+
+def test_folded_clusters_have_intervals_of_nearly_the_same_width(monkeypatch):
+    wanted = mismatch(union_of_states(halves(1)), seed=0)
+    monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", 100)
+    found = mismatch(union_of_states(halves(1)), seed=0)
+    for name in ("k1_kl", "k2_kl", "k3_kl", "prob_diff_mean", "log_ratio_abs_p50", "ess_token"):
+        wider = (found[name].high - found[name].low) / (wanted[name].high - wanted[name].low)
+        assert wider == pytest.approx(1.0, abs=0.3), name
+
+
+def test_it_does_not_matter_when_clusters_are_folded(monkeypatch):
+    monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", 10)
+    random = np.random.default_rng(0)
+    keys = random.integers(0, 2**63, 60).astype(np.uint64)
+    rows = random.normal(size=(60, 3))
+    whole = cluster_sums(keys, rows)
+    few = [
+        cluster_sums(keys[start : start + 4], rows[start : start + 4]) for start in range(0, 60, 4)
+    ]
+    assert not any(part.folded for part in few)
+    one_by_one = few[0]
+    for part in few[1:]:
+        one_by_one = union([one_by_one, part])
+    for found in (union(few), one_by_one, union([whole, cluster_sums(keys[:0], rows[:0])])):
+        assert found.folded
+        assert np.array_equal(found.keys, whole.keys)
+        assert found.sums == pytest.approx(whole.sums)
+
+
+def magnitudes_of(values: np.ndarray) -> Magnitudes:
+    rows = len(values) // 10
+    return Magnitudes.of(values, np.arange(rows).astype(np.uint64), np.full(rows, 10))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 5.0])
+def test_quantiles_from_counts_are_within_a_thousandth(scale):
+    values = scale * np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
+    counted = magnitudes_of(values)
+    counted.collapse()
+    found = Ordered(counted)
+    for share in (0.0, 0.01, 0.5, 0.9, 0.99, 0.999, 1.0):
+        assert found.quantile(share) == pytest.approx(np.quantile(values, share), rel=1e-3)
+
+
+def test_the_top_share_from_counts_is_within_a_thousandth():
+    values = np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
+    counted = magnitudes_of(values)
+    counted.collapse()
+    wanted = Ordered(magnitudes_of(values)).top_share_of_squares(0.001)
+    squares = np.sort(values**2)[::-1]
+    assert wanted == pytest.approx(squares[:20].sum() / squares.sum())
+    assert Ordered(counted).top_share_of_squares(0.001) == pytest.approx(wanted, rel=1e-3)
+
+
+def test_values_and_counts_add_up_in_any_order():
+    values = np.random.default_rng(1).lognormal(0.0, 1.5, size=3000)
+    wanted = magnitudes_of(values)
+    wanted.collapse()
+    for counted in ({0}, {1, 2}, {0, 1, 2}):
+        parts = [magnitudes_of(part) for part in np.split(values, 3)]
+        for index in counted:
+            parts[index].collapse()
+        found = union_of_magnitudes(parts)
+        assert found.raw is None
+        assert np.array_equal(found.counts, wanted.counts)
+
+
+def test_zeros_are_counted_as_zeros():
+    counted = magnitudes_of(np.array([0.0] * 9 + [0.5]))
+    counted.collapse()
+    found = Ordered(counted)
+    assert found.quantile(0.5) == 0.0
+    assert found.quantile(1.0) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_too_many_values_become_counts_and_a_sample(monkeypatch):
+    wanted = values_of(union_of_states(halves(2)))
+    monkeypatch.setattr("rcdiag.statistics.suite.VALUES_HELD", 1000)
+    monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", 1000)
+    states = halves(2)
+    bound_memory(states)
+    assert sum(state.magnitudes.held for state in states) <= 1000
+    assert 400 < sum(len(state.ranks) for state in states) <= 1000
+    found = values_of(union_of_states(states))
+    for name in set(wanted) - {"prob_spearman"}:
+        assert found[name] == pytest.approx(wanted[name], rel=1e-3, abs=1e-12), name
+    assert found["prob_spearman"] == pytest.approx(wanted["prob_spearman"], abs=0.03)
+
+
+def test_the_sample_of_ranks_is_the_same_whatever_the_cut():
+    behavior, target = seeded_batch(3, 100)
+    whole = make_state(behavior, target).ranks.thinned(2**31)
+    parts = [make_state(behavior[:40], target[:40]), make_state(behavior[40:], target[40:])]
+    parts[0].ranks = parts[0].ranks.thinned(2**31)
+    found = union_of_states(parts).ranks
+    assert sorted(found.behavior) == sorted(whole.behavior)
+    assert found.limit == whole.limit == 2**31
+    assert 0 < len(found) < len(make_state(behavior, target).ranks)
+
+
+@pytest.mark.parametrize("rows_per_block", [20, 80])
+def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(executor, monkeypatch, rows_per_block):
+    """However many blocks there are, and however many tokens in each."""
+    held = 250
+    monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", held)
+    behavior, target = seeded_batch(4, 1600)
+    summary = Summary()
+    for start in range(0, 1600, rows_per_block):
+        rows = slice(start, start + rows_per_block)
+        summary.add(make_block(behavior[rows], target[rows], first_row=start), executor)
+        kept = [len(state.ranks) for states in summary.suites.values() for state in states]
+        assert sum(kept) <= held
+    whole = make_state(behavior, target).ranks
+    (state,) = summary.by_step().values()
+    assert len(whole) > 20 * held
+    assert held / 5 < len(state.ranks) <= held
+    wanted = spearmanr(whole.behavior, whole.target).statistic
+    assert values_of(state)["prob_spearman"] == pytest.approx(wanted, abs=0.1)

@@ -1,0 +1,136 @@
+"""Pareto k-hat: arviz-stats' numbers, published tables, and what a stream keeps of a tail."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.statistics.pareto import (
+    Largest,
+    k_hat,
+    k_hat_error,
+    reliable_below,
+    union_of_largest,
+)
+from tests.statistics.oracle import pareto_k_hat
+
+
+def fitted(log_ratio: np.ndarray) -> float:
+    largest = Largest()
+    largest.add(log_ratio)
+    return k_hat(largest)[0]
+
+
+def pareto(k: float, size: int, seed: int) -> np.ndarray:
+    """Log of u^-k, whose tail index is k."""
+    return -k * np.log(np.random.default_rng(seed).uniform(size=size))
+
+
+@pytest.mark.parametrize("size", [25, 100, 224, 225, 226, 1000, 50_000])
+@pytest.mark.parametrize("k", [0.2, 0.7, 1.5])
+def test_k_hat_is_that_of_arviz_stats(size, k):
+    log_ratio = pareto(k, size, seed=0)
+    assert fitted(log_ratio) == pytest.approx(pareto_k_hat(log_ratio), rel=1e-9)
+
+
+@given(st.integers(0, 10**6), st.integers(25, 400), st.floats(0.01, 5.0))
+def test_k_hat_is_that_of_arviz_stats_for_log_ratios_of_any_spread(seed, size, spread):
+    log_ratio = np.random.default_rng(seed).normal(0.0, spread, size=size)
+    assert fitted(log_ratio) == pytest.approx(pareto_k_hat(log_ratio), rel=1e-6)
+
+
+@given(st.floats(-500.0, 500.0))
+def test_k_hat_does_not_see_the_scale_of_the_ratios(constant):
+    log_ratio = pareto(0.6, 500, seed=0)
+    assert fitted(log_ratio + constant) == pytest.approx(fitted(log_ratio), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("k", "published"), [(0.2, 0.225), (0.5, 0.509), (0.7, 0.701), (1.0, 0.938), (1.5, 1.496)]
+)
+def test_pareto_ratios_have_the_published_k_hat(k, published):
+    values = [fitted(pareto(k, 20_000, seed)) for seed in range(30)]
+    assert np.mean(values) == pytest.approx(published, abs=0.1)
+    assert np.mean(values) == pytest.approx(k, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("s", "published"),
+    [(0.1, -0.06), (0.5, 0.14), (1.0, 0.28), (2.0, 0.66), (3.0, 1.08), (5.0, 1.84)],
+)
+def test_lognormal_ratios_have_the_published_k_hat(s, published):
+    values = [
+        fitted(np.random.default_rng(seed).normal(-(s**2) / 2, s, size=1024)) for seed in range(60)
+    ]
+    assert np.mean(values) == pytest.approx(published, abs=0.1)
+
+
+def test_the_error_of_k_hat_is_its_spread_over_samples():
+    found = []
+    for seed in range(200):
+        largest = Largest()
+        largest.add(pareto(0.7, 5000, seed))
+        found.append(k_hat(largest))
+    shapes = np.array([shape for shape, _ in found])
+    error = k_hat_error(0.7, found[0][1])
+    assert shapes.std() == pytest.approx(error, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "published"), [(100, 0.5), (320, 0.60), (1000, 0.667), (2200, 0.70), (10**6, 0.7)]
+)
+def test_what_is_reliable_is_as_published(ratios, published):
+    assert reliable_below(ratios) == pytest.approx(published, abs=2e-3)
+
+
+def test_with_few_ratios_nothing_is_reliable():
+    assert [reliable_below(count) for count in (0, 1, 10)] == [0.0, 0.0, 0.0]
+
+
+def test_a_stream_keeps_the_largest_of_all_its_parts(monkeypatch):
+    log_ratio = pareto(0.7, 4000, seed=1)
+    wanted = fitted(log_ratio)
+    monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 300)
+    stream = Largest()
+    for part in np.array_split(log_ratio, 13):
+        stream.add(part)
+    shards = []
+    for part in np.array_split(log_ratio, 7):
+        shards.append(Largest())
+        shards[-1].add(part)
+    for found in (stream, union_of_largest(shards), union_of_largest([stream, Largest()])):
+        assert (found.count, len(found.kept)) == (4000, 300)
+        assert k_hat(found)[0] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_tail_longer_than_what_is_kept_is_cut_short(monkeypatch):
+    monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 100)
+    largest = Largest()
+    largest.add(pareto(0.7, 20_000, seed=1))
+    shape, count = k_hat(largest)
+    assert count == 99
+    assert shape == pytest.approx(0.7, abs=0.4)
+
+
+@pytest.mark.parametrize("size", [0, 1, 24])
+def test_too_few_ratios_have_no_tail(size):
+    assert np.isnan(fitted(pareto(0.7, size, seed=0)))
+
+
+def test_equal_ratios_have_no_tail():
+    assert np.isnan(fitted(np.zeros(1000)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_ratio_that_is_no_number_leaves_no_k_hat(bad):
+    log_ratio = pareto(0.7, 1000, seed=0)
+    log_ratio[500] = bad
+    assert np.isnan(fitted(log_ratio))
+
+
+def test_ratios_of_zero_count_but_are_in_no_tail():
+    log_ratio = pareto(0.7, 1000, seed=0)
+    log_ratio[np.argsort(log_ratio)[:200]] = -np.inf
+    assert fitted(log_ratio) == pytest.approx(fitted(pareto(0.7, 1000, seed=0)))

@@ -1,0 +1,110 @@
+"""Worst token ids against a loop over tokens."""
+
+from __future__ import annotations
+
+from math import nan, sqrt
+
+import numpy as np
+import pytest
+
+from rcdiag.statistics.vocabulary import (
+    FEWEST,
+    GROUPS,
+    WORST,
+    Vocabulary,
+    union_of_vocabularies,
+    worst_ids,
+)
+from tests.builders import make_block
+from tests.statistics.profile_loops import interval_of
+from tests.statistics.strategies import seeded_batch
+
+
+def columns_of(rows: int, ids: int, seed: int = 0) -> dict[str, list]:
+    """Ids of all frequencies, from those of every row to those met once."""
+    random = np.random.default_rng(seed)
+    behavior, target = seeded_batch(seed, rows)
+    chance = 1.0 / np.arange(1, ids + 1)
+    drawn = [random.choice(ids, size=len(row), p=chance / chance.sum()) for row in behavior]
+    return {
+        "behavior": behavior,
+        "target": target,
+        "token_ids": [row.tolist() for row in drawn],
+        "cluster": random.integers(0, 40, rows).tolist(),
+    }
+
+
+def vocabulary_of(columns: dict[str, list], *cuts: int) -> Vocabulary:
+    found = Vocabulary()
+    for start, end in zip([0, *cuts], [*cuts, len(columns["behavior"])], strict=True):
+        found.add(make_block(**{name: values[start:end] for name, values in columns.items()}))
+    return found
+
+
+def by_id(columns: dict[str, list]) -> dict[int, dict[int, list[float]]]:
+    """Log-ratios of each id by group of clusters; a group without the id has none."""
+    found: dict[int, dict[int, list[float]]] = {}
+    names = ("behavior", "target", "token_ids", "cluster")
+    for behavior, target, ids, cluster in zip(*(columns[name] for name in names), strict=True):
+        for one, other, token in zip(behavior, target, ids, strict=True):
+            own = found.setdefault(token, {}).setdefault(cluster % GROUPS, [])
+            own.append(other - one)
+    return found
+
+
+def test_worst_ids_are_those_with_the_most_squares_among_the_frequent():
+    columns = columns_of(300, ids=120)
+    tokens = by_id(columns)
+    flat = {token: np.concatenate(list(own.values())) for token, own in tokens.items()}
+    everything = np.concatenate(list(flat.values()))
+    frequent = [token for token, own in flat.items() if len(own) >= FEWEST]
+    wanted = sorted(frequent, key=lambda token: -np.sum(flat[token] ** 2))[:WORST]
+    assert len(wanted) == WORST < len(frequent) < len(flat)
+    found = worst_ids(vocabulary_of(columns))
+    assert [each.token_id for each in found] == wanted
+    for each in found:
+        own = flat[each.token_id]
+        assert each.tokens == len(own)
+        assert each.log_ratio_mean.value == pytest.approx(own.mean())
+        assert each.log_ratio_rms == pytest.approx(sqrt(np.mean(own**2)))
+        assert each.share_of_squares == pytest.approx(np.sum(own**2) / np.sum(everything**2))
+        assert each.share_of_tokens == pytest.approx(len(own) / len(everything))
+        ends = (each.log_ratio_mean.low, each.log_ratio_mean.high)
+        assert ends == pytest.approx(interval_of(tokens[each.token_id]))
+
+
+def test_rare_ids_are_left_out_however_large():
+    rows = [[-1.0]] * (FEWEST - 1) + [[-1.0]] * FEWEST
+    target = [[-9.0]] * (FEWEST - 1) + [[-1.1]] * FEWEST
+    ids = [[3]] * (FEWEST - 1) + [[4]] * FEWEST
+    (only,) = worst_ids(vocabulary_of({"behavior": rows, "target": target, "token_ids": ids}))
+    assert (only.token_id, only.tokens) == (4, FEWEST)
+
+
+def test_vocabularies_of_shards_add_up_whatever_ids_they_hold():
+    columns = columns_of(100, ids=500)
+    wanted = worst_ids(vocabulary_of(columns))
+    parts = []
+    for start in (0, 30, 60):
+        end = {0: 30, 30: 60, 60: 100}[start]
+        rows = {name: values[start:end] for name, values in columns.items()}
+        parts.append(vocabulary_of(rows))
+    for found in (
+        vocabulary_of(columns, 1, 50, 99),
+        union_of_vocabularies(parts),
+        union_of_vocabularies([Vocabulary(), *reversed(parts)]),
+    ):
+        ids = worst_ids(found)
+        assert [each.token_id for each in ids] == [each.token_id for each in wanted]
+        assert [each.tokens for each in ids] == [each.tokens for each in wanted]
+        for each, other in zip(ids, wanted, strict=True):
+            assert each.log_ratio_rms == pytest.approx(other.log_ratio_rms)
+            assert each.log_ratio_mean.low == pytest.approx(other.log_ratio_mean.low)
+
+
+def test_no_mismatch_and_no_number_have_no_worst_ids():
+    rows = [[-1.0]] * 30
+    assert worst_ids(Vocabulary()) == []
+    assert worst_ids(vocabulary_of({"behavior": rows, "target": rows})) == []
+    dirty = [[nan], *[[-1.5]] * 29]
+    assert worst_ids(vocabulary_of({"behavior": rows, "target": dirty})) == []
