@@ -2,9 +2,9 @@
 
 `python benchmarks/mismatch.py` (or `make bench`) writes each table to disk, runs `rcdiag score` on
 it in a process of its own, prints a table and stores it in `benchmarks/results/mismatch.json`.
-Seconds are those of the whole command, start-up included; memory is the peak resident set of the
-process. The floor is reading both float32 log-prob columns once, 8 bytes a token; its share of the memory bandwidth (measured
-here by copying an array with all cores) says how far from it the suite is.
+Seconds are those of the whole command, start-up included; memory is its peak resident set. The
+floor is reading both float32 log-prob columns once, 8 bytes a token; its share of the memory
+bandwidth (measured here by copying an array with all cores) says how far from it the suite is.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ProfileBin:
     log_ratio_mean: MetricValue
     log_ratio_rms: MetricValue
     k3_kl: MetricValue
-    share_of_squares: float  # of the sum of log_ratio^2 over the table
+    share_of_squares: float  # of the sum of log_ratio^2 over all bins
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Quantiles of |log_ratio| and what its largest values add up to, from a stream."""
+"""Quantiles from a stream: of |log_ratio| with intervals, of any positive numbers without."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logit
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
 from rcdiag.statistics.intervals import NONE, Interval, ratio_errors, t_quantile
 from rcdiag.statistics.ratios import Array
 
-# Bins are cut from the bits of a float32: 1,024 to each factor of two, from 2^-40 to 2^11. Their
+# Bins are cut from the bits of a float32: 1,024 to each factor of two, from 2^-40 to 2^31. Their
 # middle is within 0.05% of every value in them.
 _SHIFT = 13
-_LOWEST, _HIGHEST = ((np.array([2.0**power], np.float32).view(np.uint32)) for power in (-40, 11))
+_LOWEST, _HIGHEST = ((np.array([2.0**power], np.float32).view(np.uint32)) for power in (-40, 31))
 _FIRST = int(_LOWEST[0] >> _SHIFT)
 BINS = int(_HIGHEST[0] >> _SHIFT) - _FIRST
 EDGES = (np.arange(_FIRST, _FIRST + BINS + 1, dtype=np.uint32) << _SHIFT).view(np.float32)
@@ -25,19 +26,11 @@ COARSE_BINS = -(-BINS // _COARSE)
 
 
 @dataclass
-class Magnitudes:
-    """|log_ratio| of tokens: all of them while they are few, then counts in fine bins."""
+class Sketch:
+    """Positive numbers: all of them while they are few, then counts in fine bins."""
 
-    clusters: ClusterSums
     raw: list[Array] | None = field(default_factory=list)
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    @classmethod
-    def of(cls, size: Array, cluster: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Magnitudes:
-        coarse = _bin(size) // _COARSE
-        cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths) + coarse
-        rows = np.bincount(cells, minlength=len(lengths) * COARSE_BINS).astype(np.float64)
-        return cls(cluster_sums(cluster, rows.reshape(len(lengths), COARSE_BINS)), [size])
 
     @property
     def held(self) -> int:
@@ -47,9 +40,38 @@ class Magnitudes:
         """From values to counts."""
         if self.raw is not None:
             self.counts = np.zeros(BINS, np.int64)
-            for size in self.raw:
-                self.counts += np.bincount(_bin(size), minlength=BINS)
+            for values in self.raw:
+                self.counts += np.bincount(_bin(values), minlength=BINS)
             self.raw = None
+
+
+def union_of_sketches(parts: Sequence[Sketch]) -> Sketch:
+    """All parts' values together; counts, if any part holds only counts."""
+    if all(part.raw is not None for part in parts):
+        return Sketch([values for part in parts for values in part.raw or ()])
+    counts = np.zeros(BINS, np.int64)
+    for part in parts:
+        if part.raw is None:
+            counts += part.counts
+        else:
+            for values in part.raw:
+                counts += np.bincount(_bin(values), minlength=BINS)
+    return Sketch(None, counts)
+
+
+@dataclass
+class Magnitudes:
+    """|log_ratio| of tokens, and coarse counts of it by cluster."""
+
+    sketch: Sketch
+    clusters: ClusterSums
+
+    @classmethod
+    def of(cls, size: Array, cluster: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Magnitudes:
+        coarse = _bin(size) // _COARSE
+        cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths) + coarse
+        rows = np.bincount(cells, minlength=len(lengths) * COARSE_BINS).astype(np.float64)
+        return cls(Sketch([size]), cluster_sums(cluster, rows.reshape(len(lengths), COARSE_BINS)))
 
 
 def _bin(size: Array) -> NDArray[np.int64]:
@@ -61,35 +83,27 @@ def _bin(size: Array) -> NDArray[np.int64]:
 
 
 def union_of_magnitudes(parts: Sequence[Magnitudes]) -> Magnitudes:
-    """All parts' values together; counts, if any part holds only counts."""
-    clusters = union([part.clusters for part in parts])
-    if all(part.raw is not None for part in parts):
-        return Magnitudes(clusters, [size for part in parts for size in part.raw or ()])
-    counts = np.zeros(BINS, np.int64)
-    for part in parts:
-        if part.raw is None:
-            counts += part.counts
-        else:
-            for size in part.raw:
-                counts += np.bincount(_bin(size), minlength=BINS)
-    return Magnitudes(clusters, None, counts)
+    """All parts' values together."""
+    return Magnitudes(
+        union_of_sketches([part.sketch for part in parts]),
+        union([part.clusters for part in parts]),
+    )
 
 
 class Ordered:
     """Values in order, weighted by how often they come: for quantiles and top sums."""
 
-    def __init__(self, magnitudes: Magnitudes) -> None:
-        if magnitudes.raw is not None:
-            self.values = np.sort(np.concatenate(magnitudes.raw))
+    def __init__(self, sketch: Sketch) -> None:
+        if sketch.raw is not None:
+            self.values = np.sort(np.concatenate(sketch.raw))
             self.ends = np.arange(1, len(self.values) + 1)
         else:
-            filled = np.flatnonzero(magnitudes.counts)
+            filled = np.flatnonzero(sketch.counts)
             middle = (EDGES[filled].astype(np.float64) + EDGES[filled + 1]) / 2.0
             # The first bin takes zeros and all below 2^-40, which is 0 for our purposes.
             self.values = np.where(filled == 0, 0.0, middle)
-            self.ends = np.cumsum(magnitudes.counts[filled])
+            self.ends = np.cumsum(sketch.counts[filled])
         self.count = int(self.ends[-1])
-        self.clusters = magnitudes.clusters
 
     def quantile(self, share: float) -> float:
         """Linear between neighbours, as numpy's default."""
@@ -111,26 +125,24 @@ class Ordered:
         from_top = np.minimum(np.maximum(wanted - (self.count - self.ends), 0), counts)
         return float((squares * from_top).sum()) / total if total else np.nan
 
-    def quantile_interval(self, share: float) -> Interval:
-        """The quantiles at share -+ t times the cluster-robust error of the share below.
 
-        The error comes from the coarse bin edge nearest in share; None where no edge tells the
-        clusters apart.
-        Source: Woodruff 1952, JASA 47; Sitter & Wu 2001.
-        """
-        counts = self.clusters.sums
-        if len(counts) < 2:
-            return NONE
-        of_clusters = counts.sum(axis=1, keepdims=True)
-        below = np.cumsum(counts, axis=1)
-        error, _ = ratio_errors(below, np.broadcast_to(of_clusters, below.shape))
-        nearest = int(np.argmin(np.abs(below.sum(axis=0) / of_clusters.sum() - share)))
-        # As variances of a share go: p (1 - p).
-        reached = below.sum(axis=0)[nearest] / of_clusters.sum()
-        spread = reached * (1.0 - reached)
-        if spread <= 0.0:
-            return NONE
-        scale = np.sqrt(share * (1.0 - share) / spread)
-        reach = t_quantile(len(counts)) * float(error[nearest]) * scale
-        low, high = np.clip([share - reach, share + reach], 0.0, 1.0)
-        return self.quantile(float(low)), self.quantile(float(high))
+def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> Interval:
+    """The quantiles at share -+ t times the cluster-robust error of the share below.
+
+    The error is that of the shares below the coarse bin edges, its log interpolated over the
+    logit of the share; None where no edge tells the clusters apart. Source: Woodruff 1952, JASA 47.
+    """
+    counts = clusters.sums
+    if len(counts) < 2:
+        return NONE
+    of_clusters = counts.sum(axis=1, keepdims=True)
+    below = np.cumsum(counts, axis=1)
+    error, _ = ratio_errors(below, np.broadcast_to(of_clusters, below.shape))
+    reached = below.sum(axis=0) / of_clusters.sum()
+    inside = np.flatnonzero((reached > 0.0) & (reached < 1.0) & (error > 0.0))
+    if not len(inside):
+        return NONE
+    log_error = np.interp(logit(share), logit(reached[inside]), np.log(error[inside]))
+    reach = t_quantile(len(counts)) * np.exp(log_error)
+    low, high = np.clip([share - reach, share + reach], 0.0, 1.0)
+    return ordered.quantile(float(low)), ordered.quantile(float(high))

@@ -51,11 +51,11 @@ def _rows(
     """[clusters, bins * SUMS]; tokens without a value (NaN) are in no bin."""
     edges = np.log(axis.edges) if axis.logarithmic else np.asarray(axis.edges, dtype=np.float64)
     bins = len(edges) + 1
-    known = np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, bool)
+    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, bool)
     cells = cluster * bins + np.searchsorted(edges, values, side="right")
-    if known.any():
-        cells = cells[~known]
-        weights = [None if each is None else each[~known] for each in weights]
+    if missing.any():
+        cells = cells[~missing]
+        weights = [None if each is None else each[~missing] for each in weights]
     sums = [np.bincount(cells, each, clusters * bins).reshape(clusters, bins) for each in weights]
     return np.concatenate(sums, axis=1)
 

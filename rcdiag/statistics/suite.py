@@ -13,7 +13,7 @@ import numpy as np
 
 from rcdiag.statistics.block import Block
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
-from rcdiag.statistics.magnitudes import Magnitudes, Ordered, union_of_magnitudes
+from rcdiag.statistics.magnitudes import Magnitudes, Ordered, Sketch, union_of_magnitudes
 from rcdiag.statistics.pareto import Largest, k_hat, union_of_largest
 from rcdiag.statistics.ranks import RankSample, rank_sample, union_of_samples
 from rcdiag.statistics.table import SequenceTable, concatenate, sequence_table, token_sums
@@ -60,11 +60,16 @@ def union_of_states(states: Sequence[SuiteState]) -> SuiteState:
     )
 
 
+def bound_sketches(sketches: Sequence[Sketch]) -> None:
+    """Values give way to counts when there are too many in all."""
+    if sum(sketch.held for sketch in sketches) > VALUES_HELD:
+        for sketch in sketches:
+            sketch.collapse()
+
+
 def bound_memory(states: Sequence[SuiteState]) -> None:
     """Single values give way to counts and samples when there are too many in all."""
-    if sum(state.magnitudes.held for state in states) > VALUES_HELD:
-        for state in states:
-            state.magnitudes.collapse()
+    bound_sketches([state.magnitudes.sketch for state in states])
     limit = min((state.ranks.limit for state in states), default=0)
     while sum(state.ranks.below(limit) for state in states) > RANKS_HELD:
         limit //= 2
@@ -101,7 +106,7 @@ class Suite:
 
     @cached_property
     def ordered(self) -> Ordered:
-        return Ordered(self.state.magnitudes)
+        return Ordered(self.state.magnitudes.sketch)
 
     @cached_property
     def k_hat_token(self) -> tuple[float, int]:

@@ -83,8 +83,8 @@ def magnitudes_of(values: np.ndarray) -> Magnitudes:
 def test_quantiles_from_counts_are_within_a_thousandth(scale):
     values = scale * np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
     counted = magnitudes_of(values)
-    counted.collapse()
-    found = Ordered(counted)
+    counted.sketch.collapse()
+    found = Ordered(counted.sketch)
     for share in (0.0, 0.01, 0.5, 0.9, 0.99, 0.999, 1.0):
         assert found.quantile(share) == pytest.approx(np.quantile(values, share), rel=1e-3)
 
@@ -92,30 +92,30 @@ def test_quantiles_from_counts_are_within_a_thousandth(scale):
 def test_the_top_share_from_counts_is_within_a_thousandth():
     values = np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
     counted = magnitudes_of(values)
-    counted.collapse()
-    wanted = Ordered(magnitudes_of(values)).top_share_of_squares(0.001)
+    counted.sketch.collapse()
+    wanted = Ordered(magnitudes_of(values).sketch).top_share_of_squares(0.001)
     squares = np.sort(values**2)[::-1]
     assert wanted == pytest.approx(squares[:20].sum() / squares.sum())
-    assert Ordered(counted).top_share_of_squares(0.001) == pytest.approx(wanted, rel=1e-3)
+    assert Ordered(counted.sketch).top_share_of_squares(0.001) == pytest.approx(wanted, rel=1e-3)
 
 
 def test_values_and_counts_add_up_in_any_order():
     values = np.random.default_rng(1).lognormal(0.0, 1.5, size=3000)
     wanted = magnitudes_of(values)
-    wanted.collapse()
+    wanted.sketch.collapse()
     for counted in ({0}, {1, 2}, {0, 1, 2}):
         parts = [magnitudes_of(part) for part in np.split(values, 3)]
         for index in counted:
-            parts[index].collapse()
+            parts[index].sketch.collapse()
         found = union_of_magnitudes(parts)
-        assert found.raw is None
-        assert np.array_equal(found.counts, wanted.counts)
+        assert found.sketch.raw is None
+        assert np.array_equal(found.sketch.counts, wanted.sketch.counts)
 
 
 def test_zeros_are_counted_as_zeros():
     counted = magnitudes_of(np.array([0.0] * 9 + [0.5]))
-    counted.collapse()
-    found = Ordered(counted)
+    counted.sketch.collapse()
+    found = Ordered(counted.sketch)
     assert found.quantile(0.5) == 0.0
     assert found.quantile(1.0) == pytest.approx(0.5, rel=1e-3)
 
@@ -126,7 +126,7 @@ def test_too_many_values_become_counts_and_a_sample(monkeypatch):
     monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", 1000)
     states = halves(2)
     bound_memory(states)
-    assert sum(state.magnitudes.held for state in states) <= 1000
+    assert sum(state.magnitudes.sketch.held for state in states) <= 1000
     assert 400 < sum(len(state.ranks) for state in states) <= 1000
     found = values_of(union_of_states(states))
     for name in set(wanted) - {"prob_spearman"}:

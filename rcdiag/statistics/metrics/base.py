@@ -94,10 +94,14 @@ class Averaged(Metric):
     """Made from totals, so its interval comes from drawing clusters anew."""
 
     formula: Callable[[Totals], Array]  # [replicates]
+    # A share of 0 in a sample does not make it 0: no replicate can show what was never seen.
+    zero_is_certain: bool = True
 
     def estimate(self, suite: Suite) -> tuple[float, Interval]:
         value = float(self.formula(suite.point)[0])
         if not np.isfinite(value) or suite.clusters < 2:
+            return value, NONE
+        if value == 0.0 and not self.zero_is_certain:
             return value, NONE
         replicates, left_out = self.formula(suite.replicates), self.formula(suite.left_out)
         return value, bootstrap(value, replicates, left_out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.statistics.intervals import NONE, Interval
+from rcdiag.statistics.magnitudes import quantile_interval
 from rcdiag.statistics.metrics.base import Averaged, Guide, Metric, Whole
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite
@@ -33,7 +34,10 @@ def _quantile(share: float) -> Metric:
         ideal=0.0,
         about=f"|log_ratio| that {100 * share:g}% of the tokens do not exceed; to 0.05% of its "
         "value above 4 million tokens",
-        of_suite=lambda s: (s.ordered.quantile(share), s.ordered.quantile_interval(share)),
+        of_suite=lambda s: (
+            s.ordered.quantile(share),
+            quantile_interval(s.ordered, s.state.magnitudes.clusters, share),
+        ),
     )
 
 

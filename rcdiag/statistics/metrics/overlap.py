@@ -51,7 +51,8 @@ OVERLAP: dict[str, Metric] = {
         unit="fraction",
         ideal=1.0,
         about="(sum ratio)^2 / (n sum ratio^2) over sequences with the product of their token "
-        "ratios; 0.3 is usual with several turns",
+        "ratios; 0.3 is usual with several turns. A giant ratio that the sample never met makes it "
+        "too high, and its interval cannot know: see khat_seq",
         guide=Guide(0.5, 0.1, f"{PROPOSAL}; verl's guide wants 0.5"),
         headline=True,
         formula=lambda t: ess(t, "seq"),

@@ -53,6 +53,7 @@ def _outside(bound: float) -> Metric:
         if bound == 2.0
         else None,
         headline=bound == 2.0,
+        zero_is_certain=False,
         formula=lambda t: t.per_token(name),
     )
 
