@@ -5,7 +5,7 @@ RCDIAG := .venv/bin/rcdiag
 READY := .venv/.ready
 LAST := sample_data/policy/step_8
 
-.PHONY: help demo test check test-slow test-gpu sample-data bench reports clean
+.PHONY: help demo test check test-slow test-oracle test-gpu sample-data bench reports clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -22,16 +22,19 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 	    --html reports/demo/report.html --plots reports/demo/plots
 
 test: check ## set up and pass all tests, real vLLM included
-	@$(PY) -m pytest -q -m "engine and not slow and not gpu" tests
+	@$(PY) -m pytest -q -m "engine and not slow and not gpu and not oracle" tests
 
 check: $(READY) ## ruff, format, types, quick tests
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(PY) -m pytest -q -m "not engine and not slow and not gpu" tests
+	@$(PY) -m pytest -q -m "not engine and not slow and not gpu and not oracle" tests
 
 test-slow: $(READY) ## tests that take minutes
 	@$(PY) -m pytest -q -m slow tests
+
+test-oracle: $(READY) ## compare with the trainers' own helpers (downloads their wheels)
+	@$(PY) -m pytest -q -m oracle tests
 
 test-gpu: $(READY) ## tests that need a CUDA GPU
 	@$(PY) -m pytest -q -m gpu tests

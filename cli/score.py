@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import options
+from cli import corrections, options
 
 if TYPE_CHECKING:
     from cli.screen import Screen
@@ -33,6 +33,11 @@ def score(
     behavior: options.Behavior = "rollout",
     target: options.Target = "old",
     column: options.Column = None,
+    trainer: corrections.TrainerName = None,
+    preset: corrections.Preset = None,
+    setting: corrections.Setting = None,
+    trainer_config: corrections.TrainerConfigFile = None,
+    arithmetic: corrections.ArithmeticOption = corrections.Arithmetic.float64,
     output: options.OutputTable = None,
     result: options.ResultFile = None,
     html: options.HtmlFile = None,
@@ -58,6 +63,7 @@ def score(
     renames = options.parse_columns(column)
     table = open_dump(dump, renames)
     specs = _policies(policy, model, table)
+    plan = corrections.plan(trainer, preset, setting, trainer_config, arithmetic)
     output_may_stay = bool(specs) and _may_be_finished(output)
     options.check_outputs([None if output_may_stay else output, result, html, plots], force)
     check_pair(table, behavior, target, [spec.name for spec in specs])
@@ -69,7 +75,13 @@ def score(
     with _scored(screen, dump, table, specs, output, force) as scored:
         decode = _decoder(model, scored, target, behavior) if include_text else None
         found = measure(
-            scored, behavior=behavior, target=target, seed=seed, origin=table, decode=decode
+            scored,
+            behavior=behavior,
+            target=target,
+            seed=seed,
+            origin=table,
+            decode=decode,
+            plan=plan,
         )
     finish(found, screen, result=result, html=html, plots=plots, table=output if specs else None)
     screen.exit(found, fail_on)

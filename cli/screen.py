@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from cli.options import FailOn
-from rcdiag.report.words import clusters, interval, number, verdict
+from rcdiag.report.words import clusters, correction_rows, interval, number, verdict
 from rcdiag.results import SEVERITIES, Finding, MetricValue, ScoreResult, worst_severity
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
@@ -103,6 +103,9 @@ class Screen:
         )
         self.out.print(_metric_table(found.mismatch, self.verbose))
         self.out.print(_histogram_line(found.figures["log_ratio"]))
+        if found.corrections:
+            self.out.print()
+            self.out.print(_correction_table(found))
         for finding in found.findings:
             _print_finding(self.out, finding)
         self.out.print(f"\n{_verdict(found)}")
@@ -133,6 +136,20 @@ def _cells(name: str, value: MetricValue) -> list[str]:
     ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
     cells = [f"{name}[dim]{unit}[/]", number(value.value), interval(value), ideal]
     return [*cells, _level(value.level)]
+
+
+def _correction_table(found: ScoreResult) -> Table:
+    """What each preset would have kept, in numbers that no clamp hides anything from."""
+    trainer = next(iter(found.corrections.values())).trainer
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(f"preset of {trainer}", no_wrap=True)
+    for name in (" tokens", " seqs", " ESS tok", " ESS seq", " k-hat", " lost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("level")
+    for row in correction_rows(found):
+        numbers = (row.kept_tokens, row.kept_sequences, row.ess_tokens, row.ess_sequences)
+        table.add_row(escape(row.name), *numbers, row.k_hat, row.lost_mass, _level(row.level))
+    return table
 
 
 def _level(level: str | None) -> str:

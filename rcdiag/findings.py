@@ -21,8 +21,13 @@ def score_findings(result: ScoreResult, non_finite: NonFinite) -> list[Finding]:
         *_empty(result.empty_sequences),
         *_few_clusters(result.num_clusters),
     ]
+    return by_severity(found)
+
+
+def by_severity(findings: list[Finding]) -> list[Finding]:
+    """The gravest first; of equal ones the first stays first."""
     order = ("error", "warning", "note")
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def _non_finite(non_finite: NonFinite, values: dict[str, MetricValue]) -> list[Finding]:

@@ -30,6 +30,22 @@ class MetricValue:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CorrectionResult:
+    """One correction on one batch: what the trainer logs, and beside it what is so."""
+
+    trainer: str
+    config: dict[str, Any]  # in the trainer's own settings
+    kept_tokens: int  # after rejection
+    kept_sequences: int  # with at least one kept token
+    weight_sum: float | None  # of all unmasked tokens, before batch normalisation; None without
+    metrics: dict[str, float]  # exactly the keys that the trainer logs
+    honest: dict[str, Any]  # unclamped, per valid sequence, in float64
+    # token, sequence, geometric -> log-ratios at which something happens at that level
+    log_bounds: dict[str, list[float]] = field(default_factory=dict)
+    level: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """Something that the reader should know, and what to do about it."""
 
@@ -106,7 +122,7 @@ class ScoreResult:
     policies: dict[str, Any]  # how each policy was scored, where the table says so
     num_clusters: int  # prompt groups, or else sequences: what intervals are made from
     mismatch: dict[str, MetricValue]
-    corrections: dict[str, Any] = field(default_factory=dict)
+    corrections: dict[str, CorrectionResult] = field(default_factory=dict)
     steps: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -145,11 +161,16 @@ def from_json(text: str, source: str) -> ScoreResult:
 
 def _read(document: dict[str, Any]) -> ScoreResult:
     steps = {
-        name: {**step, "mismatch": _metrics(step["mismatch"])}
+        name: {
+            **step,
+            "mismatch": _metrics(step["mismatch"]),
+            "corrections": _corrections(step["corrections"]),
+        }
         for name, step in document["steps"].items()
     }
     read = {
         "mismatch": _metrics(document["mismatch"]),
+        "corrections": _corrections(document["corrections"]),
         "steps": steps,
         "findings": [Finding(**each) for each in document["findings"]],
         "profiles": {
@@ -176,6 +197,19 @@ def _read(document: dict[str, Any]) -> ScoreResult:
 
 def _metrics(values: dict[str, dict]) -> dict[str, MetricValue]:
     return {name: _metric(value) for name, value in values.items()}
+
+
+def _corrections(values: dict[str, dict]) -> dict[str, CorrectionResult]:
+    return {
+        name: CorrectionResult(
+            **{
+                **_numbers(each),
+                "metrics": _numbers(each["metrics"]),
+                "honest": _numbers(each["honest"]),
+            }
+        )
+        for name, each in values.items()
+    }
 
 
 def _metric(value: dict[str, Any]) -> MetricValue:

@@ -16,13 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rcdiag.corrections.findings import correction_findings
+from rcdiag.corrections.rows import union_of_rows
+from rcdiag.corrections.state import CorrectionState, Plan, results
 from rcdiag.dumps.reader import Dump
 from rcdiag.dumps.stream import read_trajectories
 from rcdiag.errors import RcdiagError
-from rcdiag.findings import score_findings
-from rcdiag.results import ScoreResult
+from rcdiag.findings import by_severity, score_findings
+from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.statistics.block import Block, block_of
 from rcdiag.statistics.extremes import NonFinite
+from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.mismatch import mismatch
 from rcdiag.statistics.profiles import finished, union_of_profiles
 from rcdiag.statistics.suite import SuiteState, union_of_states
@@ -44,14 +48,16 @@ def score(
     seed: int = 0,
     origin: Dump | None = None,
     decode: Decode | None = None,
+    plan: Plan | None = None,
 ) -> ScoreResult:
-    """Mismatch of two recorded policies over all steps and per step.
+    """Mismatch of two recorded policies over all steps and per step, and corrections of it.
 
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
     result holds the text of the tokens that it names.
     """
     check_pair(dump, behavior, target)
-    summary, non_finite = _read(dump, behavior, target)
+    corrections = None if plan is None else CorrectionState(plan)
+    summary, non_finite = _read(dump, behavior, target, corrections)
     steps = summary.by_step()
     if not steps:
         raise RcdiagError(
@@ -75,20 +81,25 @@ def score(
         num_clusters=len(whole.tokens),
         policies=policies,
         mismatch=values,
-        steps=_by_step(steps, seed),
+        corrections=_corrected(corrections, values),
+        steps=_by_step(steps, seed, corrections),
         findings=[],
-        figures=summary.figures.to_dict(),
+        figures=_figures(summary, whole),
         worst_tokens=summary.worst_tokens.to_list(),
         profiles=finished(union_of_profiles(summary.profiles)),
         worst_token_ids=worst_ids(summary.vocabulary),
         worst_sequences=summary.worst_sequences.found,
     )
-    result = replace(result, findings=score_findings(result, non_finite))
+    findings = [*score_findings(result, non_finite), *correction_findings(result, plan)]
+    result = replace(result, findings=by_severity(findings))
     return result if decode is None else _with_text(result, decode)
 
 
-def _read(dump: Dump, behavior: str, target: str) -> tuple[Summary, NonFinite]:
+def _read(
+    dump: Dump, behavior: str, target: str, corrections: CorrectionState | None = None
+) -> tuple[Summary, NonFinite]:
     """One pass over the table; the next rows are read while the last are worked on."""
+    others = [] if corrections is None else [corrections.add]
     summary, non_finite = Summary(), NonFinite()
 
     def blocks() -> Iterator[Block]:
@@ -101,7 +112,7 @@ def _read(dump: Dump, behavior: str, target: str) -> tuple[Summary, NonFinite]:
         following = executor.submit(next, source, None)
         while (block := following.result()) is not None:
             following = executor.submit(next, source, None)
-            summary.add(block, executor)
+            summary.add(block, executor, *others)
     return summary, non_finite
 
 
@@ -140,19 +151,49 @@ def check_pair(dump: Dump, behavior: str, target: str, scored: Sequence[str] = (
         dump.require(f"{name}_log_probs")
 
 
-def _by_step(steps: dict[Step, SuiteState], seed: int) -> dict[str, Any]:
-    """The same per training step, when there are several."""
+def _corrected(
+    corrections: CorrectionState | None, values: dict[str, MetricValue]
+) -> dict[str, CorrectionResult]:
+    """The whole table as one batch."""
+    if corrections is None:
+        return {}
+    rows = union_of_rows(list(corrections.by_step().values()))
+    return results(corrections.plan, rows, _k_hats(values))
+
+
+def _figures(summary: Summary, whole: SuiteState) -> dict[str, Any]:
+    sums = whole.table.sums["log_ratio"]
+    return {
+        **summary.figures.to_dict(),
+        "sequence_log_ratio": log_ratio_counts(sums).tolist(),
+        "geometric_log_ratio": log_ratio_counts(sums / whole.table.lengths).tolist(),
+    }
+
+
+def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
+    return {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
+
+
+def _by_step(
+    steps: dict[Step, SuiteState], seed: int, corrections: CorrectionState | None
+) -> dict[str, Any]:
+    """The same per training step, when there are several: the batches of a trainer."""
     if len(steps) < 2:
         return {}
-    return {
-        str(step): {
+    rows = {} if corrections is None else corrections.by_step()
+    found = {}
+    for step, state in steps.items():
+        values = mismatch(state, seed)
+        corrected = {}
+        if corrections is not None:
+            corrected = results(corrections.plan, rows[step], _k_hats(values))
+        found[str(step)] = {
             "num_sequences": len(state.table),
             "num_tokens": int(state.table.lengths.sum()),
-            "mismatch": mismatch(state, seed),
-            "corrections": {},
+            "mismatch": values,
+            "corrections": corrected,
         }
-        for step, state in steps.items()
-    }
+    return found
 
 
 def _provenance(dump: Dump, seed: int) -> dict[str, Any]:

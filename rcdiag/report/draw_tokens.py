@@ -96,3 +96,47 @@ def _ring_worst(result: ScoreResult, axes: Axes, low: float) -> None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, float) and bool(np.isfinite(value))
+
+
+LEVELS = {
+    "token": ("log_ratio", "of tokens"),
+    "sequence": ("sequence_log_ratio", "of sequences (sum)"),
+    "geometric": ("geometric_log_ratio", "of sequences (mean)"),
+}
+
+
+def weights(result: ScoreResult, figure: Figure) -> None:
+    """Ratios by level on one log axis each, with the bounds that the presets put there."""
+    edges = np.array(result.figures["log_ratio"]["edges"])
+    panels = figure.subplots(3, 1)
+    for (level, (name, words)), axes in zip(LEVELS.items(), panels, strict=True):
+        counts = result.figures["log_ratio"]["counts"] if level == "token" else result.figures[name]
+        counts = np.array(counts)
+        filled = np.flatnonzero(counts)
+        axes.stairs(counts, edges, fill=True, color=FIRST, alpha=0.85)
+        axes.set_xscale("symlog", linthresh=1e-4, linscale=0.5)
+        axes.set_yscale("log")
+        axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
+        reach = 1e-3
+        if len(filled):
+            reach = max(abs(edges[filled[0]]), abs(edges[filled[-1] + 1]), 1e-3)
+        bounds = sorted(_log_bounds(result, level))
+        reach = max([reach, *(abs(bound) for bound in bounds if abs(bound) < 30 * reach)])
+        axes.set_xlim(-1.3 * reach, 1.3 * reach)
+        axes.set_xticks(_signed_decades(1e-4, reach))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(_signed_power))
+        for bound in bounds:
+            axes.axvline(bound, color=SECOND, linewidth=1.0, linestyle="--")
+        axes.set_ylabel("count", fontsize=8)
+        axes.set_title(f"log-ratio {words}", fontsize=9, loc="right")
+
+
+def _log_bounds(result: ScoreResult, level: str) -> set[float]:
+    """Where presets truncate, zero or reject at a level, as log-ratios."""
+    return {
+        round(float(bound), 9)
+        for each in result.corrections.values()
+        for bound in each.log_bounds.get(level, ())
+        if np.isfinite(bound)
+    }

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from rcdiag.report.draw_profiles import by_step, profile
 from rcdiag.report.draw_sequences import paths, worst_sequences
-from rcdiag.report.draw_tokens import log_prob_density, log_ratio_histogram
+from rcdiag.report.draw_tokens import log_prob_density, log_ratio_histogram, weights
 from rcdiag.report.style import STYLE
 from rcdiag.results import ScoreResult
 
@@ -102,6 +102,13 @@ FIGURES: dict[str, FigureSpec] = {
         "strip an event. Long sequences are cut at 400 tokens.",
         worst_sequences,
         lambda result: bool(result.worst_sequences),
+    ),
+    "weights": FigureSpec(
+        "Ratios, and the bounds of the presets",
+        "Dashed lines are bounds at which a preset truncates, zeroes or rejects at that level. "
+        "Bounds in the bulk decide over many tokens, bounds beyond the tails over none.",
+        weights,
+        lambda result: bool(result.corrections),
     ),
     "steps": FigureSpec(
         "Mismatch by training step",

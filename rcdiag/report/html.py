@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from rcdiag.report.figures import drawn
 from rcdiag.report.svg import to_svg
-from rcdiag.report.words import clusters, interval, number, verdict
+from rcdiag.report.words import clusters, correction_rows, interval, number, verdict
 from rcdiag.results import ScoreResult
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
@@ -29,6 +29,7 @@ def page(result: ScoreResult) -> str:
         "largest": largest,
         "shade": shade,
         "visible": lambda text: text.replace("\n", "⏎").replace(" ", "␣"),
+        "compact": lambda value: json.dumps(value),
         "pretty": lambda value: json.dumps(value, indent=1),
     }
     style = importlib.resources.files("rcdiag.report").joinpath("page.css").read_text()
@@ -39,6 +40,8 @@ def page(result: ScoreResult) -> str:
         families=FAMILIES,
         headlines=[name for name, metric in METRICS.items() if metric.headline],
         clusters=clusters(result),
+        correction_rows=correction_rows(result),
+        trainer=next((each.trainer for each in result.corrections.values()), None),
         style=style,
         figures=figures,
         verdict=verdict(result),

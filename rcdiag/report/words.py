@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcdiag.results import SEVERITIES, MetricValue, ScoreResult, worst_severity
+from rcdiag.results import SEVERITIES, CorrectionResult, MetricValue, ScoreResult, worst_severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,50 @@ def clusters(result: ScoreResult) -> str:
     if result.num_clusters < result.num_sequences:
         return f"{result.num_clusters:,} prompt groups"
     return f"{result.num_clusters:,} sequences (the table has no groups of several)"
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionRow:
+    """One line of the table of presets."""
+
+    name: str
+    kept_tokens: str
+    kept_sequences: str
+    ess_tokens: str
+    ess_sequences: str
+    k_hat: str
+    lost_mass: str
+    level: str
+
+
+def correction_rows(result: ScoreResult) -> list[CorrectionRow]:
+    """Every correction on the whole table, in honest numbers."""
+    return [
+        CorrectionRow(
+            name,
+            _share(each.kept_tokens, result.num_tokens),
+            _share(each.kept_sequences, result.num_sequences),
+            _fraction(each.honest["ess_token_applied"]),
+            _fraction(each.honest["ess_seq_applied"]),
+            "" if each.honest["khat"] is None else f"{each.honest['khat']:.2f}",
+            _fraction(_worst_lost(each)),
+            each.level or "",
+        )
+        for name, each in result.corrections.items()
+    ]
+
+
+def _worst_lost(correction: CorrectionResult) -> float | None:
+    lost = [correction.honest[f"lost_target_mass_{level}"] for level in ("token", "seq")]
+    return max((value for value in lost if value is not None), default=None)
+
+
+def _fraction(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3f}"
+
+
+def _share(part: int, whole: int) -> str:
+    return "100%" if part == whole else f"{100.0 * part / whole:.1f}%"
 
 
 def verdict(result: ScoreResult) -> Verdict:

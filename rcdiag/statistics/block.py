@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,7 @@ class Block:
     values: TokenValues
     cluster: NDArray[np.uint64]  # [sequences] the unit of dependence: sequences of one prompt
     row: NDArray[np.int64]  # [sequences] in the whole table
+    empty: Mapping[int | None, int] = field(default_factory=dict)  # step -> rows without a token
     sample_id: Sequence[str | int] | None = None  # [sequences]
     step: NDArray[np.int64] | None = None  # [sequences]
     reward: Array | None = None  # [sequences] NaN = unknown
@@ -34,11 +35,18 @@ class Block:
     def lengths(self) -> NDArray[np.int64]:
         return self.pair.lengths
 
+    def by_step(self) -> dict[int | None, Block]:
+        """The parts of each training step, rows without tokens included in their counts."""
+        if self.step is None:
+            return {None: self}
+        steps = {*np.unique(self.step).tolist(), *self.empty}
+        return {step: self.of_step(step) for step in sorted(steps) if step is not None}
+
     def of_step(self, step: int) -> Block:
         """The part of one training step."""
         assert self.step is not None
         keep = self.step == step
-        if keep.all():
+        if keep.all() and set(self.empty) <= {step}:
             return self
         tokens = np.repeat(keep, self.lengths)
         pair = PolicyPair(
@@ -51,6 +59,7 @@ class Block:
             values=TokenValues.of(pair),
             cluster=self.cluster[keep],
             row=self.row[keep],
+            empty={step: self.empty.get(step, 0)},
             sample_id=_kept(self.sample_id, keep),
             step=self.step[keep],
             reward=None if self.reward is None else self.reward[keep],
@@ -84,6 +93,7 @@ def block_of(trajectories: Trajectories, behavior: str, target: str) -> Block:
         values=TokenValues.of(pair),
         cluster=group[filled],
         row=rows[filled],
+        empty=_count_empty(filled, trajectories.step),
         sample_id=_kept(trajectories.sample_id, filled),
         step=kept(trajectories.step),
         reward=kept(trajectories.reward),
@@ -92,6 +102,15 @@ def block_of(trajectories: Trajectories, behavior: str, target: str) -> Block:
         turn=_turns(mask, position),
         entropy={name: values[mask] for name, values in trajectories.entropy.items()},
     )
+
+
+def _count_empty(
+    filled: NDArray[np.bool_], step: NDArray[np.int64] | None
+) -> dict[int | None, int]:
+    if step is None:
+        return {None: int((~filled).sum())}
+    steps, counts = np.unique(step[~filled], return_counts=True)
+    return dict(zip(steps.tolist(), counts.tolist(), strict=True))
 
 
 def _kept(ids: Sequence[str | int] | None, keep: NDArray[np.bool_]) -> list[str | int] | None:

@@ -90,20 +90,26 @@ def union_of_magnitudes(parts: Sequence[Magnitudes]) -> Magnitudes:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Ordered:
     """Values in order, weighted by how often they come: for quantiles and top sums."""
 
-    def __init__(self, sketch: Sketch) -> None:
+    values: Array  # ascending
+    ends: NDArray[np.int64]  # how many values there are up to each
+
+    @classmethod
+    def of(cls, sketch: Sketch) -> Ordered:
         if sketch.raw is not None:
-            self.values = np.sort(np.concatenate(sketch.raw))
-            self.ends = np.arange(1, len(self.values) + 1)
-        else:
-            filled = np.flatnonzero(sketch.counts)
-            middle = (EDGES[filled].astype(np.float64) + EDGES[filled + 1]) / 2.0
-            # The first bin takes zeros and all below 2^-40, which is 0 for our purposes.
-            self.values = np.where(filled == 0, 0.0, middle)
-            self.ends = np.cumsum(sketch.counts[filled])
-        self.count = int(self.ends[-1])
+            values = np.sort(np.concatenate(sketch.raw))
+            return cls(values, np.arange(1, len(values) + 1))
+        filled = np.flatnonzero(sketch.counts)
+        middle = (EDGES[filled].astype(np.float64) + EDGES[filled + 1]) / 2.0
+        # The first bin takes zeros and all below 2^-40, which is 0 for our purposes.
+        return cls(np.where(filled == 0, 0.0, middle), np.cumsum(sketch.counts[filled]))
+
+    @property
+    def count(self) -> int:
+        return int(self.ends[-1])
 
     def quantile(self, share: float) -> float:
         """Linear between neighbours, as numpy's default."""

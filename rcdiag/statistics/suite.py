@@ -106,7 +106,7 @@ class Suite:
 
     @cached_property
     def ordered(self) -> Ordered:
-        return Ordered(self.state.magnitudes.sketch)
+        return Ordered.of(self.state.magnitudes.sketch)
 
     @cached_property
     def k_hat_token(self) -> tuple[float, int]:

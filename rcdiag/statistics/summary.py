@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from rcdiag.statistics.block import Block
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
@@ -19,6 +17,7 @@ from rcdiag.statistics.vocabulary import Vocabulary, union_of_vocabularies
 WAITING = 32
 
 Step = int | None
+Parts = Mapping[Step, Block]
 
 
 @dataclass
@@ -32,22 +31,23 @@ class Summary:
     worst_tokens: WorstTokens = field(default_factory=WorstTokens)
     worst_sequences: WorstSequences = field(default_factory=WorstSequences)
 
-    def add(self, block: Block, executor: Executor) -> None:
-        """Take in a block; its parts are computed side by side."""
-        if not len(block.lengths):
-            return
-        jobs: list[Callable[[Block], None]] = [
-            self._add_suites,
-            self._add_profiles,
-            self._add_details,
-        ]
-        for done in [executor.submit(job, block) for job in jobs]:
-            done.result()
+    def add(self, block: Block, executor: Executor, *others: Callable[[Parts], None]) -> None:
+        """Take in a block; its parts, and what `others` make of it, are computed side by side."""
+        parts = block.by_step()
+        jobs = [executor.submit(other, parts) for other in others]
+        if len(block.lengths):
+            jobs.append(executor.submit(self._add_suites, parts))
+            jobs.append(executor.submit(self._add_profiles, block))
+            jobs.append(executor.submit(self._add_details, block))
+        for job in jobs:
+            job.result()
 
-    def _add_suites(self, block: Block) -> None:
-        for step in _steps(block):
+    def _add_suites(self, parts: Parts) -> None:
+        for step, block in parts.items():
+            if not len(block.lengths):
+                continue
             states = self.suites.setdefault(step, [])
-            states.append(SuiteState.of(block if step is None else block.of_step(step)))
+            states.append(SuiteState.of(block))
             if len(states) >= WAITING:
                 states[:] = [union_of_states(states)]
         bound_memory([state for states in self.suites.values() for state in states])
@@ -78,7 +78,3 @@ class Summary:
         """One state per step, ascending."""
         order = sorted(self.suites, key=lambda step: -1 if step is None else step)
         return {step: union_of_states(self.suites[step]) for step in order}
-
-
-def _steps(block: Block) -> Iterable[Step]:
-    return (None,) if block.step is None else map(int, np.unique(block.step))

@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from rcdiag.corrections.plan import plan_corrections, preset_configs
+from rcdiag.corrections.trainers import find_trainer
 from rcdiag.dumps import open_dump
 from rcdiag.report.figures import FIGURES, drawn
 from rcdiag.report.html import page
@@ -32,7 +34,9 @@ def result(tmp_path_factory) -> ScoreResult:
         sample_id=["a", "b", "<b>c</b>"],
         step=[1, 1, 2],
     )
-    return score(open_dump(path))
+    verl = find_trainer("verl")
+    plan = plan_corrections(verl, preset_configs(verl, [], {}))
+    return score(open_dump(path), plan=plan)
 
 
 def test_every_figure_is_drawn(result):

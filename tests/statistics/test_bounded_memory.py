@@ -84,7 +84,7 @@ def test_quantiles_from_counts_are_within_a_thousandth(scale):
     values = scale * np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
     counted = magnitudes_of(values)
     counted.sketch.collapse()
-    found = Ordered(counted.sketch)
+    found = Ordered.of(counted.sketch)
     for share in (0.0, 0.01, 0.5, 0.9, 0.99, 0.999, 1.0):
         assert found.quantile(share) == pytest.approx(np.quantile(values, share), rel=1e-3)
 
@@ -93,10 +93,10 @@ def test_the_top_share_from_counts_is_within_a_thousandth():
     values = np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
     counted = magnitudes_of(values)
     counted.sketch.collapse()
-    wanted = Ordered(magnitudes_of(values).sketch).top_share_of_squares(0.001)
+    wanted = Ordered.of(magnitudes_of(values).sketch).top_share_of_squares(0.001)
     squares = np.sort(values**2)[::-1]
     assert wanted == pytest.approx(squares[:20].sum() / squares.sum())
-    assert Ordered(counted.sketch).top_share_of_squares(0.001) == pytest.approx(wanted, rel=1e-3)
+    assert Ordered.of(counted.sketch).top_share_of_squares(0.001) == pytest.approx(wanted, rel=1e-3)
 
 
 def test_values_and_counts_add_up_in_any_order():
@@ -115,7 +115,7 @@ def test_values_and_counts_add_up_in_any_order():
 def test_zeros_are_counted_as_zeros():
     counted = magnitudes_of(np.array([0.0] * 9 + [0.5]))
     counted.sketch.collapse()
-    found = Ordered(counted.sketch)
+    found = Ordered.of(counted.sketch)
     assert found.quantile(0.5) == 0.0
     assert found.quantile(1.0) == pytest.approx(0.5, rel=1e-3)
 

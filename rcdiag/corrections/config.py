@@ -1,0 +1,59 @@
+"""What a correction is, in one canonical form for all trainers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["token", "sequence", "geometric"]
+
+
+@dataclass(frozen=True, slots=True)
+class Weighting:
+    """Importance-sampling weights: the ratio at a level, and what happens outside the bounds."""
+
+    level: Level
+    upper: float
+    lower: float | None = None  # None: 1 / upper where a lower bound is asked for
+    # truncate: min(ratio, upper). clip: into [lower, upper]. zero: 0 outside (IcePop, MIS).
+    # mask: the ratio as it is, tokens outside are rejected.
+    outside: Literal["truncate", "clip", "zero", "mask"] = "truncate"
+
+    @property
+    def lower_or_reciprocal(self) -> float:
+        return 1.0 / self.upper if self.lower is None else self.lower
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Tokens or sequences whose statistic lies outside [lower, upper] leave the loss mask.
+
+    Statistics: `token`, `sequence`, `geometric` are ratios; `{token,seq_sum,seq_mean,seq_max}_{k}`
+    are k1 = -log_ratio, k2, k3 in nats, and their bounds are in nats too.
+    """
+
+    statistic: str
+    upper: float
+    lower: float | None = None  # None: no lower bound
+
+    @property
+    def of_ratio(self) -> bool:
+        return self.statistic in ("token", "sequence", "geometric")
+
+    @property
+    def of_tokens(self) -> bool:
+        return self.statistic.startswith("token")
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """All that a trainer does to a batch before the loss."""
+
+    weighting: Weighting | None = None
+    rejections: tuple[Rejection, ...] = ()
+    veto: float | None = None  # a token with a smaller ratio takes its whole sequence out
+    veto_on_weights: bool = False  # then the veto zeroes weights and leaves the mask alone
+    batch_normalize: bool = False
+    weights_applied: bool = True  # False: the trainer logs them and leaves the loss alone
+    mode: Literal["decoupled", "bypass"] = "decoupled"
+    loss: str = "ppo_clip"

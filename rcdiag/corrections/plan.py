@@ -1,0 +1,67 @@
+"""From names and settings to the corrections that are computed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rcdiag.corrections.state import Plan
+from rcdiag.corrections.trainers.base import Config, Refused, Trainer
+from rcdiag.errors import RcdiagError
+from rcdiag.results import Finding
+
+ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
+
+
+def preset_configs(
+    trainer: Trainer, names: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Config]:
+    """Settings of the named presets (all without names), with what is overridden."""
+    for name in (*names, *overrides):
+        if name not in trainer.presets:
+            raise _unknown(trainer, name)
+        if names and name not in names:
+            raise RcdiagError(f"--set {name}...: not among --preset", hint=f"--preset {name}")
+    return {
+        name: {**trainer.presets[name], **overrides.get(name, {})}
+        for name in (names or trainer.presets)
+    }
+
+
+def _unknown(trainer: Trainer, name: str) -> RcdiagError:
+    near = difflib.get_close_matches(name, trainer.presets, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return RcdiagError(
+        f"{trainer.name} has no preset `{name}`",
+        hint=f"{hint}there are {', '.join(trainer.presets)}",
+    )
+
+
+def plan_corrections(
+    trainer: Trainer,
+    configs: Mapping[str, Config],
+    arithmetic: str = "float64",
+    findings: Sequence[Finding] = (),
+) -> Plan:
+    """Read each configuration as the trainer would, and stop where it would."""
+    whole: dict[str, Config] = {}
+    corrections = {}
+    for name, config in configs.items():
+        unknown = [key for key in config if key not in trainer.settings]
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], trainer.settings, n=1)
+            raise RcdiagError(
+                f"{name}: {trainer.name} has no setting `{unknown[0]}`",
+                hint=f"did you mean {near[0]}?" if near else f"{', '.join(trainer.settings)}",
+            )
+        whole[name] = {**trainer.settings, **config}
+        try:
+            corrections[name] = trainer.read(whole[name])
+        except Refused as error:
+            said = "; ".join(each.message for each in findings if each.severity == "error")
+            hint = f"{said}; {error.hint}" if said else error.hint
+            raise Refused(f"{name}: {trainer.name} refuses {error.message}", hint) from error
+    return Plan(trainer, whole, corrections, ARITHMETICS[arithmetic], tuple(findings))

@@ -1,0 +1,178 @@
+"""What corrections need of single tokens: element functions of the log-ratio, hashable by value.
+
+Trainers clamp log-ratios to +-20 before exp; `ratio` here is that of the clamped log-ratio.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating]
+
+SAFETY_BOUND = 20.0
+
+
+class Tokens:
+    """Log-ratios of tokens in the arithmetic of the trainer, and what is made of them, once."""
+
+    def __init__(self, log_ratio: Array) -> None:
+        self.log_ratio = log_ratio
+
+    @cached_property
+    def clamped(self) -> Array:
+        return np.clip(self.log_ratio, -SAFETY_BOUND, SAFETY_BOUND)
+
+    @cached_property
+    def ratio(self) -> Array:
+        return np.exp(self.clamped)
+
+    def k(self, which: str) -> Array:
+        """k1 = -log_ratio, k2 = log_ratio^2 / 2, k3 = ratio - 1 - log_ratio; clamped, nats."""
+        if which == "k1":
+            return -self.clamped
+        return 0.5 * np.square(self.clamped) if which == "k2" else self._k3
+
+    @cached_property
+    def _k3(self) -> Array:
+        if self.clamped.dtype == np.float64:
+            return np.expm1(self.clamped) - self.clamped
+        # As trainers write it, with what their arithmetic loses.
+        return self.ratio - self.clamped.dtype.type(1.0) - self.clamped
+
+
+class Quantity(Protocol):
+    """A number per token."""
+
+    def of(self, tokens: Tokens) -> Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogRatio:
+    """The log-ratio, unclamped."""
+
+    def of(self, tokens: Tokens) -> Array:
+        return tokens.log_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class UnclampedK3:
+    """ratio - 1 - log_ratio without the clamp: what is logged as k3_kl."""
+
+    def of(self, tokens: Tokens) -> Array:
+        if tokens.log_ratio.dtype == np.float64:
+            return np.expm1(tokens.log_ratio) - tokens.log_ratio
+        return np.exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SquaredRatio:
+    """Square of the ratio."""
+
+    def of(self, tokens: Tokens) -> Array:
+        return np.square(tokens.ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class K:
+    """k1, k2 or k3, kept within [lower, upper] where bounds are given."""
+
+    which: str
+    lower: float = -np.inf
+    upper: float = np.inf
+
+    def of(self, tokens: Tokens) -> Array:
+        values = tokens.k(self.which)
+        if np.isinf(self.lower) and np.isinf(self.upper):
+            return values
+        return np.clip(values, self.lower, self.upper)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The ratio, clipped to [lower, upper] or, with `zero`, 0 outside of them."""
+
+    lower: float = 0.0
+    upper: float = np.inf
+    zero: bool = False
+
+    def of(self, tokens: Tokens) -> Array:
+        ratio = tokens.ratio
+        if self.zero:
+            return np.where(within(ratio, self.lower, self.upper), ratio, ratio.dtype.type(0.0))
+        if self.lower == 0.0:
+            return ratio if np.isinf(self.upper) else np.minimum(ratio, self.upper)
+        return np.clip(ratio, self.lower, self.upper)
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """1 where a statistic is above (or, with `below`, under) a bound; NaN is not."""
+
+    statistic: str  # ratio, log_ratio, k1, k2, k3
+    bound: float
+    below: bool = False
+
+    def of(self, tokens: Tokens) -> Array:
+        values = statistic(tokens, self.statistic)
+        with np.errstate(invalid="ignore"):
+            return (values < self.bound if self.below else values > self.bound).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`quantity` (or 1) where all of the token bounds hold, else 0. A NaN never holds."""
+
+    bounds: tuple[tuple[str, float, float], ...]  # statistic, lower, upper
+    quantity: Quantity | None = None
+
+    def of(self, tokens: Tokens) -> Array:
+        keep = np.ones(len(tokens.log_ratio), np.bool_)
+        for name, lower, upper in self.bounds:
+            keep &= within(statistic(tokens, name), lower, upper)
+        values = 1.0 if self.quantity is None else self.quantity.of(tokens)
+        return np.where(keep, values, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TrueRatio:
+    """The ratio without any clamp, for the honest numbers."""
+
+    def of(self, tokens: Tokens) -> Array:
+        with np.errstate(over="ignore"):
+            return np.exp(tokens.log_ratio.astype(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Unsafe:
+    """1 where the log-ratio is at the safety bound or beyond."""
+
+    def of(self, tokens: Tokens) -> Array:
+        return (np.abs(tokens.log_ratio) >= SAFETY_BOUND).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """(ratio - bound)+ without any clamp: what truncation takes away."""
+
+    bound: float
+
+    def of(self, tokens: Tokens) -> Array:
+        return np.maximum(TrueRatio().of(tokens) - self.bound, 0.0)
+
+
+def statistic(tokens: Tokens, name: str) -> Array:
+    """A statistic of tokens by its name."""
+    if name == "ratio":
+        return tokens.ratio
+    return tokens.log_ratio if name == "log_ratio" else tokens.k(name)
+
+
+def within(values: Array, lower: float, upper: float) -> NDArray[np.bool_]:
+    """Bounds included; NaN is outside."""
+    with np.errstate(invalid="ignore"):
+        return (values >= lower) & (values <= upper)
