@@ -18,20 +18,23 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-from scoring import machine
+# The repository and not this folder, whose `statistics` would stand before Python's own.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from rcdiag.dumps.writer import TableWriter
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+
+from benchmarks.scoring import machine  # noqa: E402
+from rcdiag.dumps.writer import TableWriter  # noqa: E402
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
 GROUP, STEPS = 8, 10
 CHUNK = 1_000_000
 
 PROBE = """
-import json, sys, time
+import json, sys, time  # noqa: E402
 start = time.perf_counter()
-from cli.main import main
+from cli.main import main  # noqa: E402
 sys.argv = ["rcdiag", "score", sys.argv[1], "-q", "--result", sys.argv[2], "--html", sys.argv[3]]
 try:
     main()
@@ -99,12 +102,17 @@ def copy_bandwidth() -> float:
     return best
 
 
+def run_rcdiag(table: Path, folder: Path) -> dict:
+    """Seconds and peak memory of `rcdiag score` on a table; result and page go to `folder`."""
+    command = [sys.executable, "-c", PROBE, table, folder / "result.json", folder / "page.html"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
 def measure(folder: Path, tokens: int, bandwidth: float) -> dict:
     path = folder / "table.parquet"
     count = write_table(path, tokens)
-    command = [sys.executable, "-c", PROBE, path, folder / "result.json", folder / "page.html"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = json.loads(ran.stdout.strip().splitlines()[-1])
+    found = run_rcdiag(path, folder)
     result = json.loads((folder / "result.json").read_text())
     assert result["num_tokens"] == count
     for each in folder.iterdir():

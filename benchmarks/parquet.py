@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import json
 import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from scoring import machine
+# The repository and not this folder, whose `statistics` would stand before Python's own.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from rcdiag.dumps import open_dump
-from rcdiag.dumps.writer import VALUES_PER_ROW_GROUP, encodings
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+
+from benchmarks.scoring import machine  # noqa: E402
+from rcdiag.dumps import open_dump  # noqa: E402
+from rcdiag.dumps.writer import VALUES_PER_ROW_GROUP, encodings  # noqa: E402
 
 TOKENS = 20_000_000
 LOG_PROBS = ["rollout_log_probs", "old_log_probs"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 Level = Literal["token", "sequence", "geometric"]
 
@@ -18,6 +20,7 @@ class Weighting:
     # truncate: min(ratio, upper). clip: into [lower, upper]. zero: 0 outside (IcePop, MIS).
     # mask: the ratio as it is, tokens outside are rejected.
     outside: Literal["truncate", "clip", "zero", "mask"] = "truncate"
+    nan_stays: bool = False  # zeroing by a product with 0, which leaves a NaN what it is
 
     @property
     def lower_or_reciprocal(self) -> float:
@@ -57,3 +60,20 @@ class Correction:
     weights_applied: bool = True  # False: the trainer logs them and leaves the loss alone
     mode: Literal["decoupled", "bypass"] = "decoupled"
     loss: str = "ppo_clip"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(np.float32(value))
+
+
+def in_float32(correction: Correction) -> Correction:
+    """The same with bounds as a trainer compares them in float32."""
+    weighting = correction.weighting
+    if weighting is not None:
+        upper = float(np.float32(weighting.upper))
+        weighting = replace(weighting, upper=upper, lower=_rounded(weighting.lower))
+    rejections = tuple(
+        replace(each, upper=float(np.float32(each.upper)), lower=_rounded(each.lower))
+        for each in correction.rejections
+    )
+    return replace(correction, weighting=weighting, rejections=rejections)

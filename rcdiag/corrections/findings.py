@@ -50,7 +50,7 @@ def _without_effect(plan: Plan) -> list[Finding]:
     return [
         Finding(
             slug="setting-without-effect",
-            severity="warning",
+            severity="note" if name in plan.trainer.presets else "warning",
             message=f"{name}: {sentence}",
             fix="drop the setting, or turn on what it needs",
             evidence={"trainer": plan.trainer.name},

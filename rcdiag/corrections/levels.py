@@ -15,7 +15,6 @@ from rcdiag.corrections.quantities import (
     Ratio,
     within,
 )
-from rcdiag.corrections.reductions import EPSILON
 from rcdiag.corrections.rows import Column, Rows
 
 Array = NDArray[np.float64]
@@ -24,7 +23,7 @@ Array = NDArray[np.float64]
 def log_ratio(rows: Rows, level: Level) -> Array:
     """Summed (`sequence`) or mean (`geometric`) log-ratio of each row, unclamped, nats."""
     total = rows.columns[LogRatio()].sum
-    return total if level == "sequence" else total / (rows.lengths + EPSILON)
+    return total if level == "sequence" else total / (rows.lengths + rows.epsilon)
 
 
 def ratio(rows: Rows, level: Level) -> Array:
@@ -46,7 +45,7 @@ def bounded_quantity(weighting: Weighting) -> Ratio:
     return {
         "truncate": Ratio(upper=upper),
         "clip": Ratio(lower, upper),
-        "zero": Ratio(lower, upper, zero=True),
+        "zero": Ratio(lower, upper, zero=True, nan_stays=weighting.nan_stays),
         "mask": Ratio(),
     }[weighting.outside]
 
@@ -59,7 +58,8 @@ def bounded(values: Array, weighting: Weighting) -> Array:
     if weighting.outside == "clip":
         return np.clip(values, lower, upper)
     if weighting.outside == "zero":
-        return np.where(within(values, lower, upper), values, 0.0)
+        zeroed = np.where(within(values, lower, upper), values, 0.0)
+        return np.where(np.isnan(values), values, zeroed) if weighting.nan_stays else zeroed
     return values
 
 
@@ -87,7 +87,7 @@ def statistic_of_rows(rows: Rows, name: str) -> Array:
     column = rows.columns[K(k)]
     if aggregation == "sum":
         return column.sum
-    return column.max if aggregation == "max" else column.sum / (rows.lengths + EPSILON)
+    return column.max if aggregation == "max" else column.sum / (rows.lengths + rows.epsilon)
 
 
 def token_bounds(rejection: Rejection) -> tuple[str, float, float]:

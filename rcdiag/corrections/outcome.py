@@ -14,7 +14,7 @@ from rcdiag.corrections.levels import (
     kept_quantity,
     kept_rows,
 )
-from rcdiag.corrections.quantities import LogRatio, Quantity
+from rcdiag.corrections.quantities import Beyond, Quantity
 from rcdiag.corrections.rows import Column, Rows
 
 Array = NDArray[np.float64]
@@ -38,12 +38,16 @@ class Outcome:
         return int((self.kept > 0).sum())
 
 
+def veto_quantity(veto: float) -> Beyond:
+    """1 at tokens whose unclamped ratio is below the veto; its log is held in float32 (verl)."""
+    return Beyond("log_ratio", float(np.log(np.float32(veto))), below=True)
+
+
 def vetoed_rows(rows: Rows, veto: float | None) -> NDArray[np.bool_]:
-    """Rows with a token whose unclamped ratio is below the veto."""
+    """Rows with at least one such token."""
     if veto is None:
         return np.zeros(len(rows), np.bool_)
-    with np.errstate(invalid="ignore"):
-        return rows.columns[LogRatio()].min < np.log(veto)
+    return rows.columns[veto_quantity(veto)].sum > 0
 
 
 def outcome(rows: Rows, correction: Correction) -> Outcome:
@@ -62,7 +66,9 @@ def outcome(rows: Rows, correction: Correction) -> Outcome:
     if by_token is not None:
         of_kept = _weights_of_kept_tokens(rows, correction, tokens)
     if correction.veto_on_weights:
-        weights, of_kept = _where(~vetoed, weights), _where(~vetoed, of_kept)
+        # A product, as the trainer has it: NaN stays NaN.
+        stay = (~vetoed).astype(np.float64)
+        weights, of_kept = _times(stay, weights), _times(stay, of_kept)
     return Outcome(np.where(stays, tokens, 0.0), vetoed, weights, _where(stays, of_kept))
 
 
@@ -76,13 +82,25 @@ def _weights_of_kept_tokens(rows: Rows, correction: Correction, tokens: Array) -
     return Column.of_sequences(of_rows, tokens)  # type: ignore[arg-type]
 
 
+def _times(factor: Array, column: Column) -> Column:
+    def product(values: Array) -> Array:
+        return factor * values if len(values) else values
+
+    return Column(*map(product, (column.sum, column.squares, column.max, column.min)))
+
+
 def _where(keep: NDArray[np.bool_], column: Column) -> Column:
-    return Column(*(np.where(keep, getattr(column, name), 0.0) for name in Column.__slots__))
+    def kept(values: Array) -> Array:
+        return np.where(keep, values, 0.0) if len(values) else values
+
+    return Column(kept(column.sum), kept(column.squares), kept(column.max), kept(column.min))
 
 
 def quantities_of(correction: Correction) -> list[Quantity]:
     """What `outcome` reads of the tokens, besides what every trainer reads."""
     found: list[Quantity | None] = [kept_quantity(correction.rejections)]
+    if correction.veto is not None:
+        found.append(veto_quantity(correction.veto))
     if correction.weighting is not None and correction.weighting.level == "token":
         weights = bounded_quantity(correction.weighting)
         found += [weights, kept_quantity(correction.rejections, weights)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.config import in_float32
 from rcdiag.corrections.state import Plan
 from rcdiag.corrections.trainers.base import Config, Refused, Trainer
 from rcdiag.errors import RcdiagError
@@ -64,4 +65,6 @@ def plan_corrections(
             said = "; ".join(each.message for each in findings if each.severity == "error")
             hint = f"{said}; {error.hint}" if said else error.hint
             raise Refused(f"{name}: {trainer.name} refuses {error.message}", hint) from error
+    if arithmetic == "float32":
+        corrections = {name: in_float32(each) for name, each in corrections.items()}
     return Plan(trainer, whole, corrections, ARITHMETICS[arithmetic], tuple(findings))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,15 @@ class Tokens:
         return self.ratio - self.clamped.dtype.type(1.0) - self.clamped
 
 
+Reduction = Literal["sum", "squares", "max", "min"]
+SUM: tuple[Reduction, ...] = ("sum",)
+
+
 class Quantity(Protocol):
-    """A number per token."""
+    """A number per token, and what is kept of it by sequence."""
+
+    @property
+    def keeps(self) -> tuple[Reduction, ...]: ...
 
     def of(self, tokens: Tokens) -> Array: ...
 
@@ -55,6 +62,8 @@ class Quantity(Protocol):
 class LogRatio:
     """The log-ratio, unclamped."""
 
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+
     def of(self, tokens: Tokens) -> Array:
         return tokens.log_ratio
 
@@ -62,6 +71,8 @@ class LogRatio:
 @dataclass(frozen=True, slots=True)
 class UnclampedK3:
     """ratio - 1 - log_ratio without the clamp: what is logged as k3_kl."""
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
         if tokens.log_ratio.dtype == np.float64:
@@ -72,6 +83,8 @@ class UnclampedK3:
 @dataclass(frozen=True, slots=True)
 class SquaredRatio:
     """Square of the ratio."""
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
         return np.square(tokens.ratio)
@@ -85,9 +98,17 @@ class K:
     lower: float = -np.inf
     upper: float = np.inf
 
+    @property
+    def keeps(self) -> tuple[Reduction, ...]:
+        return ("sum", "max", "min") if self._unbounded else ("sum", "squares")
+
+    @property
+    def _unbounded(self) -> bool:
+        return bool(np.isinf(self.lower) and np.isinf(self.upper))
+
     def of(self, tokens: Tokens) -> Array:
         values = tokens.k(self.which)
-        if np.isinf(self.lower) and np.isinf(self.upper):
+        if self._unbounded:
             return values
         return np.clip(values, self.lower, self.upper)
 
@@ -99,11 +120,17 @@ class Ratio:
     lower: float = 0.0
     upper: float = np.inf
     zero: bool = False
+    nan_stays: bool = False
+
+    keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
 
     def of(self, tokens: Tokens) -> Array:
         ratio = tokens.ratio
         if self.zero:
-            return np.where(within(ratio, self.lower, self.upper), ratio, ratio.dtype.type(0.0))
+            keep = within(ratio, self.lower, self.upper)
+            if self.nan_stays:
+                keep |= np.isnan(ratio)
+            return np.where(keep, ratio, ratio.dtype.type(0.0))
         if self.lower == 0.0:
             return ratio if np.isinf(self.upper) else np.minimum(ratio, self.upper)
         return np.clip(ratio, self.lower, self.upper)
@@ -116,6 +143,8 @@ class Beyond:
     statistic: str  # ratio, log_ratio, k1, k2, k3
     bound: float
     below: bool = False
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
         values = statistic(tokens, self.statistic)
@@ -130,6 +159,10 @@ class Kept:
     bounds: tuple[tuple[str, float, float], ...]  # statistic, lower, upper
     quantity: Quantity | None = None
 
+    @property
+    def keeps(self) -> tuple[Reduction, ...]:
+        return SUM if self.quantity is None else ("sum", "squares")
+
     def of(self, tokens: Tokens) -> Array:
         keep = np.ones(len(tokens.log_ratio), np.bool_)
         for name, lower, upper in self.bounds:
@@ -142,6 +175,8 @@ class Kept:
 class TrueRatio:
     """The ratio without any clamp, for the honest numbers."""
 
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+
     def of(self, tokens: Tokens) -> Array:
         with np.errstate(over="ignore"):
             return np.exp(tokens.log_ratio.astype(np.float64))
@@ -150,6 +185,8 @@ class TrueRatio:
 @dataclass(frozen=True, slots=True)
 class Unsafe:
     """1 where the log-ratio is at the safety bound or beyond."""
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
         return (np.abs(tokens.log_ratio) >= SAFETY_BOUND).astype(np.float64)
@@ -160,6 +197,8 @@ class Excess:
     """(ratio - bound)+ without any clamp: what truncation takes away."""
 
     bound: float
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
         return np.maximum(TrueRatio().of(tokens) - self.bound, 0.0)

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.rows import Column, Rows
-
-# verl divides by the number of tokens plus this.
-EPSILON = 1e-8
+from rcdiag.corrections.rows import EPSILON, Column, Rows
 
 Array = NDArray[np.float64]
 
@@ -25,12 +22,16 @@ class Batch:
     def all_rows(self) -> int:
         return len(self.rows) + self.rows.empty
 
+    def token_share(self, tokens: float) -> float:
+        """Tokens / (N + 1e-8)."""
+        return tokens / (self.rows.tokens + self.rows.epsilon)
+
     def token_mean(self, column: Column) -> float:
         """Sum / (N + 1e-8)."""
-        return float(column.sum.sum() / (self.rows.tokens + EPSILON))
+        return float(column.sum.sum() / (self.rows.tokens + self.rows.epsilon))
 
     def token_mean_of_squares(self, column: Column) -> float:
-        return float(column.squares.sum() / (self.rows.tokens + EPSILON))
+        return float(column.squares.sum() / (self.rows.tokens + self.rows.epsilon))
 
     def token_std(self, column: Column) -> float:
         """sqrt(E[x^2] - E[x]^2), biased, never below 0; 0 for one token."""
@@ -41,7 +42,7 @@ class Batch:
 
     def row_means(self, column: Column) -> Array:
         """Sum / (T + 1e-8) of every row that has a token."""
-        return column.sum / (self.rows.lengths + EPSILON)
+        return column.sum / (self.rows.lengths + self.rows.epsilon)
 
     def padded(self, values: Array, fill: float = 0.0) -> Array:
         """All B rows: those without a token hold `fill`."""

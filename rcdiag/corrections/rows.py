@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.quantities import Array, Quantity, Tokens
+from rcdiag.corrections.quantities import Array, Quantity, Reduction, Tokens
 from rcdiag.segments import segment_max, segment_sum
 from rcdiag.statistics.block import Block
 from rcdiag.statistics.magnitudes import Sketch, union_of_sketches
 
+EPSILON = 1e-8
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A quantity of tokens, reduced by sequence; all [sequences], float64."""
+    """A quantity of tokens, reduced by sequence; [sequences] float64, empty what is not kept."""
 
     sum: NDArray[np.float64]
     squares: NDArray[np.float64]
@@ -24,14 +26,18 @@ class Column:
     min: NDArray[np.float64]
 
     @classmethod
-    def of_tokens(cls, values: Array, lengths: NDArray[np.int64]) -> Column:
+    def of_tokens(
+        cls, values: Array, lengths: NDArray[np.int64], keeps: Sequence[Reduction]
+    ) -> Column:
         wide = values.astype(np.float64, copy=False)
-        squares = np.square(values).astype(np.float64, copy=False)
+        none = np.empty(0)
         return cls(
-            segment_sum(wide, lengths),
-            segment_sum(squares, lengths),
-            segment_max(wide, lengths),
-            -segment_max(-wide, lengths),
+            segment_sum(wide, lengths) if "sum" in keeps else none,
+            segment_sum(np.square(values).astype(np.float64, copy=False), lengths)
+            if "squares" in keeps
+            else none,
+            segment_max(wide, lengths) if "max" in keeps else none,
+            -segment_max(-wide, lengths) if "min" in keeps else none,
         )
 
     @classmethod
@@ -59,6 +65,11 @@ class Rows:
         return len(self.lengths)
 
     @property
+    def epsilon(self) -> float:
+        """What trainers add to counts before they divide; in float32 a count swallows it."""
+        return EPSILON if self.dtype == np.float64 else 0.0
+
+    @property
     def tokens(self) -> int:
         return int(self.lengths.sum())
 
@@ -77,7 +88,7 @@ def rows_of(
     with np.errstate(all="ignore"):
         tokens = Tokens(target - behavior)
         columns = {
-            quantity: Column.of_tokens(quantity.of(tokens), block.lengths)
+            quantity: Column.of_tokens(quantity.of(tokens), block.lengths, quantity.keeps)
             for quantity in quantities
         }
         return Rows(

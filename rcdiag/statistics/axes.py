@@ -25,6 +25,7 @@ class Axis:
     title: str
     unit: str
     edges: tuple[float, ...]  # bins are [edge, next edge), and what lies below and above
+    # [tokens], or [sequences] where all tokens of a sequence share it
     values: Callable[[Block], NDArray | None]
     about: str
     logarithmic: bool = False  # values are logs of what the edges say
@@ -44,12 +45,12 @@ def _mean_log_prob(block: Block) -> Array:
     return 0.5 * (block.values.behavior + block.values.target)
 
 
-def _of_sequences(values: NDArray, block: Block) -> NDArray:
-    return np.repeat(values, block.lengths)
+def _turn(block: Block) -> NDArray:
+    return np.ones(len(block.lengths), np.int64) if block.turn is None else block.turn
 
 
 def _reward_sign(block: Block) -> Array | None:
-    return None if block.reward is None else _of_sequences(np.sign(block.reward), block)
+    return None if block.reward is None else np.sign(block.reward)
 
 
 def _entropy(block: Block) -> Array | None:
@@ -70,7 +71,7 @@ PROFILES: dict[str, Axis] = {
         "sampled tokens of the sequence",
         "tokens",
         tuple(2**power for power in range(4, 18)),
-        lambda block: _of_sequences(block.lengths, block),
+        lambda block: block.lengths,
         "Longer sequences collect more log-ratio; per token it should not depend on the length.",
         whole_from=1,
     ),
@@ -110,7 +111,7 @@ PROFILES: dict[str, Axis] = {
         "turn",
         "",
         TURNS,
-        lambda block: block.turn,
+        _turn,
         "Turns after a tool's answer see text that the policy did not write.",
         whole_from=1,
     ),

@@ -28,7 +28,7 @@ class Block:
     reward: Array | None = None  # [sequences] NaN = unknown
     token_id: NDArray[np.int32]  # [tokens]
     position: NDArray[np.int64]  # [tokens] in the response, masked tokens counted; from 0
-    turn: NDArray[np.int64]  # [tokens] from 1
+    turn: NDArray[np.int64] | None = None  # [tokens] from 1; None where all are 1
     entropy: dict[str, Array] = field(default_factory=dict)  # policy -> [tokens] nats
 
     @property
@@ -65,7 +65,7 @@ class Block:
             reward=None if self.reward is None else self.reward[keep],
             token_id=self.token_id[tokens],
             position=self.position[tokens],
-            turn=self.turn[tokens],
+            turn=None if self.turn is None else self.turn[tokens],
             entropy={name: values[tokens] for name, values in self.entropy.items()},
         )
 
@@ -117,10 +117,10 @@ def _kept(ids: Sequence[str | int] | None, keep: NDArray[np.bool_]) -> list[str 
     return None if ids is None else [ids[index] for index in np.flatnonzero(keep)]
 
 
-def _turns(mask: NDArray[np.bool_], position: NDArray[np.int64]) -> NDArray[np.int64]:
+def _turns(mask: NDArray[np.bool_], position: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """Turn of each unmasked token: how many runs of unmasked tokens its row has had, from 1."""
     if mask.all():
-        return np.ones(len(mask), np.int64)
+        return None
     begins = mask & ((position == 0) | ~np.concatenate([[False], mask[:-1]]))
     runs = np.cumsum(begins)
     # Runs of earlier rows, as counted just before each row's first token.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results import MetricValue, Profile, ProfileBin
+from rcdiag.segments import segment_sum
 from rcdiag.statistics.axes import LABELS, PROFILES, Axis
 from rcdiag.statistics.block import Block
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
@@ -30,14 +31,22 @@ class Profiles:
         log_ratio = block.values.ratios.log_ratio
         with np.errstate(invalid="ignore"):
             weights = (None, log_ratio, np.square(log_ratio), k3(block.values.ratios))
+            of_sequences = [
+                block.lengths if each is None else segment_sum(each, block.lengths)
+                for each in weights
+            ]
         cluster, local = np.unique(block.cluster, return_inverse=True)
         local_of_token = np.repeat(local, block.lengths)
         found = {}
         for name, axis in PROFILES.items():
             values = axis.values(block)
-            if values is not None:
+            if values is None:
+                continue
+            if len(values) == len(local):
+                rows = _rows(axis, values, local, len(cluster), of_sequences)
+            else:
                 rows = _rows(axis, values, local_of_token, len(cluster), weights)
-                found[name] = cluster_sums(cluster, rows)
+            found[name] = cluster_sums(cluster, rows)
         return cls(found)
 
 

@@ -156,3 +156,23 @@ def test_what_no_trainer_knows_is_an_error_with_a_way_out(rcdiag, table, tmp_pat
     assert said in ran.err
     assert "\nhint: " in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("yaml", "said"),
+    [
+        ("rollout_is: token\nrollout_is_threshold: null\n", "computes no weights"),
+        ("rollout_is: null\nrollout_is_batch_normalize: true\n", "without rollout_is"),
+        ("rollout_is: token\nrollout_rs_threshold: 2.0\n", "without rollout_rs"),
+        ("rollout_is: token\nloss_type: reinforce\n", "without bypass_mode"),
+        ("rollout_is: token\nbypass_mode: true\n", "not applied"),
+        ("rollout_is_level: token\nrollout_is_threshold: null\n", "computes nothing"),
+    ],
+)
+def test_what_verl_silently_ignores_is_a_finding(rcdiag, table, tmp_path, yaml, said):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml)
+    document = rcdiag("score", table, "--json", "--trainer-config", path).document
+    (finding,) = [f for f in document["findings"] if f["slug"] == "setting-without-effect"]
+    assert said in finding["message"]
+    assert finding["severity"] == "warning"

@@ -50,3 +50,13 @@ def positive(config: Config, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise Refused(f"{name}: wanted a number above 0, got {value!r}", "give a number")
     return float(value)
+
+
+def optional_number(config: Config, name: str) -> float | None:
+    """A setting that may be null, and else is a number."""
+    value = config[name]
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)):  # True is 1, as it is to the trainer
+        raise Refused(f"{name}: wanted a number or null, got {value!r}", "give a number")
+    return float(value)

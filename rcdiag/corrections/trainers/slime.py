@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.config import Correction, Rejection, Weighting
 from rcdiag.corrections.levels import applied_weights, log_ratio, raw_weights
-from rcdiag.corrections.outcome import vetoed_rows
+from rcdiag.corrections.outcome import veto_quantity, vetoed_rows
 from rcdiag.corrections.quantities import (
     SAFETY_BOUND,
     Beyond,
@@ -96,7 +96,7 @@ def quantities(correction: Correction) -> list[Quantity]:
         if level == "token":
             found += [Ratio(), Beyond("ratio", upper), Beyond("ratio", lower, below=True)]
     if correction.veto is not None:
-        found.append(Beyond("log_ratio", float(np.log(correction.veto)), below=True))
+        found.append(veto_quantity(correction.veto))
     return found
 
 
@@ -177,7 +177,7 @@ def _rejected(batch: Batch, correction: Correction) -> Metrics:
     low, high = _beyond(batch, rejection.statistic, rejection.lower or 0.0, rejection.upper)
     found = {"rs_mask_fraction_low": low, "rs_mask_fraction_high": high}
     if correction.veto is not None:
-        below = batch.rows.columns[Beyond("log_ratio", float(np.log(correction.veto)), below=True)]
+        below = batch.rows.columns[veto_quantity(correction.veto)]
         found["rs_catastrophic_token_fraction"] = _mean(batch, _row_means(batch, below))
         vetoed = vetoed_rows(batch.rows, correction.veto)
         found["rs_catastrophic_seq_fraction"] = _mean(batch, vetoed)

@@ -15,6 +15,7 @@ from rcdiag.corrections.outcome import outcome
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.reductions import Batch
 from rcdiag.corrections.trainers.base import Config, Metrics, Refused, Trainer, choice, positive
+from rcdiag.corrections.trainers.verl_ignored import ignored
 from rcdiag.corrections.trainers.verl_metrics import (
     ALWAYS,
     Statistics,
@@ -114,15 +115,18 @@ def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:
         )
     try:
         upper = float(upper_text if bar else lower_text)
-        lower = float(lower_text) if bar else 1.0 / upper
-    except (ValueError, ZeroDivisionError) as error:
+        lower = float(lower_text) if bar else None
+    except ValueError as error:
         raise Refused(
             f"rollout_rs_threshold: {text!r} for {option} is no number", '"0.5_2.0"'
         ) from error
-    if upper <= 0 or lower <= 0:
+    if upper <= 0:
         raise Refused(f"rollout_rs_threshold: {text!r} for {option} is not above 0", '"0.5_2.0"')
     if not is_k1:
         return Rejection(option, upper)
+    lower = 1.0 / upper if lower is None else lower
+    if lower <= 0:
+        raise Refused(f"rollout_rs_threshold: {text!r} for {option} is not above 0", '"0.5_2.0"')
     if ordered and lower > upper:
         raise Refused(
             f"rollout_rs_threshold: {text!r} for {option} has its lower bound above its upper one",
@@ -216,6 +220,7 @@ TRAINERS = (
         partial(read, icepop=False, ordered=False),
         partial(quantities, of="raw"),
         partial(metrics, of="raw", fractions_of="raw"),
+        ignored=ignored,
     ),
     Trainer(
         "verl-0.8.0",
@@ -225,6 +230,7 @@ TRAINERS = (
         partial(read, icepop=True, ordered=False),
         partial(quantities, of="applied"),
         partial(metrics, of="applied", fractions_of="applied"),
+        ignored=ignored,
     ),
     Trainer(
         "verl-0.9",
@@ -234,5 +240,6 @@ TRAINERS = (
         partial(read, icepop=True, ordered=True),
         partial(quantities, of="applied"),
         partial(metrics, of="applied", fractions_of="raw"),
+        ignored=ignored,
     ),
 )

@@ -40,8 +40,8 @@ ALWAYS: tuple[Quantity, ...] = (LogRatio(), UnclampedK3(), SquaredRatio())
 def off_policy(batch: Batch) -> Metrics:
     """KL, perplexities and chi-squared, without a prefix. KL and k3 are not clamped; chi2 is."""
     rows = batch.rows
-    training = batch.padded(rows.target / (rows.lengths + EPSILON))
-    rollout = batch.padded(rows.behavior / (rows.lengths + EPSILON))
+    training = batch.padded(rows.target / (rows.lengths + rows.epsilon))
+    rollout = batch.padded(rows.behavior / (rows.lengths + rows.epsilon))
     difference = rollout - training
     sums = batch.padded(rows.columns[LogRatio()].sum)
     squared = np.exp(2.0 * np.clip(sums, -SAFETY_BOUND, SAFETY_BOUND))
@@ -111,11 +111,15 @@ def _bounds(batch: Batch, weighting: Weighting, used: Column, geometric_fraction
         }
     logs = log_ratio(batch.rows, weighting.level)
     padded = batch.padded(logs)
-    high, low = (padded > np.log(upper), padded < np.log(lower))
+    # verl holds the logs of its bounds in float32, whatever the log-probs are in.
+    high, low = (
+        padded > float(np.log(np.float32(upper))),
+        padded < float(np.log(np.float32(lower))),
+    )
     if weighting.level == "geometric" and geometric_fractions == "tokens":
         lengths = batch.rows.lengths
         of_tokens = [
-            batch.token_mean(Column.of_sequences(flags[: len(lengths)], lengths))
+            batch.token_share(float((flags[: len(lengths)] * lengths).sum()))
             for flags in (high, low)
         ]
     else:
@@ -220,7 +224,7 @@ def _masked(batch: Batch, kept: np.ndarray) -> Metrics:
     lengths = batch.rows.lengths
     rejected = float((lengths - kept).sum())
     return {
-        "masked_fraction": rejected / (batch.rows.tokens + EPSILON),
+        "masked_fraction": batch.token_share(rejected),
         "seq_masked_fraction": share(kept < lengths),
     }
 
@@ -230,7 +234,7 @@ def masked_fractions(batch: Batch, kept: np.ndarray, padding_rejected: float = 0
     lengths = batch.rows.lengths
     touched = batch.padded((kept < lengths).astype(np.float64), padding_rejected)
     return {
-        "rollout_rs_masked_fraction": float((lengths - kept).sum()) / (batch.rows.tokens + EPSILON),
+        "rollout_rs_masked_fraction": batch.token_share(float((lengths - kept).sum())),
         "rollout_rs_seq_masked_fraction": float(touched.mean()),
     }
 

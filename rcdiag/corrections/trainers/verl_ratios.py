@@ -9,13 +9,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from rcdiag.corrections.config import Correction, Rejection, Weighting
-from rcdiag.corrections.outcome import outcome, vetoed_rows
-from rcdiag.corrections.quantities import Beyond, Quantity
+from rcdiag.corrections.outcome import outcome, veto_quantity, vetoed_rows
+from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.reductions import Batch
-from rcdiag.corrections.trainers.base import Config, Metrics, Refused, Trainer, choice, positive
+from rcdiag.corrections.trainers.base import (
+    Config,
+    Metrics,
+    Refused,
+    Trainer,
+    choice,
+    optional_number,
+    positive,
+)
+from rcdiag.corrections.trainers.verl_ignored import ignored
 from rcdiag.corrections.trainers.verl_metrics import (
     ALWAYS,
     batch_norm,
@@ -57,8 +64,8 @@ def _rejections(config: Config) -> tuple[Rejection, ...]:
             "its documents say that it falls back to rollout_is_threshold; the code does not",
         )
     upper = positive(config, "rollout_rs_threshold")
-    lower = config["rollout_rs_threshold_lower"]
-    return (Rejection(level, upper, 1.0 / upper if lower is None else float(lower)),)
+    lower = optional_number(config, "rollout_rs_threshold_lower")
+    return (Rejection(level, upper, 1.0 / upper if lower is None else lower),)
 
 
 def _as_weighting(rejection: Rejection) -> Weighting:
@@ -71,7 +78,7 @@ def quantities(correction: Correction) -> list[Quantity]:
         if weighting is not None:
             found += weight_quantities(weighting, "raw")
     if correction.veto is not None:
-        found.append(Beyond("log_ratio", float(np.log(correction.veto)), below=True))
+        found.append(veto_quantity(correction.veto))
     return found
 
 
@@ -104,7 +111,7 @@ def _rejection_metrics(batch: Batch, rejection: Rejection) -> Metrics:
 def _veto(batch: Batch, correction: Correction) -> Metrics:
     vetoed, below = 0.0, 0.0
     if correction.veto is not None:
-        quantity = Beyond("log_ratio", float(np.log(correction.veto)), below=True)
+        quantity = veto_quantity(correction.veto)
         vetoed = float(vetoed_rows(batch.rows, correction.veto).sum() / batch.all_rows)
         below = batch.token_mean(batch.rows.columns[quantity])
     return {
@@ -156,6 +163,7 @@ TRAINERS = (
         read,
         quantities,
         partial(metrics, normalize_valid=False),
+        ignored=ignored,
     ),
     Trainer(
         "verl-20251203",
@@ -174,6 +182,7 @@ TRAINERS = (
         read,
         quantities,
         partial(metrics, normalize_valid=False),
+        ignored=ignored,
     ),
     Trainer(
         "verl-0.7.0",
@@ -192,5 +201,6 @@ TRAINERS = (
         read,
         quantities,
         partial(metrics, normalize_valid=True),
+        ignored=ignored,
     ),
 )

@@ -11,10 +11,18 @@ import numpy as np
 
 from rcdiag.corrections.config import Correction, Rejection, Weighting
 from rcdiag.corrections.levels import ratio, raw_weights
-from rcdiag.corrections.outcome import vetoed_rows
-from rcdiag.corrections.quantities import Beyond, Kept, Quantity, within
-from rcdiag.corrections.reductions import EPSILON, Batch
-from rcdiag.corrections.trainers.base import Config, Metrics, Trainer, choice, positive
+from rcdiag.corrections.outcome import veto_quantity, vetoed_rows
+from rcdiag.corrections.quantities import Kept, Quantity, within
+from rcdiag.corrections.reductions import Batch
+from rcdiag.corrections.trainers.base import (
+    Config,
+    Metrics,
+    Trainer,
+    choice,
+    optional_number,
+    positive,
+)
+from rcdiag.corrections.trainers.verl_ignored import ignored_before_061
 from rcdiag.corrections.trainers.verl_metrics import (
     ALWAYS,
     off_policy,
@@ -31,18 +39,19 @@ def read(config: Config, *, mask_is_rejection: bool) -> Correction:
     """The canonical correction. Without a threshold everything is off, metrics too."""
     level = choice(config, "rollout_is_level", LEVELS)
     mode = choice(config, "rollout_is_mode", ("truncate", "mask"))
-    veto = config["rollout_is_veto_threshold"]
+    veto = optional_number(config, "rollout_is_veto_threshold")
     if config["rollout_is_threshold"] is None:
         return Correction()
     upper = positive(config, "rollout_is_threshold")
-    lower = config["rollout_is_threshold_lower"]
-    lower = 1.0 / upper if lower is None else float(lower)
+    lower = optional_number(config, "rollout_is_threshold_lower")
+    lower = 1.0 / upper if lower is None else lower
     outside = "truncate" if mode == "truncate" else "mask" if mask_is_rejection else "zero"
     rejections = (Rejection(level, upper, lower),) if outside == "mask" else ()
     return Correction(
-        weighting=Weighting(level, upper, lower, outside),  # type: ignore[arg-type]
+        weighting=Weighting(level, upper, lower, outside, nan_stays=True),  # type: ignore[arg-type]
         rejections=rejections,
-        veto=None if veto is None else float(veto),
+        # The log of 0 or less is below or beside every log-ratio: no token is vetoed.
+        veto=veto if veto is not None and veto > 0 else None,
         veto_on_weights=not mask_is_rejection,
         weights_applied=bool(config["rollout_is"]),
     )
@@ -55,7 +64,7 @@ def quantities(correction: Correction) -> list[Quantity]:
     weighting = correction.weighting
     found += weight_quantities(weighting, "raw")
     if correction.veto is not None:
-        found.append(Beyond("log_ratio", float(np.log(correction.veto)), below=True))
+        found.append(veto_quantity(correction.veto))
     if weighting.level == "token" and weighting.outside != "truncate":
         found.append(_kept(weighting))
     return found
@@ -90,7 +99,7 @@ def _old_names(batch: Batch) -> Metrics:
 def _veto(batch: Batch, correction: Correction) -> Metrics:
     if correction.veto is None:
         return {"rollout_is_veto_fraction": 0.0, "rollout_is_catastrophic_token_fraction": 0.0}
-    below = batch.rows.columns[Beyond("log_ratio", float(np.log(correction.veto)), below=True)]
+    below = batch.rows.columns[veto_quantity(correction.veto)]
     vetoed = vetoed_rows(batch.rows, correction.veto)
     return {
         "rollout_is_veto_fraction": float(vetoed.sum() / batch.all_rows),
@@ -125,7 +134,7 @@ def _masked(batch: Batch, weighting: Weighting) -> Metrics:
         kept = np.where(keep, rows.lengths, 0)
         touched = batch.padded((~keep).astype(np.float64), outside_padding)
     return {
-        "rollout_is_masked_fraction": float((rows.lengths - kept).sum()) / (rows.tokens + EPSILON),
+        "rollout_is_masked_fraction": batch.token_share(float((rows.lengths - kept).sum())),
         "rollout_is_seq_masked_fraction": float(touched.mean()),
     }
 
@@ -149,6 +158,7 @@ TRAINERS = (
         partial(read, mask_is_rejection=False),
         quantities,
         partial(metrics, percentiles=True),
+        ignored=ignored_before_061,
         percentiles=True,
     ),
     Trainer(
@@ -159,5 +169,6 @@ TRAINERS = (
         partial(read, mask_is_rejection=True),
         quantities,
         partial(metrics, percentiles=False),
+        ignored=ignored_before_061,
     ),
 )
