@@ -17,7 +17,7 @@ def log_bounds(correction: Correction) -> dict[str, list[float]]:
         bounds = [weighting.upper]
         if weighting.outside != "truncate":
             bounds.append(weighting.lower_or_reciprocal)
-        found[weighting.level] = [float(np.log(bound)) for bound in bounds]
+        found[weighting.level] = _logs(bounds)
     for rejection in correction.rejections:
         level, logs = _of_rejection(rejection)
         found.setdefault(level, []).extend(logs)
@@ -27,7 +27,7 @@ def log_bounds(correction: Correction) -> dict[str, list[float]]:
 def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
     if rejection.of_ratio:
         bounds = [rejection.upper, *([] if rejection.lower is None else [rejection.lower])]
-        return rejection.statistic, [float(np.log(bound)) for bound in bounds]
+        return rejection.statistic, _logs(bounds)
     aggregation, _, k = rejection.statistic.rpartition("_")
     level = _LEVELS.get(aggregation, "sequence")
     if k == "k1":  # held against -log_ratio
@@ -36,3 +36,8 @@ def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
         size = float(np.sqrt(2.0 * rejection.upper))
         return level, [-size, size]
     return level, []
+
+
+def _logs(bounds: list[float]) -> list[float]:
+    """A bound of 0 bounds nothing."""
+    return [float(np.log(bound)) for bound in bounds if bound > 0.0]

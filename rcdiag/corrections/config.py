@@ -61,6 +61,11 @@ class Correction:
     mode: Literal["decoupled", "bypass"] = "decoupled"
     loss: str = "ppo_clip"
 
+    @property
+    def loss_weighting(self) -> Weighting | None:
+        """The weights that reach the loss."""
+        return self.weighting if self.weights_applied else None
+
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(np.float32(value))

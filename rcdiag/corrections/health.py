@@ -22,7 +22,7 @@ _RANKS = ("ok", "warning", "error")
 
 def judged(correction: Correction) -> list[str]:
     """The numbers that speak about this correction: by token or by sequence, as it works."""
-    weighting = correction.weighting
+    weighting = correction.loss_weighting
     by_token = weighting is not None and weighting.level == "token"
     names = ["ess_token_applied" if by_token else "ess_seq_applied", "truncation_loss"]
     if any(each.of_tokens for each in correction.rejections):

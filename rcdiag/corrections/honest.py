@@ -33,7 +33,7 @@ def needed(correction: Correction) -> list[Quantity]:
     found: list[Quantity] = [LogRatio(), TrueRatio(), Unsafe()]
     kept = kept_quantity(correction.rejections, TrueRatio())
     found += [kept] if kept is not None else []
-    weighting = correction.weighting
+    weighting = correction.loss_weighting
     if weighting is not None and weighting.level == "token":
         found.append(Excess(weighting.upper))
     if (by_documents := mirrored(correction)) is not None:
@@ -56,7 +56,7 @@ def honest(rows: Rows, correction: Correction, done: Outcome) -> Numbers:
         "unsafe_sequences": _number(np.mean(np.abs(log_ratio(rows, "sequence")) >= SAFETY_BOUND)),
         "keep_length_correlation": _correlation(share, rows.lengths.astype(np.float64)),
         "keep_reward_correlation": _correlation(share, rows.reward),
-        "groups_left_with_one": _groups_left_with_one(rows, done),
+        "groups_below_two": _groups_below_two(rows, done),
         "denominator_kept": done.kept_tokens,
         "denominator_all": rows.tokens,
     }
@@ -107,7 +107,7 @@ def _lost_mass(
 
 def _truncation_loss(rows: Rows, correction: Correction) -> float | None:
     """E[(ratio - C)+] / E[ratio] at the level of the weights; None where nothing is truncated."""
-    weighting = correction.weighting
+    weighting = correction.loss_weighting
     if weighting is None or weighting.outside not in ("truncate", "clip"):
         return None
     if weighting.level == "token":
@@ -124,7 +124,8 @@ def _bias_bound(rows: Rows, correction: Correction, done: Outcome) -> float | No
     For truncated weights it is the truncation loss, for rejection the lost mass. Weights by token,
     and kept sequences with weight 1, have no such bound. Source: reference/theory.md 2.7.
     """
-    if correction.weighting is None or correction.weighting.level != "sequence":
+    weighting = correction.loss_weighting
+    if weighting is None or weighting.level != "sequence":
         return None
     with np.errstate(over="ignore"):
         true = np.exp(log_ratio(rows, "sequence"))
@@ -141,7 +142,7 @@ def _correlation(share: Array, values: Array) -> float | None:
     return float(np.corrcoef(share, values)[0, 1])
 
 
-def _groups_left_with_one(rows: Rows, done: Outcome) -> int:
+def _groups_below_two(rows: Rows, done: Outcome) -> int:
     """Groups of two sequences or more of which fewer than two are kept: no baseline is left."""
     _, index, sizes = np.unique(rows.cluster, return_inverse=True, return_counts=True)
     kept = np.bincount(index, weights=done.kept > 0)

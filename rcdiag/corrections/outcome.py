@@ -27,7 +27,8 @@ class Outcome:
     kept: Array  # [sequences] tokens
     vetoed: NDArray[np.bool_]  # [sequences]
     weights: Column | None  # of all tokens, before batch normalisation; 0 where zeroed
-    kept_weights: Column | None  # the same, 0 at tokens that are rejected
+    # The same in the loss: 0 at tokens that are rejected; None where weights are logged only.
+    kept_weights: Column | None
 
     @property
     def kept_tokens(self) -> int:
@@ -69,7 +70,8 @@ def outcome(rows: Rows, correction: Correction) -> Outcome:
         # A product, as the trainer has it: NaN stays NaN.
         stay = (~vetoed).astype(np.float64)
         weights, of_kept = _times(stay, weights), _times(stay, of_kept)
-    return Outcome(np.where(stays, tokens, 0.0), vetoed, weights, _where(stays, of_kept))
+    in_loss = _where(stays, of_kept) if correction.weights_applied else None
+    return Outcome(np.where(stays, tokens, 0.0), vetoed, weights, in_loss)
 
 
 def _weights_of_kept_tokens(rows: Rows, correction: Correction, tokens: Array) -> Column:

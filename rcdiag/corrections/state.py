@@ -104,7 +104,7 @@ def _result(
     plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
 ) -> CorrectionResult:
     done = outcome(rows, correction)
-    weighting = correction.weighting
+    weighting = correction.loss_weighting
     k_hat = None if weighting is None else k_hats.get(weighting.level)
     numbers = {**honest(rows, correction, done), "khat": k_hat}
     return CorrectionResult(

@@ -31,8 +31,10 @@ class Profiles:
         log_ratio = block.values.ratios.log_ratio
         with np.errstate(invalid="ignore"):
             weights = (None, log_ratio, np.square(log_ratio), k3(block.values.ratios))
-            of_sequences = [
-                block.lengths if each is None else segment_sum(each, block.lengths)
+            of_sequences: list[Array | None] = [
+                np.asarray(
+                    block.lengths if each is None else segment_sum(each, block.lengths), float
+                )
                 for each in weights
             ]
         cluster, local = np.unique(block.cluster, return_inverse=True)

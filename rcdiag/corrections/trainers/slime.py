@@ -45,6 +45,8 @@ def read(config: Config) -> Correction:
     upper = _number(config, "tis_upper_bound")
     lower = config["tis_lower_bound"]
     lower = 1.0 / upper if lower is None else _number(config, "tis_lower_bound")
+    if mode != "truncate":
+        _ordered("tis", lower, upper)
     rejections = [Rejection(level, upper, lower)] if mode == "mask" else []
     veto = None
     if config["use_rs"]:
@@ -52,6 +54,7 @@ def read(config: Config) -> Correction:
         low, high = config["rs_lower_bound"], config["rs_upper_bound"]
         low = lower if low is None else _number(config, "rs_lower_bound")
         high = upper if high is None else _number(config, "rs_upper_bound")
+        _ordered("rs", low, high)
         rejections.append(Rejection(rs_level, high, low))
         if config["rs_veto_threshold"] is not None:
             veto = _number(config, "rs_veto_threshold")
@@ -61,6 +64,15 @@ def read(config: Config) -> Correction:
         veto=veto,
         batch_normalize=bool(config["tis_batch_normalize"]),
     )
+
+
+def _ordered(which: str, lower: float, upper: float) -> None:
+    """Slime's helper asserts it wherever it clips or rejects."""
+    if not lower < upper:
+        raise Refused(
+            f"{which}_lower_bound: {lower:g} is not below the upper bound {upper:g}",
+            "rs bounds that are null are those of tis",
+        )
 
 
 def _number(config: Config, name: str) -> float:
@@ -218,11 +230,17 @@ def ignored(config: Config) -> list[str]:
     """What slime takes and does nothing with."""
     if config["use_rs"] and not config["use_tis"]:
         return ["use_rs has no effect without use_tis: slime returns before it rejects anything"]
-    if config["use_tis"] and config["tis_mode"] == "truncate" and not config["use_rs"]:
-        return ["tis_lower_bound has no effect in truncate mode without use_rs"]
-    return []
+    found = []
+    if config["use_tis"] and not config["use_rs"]:
+        changed = [name for name in _NEED_RS if config[name] != _SETTINGS[name]]
+        found += [f"{name} has no effect without use_rs" for name in changed]
+        lower = config["tis_lower_bound"]
+        if config["tis_mode"] == "truncate" and lower != _SETTINGS["tis_lower_bound"]:
+            found.append("tis_lower_bound has no effect in truncate mode without use_rs")
+    return found
 
 
+_NEED_RS = ("rs_level", "rs_lower_bound", "rs_upper_bound", "rs_veto_threshold")
 _SETTINGS: dict[str, Any] = {
     "use_tis": True,
     "use_rs": True,

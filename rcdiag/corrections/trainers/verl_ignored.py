@@ -1,4 +1,4 @@
-"""Settings that verl takes and silently does nothing with. Source: reference/verl.md 1.4, 3, 4.2."""
+"""Settings that verl takes and silently ignores. Source: reference/verl.md 1.4, 3 and 4.2."""
 
 from __future__ import annotations
 

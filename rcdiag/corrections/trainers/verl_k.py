@@ -43,12 +43,14 @@ def read(config: Config, *, icepop: bool, ordered: bool) -> Correction:
     weighting = None
     if level is not None and config["rollout_is_threshold"] is not None:
         weighting = _weighting(level, config, icepop=icepop)
+    loss = choice(config, "loss_type", ("ppo_clip", "reinforce"))
     return Correction(
         weighting=weighting,
         rejections=_rejections(config, ordered=ordered),
         batch_normalize=bool(config["rollout_is_batch_normalize"]),
+        weights_applied=not config["bypass_mode"] or loss == "reinforce",
         mode="bypass" if config["bypass_mode"] else "decoupled",
-        loss=choice(config, "loss_type", ("ppo_clip", "reinforce")),
+        loss=loss,
     )
 
 

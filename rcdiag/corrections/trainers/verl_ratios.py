@@ -49,6 +49,7 @@ def read(config: Config) -> Correction:
         rejections=_rejections(config),
         veto=veto,
         batch_normalize=bool(config["rollout_is_batch_normalize"]),
+        weights_applied=not config["bypass_mode"] or loss == "reinforce",
         mode="bypass" if config["bypass_mode"] else "decoupled",
         loss=loss,
     )

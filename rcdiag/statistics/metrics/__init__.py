@@ -47,7 +47,7 @@ FAMILIES: dict[str, Family] = {
         "How much hangs on few tokens or sequences?",
         TAIL,
         "heavy-tail",
-        "look at the worst tokens and sequences below: one cause often explains them all",
+        "look at the worst tokens and sequences in the report: one cause often explains them all",
     ),
     "validity": Family(
         "Were the tokens drawn from the recorded behavior policy?",

@@ -6,15 +6,17 @@ from rcdiag.statistics.metrics.base import PROPOSAL, Averaged, Guide, Metric
 
 
 def _kl(formula: str, level: str, about: str, guide: Guide | None = None) -> Metric:
-    words = formula.replace("_reverse", ", target sampled")
+    words, _, reverse = formula.partition("_")
     name, of = (f"seq_{formula}", " of sequences") if level == "seq" else (formula, "")
+    of += ", from the target's side" if reverse else ""
     return Averaged(
         label=f"KL by {words}{of}",
         unit="nats",
         ideal=0.0,
-        about=about + (" per sequence, with the product of its ratios" if of else " per token"),
+        about=about
+        + (" per sequence, with the product of its ratios" if level == "seq" else " per token"),
         guide=guide,
-        formula=lambda t: t.per_sequence(name) if of else t.per_token(name),
+        formula=lambda t: t.per_sequence(name) if level == "seq" else t.per_token(name),
     )
 
 

@@ -82,7 +82,7 @@ OVERLAP: dict[str, Metric] = {
     "chi2_seq": Averaged(
         label="chi-squared, sequence",
         ideal=0.0,
-        about="the same of whole sequences, E[(prod ratio)^2] - 1, unclamped",
+        about="chi2(target || behavior) of whole sequences, E[(prod ratio)^2] - 1, unclamped",
         headline=True,
         formula=lambda t: t.per_sequence("seq_squared_excess"),
     ),
@@ -95,7 +95,7 @@ OVERLAP: dict[str, Metric] = {
     "chi2_seq_self_normalised": Averaged(
         label="chi-squared, sequence, self-normalised",
         ideal=0.0,
-        about="the same over sequences, 1 / ess_seq - 1",
+        about="E[(prod ratio)^2] / E[prod ratio]^2 - 1 over sequences, 1 / ess_seq - 1",
         formula=lambda t: chi2_self_normalised(t, "seq"),
     ),
 }

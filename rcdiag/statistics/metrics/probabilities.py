@@ -108,7 +108,7 @@ PERPLEXITIES: dict[str, Metric] = {
         label="mean |log-perplexity difference|",
         unit="nats",
         ideal=0.0,
-        about="mean over sequences of the same without its sign",
+        about="mean over sequences of |log perplexity of target less that of behavior|",
         formula=lambda t: t.per_sequence("log_ppl_diff_abs"),
     ),
     "log_ppl_diff_max": Whole(

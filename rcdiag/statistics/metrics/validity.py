@@ -96,7 +96,8 @@ VALIDITY: dict[str, Metric] = {
     "ratio_mean_seq": Averaged(
         label="mean ratio of sequences",
         ideal=1.0,
-        about="E[prod ratio] over sequences; 1 as above, but rare huge ratios are easily missed",
+        about="E[prod ratio] over sequences; 1 if they were drawn from the recorded behavior "
+        "policy, but rare huge ratios are easily missed",
         formula=lambda t: mean_ratio(t, "seq"),
     ),
     "ratio_mean_seq_z": Whole(

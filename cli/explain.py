@@ -1,0 +1,120 @@
+"""`rcdiag explain`: what a name in a result means."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from rcdiag.explain import Entry
+
+EPILOG = "Example: `rcdiag explain rollout_is_eff_sample_size`"
+
+ROWS = ("what", "formula", "direction", "units", "healthy", "generations", "example", "see")
+WIDTH = 110
+
+
+def explain(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A metric, preset, setting, finding, ...; all names without it"
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Say what a name means: formula, direction, healthy range, who calls it what."""
+    from rcdiag.explain import explain as entry_of
+    from rcdiag.explain import names
+    from rcdiag.explain.document import document
+
+    found = names() if name is None else entry_of(name)
+    if json:
+        _write(document(found))
+    elif isinstance(found, dict):
+        _draw_names(found)
+    else:
+        _draw_entry(found)
+
+
+def _write(text: str) -> None:
+    from cli.screen import drop
+
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop(sys.stdout)
+
+
+def _screen() -> Console:
+    from cli.screen import Screen
+
+    return Screen(quiet=False, verbose=False, json=False).out
+
+
+def _grid(*columns: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for column in columns:
+        grid.add_column(**column)
+    return grid
+
+
+def _draw_names(found: dict[str, dict[str, str]]) -> None:
+    """A line each: cut at the edge of a terminal, whole in a pipe."""
+    from rich.text import Text
+
+    from rcdiag.explain import headings
+
+    out = _screen()
+    for kind, lines in found.items():
+        out.print(Text(headings()[kind], "bold"))
+        width = max(map(len, lines))
+        for name, line in lines.items():
+            text = Text.assemble(f"  {name:{width}}  ", (line, "dim"))
+            if out.is_terminal:
+                out.print(text, no_wrap=True, overflow="ellipsis")
+            else:
+                out.print(text, soft_wrap=True)
+        out.print()
+    out.print("rcdiag explain NAME says all about one of them.")
+
+
+def _draw_entry(entry: Entry) -> None:
+    from rich.text import Text
+
+    grid = _grid({"no_wrap": True, "style": "dim"}, {"overflow": "fold"})
+    for row in ROWS:
+        value = getattr(entry, row)
+        if value:
+            grid.add_row(_label(entry, row), _cell(value))
+    out = _screen()
+    out.print(Text.assemble((entry.name, "bold"), (f"  {entry.kind}", "dim")))
+    out.print(grid, width=min(out.width, WIDTH))
+
+
+def _label(entry: Entry, row: str) -> str:
+    if row != "generations":
+        return row
+    return "has" if entry.kind == "trainer" else "trainers"
+
+
+def _cell(value: Any) -> RenderableType:
+    """Text, a line per trainer, or names one after the other."""
+    from rich.text import Text
+
+    if isinstance(value, dict):
+        grid = _grid({"style": "cyan", "max_width": 26}, {"overflow": "fold"})
+        for trainers, text in value.items():
+            grid.add_row(Text(trainers), Text(text))
+        return grid
+    return Text(value if isinstance(value, str) else ", ".join(value))

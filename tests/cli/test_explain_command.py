@@ -1,0 +1,72 @@
+"""`rcdiag explain`: on the screen, as JSON, and what it says to an unknown name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rcdiag.explain import explain, names
+
+
+def test_one_name_on_the_screen(rcdiag):
+    ran = rcdiag("explain", "k3_kl")
+    assert ran.code == 0
+    assert ran.out.startswith("k3_kl  metric\n")
+    for label in ("what", "formula", "direction", "units", "healthy", "trainers", "example"):
+        assert f"\n{label} " in ran.out
+    assert ran.err == ""
+
+
+def test_nothing_empty_is_shown(rcdiag):
+    ran = rcdiag("explain", "current")
+    assert "formula" not in ran.out
+    assert "healthy" not in ran.out
+
+
+def test_brackets_are_no_markup(rcdiag):
+    assert "[1/upper, 1/lower]" in rcdiag("explain", "mirrored-bounds").out
+    assert "E[ratio - 1 - log_ratio]" in rcdiag("explain", "k3_kl").out
+
+
+def test_all_names_a_line_each(rcdiag):
+    ran = rcdiag("explain")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    for listed in names().values():
+        for name, line in listed.items():
+            assert any(each.split() == f"{name} {line}".split() for each in lines), name
+
+
+@pytest.mark.parametrize("name", ["k3_kl", "decoupled_token_is", "rollout_rs_token_k1_mean"])
+def test_one_name_as_json(rcdiag, name):
+    document = rcdiag("explain", name, "--json").document
+    assert document["kind"] == "explain"
+    assert document["format_version"] == 1
+    assert document["provenance"]["command"].startswith("rcdiag explain")
+    assert document["entry"]["what"] == explain(name).what
+    assert document["entry"]["generations"] == explain(name).generations
+
+
+def test_all_names_as_json(rcdiag):
+    assert rcdiag("explain", "--json").document["names"] == names()
+
+
+def test_an_unknown_name_ends_with_2_and_offers_near_ones(rcdiag):
+    ran = rcdiag("explain", "k3kl")
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "error: nothing is called `k3kl`" in ran.err
+    assert "k3_kl" in ran.err
+
+
+def test_every_name_of_a_result_is_explained(rcdiag, doubtful):
+    ran = rcdiag("score", doubtful, "--json")
+    document = json.loads(ran.out)
+    found = [*document["mismatch"], *document["profiles"], *document["corrections"]]
+    found += [each["slug"] for each in document["findings"]]
+    found += [value["level"] for value in document["mismatch"].values() if value["level"]]
+    for each in document["corrections"].values():
+        found += [each["trainer"], *each["config"], *each["metrics"], *each["honest"]]
+    for name in dict.fromkeys(found):
+        assert explain(name).what

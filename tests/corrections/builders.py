@@ -1,0 +1,110 @@
+"""Padded batches as trainers hold them, and rcdiag's results on the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rcdiag.corrections.plan import plan_corrections
+from rcdiag.corrections.state import CorrectionState, Plan, results
+from rcdiag.corrections.trainers import find_trainer
+from rcdiag.results import CorrectionResult
+from rcdiag.statistics.block import block_of
+from rcdiag.trajectories import Ragged, Trajectories
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Log-probs and mask [rows, longest]; what stands at masked places is not looked at."""
+
+    old: np.ndarray
+    rollout: np.ndarray
+    mask: np.ndarray
+    group: np.ndarray | None = None  # [rows]
+    reward: np.ndarray | None = None  # [rows]
+
+    def __len__(self) -> int:
+        return len(self.old)
+
+    @property
+    def log_ratio(self) -> np.ndarray:
+        """0 at masked places."""
+        return np.where(self.mask, self.old, 0.0) - np.where(self.mask, self.rollout, 0.0)
+
+    def rows(self, index: np.ndarray | slice) -> Padded:
+        taken = {
+            name: None if getattr(self, name) is None else getattr(self, name)[index]
+            for name in self.__slots__
+        }
+        return Padded(**taken)
+
+    def with_masked(self, old: float, rollout: float) -> Padded:
+        """The same batch with other values at masked places."""
+        return replace(
+            self,
+            old=np.where(self.mask, self.old, old),
+            rollout=np.where(self.mask, self.rollout, rollout),
+        )
+
+
+def padded(log_ratios: Sequence[Sequence[float]], **columns: Any) -> Padded:
+    """Rows of log-ratios, ragged, exactly; one of the policies is sure of each token."""
+    width = max(1, *map(len, log_ratios))
+    ratio = np.zeros((len(log_ratios), width))
+    mask = np.zeros(ratio.shape, np.bool_)
+    for row, values in enumerate(log_ratios):
+        ratio[row, : len(values)] = values
+        mask[row, : len(values)] = True
+    return Padded(np.minimum(ratio, 0.0), -np.maximum(ratio, 0.0), mask, **columns)
+
+
+def trajectories_of(batch: Padded) -> Trajectories:
+    """Rows of a padded batch; masked tokens keep their places."""
+    rows, width = batch.old.shape
+    return Trajectories(
+        first_row=0,
+        response_ids=Ragged(np.zeros(rows * width, np.int32), np.arange(rows + 1) * width),
+        mask=batch.mask.ravel(),
+        log_probs={"rollout": batch.rollout.ravel(), "old": batch.old.ravel()},
+        group=None if batch.group is None else batch.group.astype(np.uint64),
+        reward=None if batch.reward is None else batch.reward.astype(np.float64),
+    )
+
+
+def plan_of(trainer: str, config: dict[str, Any], **options: Any) -> Plan:
+    """A single correction by the trainer's own settings, under the name `it`."""
+    return plan_corrections(find_trainer(trainer), {"it": config}, **options)
+
+
+def presets_of(trainer: str) -> Plan:
+    """All presets of a trainer with their defaults."""
+    found = find_trainer(trainer)
+    return plan_corrections(found, found.presets)
+
+
+def state_of(plan: Plan, batch: Padded, cuts: int = 1) -> CorrectionState:
+    """The rows taken in in so many shards."""
+    state = CorrectionState(plan)
+    for part in np.array_split(np.arange(len(batch)), cuts):
+        state.add({None: block_of(trajectories_of(batch.rows(part)), "rollout", "old")})
+    return state
+
+
+def results_of(plan: Plan, batch: Padded, cuts: int = 1) -> dict[str, CorrectionResult]:
+    """Every correction of a plan on one batch."""
+    return results(plan, state_of(plan, batch, cuts).by_step()[None])
+
+
+def result_of(
+    trainer: str, config: dict[str, Any], batch: Padded, **options: Any
+) -> CorrectionResult:
+    """One correction on one batch."""
+    return results_of(plan_of(trainer, config, **options), batch)["it"]
+
+
+def without_prefix(metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics by their names after the slash."""
+    return {name.rpartition("/")[2]: value for name, value in metrics.items()}

@@ -1,0 +1,169 @@
+"""Bounds and orders that hold on every batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rcdiag.corrections.trainers import TRAINERS
+from rcdiag.corrections.trainers.verl_k import OPTIONS
+from tests.corrections.batches import batches
+from tests.corrections.builders import plan_of, presets_of, result_of, results_of, without_prefix
+from tests.corrections.comparisons import changed_outcome
+from tests.corrections.configs import configs_of
+
+every_trainer = pytest.mark.parametrize("trainer", TRAINERS)
+K_TRAINERS = pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0", "verl-0.9"])
+# Powers of two: their reciprocals, and the logs of both, are exact.
+POWERS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@every_trainer
+@given(batch=batches(kinds=("equal",)))
+@settings(max_examples=10)
+def test_identical_policies_need_no_correction(trainer, batch):
+    tokens = int(batch.mask.sum())
+    for name, found in results_of(presets_of(trainer), batch).items():
+        assert (found.kept_tokens, found.weight_sum) in ((tokens, None), (tokens, tokens)), name
+        assert found.kept_sequences == batch.mask.any(axis=1).sum(), name
+        ends = ("_kl", "/kl", "ppl_diff", "_fraction", "k3_kl", "fraction_high", "oob_ratio")
+        gaps = {key: value for key, value in found.metrics.items() if key.endswith(ends)}
+        assert len(gaps) >= 3, name
+        assert set(gaps.values()) == {0.0}, name
+        assert found.honest["ess_token_applied"] == pytest.approx(1.0, abs=1e-12), name
+        assert found.honest["ess_seq_applied"] == pytest.approx(1.0, abs=1e-12), name
+        assert found.honest["lost_target_mass_token"] == 0.0, name
+        assert found.honest["lost_target_mass_seq"] == 0.0, name
+        assert found.honest["truncation_loss"] in (None, 0.0), name
+        assert found.honest["bias_bound"] in (None, 0.0), name
+        means = [value for key, value in found.metrics.items() if key.endswith("_is_mean")]
+        assert means == pytest.approx([1.0] * len(means), abs=1e-7), name
+
+
+@every_trainer
+@given(batch=batches(), data=st.data())
+@settings(max_examples=40)
+def test_honest_numbers_keep_within_their_ranges(trainer, batch, data):
+    found = result_of(trainer, data.draw(configs_of(trainer)), batch)
+    honest = found.honest
+    for name in ("ess_token_applied", "ess_seq_applied"):
+        assert honest[name] is None or 0.0 < honest[name] <= 1.0 + 1e-12, name
+    for name in ("lost_target_mass_token", "lost_target_mass_seq", "unsafe_tokens"):
+        assert honest[name] is None or 0.0 <= honest[name] <= 1.0, name
+    for name in ("keep_length_correlation", "keep_reward_correlation"):
+        assert honest[name] is None or abs(honest[name]) <= 1.0 + 1e-12, name
+    assert honest["truncation_loss"] is None or 0.0 <= honest["truncation_loss"] <= 1.0
+    assert 0 <= found.kept_tokens <= honest["denominator_all"] == batch.mask.sum()
+    assert honest["denominator_kept"] == found.kept_tokens
+    assert found.kept_sequences <= found.kept_tokens
+
+
+@every_trainer
+@given(batch=batches(), data=st.data())
+@settings(max_examples=40)
+def test_no_mass_is_lost_where_nothing_is_rejected(trainer, batch, data):
+    found = result_of(trainer, data.draw(configs_of(trainer)), batch)
+    lost = [found.honest[f"lost_target_mass_{level}"] for level in ("token", "seq")]
+    if found.kept_tokens == batch.mask.sum():
+        assert set(lost) <= {0.0, None}
+    if found.kept_tokens == 0:
+        assert set(lost) <= {1.0, None}
+
+
+@pytest.mark.parametrize("trainer", ["verl-0.8.0", "verl-0.9"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@given(batch=batches(kinds=("near", "equal")))
+@settings(max_examples=30)
+def test_icepop_and_truncation_agree_inside_the_bounds(trainer, level, batch):
+    reach = np.exp(np.abs(batch.log_ratio).sum(axis=1).max()) * 1.01
+    popped, truncated = (
+        result_of(trainer, {"rollout_is": level, "rollout_is_threshold": threshold}, batch)
+        for threshold in (f"{1 / reach}_{reach}", float(reach))
+    )
+    metrics = without_prefix(popped.metrics)
+    assert metrics.pop("rollout_is_oob_ratio") == 0.0
+    assert metrics == pytest.approx(without_prefix(truncated.metrics), rel=1e-12, abs=1e-12)
+    assert popped.weight_sum == pytest.approx(truncated.weight_sum)
+    assert popped.honest["ess_token_applied"] == truncated.honest["ess_token_applied"]
+
+
+def k_config(option: str, lower: float, upper: float) -> dict[str, Any]:
+    text = f"{lower!r}_{upper!r}" if option.endswith("k1") else repr(upper)
+    return {"rollout_is": None, "rollout_rs": option, "rollout_rs_threshold": text}
+
+
+@K_TRAINERS
+@given(
+    batch=batches(),
+    option=st.sampled_from(OPTIONS),
+    bounds=st.lists(st.sampled_from(POWERS), min_size=4, max_size=4).map(sorted),
+)
+@settings(max_examples=40)
+def test_wider_bounds_of_k_keep_more(trainer, batch, option, bounds):
+    wide = result_of(trainer, k_config(option, bounds[0], bounds[3]), batch)
+    narrow = result_of(trainer, k_config(option, bounds[1], bounds[2]), batch)
+    assert narrow.kept_tokens <= wide.kept_tokens
+    assert narrow.kept_sequences <= wide.kept_sequences
+    lost = [each.honest["lost_target_mass_token"] for each in (wide, narrow)]
+    assert None in lost or lost[0] <= lost[1] + 1e-12
+
+
+@pytest.mark.parametrize("trainer", ["verl-0.6.1", "verl-20251203", "verl-0.7.0"])
+@given(
+    batch=batches(),
+    level=st.sampled_from(("token", "sequence", "geometric")),
+    bounds=st.lists(st.sampled_from(POWERS), min_size=4, max_size=4).map(sorted),
+)
+@settings(max_examples=40)
+def test_wider_bounds_of_ratios_keep_more(trainer, batch, level, bounds):
+    wide, narrow = (
+        result_of(
+            trainer,
+            {
+                "rollout_rs": level,
+                "rollout_rs_threshold": upper,
+                "rollout_rs_threshold_lower": lower,
+            },
+            batch,
+        )
+        for lower, upper in ((bounds[0], bounds[3]), (bounds[1], bounds[2]))
+    )
+    assert narrow.kept_tokens <= wide.kept_tokens
+    assert narrow.kept_sequences <= wide.kept_sequences
+
+
+@K_TRAINERS
+@given(
+    batch=batches(),
+    option=st.sampled_from(("token_k1", "seq_sum_k1", "seq_mean_k1")),
+    bounds=st.lists(st.sampled_from(POWERS), min_size=2, max_size=2).map(sorted),
+)
+@settings(max_examples=40)
+def test_the_documents_of_k1_are_the_code_with_its_bounds_swapped(trainer, batch, option, bounds):
+    lower, upper = bounds
+    ours = result_of(trainer, k_config(option, lower, upper), batch)
+    swapped = result_of(trainer, k_config(option, 1.0 / upper, 1.0 / lower), batch)
+    if lower == 1.0 / upper:
+        assert "kept_tokens_by_documents" not in ours.honest
+        assert changed_outcome(ours, swapped) == []
+        return
+    assert ours.honest["kept_tokens_by_documents"] == swapped.kept_tokens
+    assert ours.honest["kept_sequences_by_documents"] == swapped.kept_sequences
+    assert swapped.honest["kept_tokens_by_documents"] == ours.kept_tokens
+
+
+@every_trainer
+@given(batch=batches(), data=st.data())
+@settings(max_examples=20)
+def test_weights_alone_keep_every_token(trainer, batch, data):
+    config = data.draw(configs_of(trainer))
+    correction = plan_of(trainer, config).corrections["it"]
+    if correction.rejections or (correction.veto is not None and not correction.veto_on_weights):
+        return
+    found = result_of(trainer, config, batch)
+    assert found.kept_tokens == batch.mask.sum()
+    assert found.kept_sequences == batch.mask.any(axis=1).sum()

@@ -1,0 +1,138 @@
+"""Clamps, bounds and rows without tokens: reference/verl.md 1.2, 1.3 and 1.5."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rcdiag.corrections.trainers import TRAINERS
+from tests.corrections.builders import padded, result_of, without_prefix
+
+BY_K = ("verl-0.7.1", "verl-0.8.0", "verl-0.9")
+TOKEN = {"rollout_is": "token", "rollout_is_threshold": 2.0}
+HUGE = (np.exp(20.0) + 2.0) / 3.0
+SEQUENCE = {"rollout_is": "sequence", "rollout_is_threshold": 2.0}
+
+
+def metric(trainer: str, config: dict, rows: list[list[float]], name: str) -> float:
+    return without_prefix(result_of(trainer, config, padded(rows)).metrics)[name]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "mean"),
+    [("verl-0.6.1", HUGE), ("verl-0.7.1", HUGE), ("verl-0.8.0", 4 / 3), ("verl-0.9", 4 / 3)],
+)
+def test_a_huge_ratio_is_in_the_mean_of_raw_weights_and_not_of_applied_ones(trainer, mean):
+    rows = [[25.0, 0.0, 0.0]]
+    assert metric(trainer, TOKEN, rows, "rollout_is_mean") == pytest.approx(mean, rel=1e-6)
+    size = metric(trainer, TOKEN, rows, "rollout_is_eff_sample_size")
+    assert size == pytest.approx(8 / 9, rel=1e-6)
+
+
+@pytest.mark.parametrize("trainer", ["verl-0.6.1", "verl-0.7.0", *BY_K])
+def test_the_minimum_of_sequence_weights_is_not_clamped_above(trainer):
+    rows = [[15.0, 15.0]]
+    assert metric(trainer, SEQUENCE, rows, "rollout_is_max") == pytest.approx(np.exp(20.0))
+    assert metric(trainer, SEQUENCE, rows, "rollout_is_min") == pytest.approx(np.exp(30.0))
+
+
+@pytest.mark.parametrize("trainer", BY_K)
+def test_k1_sums_clamped_log_ratios_and_weights_do_not(trainer):
+    config = {**SEQUENCE, "rollout_is_threshold": 100.0}
+    config |= {"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"}
+    found = result_of(trainer, config, padded([[25.0, -21.0]]))
+    assert (found.kept_tokens, found.kept_sequences) == (2, 1)
+    assert found.weight_sum == pytest.approx(2.0 * np.exp(4.0))
+    assert without_prefix(found.metrics)["rollout_rs_seq_sum_k1_mean"] == 0.0
+
+
+@pytest.mark.parametrize("trainer", BY_K)
+@pytest.mark.parametrize("bounds", ["0.5_2.0", "2.0", 2.0])
+@pytest.mark.parametrize("option", ["token_k1", "seq_sum_k1"])
+def test_bounds_are_kept_and_beyond_them_not(trainer, bounds, option):
+    config = {"rollout_is": None, "rollout_rs": option, "rollout_rs_threshold": bounds}
+    at = float(np.log(2.0))
+    assert result_of(trainer, config, padded([[at], [-at]])).kept_tokens == 2
+    beyond = float(np.nextafter(at, 1.0))
+    assert result_of(trainer, config, padded([[beyond], [-beyond]])).kept_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("trainer", "size"), [("verl-0.7.1", 1.0), ("verl-0.8.0", 34.24), ("verl-0.9", 34.24)]
+)
+def test_the_logged_ess_may_exceed_one(trainer, size):
+    found = metric(trainer, SEQUENCE, [[-15.0, -15.0]], "rollout_is_eff_sample_size")
+    assert found == pytest.approx(size, abs=0.01)
+    honest = result_of(trainer, SEQUENCE, padded([[-15.0, -15.0]])).honest
+    assert honest["ess_token_applied"] == honest["ess_seq_applied"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("trainer", BY_K)
+def test_chi2_is_clamped_and_k3_is_not(trainer):
+    off = {"rollout_is": None}
+    assert metric(trainer, off, [[-15.0, -15.0]], "chi2_seq") == pytest.approx(-1.0)
+    assert metric(trainer, off, [[15.0, 15.0]], "chi2_seq") == pytest.approx(np.expm1(40.0))
+    k3 = metric(trainer, off, [[25.0, 0.0, 0.0]], "k3_kl")
+    assert k3 == pytest.approx((np.exp(25.0) - 26.0) / 3.0)
+    config = {"rollout_is": None, "rollout_rs": "token_k3", "rollout_rs_threshold": 1.0}
+    clamped = metric(trainer, config, [[25.0, 0.0, 0.0]], "rollout_rs_token_k3_max")
+    assert clamped == pytest.approx(np.exp(20.0) - 21.0)
+
+
+@pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0"])
+def test_a_lower_bound_above_the_upper_one_rejected_all_before_09(trainer):
+    config = {"rollout_is": None, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5"}
+    found = result_of(trainer, config, padded([[0.0, 0.1], [-0.1]]))
+    assert (found.kept_tokens, found.kept_sequences) == (0, 0)
+
+
+@pytest.mark.parametrize("trainer", ["verl-0.8.0", "verl-0.9"])
+def test_a_second_bar_is_part_of_the_number(trainer):
+    config = {"rollout_is": "token", "rollout_is_threshold": "0.5_2_3"}
+    found = result_of(trainer, config, padded([[float(np.log(22.0)), float(np.log(24.0)), -1.0]]))
+    assert found.weight_sum == pytest.approx(22.0)
+
+
+@pytest.mark.parametrize("trainer", ["verl-0.8.0", "verl-0.9"])
+def test_where_all_icepop_weights_are_zero_the_ess_is_no_number(trainer):
+    config = {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}
+    found = result_of(trainer, config, padded([[3.0, -3.0]]))
+    assert np.isnan(without_prefix(found.metrics)["rollout_is_eff_sample_size"])
+    assert found.honest["ess_token_applied"] is None
+    assert found.weight_sum == 0.0
+
+
+def test_weights_without_a_threshold_are_off():
+    for name in (name for name in TRAINERS if name not in ("slime", "verl-0.6.0", "verl-20251027")):
+        config = {"rollout_is": "token", "rollout_is_threshold": None}
+        found = result_of(name, config, padded([[0.5]]))
+        assert found.weight_sum is None, name
+        assert not any("rollout_is_mean" in key for key in found.metrics), name
+
+
+def test_060_without_a_threshold_says_nothing_at_all():
+    found = result_of("verl-0.6.0", {"rollout_is": True}, padded([[0.5, 3.0]]))
+    assert (found.metrics, found.kept_tokens, found.weight_sum) == ({}, 2, None)
+
+
+@pytest.mark.parametrize("trainer", BY_K)
+def test_a_token_that_is_no_number_is_rejected_and_in_the_metrics(trainer):
+    batch = padded([[0.0, 0.1], [0.2]])
+    batch.old[0, 1] = np.nan
+    config = {**TOKEN, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
+    found = result_of(trainer, config, batch)
+    assert (found.kept_tokens, found.kept_sequences) == (2, 2)
+    assert np.isnan(without_prefix(found.metrics)["kl"])
+    rows = result_of(trainer, {**config, "rollout_rs": "seq_sum_k1"}, batch)
+    assert (rows.kept_tokens, rows.kept_sequences) == (1, 1)
+    assert rows.honest["ess_token_applied"] is None or np.isfinite(rows.honest["ess_token_applied"])
+
+
+@pytest.mark.parametrize("trainer", ["verl-0.6.1", "verl-20251203", "verl-0.7.0"])
+def test_a_token_that_is_no_number_does_not_shield_its_row_from_the_veto(trainer):
+    batch = padded([[-30.0, 0.0], [0.0, 0.0]])
+    batch.old[0, 1] = np.nan
+    config = {"rollout_is": None, "rollout_token_veto_threshold": 1e-4}
+    found = result_of(trainer, config, batch)
+    assert without_prefix(found.metrics)["rollout_is_veto_fraction"] == 0.5
+    assert found.kept_sequences == 1

@@ -1,0 +1,74 @@
+"""rcdiag's numbers beside those of verl's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rcdiag.corrections.state import Plan
+from rcdiag.results import CorrectionResult
+from tests.corrections.builders import Padded, results_of
+from tests.oracle.verl import Answer, ask
+
+Close = Callable[[str, float, float], bool]
+
+
+def within_a_millionth(name: str, wanted: float, found: float) -> bool:
+    """Relative; of numbers that are differences, what rounding leaves of their terms.
+
+    A standard deviation is sqrt(E[x^2] - E[x]^2): its square is as good as those.
+    """
+    if np.isnan(wanted) or np.isnan(found):
+        return bool(np.isnan(wanted) and np.isnan(found))
+    if name.endswith("_std") and np.isfinite(wanted):
+        wanted, found = wanted**2, found**2
+    return wanted == found or abs(wanted - found) <= 1e-6 * max(abs(wanted), abs(found)) + 1e-13
+
+
+def differences(
+    plan: Plan, batch: Padded, cuts: int, dtype: str = "float64", close: Close = within_a_millionth
+) -> list[str]:
+    """What rcdiag gives otherwise than verl, one line each."""
+    found = results_of(plan, batch, cuts)
+    lines = []
+    for name, result in found.items():
+        try:
+            answer = ask(plan.trainer.name, dict(plan.configs[name]), batch, dtype)
+        except ZeroDivisionError:
+            lines += [f"{name}: {line}" for line in _where_verl_stops(result)]
+            continue
+        lines += [f"{name}: {line}" for line in _between(answer, result, batch, close)]
+    return lines
+
+
+def _where_verl_stops(result: CorrectionResult) -> list[str]:
+    """verl divides by zero where all IcePop weights are 0; then our ESS is no number."""
+    size = result.metrics["rollout_corr/rollout_is_eff_sample_size"]
+    if result.weight_sum == 0.0 and np.isnan(size):
+        return []
+    return [f"verl divides by zero, ours: weights {result.weight_sum}, ESS {size}"]
+
+
+def _between(answer: Answer, result: CorrectionResult, batch: Padded, close: Close) -> list[str]:
+    lines = [f"only one has {key}" for key in set(answer.metrics) ^ set(result.metrics)]
+    pairs: dict[str, tuple[Any, Any]] = {
+        name: (value, result.metrics[name])
+        for name, value in answer.metrics.items()
+        if name in result.metrics
+    }
+    pairs["kept_tokens"] = int(answer.kept.sum()), result.kept_tokens
+    pairs["kept_sequences"] = int((answer.kept.sum(axis=1) > 0).sum()), result.kept_sequences
+    normalizer = answer.metrics.get("rollout_corr/rollout_is_batch_norm_factor", 1.0)
+    if answer.weights is not None:
+        # rcdiag's sum is that before batch normalisation.
+        total = float(answer.weights[batch.mask].astype(np.float64).sum()) * normalizer
+        pairs["weight_sum"] = total, np.nan if result.weight_sum is None else result.weight_sum
+    elif result.weight_sum is not None:
+        lines.append(f"no weights at verl's, sum {result.weight_sum} at ours")
+    return lines + [
+        f"{name}: verl {wanted!r}, ours {found!r}"
+        for name, (wanted, found) in pairs.items()
+        if not close(name, wanted, found)
+    ]
