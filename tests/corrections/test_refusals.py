@@ -55,6 +55,7 @@ OF_K = [
     *refused(BY_K[:1], {"rollout_is_threshold": "0.5_5.0"}, "knows no IcePop", "verl-0.8.0"),
     *refused(BY_K[1:], {"rollout_is_threshold": "5.0_0.5"}, "wants 0 < lower <= upper"),
     *refused(BY_K[1:], {"rollout_is_threshold": "0_5.0"}, "wants 0 < lower <= upper"),
+    *refused(BY_K[1:], {"rollout_is_threshold": "0"}, "wants 0 < lower <= upper"),
     *refused(BY_K[1:], {"rollout_is_threshold": "much"}, "'much' is not `upper`"),
     *refused(BY_K[1:], {"rollout_is_threshold": ""}, "is not `upper`"),
     *refused(BY_K, {"loss_type": "grpo"}, "loss_type: 'grpo'", "reinforce"),

@@ -109,6 +109,13 @@ def test_rejection_falls_back_on_the_bounds_of_the_weights():
     assert run(rs_lower_bound=0.3, rs_upper_bound=1.2).kept_tokens == 7
 
 
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_weights_are_not_divided_by_next_to_nothing(level):
+    found = result_of("slime", {"tis_level": level}, padded([[-25.0], [-30.0]]))
+    assert holds(found, batch_norm_factor=1.0)
+    assert found.metrics["mis_is_ratio_mean_final"] == pytest.approx(np.exp(-20.0))
+
+
 def test_a_row_without_a_token_adds_zero_to_every_mean():
     batch = padded([[0.5, -0.5], []])
     found = result_of("slime", {"use_rs": False}, batch).metrics

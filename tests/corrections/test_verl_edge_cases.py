@@ -77,6 +77,19 @@ def test_chi2_is_clamped_and_k3_is_not(trainer):
     config = {"rollout_is": None, "rollout_rs": "token_k3", "rollout_rs_threshold": 1.0}
     clamped = metric(trainer, config, [[25.0, 0.0, 0.0]], "rollout_rs_token_k3_max")
     assert clamped == pytest.approx(np.exp(20.0) - 21.0)
+    config["rollout_rs"] = "token_k2"
+    assert metric(trainer, config, [[25.0, 0.0, 0.0]], "rollout_rs_token_k2_max") == 200.0
+
+
+@pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.9"])
+@pytest.mark.parametrize("tokens", range(2, 40))
+def test_equal_weights_in_float32_have_a_spread_of_nearly_zero_and_never_of_nan(trainer, tokens):
+    """E[x^2] - E[x]^2 falls below 0 by rounding."""
+    for ratio in (-0.6, -0.03, 0.15, 0.6):
+        config = {"rollout_is": "token", "rollout_is_threshold": 2.0}
+        batch = padded([[float(np.float32(ratio))] * tokens])
+        found = result_of(trainer, config, batch, arithmetic="float32")
+        assert without_prefix(found.metrics)["rollout_is_std"] == pytest.approx(0.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0"])

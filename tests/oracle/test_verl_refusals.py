@@ -45,7 +45,7 @@ BY_RATIOS = [
     ),
     *each_of("rollout_token_veto_threshold", *NUMBERS),
 ]
-THRESHOLDS = ("0.5_5", "5_0.5", "0_2", "-1_2", "a_b", "", " ", "_", "_2", "0.5_2_3", "-1", INF)
+THRESHOLDS = ("0", "0.5_5", "5_0.5", "0_2", "-1_2", "a_b", "", " ", "_", "_2", "0.5_2_3", "-1", INF)
 BY_K = [
     *each_of("rollout_is", "geometric", "Token", True, 5, ""),
     *each_of("rollout_is_threshold", None, *NUMBERS, *THRESHOLDS),

@@ -26,6 +26,10 @@ def assert_as_defined(batch: Batch, cluster: Sequence[int] | None = None) -> set
         if value is None:
             assert found[name] is None, name
             continue
+        if name.endswith("_z") and abs(value) > 1e5:
+            # A standard error at the rounding of the mean keeps few digits, however it is made.
+            assert found[name] == pytest.approx(value, rel=1e-2), name
+            continue
         rel, absolute = (1e-4, 1e-6) if name in CANCELLING else (1e-6, 1e-9)
         assert found[name] == pytest.approx(value, rel=rel, abs=absolute), name
     return set(wanted)

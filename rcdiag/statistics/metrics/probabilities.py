@@ -31,7 +31,7 @@ def pearson(t: Totals) -> Array:
     p_variance, q_variance = p_squared - p * p, q_squared - q * q
     # What is left of the variance of a constant side is rounding of either sign.
     varies = (p_variance > 1e-12 * p_squared) & (q_variance > 1e-12 * q_squared)
-    return np.where(varies, covariance / np.sqrt(p_variance * q_variance), np.nan)
+    return np.where(varies, covariance / (np.sqrt(p_variance) * np.sqrt(q_variance)), np.nan)
 
 
 def _log_ppl_diffs(suite: Suite) -> Array:
