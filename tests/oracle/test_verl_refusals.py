@@ -79,7 +79,6 @@ STRICTER = (
     ("rollout_rs_threshold", True),
     ("rollout_rs_threshold", -1.0),
     ("rollout_token_veto_threshold", True),
-    ("rollout_is_veto_threshold", True),
     ("rollout_is_veto_threshold", [2.0]),
 )
 
@@ -124,3 +123,9 @@ def test_the_same_settings_are_refused(trainer, config):
 def test_both_happen():
     stops = [verl_stops(*case.values) for case in cases()]
     assert 100 < sum(stops) < len(stops) - 50
+
+
+@pytest.mark.parametrize("item", STRICTER, ids=str)
+def test_every_exception_is_one(item):
+    found = [case.values for case in cases() if item in case.values[1].items()]
+    assert any(we_refuse(*each) and not verl_stops(*each) for each in found)
