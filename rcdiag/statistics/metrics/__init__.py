@@ -53,8 +53,9 @@ FAMILIES: dict[str, Family] = {
         "Were the tokens drawn from the recorded behavior policy?",
         VALIDITY,
         "behavior-is-not-the-sampler",
-        "no correction helps before this: check that the recorded log-probs are those of the law "
-        "that sampled (temperature, top-p, penalties, weights, alignment)",
+        "no correction helps before this: check that the behavior log-probs are those of the law "
+        "that sampled (temperature, top-p, penalties, weights, alignment); log-probs that were "
+        "scored again are not",
         gate=True,
     ),
 }
