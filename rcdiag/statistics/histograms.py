@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.statistics.block import Block
+from rcdiag.statistics.mixing import mixed
 from rcdiag.statistics.ratios import Array
 
 # |log_ratio| from float32 rounding to a ratio of e^100, eight bins a decade, either sign, and one
@@ -65,7 +66,7 @@ class FigureData:
 
     def _add_paths(self, block: Block) -> None:
         """PATHS sequences by a hash of their row: a sample that the order does not change."""
-        keys = _mixed(block.row)
+        keys = mixed(block.row.astype(np.uint64))
         for index in np.argsort(keys, kind="stable")[:PATHS]:
             if len(self.paths) == PATHS and keys[index] >= self.paths[-1][0]:
                 break
@@ -92,11 +93,3 @@ class FigureData:
             },
             "paths": [{"tokens": tokens, "sums": sums} for _, tokens, sums in self.paths],
         }
-
-
-def _mixed(row: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A bijection that scatters neighbouring row numbers (SplitMix64's finaliser)."""
-    mixed = row.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))

@@ -11,6 +11,7 @@ from scipy.stats import rankdata
 
 from rcdiag.statistics.block import Block
 from rcdiag.statistics.intervals import NONE, Interval, standard_error, t_quantile
+from rcdiag.statistics.mixing import mixed
 from rcdiag.statistics.ratios import Array
 
 # Confident and hopeless tokens make any correlation near 1; between these both sides must choose.
@@ -61,11 +62,9 @@ def rank_sample(block: Block) -> RankSample:
 
 
 def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:
-    """32 well-mixed bits of each pair of values (the finaliser of SplitMix64, Steele 2014)."""
-    mixed = behavior.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ target.view(np.uint64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return (mixed >> np.uint64(32)).astype(np.uint32)
+    """32 well-mixed bits of each pair of values."""
+    words = behavior.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ target.view(np.uint64)
+    return (mixed(words) >> np.uint64(32)).astype(np.uint32)
 
 
 def union_of_samples(parts: Sequence[RankSample]) -> RankSample:
