@@ -47,9 +47,10 @@ def plan_corrections(
     arithmetic: str = "float64",
     findings: Sequence[Finding] = (),
 ) -> Plan:
-    """Read each configuration as the trainer would, and stop where it would."""
+    """Read each configuration as the trainer would; one that it would stop on is a finding."""
     whole: dict[str, Config] = {}
     corrections = {}
+    refused = []
     for name, config in configs.items():
         unknown = [key for key in config if key not in trainer.settings]
         if unknown:
@@ -58,13 +59,23 @@ def plan_corrections(
                 f"{name}: {trainer.name} has no setting `{unknown[0]}`",
                 hint=f"did you mean {near[0]}?" if near else f"{', '.join(trainer.settings)}",
             )
-        whole[name] = {**trainer.settings, **config}
+        settings = {**trainer.settings, **config}
         try:
-            corrections[name] = trainer.read(whole[name])
+            corrections[name] = trainer.read(settings)
         except Refused as error:
-            said = "; ".join(each.message for each in findings if each.severity == "error")
-            hint = f"{said}; {error.hint}" if said else error.hint
-            raise Refused(f"{name}: {trainer.name} refuses {error.message}", hint) from error
+            refused.append(_refused(trainer, name, settings, error))
+        else:
+            whole[name] = settings
     if arithmetic == "float32":
         corrections = {name: in_float32(each) for name, each in corrections.items()}
-    return Plan(trainer, whole, corrections, ARITHMETICS[arithmetic], tuple(findings))
+    return Plan(trainer, whole, corrections, ARITHMETICS[arithmetic], tuple([*findings, *refused]))
+
+
+def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> Finding:
+    return Finding(
+        slug="trainer-refuses",
+        severity="error",
+        message=f"{name}: {trainer.name} stops on {error.message}; nothing is computed for it",
+        fix=error.hint,
+        evidence={"preset": name, "trainer": trainer.name, "config": dict(settings)},
+    )

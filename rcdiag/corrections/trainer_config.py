@@ -12,6 +12,7 @@ import yaml
 from rcdiag.corrections.trainers import NEWEST_VERL, TRAINERS, find_trainer
 from rcdiag.corrections.trainers.base import Config, Trainer
 from rcdiag.corrections.trainers.verl_k import OPTIONS
+from rcdiag.corrections.whole_config import whole_config_findings
 from rcdiag.errors import RcdiagError
 from rcdiag.results import Finding
 
@@ -52,7 +53,10 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     settings = {name: value for name, value in block.items() if name in chosen.settings}
     if _is_bare(block) and len(settings) < len(block):
         settings = dict(block)
-    findings = [*_number_trap(settings, written)]
+    findings = [
+        *_number_trap(settings, written),
+        *whole_config_findings(document, chosen.name, {**chosen.settings, **settings}),
+    ]
     if trainer is None and reason:
         findings.append(_guessed(chosen, reason))
     return TrainerConfig(chosen, settings, tuple(findings))

@@ -72,6 +72,47 @@ FINDINGS: dict[str, Said] = {
         example='rollout_is_threshold: 0.5_5 is 0.55; write "0.5_5"',
         see=("rollout_is_threshold", "rollout_rs_threshold"),
     ),
+    "trainer-refuses": Said(
+        severity="error",
+        what="The trainer itself would stop on these settings. Nothing is computed for them; all "
+        "else goes on.",
+        example="rollout_rs: geometric in verl 0.7.1, which calls it seq_mean_k1",
+        see=("rollout_rs", "rollout_is_threshold"),
+    ),
+    "bypass-not-active": Said(
+        severity="error",
+        what="Bypass mode is on in the correction block and does nothing, because of the rest of "
+        "the trainer's config: another loss mode under verl's V1 trainer (#4912), or one "
+        "mini-batch and one epoch under its legacy actor, which makes the PPO ratio 1.",
+        example="actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode",
+        see=("bypass_mode", "loss_type"),
+    ),
+    "rejected-in-denominator": Said(
+        severity="warning",
+        what="Rejected tokens give no gradient and still count in the denominator of the loss, so "
+        "rejection lowers the learning rate (verl #4852).",
+        example="half of the tokens rejected: half of the loss",
+        see=("kept_tokens", "rollout_rs"),
+    ),
+    "rejected-in-baseline": Said(
+        severity="note",
+        what="Rejection comes after or beside the advantages: rewards of rejected rows still make "
+        "the baseline of their group (verl #6362).",
+        example="adv_estimator: grpo with rollout_rs: seq_mean_k1",
+        see=("rollout_rs",),
+    ),
+    "rollout-log-probs-off": Said(
+        severity="error",
+        what="The trainer's config asks for a correction and not for the sampler's log-probs, "
+        "without which there is none. Off by default in verl until 0.8.0.",
+        example="actor_rollout_ref.rollout.calculate_log_probs=true",
+    ),
+    "sampler-law-differs": Said(
+        severity="warning",
+        what="By the trainer's config the sampler records log-probs of another distribution than "
+        "the trainer computes: renormalised over a top-p or top-k set, or before the temperature.",
+        example="top_p: 0.9 with processed_logprobs: log-ratios are below 0 throughout",
+    ),
     "trainer-guessed": Said(
         severity="note",
         what="A trainer's config fits several generations; the finding names the one it was read "

@@ -116,12 +116,25 @@ def test_a_threshold_that_yaml_made_a_number_of_is_found(rcdiag, table, tmp_path
     assert document["corrections"]["config"]["config"]["rollout_is_threshold"] == 0.55
 
 
-def test_a_trap_that_the_trainer_stops_on_is_explained_in_the_hint(rcdiag, table, tmp_path):
+def test_what_the_trainer_stops_on_is_a_finding_beside_its_cause(rcdiag, table, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("rollout_is: null\nrollout_rs: token_k1\nrollout_rs_threshold: 0.5_2\n")
-    ran = rcdiag("score", table, "--trainer-config", path)
-    assert ran.code == 2
-    assert "0.5_2 without quotes is the number 0.52" in ran.err
+    ran = rcdiag("score", table, "--json", "--trainer-config", path)
+    assert ran.code == 0
+    assert ran.document["corrections"] == {}
+    said = {each["slug"]: each["message"] for each in ran.document["findings"]}
+    assert "0.5_2 without quotes is the number 0.52" in said["threshold-read-as-number"]
+    assert "lower bound above" in said["trainer-refuses"]
+    assert rcdiag("score", table, "--trainer-config", path, "--fail-on", "error").code == 1
+
+
+def test_what_one_preset_stops_on_leaves_the_others(rcdiag, table):
+    options = ("--set", "decoupled_token_is.rollout_is=geometric")
+    document = rcdiag("score", table, "--json", *options).document
+    assert len(document["corrections"]) == len(TRAINERS["verl-0.9"].presets) - 1
+    (finding,) = [f for f in document["findings"] if f["slug"] == "trainer-refuses"]
+    assert finding["message"].startswith("decoupled_token_is: verl-0.9 stops on rollout_is")
+    assert finding["evidence"]["config"]["rollout_is"] == "geometric"
 
 
 def test_a_setting_without_effect_is_said(rcdiag, table, tmp_path):
@@ -144,7 +157,6 @@ def test_a_batch_without_a_kept_token_is_said(rcdiag, table):
         (["--preset", "decoupled_token"], "decoupled_token_is"),
         (["--set", "decoupled_token_is.rollout_is_treshold=3"], "rollout_is_threshold"),
         (["--set", "nonsense"], "PRESET.SETTING=VALUE"),
-        (["--set", "decoupled_token_is.rollout_is=geometric"], "refuses"),
         (["--trainer-config", "{tmp}/none.yaml"], "cannot be read"),
         (["--trainer-config", "{tmp}/empty.yaml"], "no settings"),
     ],

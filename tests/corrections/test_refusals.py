@@ -1,4 +1,4 @@
-"""Settings at which a trainer would stop are refused, with what is wrong and a way out."""
+"""Settings at which a trainer would stop are findings, with what is wrong and a way out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rcdiag.corrections.trainers import TRAINERS
-from rcdiag.corrections.trainers.base import Refused
 from rcdiag.errors import RcdiagError
 from tests.corrections.builders import plan_of
 
@@ -89,12 +88,14 @@ SLIME = [
     ("trainer", "config", "words"), [*WEIGHTS_ALONE, *BY_RATIOS, *OF_K, *SLIME]
 )
 def test_refused(trainer, config, words):
-    with pytest.raises(Refused) as error:
-        plan_of(trainer, config)
-    said = f"{error.value.message} / {error.value.hint}"
-    assert error.value.message.startswith(f"it: {trainer} refuses ")
+    plan = plan_of(trainer, config)
+    (finding,) = plan.findings
+    assert (finding.slug, finding.severity) == ("trainer-refuses", "error")
+    said = f"{finding.message} / {finding.fix}"
+    assert finding.message.startswith(f"it: {trainer} stops on ")
     assert [word for word in words if word not in said] == []
-    assert error.value.hint
+    assert finding.fix
+    assert plan.corrections == plan.configs == {}
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0"])

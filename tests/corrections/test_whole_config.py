@@ -1,0 +1,142 @@
+"""What stands outside of the correction block and changes what the block does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from rcdiag.corrections.trainer_config import read_trainer_config
+
+REJECT = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.999_1.001"}
+TOKEN = {"rollout_is": "token", "rollout_is_threshold": 2.0}
+
+
+def found(tmp_path, trainer: str, correction: dict[str, Any], **places: Any) -> dict[str, Any]:
+    """Findings by slug; `places` are dotted paths with `__` for the dot."""
+    document: dict[str, Any] = {
+        "actor_rollout_ref": {"rollout": {"calculate_log_probs": True}},
+        "algorithm": {"rollout_correction": correction},
+    }
+    for path, value in places.items():
+        *parents, last = path.split("__")
+        place = document
+        for name in parents:
+            place = place.setdefault(name, {})
+        place[last] = value
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(document))
+    findings = read_trainer_config(file, trainer).findings
+    assert len({each.slug for each in findings}) == len(findings)
+    return {each.slug: each for each in findings}
+
+
+MODE = "actor_rollout_ref__actor__policy_loss__loss_mode"
+ACTOR = "actor_rollout_ref__actor__"
+ROLLOUT = "actor_rollout_ref__rollout__"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "places", "idle"),
+    [
+        ("verl-0.9", {}, True),
+        ("verl-0.9", {MODE: "vanilla"}, True),
+        ("verl-0.9", {MODE: "bypass_mode"}, False),
+        ("verl-0.9", {"trainer__use_v1": False}, False),
+        ("verl-0.8.0", {}, False),
+    ],
+)
+def test_bypass_without_its_loss_mode(tmp_path, trainer, places, idle):
+    slugs = found(tmp_path, trainer, {**TOKEN, "bypass_mode": True}, **places)
+    assert ("bypass-not-active" in slugs) == idle
+    if idle:
+        assert "#4912" in slugs["bypass-not-active"].message
+    assert "bypass-not-active" not in found(tmp_path, trainer, TOKEN, **places)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "mini", "places", "idle"),
+    [
+        ("verl-0.7.1", 64, {}, True),
+        ("verl-0.7.1", 32, {}, False),
+        ("verl-0.7.1", 64, {f"{ACTOR}ppo_epochs": 2}, False),
+        ("verl-0.7.1", 64, {f"{ACTOR}use_rollout_log_probs": True}, False),
+        ("verl-0.8.0", 64, {}, False),
+    ],
+)
+def test_bypass_with_one_mini_batch_under_the_legacy_actor(tmp_path, trainer, mini, places, idle):
+    sizes = {"data__train_batch_size": 64, f"{ACTOR}ppo_mini_batch_size": mini}
+    slugs = found(tmp_path, trainer, {**TOKEN, "bypass_mode": True}, **sizes, **places)
+    assert ("bypass-not-active" in slugs) == idle
+
+
+@pytest.mark.parametrize(
+    ("trainer", "bypass", "places", "included"),
+    [
+        ("verl-0.8.0", True, {}, True),
+        ("verl-0.8.0", False, {}, False),
+        ("verl-0.9", False, {}, True),
+        ("verl-0.9", False, {"trainer__use_v1": False}, False),
+        ("verl-0.9", True, {"trainer__use_v1": False}, True),
+        ("verl-0.7.1", True, {}, False),
+    ],
+)
+def test_whether_the_denominator_holds_what_was_rejected(
+    tmp_path, trainer, bypass, places, included
+):
+    slugs = found(tmp_path, trainer, {**REJECT, "bypass_mode": bypass}, **places)
+    assert ("rejected-in-denominator" in slugs) == included
+    if included:
+        assert ("#4852" in slugs["rejected-in-denominator"].message) == bypass
+    weighted = found(tmp_path, trainer, {**TOKEN, "bypass_mode": bypass}, **places)
+    assert "rejected-in-denominator" not in weighted
+
+
+@pytest.mark.parametrize(("estimator", "said"), [("grpo", True), ("rloo", True), ("gae", False)])
+def test_rejected_rows_in_the_baseline(tmp_path, estimator, said):
+    places = {"algorithm__adv_estimator": estimator}
+    assert ("rejected-in-baseline" in found(tmp_path, "verl-0.9", REJECT, **places)) == said
+    assert "rejected-in-baseline" not in found(tmp_path, "verl-0.9", TOKEN, **places)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "asked", "off"),
+    [
+        ("verl-0.8.0", None, True),
+        ("verl-0.8.0", True, False),
+        ("verl-0.9", None, False),
+        ("verl-0.9", False, True),
+    ],
+)
+def test_a_sampler_that_records_nothing(tmp_path, trainer, asked, off):
+    rollout = {} if asked is None else {"calculate_log_probs": asked}
+    slugs = found(tmp_path, trainer, TOKEN, actor_rollout_ref__rollout=rollout)
+    assert ("rollout-log-probs-off" in slugs) == off
+    nothing = found(tmp_path, trainer, {"rollout_is": None}, actor_rollout_ref__rollout={"n": 8})
+    assert "rollout-log-probs-off" not in nothing
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sampling", "said"),
+    [
+        ("verl-0.9", {"top_p": 0.9}, "top_p 0.9"),
+        ("verl-0.9", {"top_k": 50}, "top_k 50"),
+        ("verl-0.9", {"temperature": 0.7, "top_k": -1}, None),
+        ("verl-0.9", {"temperature": 0.7, "logprobs_mode": "raw_logprobs"}, "#4162"),
+        ("verl-0.6.1", {"temperature": 0.7}, "#4162"),
+        ("verl-0.6.1", {"top_p": 0.9}, None),
+    ],
+)
+def test_a_sampler_that_records_another_law(tmp_path, trainer, sampling, said):
+    places = {f"{ROLLOUT}{name}": value for name, value in sampling.items()}
+    slugs = found(tmp_path, trainer, TOKEN, **places)
+    assert ("sampler-law-differs" in slugs) == (said is not None)
+    if said is not None:
+        assert said in slugs["sampler-law-differs"].message
+
+
+def test_a_block_alone_says_nothing_of_the_rest(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({"rollout_correction": {**REJECT, "bypass_mode": True}}))
+    assert read_trainer_config(file, "verl-0.9").findings == ()
