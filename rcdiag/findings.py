@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.results import Finding, MetricValue, ScoreResult
+from rcdiag.results import Finding, MetricValue, ScoreResult, by_severity
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.statistics.metrics import FAMILIES, METRICS
@@ -22,12 +22,6 @@ def score_findings(result: ScoreResult, non_finite: NonFinite) -> list[Finding]:
         *_few_clusters(result.num_clusters),
     ]
     return by_severity(found)
-
-
-def by_severity(findings: list[Finding]) -> list[Finding]:
-    """The gravest first; of equal ones the first stays first."""
-    order = ("error", "warning", "note")
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def _non_finite(non_finite: NonFinite, values: dict[str, MetricValue]) -> list[Finding]:

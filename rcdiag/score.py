@@ -22,8 +22,14 @@ from rcdiag.corrections.state import CorrectionState, Plan, results
 from rcdiag.dumps.reader import Dump
 from rcdiag.dumps.stream import read_trajectories
 from rcdiag.errors import RcdiagError
-from rcdiag.findings import by_severity, score_findings
-from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
+from rcdiag.findings import score_findings
+from rcdiag.results import (
+    CorrectionResult,
+    MetricValue,
+    ScoreResult,
+    StepResult,
+    by_severity,
+)
 from rcdiag.statistics.block import Block, block_of
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.histograms import log_ratio_counts
@@ -176,7 +182,7 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
 
 def _by_step(
     steps: dict[Step, SuiteState], seed: int, corrections: CorrectionState | None
-) -> dict[str, Any]:
+) -> dict[str, StepResult]:
     """The same per training step, when there are several: the batches of a trainer."""
     if len(steps) < 2:
         return {}
@@ -187,12 +193,12 @@ def _by_step(
         corrected = {}
         if corrections is not None:
             corrected = results(corrections.plan, rows[step], _k_hats(values))
-        found[str(step)] = {
-            "num_sequences": len(state.table),
-            "num_tokens": int(state.table.lengths.sum()),
-            "mismatch": values,
-            "corrections": corrected,
-        }
+        found[str(step)] = StepResult(
+            num_sequences=len(state.table),
+            num_tokens=int(state.table.lengths.sum()),
+            mismatch=values,
+            corrections=corrected,
+        )
     return found
 
 

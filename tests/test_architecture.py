@@ -54,14 +54,14 @@ INNERMOST = files_below(
     "rcdiag/trajectories.py",
     "rcdiag/segments.py",
     "rcdiag/errors.py",
-    "rcdiag/results.py",
+    "rcdiag/results/",
 )
 
 
 def test_there_is_something_to_look_at():
     assert len(LIBRARY) > 20
     assert len(INNERMOST) >= 10
-    assert "rcdiag.errors.RcdiagError" in imports_of(ROOT / "rcdiag" / "results.py")
+    assert "rcdiag.errors.RcdiagError" in imports_of(ROOT / "rcdiag" / "results" / "__init__.py")
 
 
 def test_the_library_knows_no_command_line():

@@ -13,6 +13,7 @@ from rcdiag.results import (
     Finding,
     MetricValue,
     ScoreResult,
+    StepResult,
     from_json,
     to_json,
     worst_severity,
@@ -47,7 +48,7 @@ def strict(text: str) -> dict:
 
 def test_a_result_comes_back_as_it_was():
     values = {"k3_kl": MetricValue(value=0.25), "ess_seq": MetricValue(value=1.0, level="ok")}
-    step = {"num_sequences": 1, "num_tokens": 2, "mismatch": values, "corrections": {}}
+    step = StepResult(num_sequences=1, num_tokens=2, mismatch=values, corrections={})
     figures = {"log_ratio": {"edges": [-1.0, 1.0], "counts": [3]}}
     result = make(
         findings=[finding("warning")],
@@ -63,7 +64,7 @@ def test_a_result_comes_back_as_it_was():
 )
 def test_what_is_no_number_is_a_word_in_json_and_a_float_again_after_it(value, word):
     metric = {"k3_kl": MetricValue(value=value)}
-    step = {"num_sequences": 1, "num_tokens": 2, "mismatch": metric, "corrections": {}}
+    step = StepResult(num_sequences=1, num_tokens=2, mismatch=metric, corrections={})
     worst = [{"row": 0, "log_ratio": value}]
     evidence = Finding(slug="s", severity="error", message="", fix="", evidence={"k3_kl": value})
     result = make(mismatch=metric, steps={"1": step}, worst_tokens=worst, findings=[evidence])
@@ -74,7 +75,7 @@ def test_what_is_no_number_is_a_word_in_json_and_a_float_again_after_it(value, w
     assert document["worst_tokens"][0]["log_ratio"] == word
     back = from_json(text, "r.json")
     assert repr(back.mismatch["k3_kl"].value) == repr(value)
-    assert repr(back.steps["1"]["mismatch"]["k3_kl"].value) == repr(value)
+    assert repr(back.steps["1"].mismatch["k3_kl"].value) == repr(value)
     assert repr(back.worst_tokens[0]["log_ratio"]) == repr(value)
     assert to_json(back) == text
 

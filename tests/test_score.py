@@ -98,8 +98,8 @@ def test_no_number_at_an_unmasked_token_is_a_finding_with_counts_and_rows(tmp_pa
 def test_steps_are_told_apart_and_named_by_their_number(tmp_path):
     result = run(tmp_path, step=[7, 7, 8, 8])
     assert list(result.steps) == ["7", "8"]
-    assert numbers(result.steps["7"]["mismatch"]) == wanted(BEHAVIOR[:2], TARGET[:2])
-    assert result.steps["8"]["num_sequences"] == 2
+    assert numbers(result.steps["7"].mismatch) == wanted(BEHAVIOR[:2], TARGET[:2])
+    assert result.steps["8"].num_sequences == 2
 
 
 def test_one_step_alone_has_no_table_of_steps(tmp_path):

@@ -20,9 +20,9 @@ def correction_findings(result: ScoreResult, plan: Plan | None) -> list[Finding]
 
 def _everything_rejected(result: ScoreResult) -> list[Finding]:
     where: dict[str, list[str]] = {}
-    batches = result.steps or {"the table": {"corrections": result.corrections}}
-    for step, batch in batches.items():
-        for name, each in batch["corrections"].items():
+    batches = {step: batch.corrections for step, batch in result.steps.items()}
+    for step, corrections in (batches or {"the table": result.corrections}).items():
+        for name, each in corrections.items():
             if each.kept_tokens == 0:
                 where.setdefault(name, []).append(step)
     if not where:

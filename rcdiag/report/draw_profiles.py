@@ -17,7 +17,7 @@ def by_step(result: ScoreResult, figure: Figure) -> None:
     """KL by k3 of each training step with its interval."""
     axes = figure.add_subplot()
     steps = sorted(result.steps, key=int)
-    values = [result.steps[step]["mismatch"]["k3_kl"] for step in steps]
+    values = [result.steps[step].mismatch["k3_kl"] for step in steps]
     at = np.array([int(step) for step in steps])
     heights = np.array([value.value for value in values])
     known = [value.low is not None for value in values]

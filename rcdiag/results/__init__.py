@@ -1,0 +1,85 @@
+"""Results as plain data, and their JSON: numbers and words, nothing that needs torch to read.
+
+To add a kind of result: a dataclass in a file of its own, and one line in KINDS.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.results.base import (
+    FORMAT_VERSION,
+    SEVERITIES,
+    Finding,
+    MetricValue,
+    Profile,
+    ProfileBin,
+    by_severity,
+    worst_severity,
+)
+from rcdiag.results.plain import structured, unstructured
+from rcdiag.results.score import (
+    CorrectionResult,
+    ScoreResult,
+    SequenceTokens,
+    StepResult,
+    TokenProfile,
+)
+
+__all__ = [
+    "FORMAT_VERSION",
+    "KINDS",
+    "SEVERITIES",
+    "CorrectionResult",
+    "Finding",
+    "MetricValue",
+    "Profile",
+    "ProfileBin",
+    "Result",
+    "ScoreResult",
+    "SequenceTokens",
+    "StepResult",
+    "TokenProfile",
+    "by_severity",
+    "from_json",
+    "to_json",
+    "worst_severity",
+]
+
+Result = ScoreResult
+
+KINDS: dict[str, type[Result]] = {"score": ScoreResult}
+
+
+def to_json(result: Result) -> str:
+    """The result document."""
+    return json.dumps(unstructured(result), indent=1, allow_nan=False) + "\n"
+
+
+def from_json(text: str, source: str) -> Result:
+    """Read a result document back."""
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RcdiagError(
+            f"{source}: not JSON ({error})", "give a file made by --result"
+        ) from error
+    if not isinstance(document, dict) or "format_version" not in document:
+        raise RcdiagError(f"{source}: not a result of rcdiag", "give a file made by --result")
+    kind = KINDS.get(str(document.get("kind")))
+    if document["format_version"] != FORMAT_VERSION or kind is None:
+        what = f"kind {document.get('kind')!r}, format_version {document['format_version']}"
+        raise RcdiagError(f"{source}: cannot read {what}", "render it with the rcdiag that made it")
+    return _read(kind, document, source)
+
+
+def _read(kind: type[Result], document: dict[str, Any], source: str) -> Result:
+    try:
+        return structured(kind, document)
+    except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
+        raise RcdiagError(
+            f"{source}: not a whole result ({type(error).__name__}: {error})",
+            hint="it was cut or edited; make it again with --result",
+        ) from error

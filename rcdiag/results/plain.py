@@ -1,0 +1,86 @@
+"""Plain data and their JSON: any dataclass of numbers, words, lists and dicts, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from functools import cache
+from typing import Any
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# Where nothing says what a value is, these keys hold texts, whatever they say.
+_TEXTS = ("text", "texts", "sample_id", "label")
+
+
+def unstructured(value: Any) -> Any:
+    """Dataclasses as dicts; NaN and infinities as strings, so that any JSON reader takes them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            each.name: unstructured(getattr(value, each.name)) for each in dataclasses.fields(value)
+        }
+    if isinstance(value, dict):
+        return {str(key): unstructured(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [unstructured(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
+
+
+def structured(kind: Any, value: Any) -> Any:
+    """The opposite: a value of type `kind`; TypeError or ValueError where it is none."""
+    if kind is Any:
+        return _guessed(value)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return _one_of(arguments, value)
+    if origin is list:
+        return [structured(arguments[0], each) for each in _checked(list, value)]
+    if origin is dict:
+        named = _checked(dict, value).items()
+        return {
+            key: each if key in _TEXTS else structured(arguments[1], each) for key, each in named
+        }
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, _checked(dict, value))
+    if kind is float:
+        return _SPECIAL[value] if isinstance(value, str) else _checked((int, float), value)
+    return _checked(kind, value)
+
+
+def _dataclass(kind: Any, value: dict[str, Any]) -> Any:
+    kinds = _kinds(kind)
+    differ = sorted(set(value) ^ set(kinds))
+    if differ:
+        raise ValueError(f"field `{differ[0]}` is {'unknown' if differ[0] in value else 'missing'}")
+    return kind(**{name: structured(kinds[name], each) for name, each in value.items()})
+
+
+@cache
+def _kinds(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    others = [each for each in kinds if each is not type(None)]
+    if len(others) == 1:
+        return structured(others[0], value)
+    return next(value for each in others if isinstance(value, each))
+
+
+def _checked(kinds: Any, value: Any) -> Any:
+    if not isinstance(value, kinds):
+        raise TypeError(f"wanted {kinds}, got {type(value).__name__}")
+    return value
+
+
+def _guessed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: each if key in _TEXTS else _guessed(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_guessed(each) for each in value]
+    return _SPECIAL.get(value, value) if isinstance(value, str) else value
