@@ -6,11 +6,11 @@ from pathlib import Path
 
 from cli.screen import Screen
 from rcdiag.files import write_text
-from rcdiag.results import ScoreResult, to_json
+from rcdiag.results import Result, to_json
 
 
 def finish(
-    found: ScoreResult,
+    found: Result,
     screen: Screen,
     *,
     result: Path | None,

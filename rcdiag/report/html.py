@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.resources
 import json
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from rcdiag.report.figures import drawn
+from rcdiag.report.pages import PAGES
 from rcdiag.report.svg import to_svg
-from rcdiag.report.words import clusters, correction_rows, interval, number, verdict
-from rcdiag.results import ScoreResult
-from rcdiag.statistics.metrics import FAMILIES, METRICS
+from rcdiag.report.words import VERDICTS, interval, number
+from rcdiag.results import Result
 
 
-def page(result: ScoreResult) -> str:
-    """The report: verdict, findings, numbers, figures, provenance; no network, no scripts."""
+def page(result: Result) -> str:
+    """The report: verdict, findings, numbers, figures, provenance; no network."""
+    made = PAGES[result.kind]
+    values: dict[str, Any] = {"provenance_of_policies": {}, "script": None}
+    values |= made.context(result)
+    style = importlib.resources.files("rcdiag.report").joinpath("page.css").read_text()
+    figures = [(name, spec, to_svg(figure, name)) for name, spec, figure in drawn(result)]
+    verdict = VERDICTS[result.kind](result)
+    template = _environment().get_template(f"{result.kind}.html.j2")
+    return template.render(result=result, style=style, figures=figures, verdict=verdict, **values)
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("rcdiag.report", "."),
         autoescape=select_autoescape(["html", "j2"]),
@@ -31,21 +45,14 @@ def page(result: ScoreResult) -> str:
         "visible": lambda text: text.replace("\n", "⏎").replace(" ", "␣"),
         "compact": lambda value: json.dumps(value),
         "pretty": lambda value: json.dumps(value, indent=1),
+        "sha256": sha256,
     }
-    style = importlib.resources.files("rcdiag.report").joinpath("page.css").read_text()
-    figures = [(name, spec, to_svg(figure, name)) for name, spec, figure in drawn(result)]
-    return environment.get_template("page.html.j2").render(
-        result=result,
-        metrics=METRICS,
-        families=FAMILIES,
-        headlines=[name for name, metric in METRICS.items() if metric.headline],
-        clusters=clusters(result),
-        correction_rows=correction_rows(result),
-        trainer=next((each.trainer for each in result.corrections.values()), None),
-        style=style,
-        figures=figures,
-        verdict=verdict(result),
-    )
+    return environment
+
+
+def sha256(script: str) -> str:
+    """What a Content-Security-Policy names a script by."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def largest(log_ratio: list[float]) -> float:

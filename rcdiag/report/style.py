@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
 # Fit for white paper, and replaced by the page's variables: one SVG serves light and dark.
 INK, GRID, FIRST, SECOND = "#010203", "#dcdfe4", "#0072b2", "#d55e00"  # the last two: Okabe-Ito
 VARIABLES = {INK: "var(--ink)", GRID: "var(--grid)", FIRST: "var(--first)", SECOND: "var(--second)"}
@@ -28,3 +34,15 @@ STYLE = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """A figure of a kind of result, with its title and the sentence on how to read it."""
+
+    title: str
+    reading: str
+    draw: Callable[[Any, Figure], None]
+    there: Callable[[Any], bool] = lambda result: True
+    size: Callable[[Any], tuple[float, float]] = lambda result: (5.4, 4.4)  # inches
+    wide: bool = False  # over the whole width of the page

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rcdiag.files import write_bytes
 from rcdiag.report.figures import drawn
 from rcdiag.report.style import STYLE, VARIABLES
-from rcdiag.results import ScoreResult
+from rcdiag.results import Result
 
 
 def to_svg(figure: Figure, name: str) -> str:
@@ -37,7 +37,7 @@ def _rendered(figure: Figure, kind: str) -> bytes:
     return stream.getvalue()
 
 
-def save_figures(result: ScoreResult, folder: Path) -> list[Path]:
+def save_figures(result: Result, folder: Path) -> list[Path]:
     """PNG and SVG files of all figures."""
     written = []
     for name, spec, figure in drawn(result):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from rcdiag.results import SEVERITIES, CorrectionResult, MetricValue, ScoreResult, worst_severity
+from rcdiag.results import (
+    SEVERITIES,
+    CorrectionResult,
+    Finding,
+    MetricValue,
+    ScoreResult,
+    worst_severity,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +90,25 @@ def _share(part: int, whole: int) -> str:
     return "100%" if part == whole else f"{100.0 * part / whole:.1f}%"
 
 
-def verdict(result: ScoreResult) -> Verdict:
+def _of_score(result: ScoreResult) -> Verdict:
+    k3 = number(result.mismatch["k3_kl"].value)
+    return _verdict(
+        result.findings, f"KL({result.behavior} || {result.target}) is {k3} nats per token"
+    )
+
+
+def _verdict(findings: list[Finding], sentence: str) -> Verdict:
     """The worst finding decides; notes do not count against a run."""
     counts = [
         f"{count} {severity}{'s' if count > 1 else ''}"
         for severity in reversed(SEVERITIES)
-        if (count := sum(finding.severity == severity for finding in result.findings))
+        if (count := sum(finding.severity == severity for finding in findings))
     ]
-    k3 = number(result.mismatch["k3_kl"].value)
-    sentence = (
-        f"KL({result.behavior} || {result.target}) is {k3} nats per token; "
-        f"{', '.join(counts) or 'no findings'}"
-    )
     words = {"error": "bad", "warning": "doubtful"}
-    worst = worst_severity(result.findings)
+    worst = worst_severity(findings)
     level = worst if worst in words else "ok"
-    return Verdict(level, words.get(level, "fine"), sentence)
+    said = f"{sentence}; {', '.join(counts) or 'no findings'}"
+    return Verdict(level, words.get(level, "fine"), said)
+
+
+VERDICTS: dict[str, Callable[[Any], Verdict]] = {"score": _of_score}

@@ -27,6 +27,7 @@ from rcdiag.results.score import (
     StepResult,
     TokenProfile,
 )
+from rcdiag.results.sweep import SweepResult
 
 __all__ = [
     "FORMAT_VERSION",
@@ -41,6 +42,7 @@ __all__ = [
     "ScoreResult",
     "SequenceTokens",
     "StepResult",
+    "SweepResult",
     "TokenProfile",
     "by_severity",
     "from_json",
@@ -48,9 +50,9 @@ __all__ = [
     "worst_severity",
 ]
 
-Result = ScoreResult
+Result = ScoreResult | SweepResult
 
-KINDS: dict[str, type[Result]] = {"score": ScoreResult}
+KINDS: dict[str, type[Result]] = {"score": ScoreResult, "sweep": SweepResult}
 
 
 def to_json(result: Result) -> str:

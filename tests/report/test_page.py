@@ -11,7 +11,8 @@ import pytest
 from rcdiag.corrections.plan import plan_corrections, preset_configs
 from rcdiag.corrections.trainers import find_trainer
 from rcdiag.dumps import open_dump
-from rcdiag.report.figures import FIGURES, drawn
+from rcdiag.report.figures import drawn
+from rcdiag.report.figures_score import FIGURES_OF_SCORE as FIGURES
 from rcdiag.report.html import page
 from rcdiag.report.svg import save_figures
 from rcdiag.report.words import number

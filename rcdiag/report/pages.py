@@ -1,0 +1,38 @@
+"""What each kind of page shows besides result, verdict and figures: to add one, one line in PAGES.
+
+The template has the name of the kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rcdiag.report.words import clusters, correction_rows
+from rcdiag.results import ScoreResult
+from rcdiag.statistics.metrics import FAMILIES, METRICS
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A kind of page: the values that its template reads."""
+
+    context: Callable[[Any], dict[str, Any]]
+
+
+def _score(result: ScoreResult) -> dict[str, Any]:
+    return {
+        "metrics": METRICS,
+        "families": FAMILIES,
+        "headlines": HEADLINES,
+        "clusters": clusters(result),
+        "correction_rows": correction_rows(result),
+        "trainer": next((each.trainer for each in result.corrections.values()), None),
+        "provenance_of_policies": result.policies,
+    }
+
+
+HEADLINES = [name for name, metric in METRICS.items() if metric.headline]
+
+PAGES: dict[str, Page] = {"score": Page(_score)}
