@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import logit
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
-from rcdiag.statistics.intervals import NONE, Interval, ratio_errors, t_quantile
+from rcdiag.statistics.intervals import NONE, Interval, ratio_errors, skewed_t_quantile
 from rcdiag.statistics.ratios import Array
 
 # Bins are cut from the bits of a float32: 1,024 to each factor of two, from 2^-40 to 2^31. Their
@@ -133,22 +133,26 @@ class Ordered:
 
 
 def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> Interval:
-    """The quantiles at share -+ t times the cluster-robust error of the share below.
+    """The quantiles at share -+ as far as the share below is uncertain: t times its robust error.
 
-    The error is that of the shares below the coarse bin edges, its log interpolated over the
-    logit of the share; None where no edge tells the clusters apart. Source: Woodruff 1952, JASA 47.
+    That reach is known at the coarse bin edges, its log interpolated over the logit of the share;
+    None where no edge tells the clusters apart. Few clusters hold most of a tail, hence the t for
+    skewed clusters. Source: Woodruff 1952, JASA 47.
     """
     counts = clusters.sums
     if len(counts) < 2:
         return NONE
     of_clusters = counts.sum(axis=1, keepdims=True)
     below = np.cumsum(counts, axis=1)
-    error, _ = ratio_errors(below, np.broadcast_to(of_clusters, below.shape))
     reached = below.sum(axis=0) / of_clusters.sum()
+    error, _ = ratio_errors(below, np.broadcast_to(of_clusters, below.shape))
     inside = np.flatnonzero((reached > 0.0) & (reached < 1.0) & (error > 0.0))
     if not len(inside):
         return NONE
-    log_error = np.interp(logit(share), logit(reached[inside]), np.log(error[inside]))
-    reach = t_quantile(len(counts)) * np.exp(log_error)
+    above = int(np.searchsorted(reached[inside], share))
+    inside = inside[max(above - 1, 0) : above + 1]  # the nearest on either side
+    residuals = below[:, inside] - reached[inside] * of_clusters
+    reaches = error[inside] * skewed_t_quantile(residuals)
+    reach = np.exp(np.interp(logit(share), logit(reached[inside]), np.log(reaches)))
     low, high = np.clip([share - reach, share + reach], 0.0, 1.0)
     return ordered.quantile(float(low)), ordered.quantile(float(high))

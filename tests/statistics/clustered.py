@@ -1,11 +1,20 @@
 """Tables whose tokens depend on each other as those of rollouts do, with the truth about them.
 
-Prompts and sequences differ (theory.md 2.6), in three ways. The spread of a sequence's log-ratios
-is 0.1 exp(0.4 a + 0.3 b), a of its prompt and b its own; its offset is 0.03 c + 0.02 d, c of its
-prompt and d its own. All have variance 1; a and b are uniform (were they normal, exp(s^2) would
-have no mean), c and d normal. Prompts with a larger spread have longer sequences, so a mean over
-tokens is a ratio of two random sums. Given spread s and offset o, the log-ratios of the tokens are
-N(o - s^2 / 2, s^2).
+The toy of theory.md 2.6, which says how often intervals of the mean k3 held the truth, but not what
+the toy is. Normal 95% intervals that do so in a share C are z(C) / z(0.95) times as wide as they
+should be, which makes design effects of about 270 for tokens and 5 for sequences, without prompt
+effects 18 and 1. Here prompts and sequences differ in the spread of their log-ratios,
+s = 0.1 exp(0.3 a + 0.2 b), and a little in their offset, o = 0.02 c + 0.01 d (nats): a and c of the
+prompt, b and d of the sequence, all normal. Given both, the tokens' log-ratios are
+N(o - s^2 / 2, s^2). 60 prompts have 8 sequences each, of 128 to 384 tokens, so a mean over tokens
+is a ratio of random sums. Coverage in %, of 1,000 runs here, in parentheses of 2.6:
+
+    prompt effects    token error    sequence error    percentile bootstrap of prompts
+    with              10.8 (9.5)     60.6 (61)         92.7 (93.5)
+    without           33.6 (35.5)    94.9 (95.5)       94.0 (93)
+
+Others come near, as exp(0.4 a + 0.3 b) of 75 to 225 tokens: 11, 65; 34, 96.
+Normal numbers are cut at 4 standard deviations, since exp(s^2) has no mean otherwise.
 """
 
 from __future__ import annotations
@@ -14,42 +23,54 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from rcdiag.statistics.block import Block
-from tests.builders import make_block
+from rcdiag.statistics.block import Block, block_of
+from rcdiag.trajectories import Ragged, Trajectories
 
-SEQUENCES = 4  # of a prompt
+PROMPTS = 60
+SEQUENCES = 8  # of a prompt
+SHORTEST, LONGEST = 128, 384  # tokens of a sequence
 SPREAD = 0.1
-OF_PROMPT, OF_SEQUENCE = 0.4, 0.3
-OFFSET = float(np.hypot(0.03, 0.02))
-REACH = np.sqrt(3.0)  # of a uniform number with variance 1
+OF_PROMPT, OF_SEQUENCE = 0.3, 0.2
+OFFSET_OF_PROMPT, OFFSET_OF_SEQUENCE = 0.02, 0.01
+REACH = 4.0  # of a normal number, in standard deviations
 
 
-def mean_length(a: np.ndarray) -> np.ndarray:
-    return 8.0 + 20.0 * np.exp(0.3 * a)
+def _cut_normal(random: np.random.Generator, size: int) -> np.ndarray:
+    return ndtri(random.uniform(ndtr(-REACH), ndtr(REACH), size))
 
 
-def _uniform(random: np.random.Generator, size: int) -> np.ndarray:
-    return random.uniform(-REACH, REACH, size)
-
-
-def clustered_block(seed: int, prompts: int) -> Block:
+def clustered_block(seed: int, prompts: int = PROMPTS, prompt_effects: bool = True) -> Block:
     random = np.random.default_rng(seed)
-    a, c = _uniform(random, prompts), random.normal(size=prompts)
-    a, c = a.repeat(SEQUENCES), c.repeat(SEQUENCES)
-    b, d = _uniform(random, len(a)), random.normal(size=len(c))
-    lengths = 1 + random.poisson(mean_length(a) - 1)
-    spread = np.repeat(SPREAD * np.exp(OF_PROMPT * a + OF_SEQUENCE * b), lengths)
-    offset = np.repeat(0.03 * c + 0.02 * d, lengths)
-    log_ratio = random.normal(offset - spread**2 / 2, spread)
-    behavior = -1.0 - random.exponential(size=len(log_ratio))
-    ends = np.cumsum(lengths)[:-1]
-    return make_block(
-        np.split(behavior, ends),
-        np.split(behavior + log_ratio, ends),
-        np.arange(prompts).repeat(SEQUENCES),
+    a, c = (_cut_normal(random, prompts).repeat(SEQUENCES) * prompt_effects for _ in range(2))
+    b, d = (_cut_normal(random, len(a)) for _ in range(2))
+    lengths = random.integers(SHORTEST, LONGEST, len(a), endpoint=True)
+    spread = SPREAD * np.exp(OF_PROMPT * a + OF_SEQUENCE * b)
+    offset = OFFSET_OF_PROMPT * c + OFFSET_OF_SEQUENCE * d
+    log_ratio = random.standard_normal(lengths.sum())
+    log_ratio *= np.repeat(spread, lengths)
+    log_ratio += np.repeat(offset - spread**2 / 2, lengths)
+    behavior = -1.0 - random.standard_exponential(len(log_ratio))
+    group = np.arange(prompts, dtype=np.uint64).repeat(SEQUENCES)
+    return _block(behavior, behavior + log_ratio, lengths, group)
+
+
+def _block(
+    behavior: np.ndarray, target: np.ndarray, lengths: np.ndarray, group: np.ndarray
+) -> Block:
+    """As `make_block`, without lists: a test draws many millions of tokens."""
+    rows = Trajectories(
+        first_row=0,
+        response_ids=Ragged(
+            np.zeros(len(behavior), np.int32), np.concatenate([[0], np.cumsum(lengths)])
+        ),
+        mask=np.ones(len(behavior), bool),
+        log_probs={"rollout": behavior, "old": target},
+        group=group,
     )
+    return block_of(rows, "rollout", "old")
 
 
 @dataclass(frozen=True)
@@ -61,15 +82,14 @@ class Truth:
     weight: np.ndarray
 
     @classmethod
-    def make(cls, nodes: int = 40) -> Truth:
-        uniform, share = np.polynomial.legendre.leggauss(nodes)
-        normal, mass = np.polynomial.hermite_e.hermegauss(nodes)
-        axes = np.meshgrid(REACH * uniform, REACH * uniform, normal)
-        a, b, o = (axis.ravel() for axis in axes)
-        weights = np.prod([axis.ravel() for axis in np.meshgrid(share, share, mass)], axis=0)
-        weights = weights * mean_length(a)
-        spread = SPREAD * np.exp(OF_PROMPT * a + OF_SEQUENCE * b)
-        return cls(spread, OFFSET * o, weights / weights.sum())
+    def make(cls, prompt_effects: bool = True, nodes: int = 40) -> Truth:
+        x, share = np.polynomial.legendre.leggauss(nodes)
+        x, share = REACH * x, share * norm.pdf(REACH * x)
+        a, b, o = (axis.ravel() for axis in np.meshgrid(x, x, x))
+        weights = np.prod([axis.ravel() for axis in np.meshgrid(share, share, share)], axis=0)
+        spread = SPREAD * np.exp(OF_PROMPT * prompt_effects * a + OF_SEQUENCE * b)
+        reach = np.hypot(OFFSET_OF_PROMPT * prompt_effects, OFFSET_OF_SEQUENCE)
+        return cls(spread, reach * o, weights / weights.sum())
 
     def mean(self, values: np.ndarray) -> float:
         return float(values @ self.weight)
