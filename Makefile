@@ -4,8 +4,9 @@ PY := .venv/bin/python
 RCDIAG := .venv/bin/rcdiag
 READY := .venv/.ready
 LAST := sample_data/policy/step_8
+CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check test-slow test-oracle test-gpu sample-data bench reports clean
+.PHONY: help demo test check test-pages test-slow test-oracle test-gpu sample-data bench reports clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -22,13 +23,18 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 	    --html reports/demo/report.html --plots reports/demo/plots
 
 test: check ## set up and pass all tests, real vLLM included
-	@$(PY) -m pytest -q -m "engine and not slow and not gpu and not oracle" tests
+	@$(PY) -m pytest -q -m "engine and not slow and not gpu and not oracle and not browser" tests
+	@if [ -n "$(CHROMIUM)" ]; then $(MAKE) -s test-pages; else \
+	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"; fi
 
 check: $(READY) ## ruff, format, types, quick tests
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(PY) -m pytest -q -m "not engine and not slow and not gpu and not oracle" tests
+	@$(PY) -m pytest -q -m "not engine and not slow and not gpu and not oracle and not browser" tests
+
+test-pages: $(READY) ## open the reports in headless Chromium
+	@$(PY) -m pytest -q -m browser tests
 
 test-slow: $(READY) ## tests that take minutes
 	@$(PY) -m pytest -q -m slow tests
@@ -49,6 +55,13 @@ reports: $(READY) ## render the reports of the sample data again
 	@for name in rollouts multi_turn stale temperature; do \
 	    $(RCDIAG) score sample_data/$$name.parquet -q --force \
 	        --result reports/$$name.json --html reports/$$name.html || exit 1; done
+	@for name in rollouts stale temperature; do \
+	    $(RCDIAG) sweep sample_data/$$name.parquet -q --force \
+	        --result reports/sweep_$$name.json --html reports/sweep_$$name.html || exit 1; done
+	@$(RCDIAG) score sample_data/stale.parquet --model sample_data/policy/step_0 -q --force \
+	    --ladder engine --ladder precision --noise-floor -o reports/demo/ladder.parquet
+	@$(RCDIAG) compare reports/demo/ladder.parquet -q --force \
+	    --result reports/ladder.json --html reports/ladder.html
 
 clean: ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

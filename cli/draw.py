@@ -9,11 +9,19 @@ from rich.console import Console
 from rich.markup import escape
 
 from cli.cells import COLOURS
+from cli.draw_compare import draw_compare
+from cli.draw_replay import draw_replay
 from cli.draw_score import draw_score
+from cli.draw_sweep import draw_sweep
 from rcdiag.report.words import VERDICTS
 from rcdiag.results import Finding, Result
 
-DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {"score": draw_score}
+DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
+    "score": draw_score,
+    "compare": draw_compare,
+    "sweep": draw_sweep,
+    "replay": draw_replay,
+}
 
 
 def draw(out: Console, found: Result, *, verbose: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import explain, report, score
+from cli import compare, explain, report, score, sweep
 from cli.config import read_defaults
 from rcdiag.errors import RcdiagError
 
@@ -22,6 +22,8 @@ app = typer.Typer(
     epilog="Example: `rcdiag score sample_data/rollouts.parquet --html mismatch.html`",
 )
 app.command("score", epilog=score.EPILOG)(score.score)
+app.command("compare", epilog=compare.EPILOG)(compare.compare)
+app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("report", epilog=report.EPILOG)(report.report)
 

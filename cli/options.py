@@ -20,6 +20,13 @@ class FailOn(StrEnum):
     error = "error"
 
 
+class LadderName(StrEnum):
+    """Ready sets of policies to score."""
+
+    precision = "precision"
+    engine = "engine"
+
+
 OUTPUT = "Output"
 
 DumpArgument = Annotated[
@@ -40,6 +47,19 @@ Policy = Annotated[
     typer.Option(
         metavar="NAME=BACKEND[:DTYPE][,key=value...]",
         help="Score a policy with `hf` or `vllm`, e.g. `old=hf:float32`; repeatable",
+    ),
+]
+Ladder = Annotated[
+    list[LadderName] | None,
+    typer.Option(
+        help="Score a ready set: vllm and hf from low to full precision, or decode, prefill and hf "
+        "in one precision",
+    ),
+]
+NoiseFloor = Annotated[
+    bool,
+    typer.Option(
+        "--noise-floor", help="Score one policy once more, with other batches: NAME_again"
     ),
 ]
 Behavior = Annotated[str, typer.Option(metavar="NAME", help="Policy that sampled")]

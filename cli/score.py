@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import corrections, options
+from cli import corrections, options, scoring
 
 if TYPE_CHECKING:
-    from cli.screen import Screen
-    from rcdiag.backends.spec import PolicySpec
     from rcdiag.dumps import Dump
     from rcdiag.score import Decode
 
@@ -30,6 +24,8 @@ def score(
     dump: options.DumpArgument,
     model: options.Model = None,
     policy: options.Policy = None,
+    ladder: options.Ladder = None,
+    noise_floor: options.NoiseFloor = False,
     behavior: options.Behavior = "rollout",
     target: options.Target = "old",
     column: options.Column = None,
@@ -62,17 +58,17 @@ def score(
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     renames = options.parse_columns(column)
     table = open_dump(dump, renames)
-    specs = _policies(policy, model, table)
+    specs = scoring.wanted_policies(screen, policy, ladder, model, table, twice=noise_floor)
     plan = corrections.plan(trainer, preset, setting, trainer_config, arithmetic)
-    output_may_stay = bool(specs) and _may_be_finished(output)
+    output_may_stay = bool(specs) and scoring.may_be_finished(output)
     options.check_outputs([None if output_may_stay else output, result, html, plots], force)
     check_pair(table, behavior, target, [spec.name for spec in specs])
     if dry_run:
-        _dry_run(screen, dump, table, specs, output, force)
+        scoring.dry_run(screen, dump, table, specs, output, force)
         return
     if output is not None and not specs:
         screen.say(f"nothing to score: {output} is not written")
-    with _scored(screen, dump, table, specs, output, force) as scored:
+    with scoring.scored_table(screen, dump, table, specs, output, force) as scored:
         decode = _decoder(model, scored, target, behavior) if include_text else None
         found = measure(
             scored,
@@ -101,86 +97,3 @@ def _decoder(model: str | None, table: Dump, *policies: str) -> Decode:
             hint="--model PATH",
         )
     return decoder(model or models[0])
-
-
-def _policies(texts: list[str] | None, model: str | None, table: Dump) -> list[PolicySpec]:
-    """The policies to score; `--model` alone means those of the default pair that are missing."""
-    from rcdiag.backends.spec import parse_policy
-
-    texts = list(texts or [])
-    if not texts and model is not None:
-        defaults = {"old": "old=hf:float32", "rollout": "rollout=vllm:bfloat16"}
-        texts = [text for name, text in defaults.items() if name not in table.policies]
-    return [parse_policy(text, model) for text in texts]
-
-
-def _may_be_finished(output: Path | None) -> bool:
-    """An output whose parts are still there may be that of a run killed after its last rename.
-
-    Scoring looks closer, and refuses the output of any other run.
-    """
-    return output is not None and output.with_name(output.name + ".parts").exists()
-
-
-@contextlib.contextmanager
-def _scored(
-    screen: Screen,
-    dump: str,
-    table: Dump,
-    specs: list[PolicySpec],
-    output: Path | None,
-    force: bool,
-) -> Iterator[Dump]:
-    """The table with the wanted policies filled in; in a folder for the moment without `-o`."""
-    if not specs:
-        yield table
-        return
-    from rcdiag.dumps import open_dump
-    from rcdiag.errors import RcdiagError
-    from rcdiag.scoring import plan_scoring, run_scoring
-
-    scratch = None
-    if output is None:
-        screen.say("no -o FILE: the scored log-probs are not kept")
-        scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
-    path = output or Path(scratch or ".") / "scored.parquet"
-    try:
-        plan = plan_scoring(dump, table, specs, path, force=force)
-        with screen.tokens() as on_tokens:
-            run_scoring(plan, on_tokens, force=force)
-        yield open_dump(path)
-    except RcdiagError as error:
-        # A failed engine's log must stay where the error says it is.
-        points_there = scratch is not None and str(scratch) in error.hint
-        scratch = None if points_there else scratch
-        raise
-    finally:
-        if scratch is not None:
-            shutil.rmtree(scratch)
-
-
-def _dry_run(
-    screen: Screen,
-    dump: str,
-    table: Dump,
-    specs: list[PolicySpec],
-    output: Path | None,
-    force: bool,
-) -> None:
-    """Say what would run; models and rows are checked, no engine starts."""
-    screen.say(f"{dump}: {table.num_rows:,} sequences in {len(table.files)} files")
-    if not specs:
-        screen.say(f"would compute from recorded policies: {', '.join(table.policies)}")
-        return
-    from rcdiag.scoring import plan_scoring
-
-    plan = plan_scoring(dump, table, specs, output or Path("scored.parquet"), force=force)
-    lengths = plan.survey.lengths
-    screen.say(
-        f"{plan.survey.tokens:,} tokens to run, {plan.survey.sampled_tokens:,} of them sampled; "
-        f"longest sequence {lengths.max():,}; {len(plan.ranges)} parts"
-    )
-    for spec in specs:
-        given = ", ".join(f"{key}={value}" for key, value in spec.options.items())
-        screen.say(f"would score `{spec.name}`: {spec.backend} {spec.dtype} {spec.model} {given}")
-    screen.say(f"would write {output}" if output else "would keep no scores (no -o FILE)")

@@ -40,6 +40,12 @@ class Screen:
         self.out = _Console(highlight=False)
         self.err = _Console(stderr=True, highlight=False)
 
+    def aside(self) -> Screen:
+        """The same with the result on stderr too: stdout is for something else."""
+        other = Screen(quiet=self.quiet, verbose=self.verbose, json=False)
+        other.out = other.err
+        return other
+
     def say(self, text: str) -> None:
         if not self.quiet:
             self.err.print(escape(text), soft_wrap=True)

@@ -29,7 +29,7 @@ def finish(
         write_text(html, page(found))
         written.append(html)
     if plots is not None:
-        from rcdiag.report.svg import save_figures
+        from rcdiag.report.save import save_figures
 
         written += save_figures(found, plots)
     screen.show(found, to_json)

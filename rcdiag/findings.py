@@ -15,16 +15,17 @@ from rcdiag.statistics.metrics import FAMILIES, METRICS
 def score_findings(result: ScoreResult, non_finite: NonFinite) -> list[Finding]:
     """All findings on one pair, the gravest first."""
     found = [
-        *_non_finite(non_finite, result.mismatch),
+        *non_finite_log_probs(non_finite, result.mismatch),
         *_above_guide(result),
         *_temperature_unknown(result.policies),
         *_empty(result.empty_sequences),
-        *_few_clusters(result.num_clusters),
+        *few_clusters(result.num_clusters),
     ]
     return by_severity(found)
 
 
-def _non_finite(non_finite: NonFinite, values: dict[str, MetricValue]) -> list[Finding]:
+def non_finite_log_probs(non_finite: NonFinite, values: dict[str, MetricValue]) -> list[Finding]:
+    """One finding per policy, with the metrics that are touched."""
     touched = [
         name
         for name, value in values.items()
@@ -109,7 +110,8 @@ def _empty(count: int) -> list[Finding]:
     ]
 
 
-def _few_clusters(count: int) -> list[Finding]:
+def few_clusters(count: int) -> list[Finding]:
+    """Intervals come from clusters."""
     if count >= FEW_CLUSTERS:
         return []
     what = f"{count} prompt groups (or sequences without a group) are"

@@ -5,15 +5,10 @@ One pass over the table; the state of two shards is the sum of their states.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import shlex
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rcdiag.corrections.findings import correction_findings
@@ -23,6 +18,7 @@ from rcdiag.dumps.reader import Dump
 from rcdiag.dumps.stream import read_trajectories
 from rcdiag.errors import RcdiagError
 from rcdiag.findings import score_findings
+from rcdiag.provenance import provenance
 from rcdiag.results import (
     CorrectionResult,
     MetricValue,
@@ -38,9 +34,6 @@ from rcdiag.statistics.profiles import finished, union_of_profiles
 from rcdiag.statistics.suite import SuiteState, union_of_states
 from rcdiag.statistics.summary import Step, Summary
 from rcdiag.statistics.vocabulary import worst_ids
-
-LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
-
 
 # Token ids -> their text, one string each.
 Decode = Callable[[Sequence[int]], list[str]]
@@ -78,7 +71,7 @@ def score(
         if name in (behavior, target)
     }
     result = ScoreResult(
-        provenance=_provenance(origin or dump, seed),
+        provenance=provenance(origin or dump, seed),
         behavior=behavior,
         target=target,
         num_sequences=len(whole.table),
@@ -200,15 +193,3 @@ def _by_step(
             corrections=corrected,
         )
     return found
-
-
-def _provenance(dump: Dump, seed: int) -> dict[str, Any]:
-    return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
-        "dump": [str(file.path) for file in dump.files],
-        "rows": dump.num_rows,
-        "fingerprint": dump.fingerprint,
-        "seed": seed,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }

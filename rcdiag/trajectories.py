@@ -59,6 +59,8 @@ class Trajectories:
     group: NDArray[np.uint64] | None = None  # [sequences] hash of group_id
     step: NDArray[np.int64] | None = None  # [sequences]
     reward: NDArray[np.float64] | None = None  # [sequences] NaN = unknown
+    advantage: NDArray[np.float64] | None = None  # [sequences] NaN = unknown
+    advantages: NDArray[np.float64] | None = None  # [response tokens]
     entropy: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # [response tokens]
     sample_id: Sequence[str | int] | None = None  # [sequences]
 

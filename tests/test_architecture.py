@@ -86,9 +86,12 @@ def test_tables_are_handled_in_dumps_and_passed_on_by_scoring_only():
     assert importers(files_outside("rcdiag/dumps/"), "pyarrow.parquet", "polars") == []
 
 
-def test_engines_live_in_backends_only():
-    outside = files_outside("rcdiag/backends/")
-    assert importers(outside, "torch", "transformers", "vllm", "peft", "huggingface_hub") == []
+def test_engines_live_in_backends_and_training_only():
+    outside = files_outside("rcdiag/backends/", "rcdiag/training/")
+    assert importers(outside, "transformers", "vllm", "peft", "huggingface_hub") == []
+    # Losses are differentiated: they are the one part of the domain that needs torch.
+    outside = files_outside("rcdiag/backends/", "rcdiag/training/", "rcdiag/losses/")
+    assert importers(outside, "torch") == []
 
 
 def test_only_scoring_starts_engines():

@@ -10,8 +10,9 @@ from typing import Any
 from rcdiag.errors import RcdiagError
 from rcdiag.trajectories import POLICY_NAME
 
-# What both backends understand. `model` and `adapter` are paths, the others are measurements.
-COMMON_OPTIONS = ("model", "adapter", "entropy", "top_k", "lm_head")
+# What both backends understand. `model` and `adapter` are paths, `repeat_of` names the policy that
+# this is a second run of, the others are measurements.
+COMMON_OPTIONS = ("model", "adapter", "entropy", "top_k", "lm_head", "repeat_of")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "hf": (
         *COMMON_OPTIONS,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rcdiag.dumps.reader import Batch
 from rcdiag.errors import RcdiagError
+from rcdiag.segments import segment_sum
 from rcdiag.trajectories import Ragged, Trajectories
 
 # log-softmax in float32 may round a certain token to a few 1e-7 above 0, in bfloat16 logits with
@@ -21,7 +22,7 @@ LARGEST_LOG_PROB = 1e-3
 
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
 # What profiles and examples want besides.
-DETAIL_COLUMNS = ("reward", "sample_id")
+DETAIL_COLUMNS = ("reward", "sample_id", "advantage", "advantages")
 
 
 def columns_needed(
@@ -45,7 +46,7 @@ def decode(
 ) -> Trajectories:
     """The rows of a batch as arrays, with the log-probs of `policies`, in float64.
 
-    `details` adds what is there of rewards, ids and the policies' entropies.
+    `details` adds what is there of rewards, advantages, ids and the policies' entropies.
     """
     names = batch.table.column_names
     given = set(names) if details else set()
@@ -57,10 +58,12 @@ def decode(
         mask=mask,
         prompt_ids=token_ids(batch, "prompt_ids") if prompts else None,
         log_probs={policy: _log_probs(batch, policy, response_ids, mask) for policy in policies},
-        temperature=_floats(batch, "temperature") if "temperature" in names else None,
+        temperature=floats(batch, "temperature") if "temperature" in names else None,
         group=hashed(batch, "group_id") if "group_id" in names else None,
         step=_step(batch) if "step" in names else None,
-        reward=_floats(batch, "reward") if "reward" in given else None,
+        reward=floats(batch, "reward") if "reward" in given else None,
+        advantage=_advantage(batch, response_ids, mask, given),
+        advantages=_advantages(batch, response_ids, mask) if "advantages" in given else None,
         entropy={
             policy: _entropy(batch, policy, response_ids, mask)
             for policy in policies
@@ -186,7 +189,29 @@ def _entropy(
     return found.values.astype(np.float64)
 
 
-def _floats(batch: Batch, name: str) -> NDArray[np.float64]:
+def _advantage(
+    batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_], given: set[str]
+) -> NDArray[np.float64] | None:
+    """Of each row: `advantage`, else the mean of `advantages` over its unmasked tokens."""
+    if "advantage" in given:
+        return floats(batch, "advantage")
+    if "advantages" not in given:
+        return None
+    values = _advantages(batch, response_ids, mask)
+    lengths = response_ids.lengths
+    sums = segment_sum(np.where(mask, values, 0.0), lengths)
+    with np.errstate(invalid="ignore"):  # a row without an unmasked token has none
+        return sums / segment_sum(mask.astype(np.int64), lengths)
+
+
+def _advantages(batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Of every response token; what stands at masked places is not looked at."""
+    found = ragged(batch, "advantages", mask)
+    _same_lengths(batch, "advantages", found, response_ids)
+    return found.values.astype(np.float64)
+
+
+def floats(batch: Batch, name: str) -> NDArray[np.float64]:
     """A number per row; null is unknown, NaN."""
     array = _column(batch, name).cast(pa.float64())
     return pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False)

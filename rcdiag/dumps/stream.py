@@ -14,14 +14,16 @@ from rcdiag.trajectories import Trajectories
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
 
 
-def read_trajectories(dump: Dump, policies: Sequence[str]) -> Iterator[Trajectories]:
+def read_trajectories(
+    dump: Dump, policies: Sequence[str], *, prompts: bool = False
+) -> Iterator[Trajectories]:
     """All rows with the recorded log-probs of `policies`; duplicate ids are refused at the end."""
     dump.require(*(f"{policy}_log_probs" for policy in policies))
-    names = columns_needed(dump.schema.names, policies, details=True)
+    names = columns_needed(dump.schema.names, policies, prompts=prompts, details=True)
     unique = UniqueSampleIds()
     for batch in dump.batches(names):
         unique.add(batch)
-        yield decode(batch, policies, details=True)
+        yield decode(batch, policies, prompts=prompts, details=True)
     unique.check(dump)
 
 

@@ -113,6 +113,76 @@ FINDINGS: dict[str, Said] = {
         "the trainer computes: renormalised over a top-p or top-k set, or before the temperature.",
         example="top_p: 0.9 with processed_logprobs: log-ratios are below 0 throughout",
     ),
+    "fix-before-correcting": Said(
+        severity="error",
+        what="`rcdiag sweep` recommends no correction, because the log-probs are not to be "
+        "believed: the recorded behavior policy is not the one that sampled, or values are NaN. "
+        "Ratios are noise then, and weighting by them harms.",
+        example="kappa below 0.3 with its whole interval, or a mean ratio four standard errors "
+        "from 1",
+        see=("kappa", "ratio_mean_z"),
+    ),
+    "engine-against-trainer": Said(
+        severity="warning",
+        what="`rcdiag compare`: recorded and re-scored log-probs agree and the trainer's stand "
+        "apart. Engine and trainer compute different functions, or those log-probs are of other "
+        "weights.",
+        example="bfloat16 in vllm, float32 in the trainer: score the trainer's precision with vllm",
+        see=("three-agree",),
+    ),
+    "generation-against-rescoring": Said(
+        severity="warning",
+        what="`rcdiag compare`: re-scored and trainer log-probs agree and what the sampler "
+        "recorded stands apart. Something happened while generating: sampling parameters, stale "
+        "weights, decode kernels, an update in flight, or a bad dump.",
+        example="recorded before the temperature was applied: --policy decode=vllm,path=decode "
+        "tells decode kernels from it",
+        see=("three-agree",),
+    ),
+    "rescoring-stands-apart": Said(
+        severity="warning",
+        what="`rcdiag compare`: recorded and trainer log-probs agree and the re-scored ones stand "
+        "apart, so the re-scoring run is set up differently and tells nothing yet.",
+        example="another checkpoint, or a forgotten adapter",
+        see=("three-agree",),
+    ),
+    "three-differ": Said(
+        severity="warning",
+        what="`rcdiag compare`: recorded, re-scored and trainer log-probs all differ, and none of "
+        "them stands apart: two faults, or tokens that do not line up.",
+        example="response_ids that were tokenised again: check ids and prompts first",
+        see=("three-agree",),
+    ),
+    "three-agree": Said(
+        severity="note",
+        what="`rcdiag compare`: recorded, re-scored and trainer log-probs differ by no more than "
+        "the noise floor or healthy rounding (k2 below 0.001 nats per token), and none stands "
+        "apart.",
+        example="look at staleness over the steps instead",
+        see=("k2_kl",),
+    ),
+    "recorded-is-not-nearest": Said(
+        severity="warning",
+        what="Another policy has a higher mean log-prob on the sampled tokens than the recorded "
+        "one, beyond its interval, and so is nearer to what really sampled them: the recorded "
+        "log-probs are not of the law that sampled.",
+        example="E[log p - log q] = KL(s || q) - KL(s || p) for whatever s sampled",
+        see=("kappa",),
+    ),
+    "noise-floor": Said(
+        severity="note",
+        what="How far one policy, scored twice with other batches, is from itself. Pairs that are "
+        "no further apart differ by noise of kernels that depend on the batch.",
+        example="rcdiag score rollouts.parquet --model PATH --ladder engine --noise-floor -o "
+        "scored.parquet",
+        see=("k2_kl",),
+    ),
+    "rows-left-out-of-the-join": Said(
+        severity="warning",
+        what="Several tables were compared, and samples that one of them lacks or has with other "
+        "tokens are left out: the finding counts and names them.",
+        example="a run that was scored on a part of the dump",
+    ),
     "trainer-guessed": Said(
         severity="note",
         what="A trainer's config fits several generations; the finding names the one it was read "

@@ -62,6 +62,9 @@ def profile(name: str, *others: str, line: str = "-") -> Callable[[ScoreResult, 
         upper.errorbar(at, _heights(size), _errors(size), color=FIRST, linestyle=line, **style)
         upper.margins(x=0.3 / len(order))
         upper.set_ylim(bottom=0)
+        # Ticks that come and go with the height would need room that the layout did not leave.
+        upper.locator_params(axis="y", nbins=5)
+        lower.locator_params(axis="y", nbins=4)
         upper.set_ylabel("rms log-ratio (nats)")
         lower.axhline(0.0, color=INK, linewidth=0.8)
         dashes = (line, "--", ":")

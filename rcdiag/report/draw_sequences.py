@@ -50,3 +50,8 @@ def worst_sequences(result: ScoreResult, figure: Figure) -> None:
     axes.set_xlabel("sampled token")
     bar = figure.colorbar(mesh, ax=axes, label="log-ratio (nats)", aspect=30)
     bar.outline.set_visible(False)  # type: ignore[operator]
+    ticks = [sign * largest for sign in (-1, -0.1, 0, 0.1, 1)]
+    bar.set_ticks(
+        ticks, labels=[f"{tick:+.2g}".replace("-", "−") if tick else "0" for tick in ticks]
+    )
+    bar.ax.minorticks_off()

@@ -8,7 +8,7 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from rcdiag.report.style import FIRST, GRID, INK, SECOND
+from rcdiag.report.style import FIRST, GRID, INK, SECOND, short
 from rcdiag.results import ScoreResult
 
 
@@ -30,7 +30,7 @@ def log_ratio_histogram(result: ScoreResult, figure: Figure) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(_signed_power))
     axes.axvline(0.0, color=INK, linewidth=0.8)
-    axes.set_xlabel(f"log-ratio, {result.target} - {result.behavior} (nats)")
+    axes.set_xlabel(f"log-ratio, {short(result.target)} - {short(result.behavior)} (nats)")
     axes.set_ylabel("tokens")
 
 
@@ -71,8 +71,8 @@ def log_prob_density(result: ScoreResult, figure: Figure) -> None:
     axes.plot([low, 0], [low, 0], color=GRID, linewidth=2.5, zorder=0.5)
     _ring_worst(result, axes, low)
     axes.set(xlim=(low, 0.4), ylim=(low, 0.4), aspect="equal")
-    axes.set_xlabel(f"log-prob under {result.behavior} (nats)")
-    axes.set_ylabel(f"log-prob under {result.target} (nats)")
+    axes.set_xlabel(f"log-prob under {short(result.behavior)} (nats)")
+    axes.set_ylabel(f"log-prob under {short(result.target)} (nats)")
 
 
 def _ring_worst(result: ScoreResult, axes: Axes, low: float) -> None:

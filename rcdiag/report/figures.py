@@ -7,11 +7,19 @@ from collections.abc import Iterator
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from rcdiag.report.figures_compare import FIGURES_OF_COMPARE
+from rcdiag.report.figures_replay import FIGURES_OF_REPLAY
 from rcdiag.report.figures_score import FIGURES_OF_SCORE
+from rcdiag.report.figures_sweep import FIGURES_OF_SWEEP
 from rcdiag.report.style import STYLE, FigureSpec
 from rcdiag.results import Result
 
-FIGURES: dict[str, dict[str, FigureSpec]] = {"score": FIGURES_OF_SCORE}
+FIGURES: dict[str, dict[str, FigureSpec]] = {
+    "score": FIGURES_OF_SCORE,
+    "compare": FIGURES_OF_COMPARE,
+    "sweep": FIGURES_OF_SWEEP,
+    "replay": FIGURES_OF_REPLAY,
+}
 
 
 def drawn(result: Result) -> Iterator[tuple[str, FigureSpec, Figure]]:

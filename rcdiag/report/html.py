@@ -13,8 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from rcdiag.report.figures import drawn
 from rcdiag.report.pages import PAGES
 from rcdiag.report.svg import to_svg
-from rcdiag.report.words import VERDICTS, interval, number
+from rcdiag.report.words import VERDICTS, interval, number, percent
 from rcdiag.results import Result
+
+WIDE = 6.0  # inches: figures beyond take the whole width of the page
 
 
 def page(result: Result) -> str:
@@ -23,7 +25,10 @@ def page(result: Result) -> str:
     values: dict[str, Any] = {"provenance_of_policies": {}, "script": None}
     values |= made.context(result)
     style = importlib.resources.files("rcdiag.report").joinpath("page.css").read_text()
-    figures = [(name, spec, to_svg(figure, name)) for name, spec, figure in drawn(result)]
+    figures = [
+        (name, spec, to_svg(figure, name), figure.get_figwidth() > WIDE)
+        for name, spec, figure in drawn(result)
+    ]
     verdict = VERDICTS[result.kind](result)
     template = _environment().get_template(f"{result.kind}.html.j2")
     return template.render(result=result, style=style, figures=figures, verdict=verdict, **values)
@@ -40,6 +45,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "number": number,
         "interval": interval,
+        "percent": percent,
         "largest": largest,
         "shade": shade,
         "visible": lambda text: text.replace("\n", "⏎").replace(" ", "␣"),

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rcdiag.report import sweep_page
 from rcdiag.report.words import clusters, correction_rows
-from rcdiag.results import ScoreResult
+from rcdiag.results import CompareResult, ReplayResult, ScoreResult
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
@@ -35,4 +36,21 @@ def _score(result: ScoreResult) -> dict[str, Any]:
 
 HEADLINES = [name for name, metric in METRICS.items() if metric.headline]
 
-PAGES: dict[str, Page] = {"score": Page(_score)}
+
+def _compare(result: CompareResult) -> dict[str, Any]:
+    about = {name: each.provenance for name, each in result.policies.items() if each.provenance}
+    return {"provenance_of_policies": about}
+
+
+def _replay(result: ReplayResult) -> dict[str, Any]:
+    return {"with_model": result.model is not None, "tags": {**TAGS, "cannot judge": "note"}}
+
+
+TAGS = {name: name for name in ("ok", "note", "warning", "error")}
+
+PAGES: dict[str, Page] = {
+    "score": Page(_score),
+    "compare": Page(_compare),
+    "sweep": Page(sweep_page.context),
+    "replay": Page(_replay),
+}

@@ -16,6 +16,7 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rcdiag",
     "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10,
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -31,9 +32,20 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
     "figure.facecolor": "none",
+    # Raised exponents of the topmost tick want more room than the default leaves.
+    "figure.constrained_layout.h_pad": 0.07,
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
+
+
+LONGEST = 18  # letters of a name that a figure has room for
+
+
+def short(name: str) -> str:
+    """A policy's name in a figure: both its ends, where often the difference is."""
+    half = LONGEST // 2
+    return name if len(name) <= LONGEST else f"{name[:half]}…{name[1 - half :]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +57,3 @@ class FigureSpec:
     draw: Callable[[Any, Figure], None]
     there: Callable[[Any], bool] = lambda result: True
     size: Callable[[Any], tuple[float, float]] = lambda result: (5.4, 4.4)  # inches
-    wide: bool = False  # over the whole width of the page

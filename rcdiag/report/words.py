@@ -8,10 +8,13 @@ from typing import Any
 
 from rcdiag.results import (
     SEVERITIES,
+    CompareResult,
     CorrectionResult,
     Finding,
     MetricValue,
+    ReplayResult,
     ScoreResult,
+    SweepResult,
     worst_severity,
 )
 
@@ -37,6 +40,13 @@ def number(value: float | None) -> str:
 def interval(value: MetricValue) -> str:
     """Both ends, or nothing."""
     return "" if value.low is None else f"{number(value.low)} … {number(value.high)}"
+
+
+def percent(value: MetricValue) -> str:
+    """A share in whole per cent, a small one with a digit more."""
+    if value.value is None:
+        return "n/a"
+    return f"{100.0 * value.value:.{0 if abs(value.value) >= 0.1 else 1}f}%"
 
 
 def clusters(result: ScoreResult) -> str:
@@ -111,4 +121,47 @@ def _verdict(findings: list[Finding], sentence: str) -> Verdict:
     return Verdict(level, words.get(level, "fine"), said)
 
 
-VERDICTS: dict[str, Callable[[Any], Verdict]] = {"score": _of_score}
+def _of_compare(result: CompareResult) -> Verdict:
+    ladder = result.ladder
+    near = f"nearest to the sampler: {', '.join(result.nearest) or 'not known'}"
+    if not ladder.rungs:
+        return _verdict(result.findings, near)
+    whole = f"{ladder.policies[0]} → {ladder.policies[-1]}: k2 {number(ladder.whole.value)} nats"
+    steps = sorted(ladder.rungs, key=lambda rung: -(rung.contribution.value or 0.0))
+    most = f"{steps[0].start} → {steps[0].end} adds {percent(steps[0].share)} of it"
+    more = f", {most}" if len(steps) > 1 and steps[0].share.value is not None else ""
+    return _verdict(result.findings, f"{whole} per token{more}; {near}")
+
+
+ANSWERS = {
+    "correct": "take",
+    "do-not-correct": "do not correct: no estimator is better than none",
+    "fix-the-cause": "fix the cause, do not correct",
+    "cannot-judge": "cannot judge",
+}
+
+
+def _of_sweep(result: SweepResult) -> Verdict:
+    advice = result.recommendation
+    choice = f" {advice.choice}" if advice.answer == "correct" else ""
+    others = [name for name in advice.indistinguishable if name != advice.choice]
+    more = f"; as good: {', '.join(others)}" if others and choice else ""
+    return _verdict(result.findings, f"{ANSWERS[advice.answer]}{choice}{more}")
+
+
+def _of_replay(result: ReplayResult) -> Verdict:
+    verdicts = [each.health.verdict for each in result.presets.values()]
+    counts = [
+        f"{count} {word}"
+        for word in ("ok", "warning", "error", "cannot judge")
+        if (count := verdicts.count(word))
+    ]
+    return _verdict(result.findings, f"{len(verdicts)} presets: {', '.join(counts)}")
+
+
+VERDICTS: dict[str, Callable[[Any], Verdict]] = {
+    "score": _of_score,
+    "compare": _of_compare,
+    "sweep": _of_sweep,
+    "replay": _of_replay,
+}

@@ -19,7 +19,31 @@ from rcdiag.results.base import (
     by_severity,
     worst_severity,
 )
+from rcdiag.results.compare import (
+    CompareResult,
+    JoinReport,
+    Ladder,
+    NoiseFloor,
+    PairFigure,
+    PairResult,
+    PolicySummary,
+    Rung,
+    Triangulation,
+)
 from rcdiag.results.plain import structured, unstructured
+from rcdiag.results.replay import (
+    AfterStep,
+    Coefficients,
+    Denominator,
+    Factor,
+    GradientReport,
+    Health,
+    PresetReplay,
+    ReplayResult,
+    ReplayStep,
+    Rule,
+    Shares,
+)
 from rcdiag.results.score import (
     CorrectionResult,
     ScoreResult,
@@ -27,32 +51,59 @@ from rcdiag.results.score import (
     StepResult,
     TokenProfile,
 )
-from rcdiag.results.sweep import SweepResult
+from rcdiag.results.sweep import SweepFamily, SweepResult, SweepRow
 
 __all__ = [
     "FORMAT_VERSION",
     "KINDS",
     "SEVERITIES",
+    "AfterStep",
+    "Coefficients",
+    "CompareResult",
     "CorrectionResult",
+    "Denominator",
+    "Factor",
     "Finding",
+    "GradientReport",
+    "Health",
+    "JoinReport",
+    "Ladder",
     "MetricValue",
+    "NoiseFloor",
+    "PairFigure",
+    "PairResult",
+    "PolicySummary",
+    "PresetReplay",
     "Profile",
     "ProfileBin",
+    "ReplayResult",
+    "ReplayStep",
     "Result",
+    "Rule",
+    "Rung",
     "ScoreResult",
     "SequenceTokens",
+    "Shares",
     "StepResult",
+    "SweepFamily",
     "SweepResult",
+    "SweepRow",
     "TokenProfile",
+    "Triangulation",
     "by_severity",
     "from_json",
     "to_json",
     "worst_severity",
 ]
 
-Result = ScoreResult | SweepResult
+Result = ScoreResult | CompareResult | SweepResult | ReplayResult
 
-KINDS: dict[str, type[Result]] = {"score": ScoreResult, "sweep": SweepResult}
+KINDS: dict[str, type[Result]] = {
+    "score": ScoreResult,
+    "compare": CompareResult,
+    "sweep": SweepResult,
+    "replay": ReplayResult,
+}
 
 
 def to_json(result: Result) -> str:

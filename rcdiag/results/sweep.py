@@ -25,7 +25,8 @@ class SweepRow:
     lost_mass: MetricValue  # E[ratio 1(rejected)] / E[ratio], at the level of the rejection
     truncation_loss: MetricValue  # E[(ratio - C)+] / E[ratio], at the level of the weights
     variance: float | None  # variance over sequences of the mean applied weight
-    bias_bound: float | None  # E|ratio - weight| / E[ratio] over whole sequences
+    bias: float | None  # E|ratio - weight| over whole sequences given E[ratio] = 1, from 0 to 2
+    bias_bound: float | None  # E|ratio - weight| / E[ratio]; of weights by sequence alone
     reward_shift: MetricValue  # mean reward of kept sequences less that of all
     advantage_shift: MetricValue  # the same of advantages
     kept_by_length: list[float]  # share of tokens kept, by quartile of the sequence length
@@ -99,7 +100,9 @@ class HeldOutBin:
 class Forecast:
     """What happens to longer responses, by the law of single tokens (theory.md 4.1, 4.2)."""
 
-    kl_token: float  # nats, the larger of both estimates: what the forecast uses
+    # Nats, what the forecast uses: the larger of both where they differ beyond chance, else that by
+    # variance, which is surer.
+    kl_token: float
     kl_token_by_mean: float  # - mean log_ratio
     kl_token_by_variance: float  # half the variance of sums, per token
     heterogeneity: float  # standard deviation of the log of a sequence's KL per token

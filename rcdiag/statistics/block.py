@@ -26,6 +26,7 @@ class Block:
     sample_id: Sequence[str | int] | None = None  # [sequences]
     step: NDArray[np.int64] | None = None  # [sequences]
     reward: Array | None = None  # [sequences] NaN = unknown
+    advantage: Array | None = None  # [sequences] NaN = unknown
     token_id: NDArray[np.int32]  # [tokens]
     position: NDArray[np.int64]  # [tokens] in the response, masked tokens counted; from 0
     turn: NDArray[np.int64] | None = None  # [tokens] from 1; None where all are 1
@@ -63,6 +64,7 @@ class Block:
             sample_id=_kept(self.sample_id, keep),
             step=self.step[keep],
             reward=None if self.reward is None else self.reward[keep],
+            advantage=None if self.advantage is None else self.advantage[keep],
             token_id=self.token_id[tokens],
             position=self.position[tokens],
             turn=None if self.turn is None else self.turn[tokens],
@@ -97,6 +99,7 @@ def block_of(trajectories: Trajectories, behavior: str, target: str) -> Block:
         sample_id=_kept(trajectories.sample_id, filled),
         step=kept(trajectories.step),
         reward=kept(trajectories.reward),
+        advantage=kept(trajectories.advantage),
         token_id=trajectories.response_ids.values[mask],
         position=position[mask],
         turn=_turns(mask, position),

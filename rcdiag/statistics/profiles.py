@@ -27,7 +27,7 @@ class Profiles:
     sums: dict[str, ClusterSums] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, block: Block) -> Profiles:
+    def of(cls, block: Block, names: Sequence[str] = tuple(PROFILES)) -> Profiles:
         log_ratio = block.values.ratios.log_ratio
         with np.errstate(invalid="ignore"):
             weights = (None, log_ratio, np.square(log_ratio), k3(block.values.ratios))
@@ -40,7 +40,8 @@ class Profiles:
         cluster, local = np.unique(block.cluster, return_inverse=True)
         local_of_token = np.repeat(local, block.lengths)
         found = {}
-        for name, axis in PROFILES.items():
+        for name in names:
+            axis = PROFILES[name]
             values = axis.values(block)
             if values is None:
                 continue

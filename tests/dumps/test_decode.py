@@ -6,8 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rcdiag.dumps.decode import decode
-from rcdiag.dumps.reader import Batch, DumpFile
+from rcdiag.dumps.decode import columns_needed, decode
+from rcdiag.dumps.reader import Batch, DumpFile, open_dump
+from rcdiag.dumps.rewards import read_rewards
+from rcdiag.errors import RcdiagError
 from tests.builders import arrow_table, first_batch, write_table
 
 IDS = [[1, 2], [], [3, 4, 5]]
@@ -146,3 +148,48 @@ def test_keys_are_the_same_in_every_batch_and_width(tmp_path):
     ids = [[1], [2]]
     other = decode(batch_of(tmp_path, response_ids=ids, group_id=pa.array(["c", "a"], kind))).group
     assert other.tolist() == [one[2], one[0]]
+
+
+def test_an_advantage_is_that_of_the_row(tmp_path):
+    batch = batch_of(tmp_path, response_ids=IDS, advantage=[1.5, None, -2.0])
+    assert decode(batch).advantage is None
+    found = decode(batch, details=True).advantage
+    assert found[[0, 2]].tolist() == [1.5, -2.0]
+    assert np.isnan(found[1])
+
+
+def test_advantages_of_tokens_are_averaged_where_the_policy_sampled(tmp_path):
+    values = pa.array([[1.0, np.nan], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
+    batch = batch_of(tmp_path, response_ids=IDS, advantages=values,
+                     response_mask=[[1, 0], [], [0, 1, 1]])  # fmt: skip
+    found = decode(batch, details=True).advantage
+    assert found[[0, 2]].tolist() == [1.0, 3.0]
+    assert np.isnan(found[1])
+
+
+def test_the_advantage_of_the_row_comes_first(tmp_path):
+    values = pa.array([[1.0, 2.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
+    batch = batch_of(tmp_path, response_ids=IDS, advantages=values, advantage=[7.0, 8.0, 9.0])
+    assert decode(batch, details=True).advantage.tolist() == [7.0, 8.0, 9.0]
+
+
+def test_advantages_are_as_many_as_tokens(tmp_path):
+    values = pa.array([[1.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
+    with pytest.raises(RcdiagError, match="column `advantages`"):
+        decode(batch_of(tmp_path, response_ids=IDS, advantages=values), details=True)
+
+
+@pytest.mark.parametrize("details", [True, False])
+def test_advantages_are_read_with_the_details_only(details):
+    names = ["response_ids", "advantage", "advantages", "reward"]
+    found = columns_needed(names, [], details=details)
+    assert ("advantage" in found, "advantages" in found) == (details, details)
+
+
+def test_rewards_and_groups_are_read_before_the_tokens(tmp_path):
+    path = write_table(tmp_path / "a.parquet", response_ids=IDS, group_id=["x", "y", "x"],
+                       reward=[1.0, None, 0.5])  # fmt: skip
+    group, reward = read_rewards(open_dump(path))
+    assert group[0] == group[2] != group[1]
+    assert reward[[0, 2]].tolist() == [1.0, 0.5]
+    assert np.isnan(reward[1])

@@ -14,7 +14,7 @@ from rcdiag.dumps import open_dump
 from rcdiag.report.figures import drawn
 from rcdiag.report.figures_score import FIGURES_OF_SCORE as FIGURES
 from rcdiag.report.html import page
-from rcdiag.report.svg import save_figures
+from rcdiag.report.save import save_figures
 from rcdiag.report.words import number
 from rcdiag.results import Finding, ScoreResult, from_json, to_json
 from rcdiag.score import score

@@ -1,0 +1,159 @@
+"""A thousand thresholds of every family on 10 M tokens, against a loop over single thresholds.
+
+`python benchmarks/sweep.py` (or `make bench`) generates a table of about 10 M tokens with lognormal
+lengths (cap 32 k), and runs
+- `rcdiag.sweep` on it with about 1,000 settings per family, in a process of its own, from parquet
+  to the result: all families, the mismatch suite, the recommendation and the forecast;
+- the single-threshold code that `rcdiag score` uses (rows of each block, honest numbers, the
+  metrics of verl 0.9) for SAMPLED settings of each family, on blocks that are in memory already.
+  The mean time of a family's settings, times the number of its settings, is summed over families:
+  an extrapolation, since the loop itself would take hours.
+It prints both and stores them in `benchmarks/results/sweep.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# The repository and not this folder, whose `statistics` would stand before Python's own.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+
+from benchmarks.scoring import machine  # noqa: E402
+from rcdiag.corrections.config import Correction  # noqa: E402
+from rcdiag.corrections.state import CorrectionState, Plan, results  # noqa: E402
+from rcdiag.corrections.trainers import find_trainer  # noqa: E402
+from rcdiag.dumps.reader import open_dump  # noqa: E402
+from rcdiag.dumps.stream import read_trajectories  # noqa: E402
+from rcdiag.dumps.writer import TableWriter  # noqa: E402
+from rcdiag.statistics.block import Block, block_of  # noqa: E402
+from rcdiag.sweep import sweep  # noqa: E402
+from rcdiag.sweeping.families import FAMILIES, settings  # noqa: E402
+
+TOKENS, GROUP, CAP, CHUNK = 10_000_000, 8, 32_768, 1_024
+THRESHOLDS = 1000
+SAMPLED = 2
+
+
+def write_table(path: Path) -> int:
+    """Peaked policies that differ most at rare tokens."""
+    random = np.random.default_rng(0)
+    lists = {"response_ids": pa.int32(), "rollout_log_probs": pa.float32()}
+    lists["old_log_probs"] = pa.float32()
+    fields = [("group_id", pa.int64()), ("reward", pa.float64())]
+    schema = pa.schema([*fields, *((name, pa.list_(kind)) for name, kind in lists.items())])
+    tokens = first = 0
+    with TableWriter(path, schema, {}) as writer:
+        while tokens < TOKENS:
+            lengths = np.clip(random.lognormal(np.log(665.0), 0.93, CHUNK), 1, CAP).astype(np.int32)
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            surprisal = 10.0 ** random.uniform(-6, 1, offsets[-1])
+            noise = random.normal(0, 0.03, offsets[-1]) * -np.expm1(-surprisal)
+            ids = (32_000 * random.random(offsets[-1]) ** 3).astype(np.int32)
+            rollout = (-surprisal).astype(np.float32)
+            old = np.minimum(noise - surprisal, 0).astype(np.float32)
+            rows = np.arange(first, first + CHUNK)
+            columns = [pa.array(rows // GROUP), pa.array((random.random(CHUNK) < 0.5) * 1.0)]
+            columns += [
+                pa.ListArray.from_arrays(offsets, pa.array(each)) for each in (ids, rollout, old)
+            ]
+            writer.write(pa.table(columns, schema=schema))
+            tokens, first = tokens + int(offsets[-1]), first + CHUNK
+    return tokens
+
+
+def peak_mb() -> int:
+    """Of this process; `ru_maxrss` would begin at what the process that forked it held."""
+    status = Path("/proc/self/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) // 1024
+
+
+def swept(path: Path) -> dict:
+    """In the process that does nothing else."""
+    start = time.perf_counter()
+    result = sweep(open_dump(path), thresholds=THRESHOLDS)
+    seconds = time.perf_counter() - start
+    rows = {name: len(family.rows) for name, family in result.families.items()}
+    return {
+        "tokens": result.num_tokens,
+        "sequences": result.num_sequences,
+        "families": len(rows),
+        "settings": sum(rows.values()),
+        "seconds": round(seconds, 1),
+        "peak_memory_mb": peak_mb(),
+        "answer": result.recommendation.answer,
+    }
+
+
+def in_own_process(path: Path) -> dict:
+    command = [sys.executable, __file__, "--swept", str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
+def single(correction: Correction, blocks: list[Block]) -> float:
+    """Seconds of one setting by the code for one threshold."""
+    start = time.perf_counter()
+    plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
+    state = CorrectionState(plan)
+    for block in blocks:
+        state.add({None: block})
+    results(plan, state.by_step()[None])
+    return time.perf_counter() - start
+
+
+def loop(path: Path) -> dict:
+    """The loop's time, by a few settings of each family."""
+    rows = read_trajectories(open_dump(path), ("rollout", "old"))
+    blocks = [block_of(each, "rollout", "old") for each in rows]
+    each_takes, total = {}, 0.0
+    for name, family in FAMILIES.items():
+        grid = settings(family, THRESHOLDS)
+        sampled = [grid[len(grid) * (2 * at + 1) // (2 * SAMPLED)] for at in range(SAMPLED)]
+        seconds = [single(family.correction(bounds), blocks) for bounds in sampled]
+        each_takes[name] = round(float(np.mean(seconds)), 3)
+        total += float(np.mean(seconds)) * len(grid)
+    return {
+        "sampled_settings_per_family": SAMPLED,
+        "seconds_per_setting": each_takes,
+        "seconds_scaled_to_all_settings": round(total, 1),
+    }
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--swept"]:
+        print(json.dumps(swept(Path(sys.argv[2]))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.parquet"
+        write_table(path)
+        found = in_own_process(path)
+        against = loop(path)
+    times = round(against["seconds_scaled_to_all_settings"] / found["seconds"], 1)
+    print(
+        f"rcdiag sweep: {found['settings']:,} settings of {found['families']} families on "
+        f"{found['tokens']:,} tokens   {found['seconds']} s   peak {found['peak_memory_mb']:,} MB\n"
+        f"one by one: {against['seconds_scaled_to_all_settings']:,} s (scaled from {SAMPLED} "
+        f"settings of each family)   x{times}"
+    )
+    document = {
+        "machine": machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "sweep": found,
+        "loop": against,
+        "times_faster": times,
+    }
+    out = Path(__file__).parent / "results" / "sweep.json"
+    out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""`rcdiag compare`: every pair of policies of one table, or of several tables joined."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import options, scoring
+
+if TYPE_CHECKING:
+    from rcdiag.dumps import Dump
+    from rcdiag.results import JoinReport
+
+EPILOG = """Examples
+
+`rcdiag score sample_data/rollouts.parquet --model sample_data/policy/step_8 --ladder engine
+--noise-floor -o scored.parquet`, then `rcdiag compare scored.parquet --html compare.html`
+
+`rcdiag compare run_a.parquet run_b.parquet --policy rollout --policy old --policy old_run_b`"""
+
+Tables = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DUMP...",
+        help="Trajectory tables; several are joined on sample_id, rows with other tokens left out",
+    ),
+]
+Chosen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME | NAME=BACKEND[:DTYPE][,...]",
+        help="Compare only these, in this order from sampler to trainer; with = score it first",
+    ),
+]
+
+
+Sampler = Annotated[
+    str | None, typer.Option("--behavior", metavar="NAME", help="The sampler; default rollout")
+]
+Trained = Annotated[
+    str | None, typer.Option("--target", metavar="NAME", help="The trainer; default old")
+]
+
+
+def compare(
+    dump: Tables,
+    model: options.Model = None,
+    policy: Chosen = None,
+    ladder: options.Ladder = None,
+    noise_floor: options.NoiseFloor = False,
+    behavior: Sampler = None,
+    target: Trained = None,
+    column: options.Column = None,
+    output: options.OutputTable = None,
+    result: options.ResultFile = None,
+    html: options.HtmlFile = None,
+    plots: options.PlotsFolder = None,
+    json: options.Json = False,
+    fail_on: options.Fail = options.FailOn.never,
+    seed: options.Seed = 0,
+    force: options.Force = False,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Compare all policies pair by pair: who is nearest to the sampler, which step adds what."""
+    from cli.screen import Screen
+    from cli.show import finish
+    from rcdiag.compare import compare as measure
+    from rcdiag.comparing.roles import choose
+
+    screen = Screen(quiet=quiet, verbose=verbose, json=json)
+    renames = options.parse_columns(column)
+    texts = [text for text in policy or [] if "=" in text]
+    with _one_table(dump, renames) as (table, origin, joined):
+        source = " + ".join(dump)
+        specs = scoring.wanted_policies(screen, texts, ladder, model, table, twice=noise_floor)
+        may_stay = bool(specs) and scoring.may_be_finished(output)
+        options.check_outputs([None if may_stay else output, result, html, plots], force)
+        names = [text.partition("=")[0] for text in policy or []]
+        there = [*table.policies, *(spec.name for spec in specs)]
+        choose(list(dict.fromkeys(there)), names, source)
+        if dry_run:
+            scoring.dry_run(screen, source, table, specs, output, force)
+            return
+        if output is not None and not specs:
+            screen.say(f"nothing to score: {output} is not written")
+        again = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
+        lies_at = dump[0] if joined is None else str(table.files[0].path)
+        with scoring.scored_table(screen, lies_at, table, specs, output, force) as scored:
+            found = measure(
+                scored,
+                policies=[*names, *again] if names else [],
+                behavior=behavior,
+                target=target,
+                seed=seed,
+                origin=origin,
+                joined=joined,
+            )
+    finish(found, screen, result=result, html=html, plots=plots, table=output if specs else None)
+    screen.exit(found, fail_on)
+
+
+@contextlib.contextmanager
+def _one_table(
+    dumps: list[str], renames: dict[str, str]
+) -> Iterator[tuple[Dump, Dump, JoinReport | None]]:
+    """The table itself, or several joined in a folder for the moment; and all that was given."""
+    from rcdiag.dumps import open_dump
+    from rcdiag.dumps.join import join_tables
+
+    tables = [open_dump(each, renames) for each in dumps]
+    if len(tables) == 1:
+        yield tables[0], tables[0], None
+        return
+    with tempfile.TemporaryDirectory(prefix="rcdiag-") as folder:
+        path = Path(folder) / "joined.parquet"
+        joined, report = join_tables(tables, _names(dumps), path)
+        files = tuple(file for table in tables for file in table.files)
+        yield joined, replace(tables[0], files=files), report
+
+
+def _names(dumps: list[str]) -> list[str]:
+    """A short name of each table, fit for the end of a policy's name."""
+    from rcdiag.trajectories import POLICY_NAME
+
+    names: list[str] = []
+    for each in dumps:
+        stem = "".join(c if POLICY_NAME.fullmatch(c) else "_" for c in Path(each).stem) or "table"
+        names.append(stem if stem not in names else f"{stem}_{len(names) + 1}")
+    return names

@@ -1,0 +1,119 @@
+"""`rcdiag sweep`: every estimator family over its thresholds, and what to take."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import options
+
+if TYPE_CHECKING:
+    from rcdiag.results import SweepResult
+
+EPILOG = """Examples
+
+`rcdiag sweep sample_data/stale.parquet --html sweep.html`
+
+`rcdiag sweep sample_data/stale.parquet --emit verl > correction.yaml`, then
+`rcdiag score sample_data/stale.parquet --trainer-config correction.yaml`"""
+
+
+class EmitName(StrEnum):
+    """Trainers whose configuration can be written."""
+
+    verl = "verl"
+    verl_07 = "verl-0.7.0"
+    slime = "slime"
+
+
+Thresholds = Annotated[
+    int, typer.Option(min=2, max=100_000, help="About how many settings of each family")
+]
+Emit = Annotated[
+    EmitName | None,
+    typer.Option(
+        help="Print the configuration of what is recommended, alone, on stdout",
+        rich_help_panel=options.OUTPUT,
+    ),
+]
+CandidateName = Annotated[
+    str | None,
+    typer.Option(
+        "--candidate",
+        metavar="NAME",
+        help="Print that of another candidate instead",
+        rich_help_panel=options.OUTPUT,
+    ),
+]
+
+
+def sweep(
+    dump: options.DumpArgument,
+    behavior: options.Behavior = "rollout",
+    target: options.Target = "old",
+    thresholds: Thresholds = 60,
+    column: options.Column = None,
+    emit: Emit = None,
+    candidate: CandidateName = None,
+    result: options.ResultFile = None,
+    html: options.HtmlFile = None,
+    plots: options.PlotsFolder = None,
+    json: options.Json = False,
+    fail_on: options.Fail = options.FailOn.never,
+    seed: options.Seed = 0,
+    force: options.Force = False,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Try every estimator over its thresholds in one pass, and recommend one, or none."""
+    from cli.screen import Screen
+    from cli.show import finish
+    from rcdiag.dumps import open_dump
+    from rcdiag.errors import RcdiagError
+    from rcdiag.score import check_pair
+    from rcdiag.sweep import sweep as measure
+
+    if json and emit:
+        raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
+    if candidate and not emit:
+        raise RcdiagError("--candidate without --emit", hint="--emit verl --candidate NAME")
+    _check_candidate(candidate)
+    screen = Screen(quiet=quiet, verbose=verbose, json=json)
+    table = open_dump(dump, options.parse_columns(column))
+    options.check_outputs([result, html, plots], force)
+    check_pair(table, behavior, target)
+    if dry_run:
+        screen.say(f"{dump}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}")
+        return
+    found = measure(table, behavior=behavior, target=target, seed=seed, thresholds=thresholds)
+    outputs = {"result": result, "html": html, "plots": plots}
+    if emit is None:
+        finish(found, screen, **outputs, table=None)
+    else:
+        finish(found, screen.aside(), **outputs, table=None)
+        sys.stdout.write(_configuration(found, emit.value, candidate))
+    screen.exit(found, fail_on)
+
+
+def _check_candidate(name: str | None) -> None:
+    from rcdiag.errors import RcdiagError
+    from rcdiag.sweeping.candidates import CANDIDATES
+
+    if name is not None and name not in CANDIDATES:
+        raise RcdiagError(f"--candidate {name}: not known", hint=", ".join(CANDIDATES))
+
+
+def _configuration(found: SweepResult, trainer: str, candidate: str | None) -> str:
+    """Of the choice; where the answer is not to correct, that of no correction."""
+    from rcdiag.corrections.emit import emit
+    from rcdiag.sweeping.candidates import CANDIDATES
+
+    name = candidate or found.recommendation.choice or "none"
+    said = [f"# {name}: {found.recommendation.answer}"]
+    if candidate is None:
+        said += [f"# {reason}" for reason in found.recommendation.reasons]
+    return "\n".join([*said, emit(CANDIDATES[name].correction, trainer).text.rstrip(), ""])

@@ -1,0 +1,38 @@
+"""The way from the sampler to the trainer, step by step: which difference adds how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rcdiag.comparing.floor import at_floor
+from rcdiag.comparing.moments import Moments, k2, mean
+from rcdiag.results import Ladder, NoiseFloor, Rung
+
+
+def ladder(moments: Moments, order: Sequence[str], floor: NoiseFloor | None) -> Ladder:
+    """Every step's part in the mismatch between both ends.
+
+    With d the log-ratio between both ends and e_i that of a step, d = sum e_i, so
+    E[d^2] / 2 = sum E[e_i d] / 2 exactly. A part is below 0 where a step undoes what others did.
+    """
+    rungs = [_rung(moments, order, index, floor) for index in range(1, len(order))]
+    return Ladder(policies=list(order), whole=k2(moments, order[0], order[-1]), rungs=rungs)
+
+
+def _rung(moments: Moments, order: Sequence[str], index: int, floor: NoiseFloor | None) -> Rung:
+    start, end, first, last = order[index - 1], order[index], order[0], order[-1]
+
+    def with_whole(name: str):  # [clusters] sums of log-prob difference x log-ratio of both ends
+        return moments.product(name, last) - moments.product(name, first)
+
+    part = 0.5 * (with_whole(end) - with_whole(start))
+    apart = k2(moments, start, end)
+    return Rung(
+        start=start,
+        end=end,
+        contribution=mean(part, moments.tokens),
+        share=mean(part, 0.5 * moments.squares(first, last)),
+        k2=apart,
+        log_ratio_mean=mean(moments.difference(end) - moments.difference(start), moments.tokens),
+        at_floor=at_floor(apart, floor),
+    )

@@ -1,0 +1,191 @@
+"""Figures of a replayed update."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.figure import Figure
+
+from rcdiag.report.style import FIRST, GRID, INK, SECOND
+from rcdiag.results import MetricValue, PresetReplay, ReplayResult
+
+
+def factors(result: ReplayResult, figure: Figure) -> None:
+    """Log-ratios of both factors and of their product."""
+    panels = figure.subplots(len(result.factors), 1, sharex=True)
+    reach = 1e-3
+    for axes, (name, factor) in zip(panels, result.factors.items(), strict=True):
+        edges = np.array(factor.log_ratio_histogram["edges"])
+        counts = np.array(factor.log_ratio_histogram["counts"])
+        filled = np.flatnonzero(counts)
+        if len(filled):
+            reach = max(reach, abs(edges[filled[0]]), abs(edges[filled[-1] + 1]))
+        axes.stairs(counts, edges, fill=True, color=FIRST, alpha=0.85)
+        axes.set_yscale("log")
+        axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
+        axes.set_ylabel("tokens", fontsize=8)
+        axes.set_title(f"{name}: {factor.behavior} → {factor.target}", fontsize=9, loc="right")
+        if name == "staleness":
+            _clip_range(result, axes)
+    panels[-1].set_xscale("symlog", linthresh=1e-4, linscale=0.5)
+    panels[-1].set_xlim(-1.3 * reach, 1.3 * reach)
+    ticks = [at for at in (1e-3, 1e-1, 10.0) if at <= 1.3 * reach]
+    panels[-1].set_xticks([*(-at for at in reversed(ticks)), 0.0, *ticks])
+    panels[-1].set_xlabel("log-ratio (nats)")
+
+
+def _clip_range(result: ReplayResult, axes: Axes) -> None:
+    for bound in (1.0 - result.clip_low, 1.0 + result.clip_high):
+        if bound > 0:
+            axes.axvline(np.log(bound), color=SECOND, linewidth=1.0, linestyle="--")
+
+
+def coefficients(result: ReplayResult, figure: Figure) -> None:
+    """Size of the coefficient over the probability of the token, by the sign of the advantage."""
+    shown = distinct(result)[:6]
+    columns = min(3, len(shown))
+    panels = figure.subplots(-(-len(shown) // columns), columns, squeeze=False, sharey=True).ravel()
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+    for axes, (name, each) in zip(panels, shown, strict=False):
+        points = np.array(each.scatter, dtype=float).reshape(-1, 3)
+        for sign, colour in ((1.0, FIRST), (-1.0, SECOND)):
+            some = points[points[:, 1] * sign > 0]
+            axes.scatter(
+                -some[:, 0],
+                np.abs(some[:, 2]),
+                s=4,
+                color=colour,
+                alpha=0.4,
+                linewidths=0,
+                rasterized=True,
+            )
+        axes.set_xscale("symlog", linthresh=1e-3)
+        axes.set_yscale("log")
+        axes.set_title(name, fontsize=8, loc="left")
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel("−log-prob (nats)", fontsize=8)
+    panels[0].set_ylabel("|coefficient|", fontsize=8)
+
+
+def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
+    """One preset of each set with the same coefficients."""
+    found: dict[tuple[float, float], tuple[str, PresetReplay]] = {}
+    for name, each in result.presets.items():
+        if each.scatter:
+            key = (round(each.coefficients.norm, 12), round(each.coefficients.sum, 12))
+            found.setdefault(key, (name, each))
+    return list(found.values())
+
+
+def sequence_shares(result: ReplayResult, figure: Figure) -> None:
+    """Cumulated share of the pull over sequences, the strongest first."""
+    axes = figure.add_subplot()
+    shown = [(name, each) for name, each in distinct(result) if each.shares is not None]
+    for index, (name, each) in enumerate(shown):
+        assert each.shares is not None
+        sums = np.cumsum(each.shares.sequences)
+        shade = INK if name == "naive" else FIRST
+        axes.plot(np.arange(1, len(sums) + 1), sums, color=shade, alpha=0.7, linewidth=1.1)
+        if index < 4:
+            axes.annotate(
+                name, (len(sums), sums[-1]), fontsize=7, color=shade, ha="right", va="bottom"
+            )
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1.03)
+    axes.set_xlabel("sequences, strongest first")
+    axes.set_ylabel("share of summed |coefficient|")
+
+
+def _bars(
+    axes: Axes, names: list[str], values: list[MetricValue], colours: list[str], label: str
+) -> None:
+    for index, (value, colour) in enumerate(zip(values, colours, strict=True)):
+        if value.value is None:
+            continue
+        if value.low is not None and value.high is not None:
+            axes.plot([value.low, value.high], [index, index], color=colour, linewidth=1.6)
+        axes.plot(value.value, index, "o", color=colour, markersize=5)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+
+
+COLOURS = {"decoupled": FIRST, "bypass": SECOND, "naive": INK}
+
+
+def _with_gradient(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
+    return [(name, each) for name, each in result.presets.items() if each.gradient is not None]
+
+
+def gradients(result: ReplayResult, figure: Figure) -> None:
+    """Direction and size of each preset's gradient against the reference."""
+    left, right = figure.subplots(1, 2, sharey=True)
+    found = _with_gradient(result)
+    names = [name for name, _ in found]
+    colours = [COLOURS[each.mode] for _, each in found]
+    _bars(left, names, [each.gradient.cosine for _, each in found], colours, "cosine")  # type: ignore[union-attr]
+    for index, (_, each) in enumerate(found):
+        assert each.gradient is not None
+        if each.gradient.norm_ratio is not None:
+            right.plot(each.gradient.norm_ratio, index, "o", color=colours[index], markersize=5)
+    right.axvline(1.0, color=INK, linewidth=0.8)
+    right.set_xscale("log")
+    right.set_xlabel("norm / reference")
+
+
+def after_step(result: ReplayResult, figure: Figure) -> None:
+    """How far the step moves the policy, and away from the sampler."""
+    left, right = figure.subplots(1, 2, sharey=True)
+    found = [(name, each) for name, each in result.presets.items() if each.after_step is not None]
+    names = [name for name, _ in found]
+    colours = [COLOURS[each.mode] for _, each in found]
+    after = [each.after_step for _, each in found]
+    _bars(left, names, [each.kl_old_new for each in after if each], colours, "KL(old || new)")
+    _bars(
+        right, names, [each.kl_rollout_new for each in after if each], colours, "KL(rollout || new)"
+    )
+    right.tick_params(labelleft=False)
+
+
+def layers(result: ReplayResult, figure: Figure) -> None:
+    """Gradient norm by layer of each preset."""
+    axes = figure.add_subplot()
+    found = _with_gradient(result)
+    parts = list(found[0][1].gradient.norm_by_layer)  # type: ignore[union-attr]
+    values = np.array(
+        [[each.gradient.norm_by_layer[part] for part in parts] for _, each in found]  # type: ignore[union-attr]
+    )
+    shown = np.where(values > 0, values, np.nan)
+    colours = LinearSegmentedColormap.from_list("norm", [FIRST + "18", FIRST])
+    if np.isfinite(shown).any():
+        least, most = float(np.nanmin(shown)), float(np.nanmax(shown))
+        mesh = axes.imshow(
+            shown, cmap=colours, norm=LogNorm(least, max(most, 10 * least)), aspect="auto"
+        )
+        bar = figure.colorbar(mesh, ax=axes, label="norm", aspect=30)
+        bar.outline.set_visible(False)  # type: ignore[operator]
+    axes.set_xticks(range(len(parts)), parts, rotation=40, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(found)), [name for name, _ in found], fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.grid(False)
+
+
+def over_steps(result: ReplayResult, figure: Figure) -> None:
+    """Distance from the sampler after each step, presets side by side."""
+    axes = figure.add_subplot()
+    names = list(result.steps[0].presets)
+    for name in names:
+        points = [
+            (step.step, step.presets[name].after_step.kl_rollout_new.value)  # type: ignore[union-attr]
+            for step in result.steps
+            if step.presets[name].after_step is not None
+        ]
+        if points:
+            x, y = zip(*points, strict=True)
+            mode = result.steps[0].presets[name].mode
+            axes.plot(x, y, marker="o", markersize=4, color=COLOURS.get(mode, GRID))
+            axes.annotate(name, (x[-1], y[-1]), fontsize=7, color=COLOURS.get(mode, INK))
+    axes.set_xlabel("step")
+    axes.set_ylabel("KL(rollout || new), nats per token")

@@ -1,0 +1,82 @@
+"""How well a weighted gradient serves, on the scale of the best step along it.
+
+eta = (m . g)^2 / (|g|^2 E|m_hat|^2), m = E[G] of the candidate, g = E[R] of the reference, m_hat
+the mean of G over a batch: the descent expected at the best step size, relative to that of g
+itself without noise. Multiplying all weights by a number leaves it. Source: theory.md 2.7, 4.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rcdiag.sweeping.keyed import Array
+
+REPLICATES = 1000
+
+
+def draws(clusters: int, seed: int) -> Array:
+    """How often each cluster comes, [1 + REPLICATES, clusters]; the first row is the table."""
+    generator = np.random.default_rng(seed)
+    drawn = generator.multinomial(clusters, np.full(clusters, 1.0 / clusters), REPLICATES)
+    return np.concatenate([np.ones((1, clusters)), drawn.astype(np.float64)])
+
+
+def off_diagonal(counts: Array, sizes: Array, left: Array, right: Array) -> Array:
+    """Product of the means of `left` and `right` over pairs of different clusters, [replicates].
+
+    (sum k L . sum k R - sum k^2 L_c . R_c) / ((sum k n)^2 - sum k^2 n_c^2), with k the counts of
+    the clusters, n their sizes, L and R [clusters, dimensions] their sums. What a cluster shares
+    with itself is left out (copies of it too), so noise does not add up: theory.md 2.7.
+    """
+    products = ((counts @ left) * (counts @ right)).sum(axis=1)
+    squared = np.square(counts)
+    own = squared @ (left * right).sum(axis=1)
+    pairs = np.square(counts @ sizes) - squared @ np.square(sizes)
+    with np.errstate(divide="ignore", invalid="ignore"):  # one cluster drawn again and again
+        return (products - own) / pairs
+
+
+def batch_square(counts: Array, sizes: Array, left: Array, square: Array, batches: int) -> Array:
+    """E|m_hat|^2 of a batch, the table being `batches` of them; [replicates].
+
+    Of the whole table it is |sum L|^2 / n^2: `square`, the part of different clusters, and the
+    clusters' own, which is noise beyond `square` and is `batches` times as large in one batch.
+    """
+    total = np.square(counts @ sizes)
+    own = counts @ np.square(left).sum(axis=1)
+    pairs = total - counts @ np.square(sizes)
+    whole = (pairs * square + own) / total
+    return square + (whole - square) * batches
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The gradient that is aimed at, as the clusters have it."""
+
+    counts: Array  # [replicates, clusters]
+    sizes: Array  # [clusters] sequences with a known reward or advantage
+    sums: Array  # [clusters, dimensions]
+    batches: int
+
+    @property
+    def square(self) -> Array:
+        """|g|^2, [replicates]; at or below 0 where it is lost in noise."""
+        return off_diagonal(self.counts, self.sizes, self.sums, self.sums)
+
+    def efficiency(self, sums: Array) -> Array:
+        """Eta of a candidate, [replicates]; 0 where it points away, NaN where g is lost."""
+        along = off_diagonal(self.counts, self.sizes, sums, self.sums)
+        square = off_diagonal(self.counts, self.sizes, sums, sums)
+        noisy = batch_square(self.counts, self.sizes, sums, square, self.batches)
+        aim = self.square
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.square(np.maximum(along, 0.0)) / (aim * noisy)
+        # A candidate that keeps nothing takes no step.
+        return np.where(aim > 0.0, np.where(noisy > 0.0, found, 0.0), np.nan)
+
+
+def resolved(square: Array) -> bool:
+    """Whether |g|^2 is two standard errors above 0."""
+    return bool(square[0] > 2.0 * np.std(square[1:]))

@@ -1,0 +1,118 @@
+"""What `rcdiag compare` writes, refuses to write, and takes together from several tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import BEHAVIOR
+from tests.comparing.tables import about, base_log_probs, shifted, write_policies
+
+BASE = base_log_probs(12)
+SCORED = [about("vllm", "vllm", "bfloat16"), about("vllm_again", "vllm", repeat_of="vllm")]
+
+
+@pytest.fixture
+def three(tmp_path) -> Path:
+    policies = {
+        "rollout": BASE,
+        "vllm": shifted(BASE, 0.05, 1),
+        "vllm_again": shifted(BASE, 0.05, 2),
+        "old": shifted(BASE, 0.3, 3),
+    }
+    return write_policies(tmp_path / "three.parquet", policies, SCORED)
+
+
+def test_result_page_and_figures_are_written(rcdiag, three, tmp_path):
+    out = tmp_path / "out"
+    ran = rcdiag(
+        "compare", three, "--result", out / "r.json", "--html", out / "r.html", "--plots", out / "p"
+    )
+    assert ran.code == 0
+    assert json.loads((out / "r.json").read_text())["kind"] == "compare"
+    assert "vllm_again" in (out / "r.html").read_text()
+    written = {each.suffix for each in (out / "p").iterdir()}
+    assert written == {".png", ".svg"}
+    for path in (out / "r.json", out / "r.html"):
+        assert f"Wrote {path}" in ran.err
+
+
+@pytest.mark.parametrize("option", ["--result", "--html"])
+def test_an_output_that_is_there_is_refused_and_force_overwrites_it(
+    rcdiag, three, tmp_path, option
+):
+    (tmp_path / "there").write_text("mine")
+    ran = rcdiag("compare", three, option, tmp_path / "there")
+    assert ran.code == 2
+    assert "--force" in ran.err
+    assert (tmp_path / "there").read_text() == "mine"
+    assert rcdiag("compare", three, option, tmp_path / "there", "--force").code == 0
+    assert (tmp_path / "there").read_text() != "mine"
+
+
+def test_a_folder_of_figures_with_something_in_it_is_refused(rcdiag, three, tmp_path):
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "mine").write_text("")
+    assert rcdiag("compare", three, "--plots", tmp_path / "plots").code == 2
+    assert [each.name for each in (tmp_path / "plots").iterdir()] == ["mine"]
+
+
+def test_a_report_renders_the_stored_result_to_the_same_bytes(rcdiag, three, tmp_path):
+    first = rcdiag(
+        "compare", three, "--result", tmp_path / "r.json", "--html", tmp_path / "1.html", "-v"
+    )
+    three.unlink()
+    again = rcdiag("report", tmp_path / "r.json", "--html", tmp_path / "2.html", "-v")
+    assert again.out == first.out
+    assert (tmp_path / "2.html").read_bytes() == (tmp_path / "1.html").read_bytes()
+    document = rcdiag("report", tmp_path / "r.json", "--json").out
+    assert document == (tmp_path / "r.json").read_text()
+
+
+@pytest.mark.parametrize("names", [["vllm", "vllm_again"], ["rollout", "old"]])
+def test_few_policies_make_a_page_too(rcdiag, three, tmp_path, names):
+    chosen = [word for name in names for word in ("--policy", name)]
+    ran = rcdiag("compare", three, *chosen, "--html", tmp_path / "r.html")
+    assert ran.code == 0, ran.err
+    assert all(name in ran.out for name in names)
+
+
+def test_equal_policies_make_a_page_too(rcdiag, clean, tmp_path):
+    ran = rcdiag("compare", clean, "--html", tmp_path / "r.html", "--plots", tmp_path / "p")
+    assert ran.code == 0, ran.err
+    assert "nan" not in ran.out.lower()
+
+
+def test_what_is_no_number_makes_a_page_too(rcdiag, tmp_path):
+    values = [[-1.0, float("nan"), -1.0], [float("-inf")], [-4.0, -4.5]]
+    path = write_policies(tmp_path / "a.parquet", {"rollout": BEHAVIOR, "old": values})
+    files = ("--result", tmp_path / "r.json", "--html", tmp_path / "r.html")
+    ran = rcdiag("compare", path, *files)
+    assert ran.code == 0, ran.err
+    assert "non-finite-log-probs" in ran.out
+    assert rcdiag("report", tmp_path / "r.json").out == ran.out
+
+
+def test_a_dry_run_writes_nothing_and_says_what_would_run(rcdiag, three, tmp_path):
+    files = ("--result", tmp_path / "r.json", "--html", tmp_path / "h", "-o", tmp_path / "o")
+    ran = rcdiag("compare", three, "--dry-run", *files)
+    assert ran.code == 0
+    assert ran.out == ""
+    assert "12 sequences" in ran.err
+    assert "rollout, vllm, vllm_again, old" in ran.err
+    assert [each.name for each in tmp_path.iterdir()] == ["three.parquet"]
+
+
+def test_quiet_says_nothing(rcdiag, three):
+    ran = rcdiag("compare", three, "-q")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+def test_a_table_that_nothing_would_be_written_to_is_not_passed_over_in_silence(
+    rcdiag, three, tmp_path
+):
+    ran = rcdiag("compare", three, "-o", tmp_path / "o.parquet")
+    assert str(tmp_path / "o.parquet") in ran.err
+    assert not (tmp_path / "o.parquet").exists()

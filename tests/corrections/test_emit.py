@@ -1,0 +1,249 @@
+"""Corrections written as a trainer's settings, and read back through the file that they are in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from rcdiag.corrections.config import Correction, Rejection, Weighting
+from rcdiag.corrections.emit import WRITERS, emit
+from rcdiag.corrections.emit_text import digits
+from rcdiag.corrections.equivalence import equivalent
+from rcdiag.corrections.plan import plan_corrections
+from rcdiag.corrections.quantities import K, LogRatio, Ratio
+from rcdiag.corrections.state import Plan
+from rcdiag.corrections.trainer_config import TrainerConfig, read_trainer_config
+from rcdiag.corrections.trainers import TRAINERS, find_trainer
+from rcdiag.errors import RcdiagError
+from tests.corrections.batches import batches, seeded
+from tests.corrections.builders import Padded, plan_of, presets_of, results_of
+from tests.corrections.configs import configs_of
+from tests.corrections.drawn_corrections import by_k, corrections_of
+
+every_writer = pytest.mark.parametrize("trainer", WRITERS)
+TOKEN = Weighting("token", 2.0)
+GEO = Rejection("geometric", 1.001, 0.997)
+# Corrections without a trainer's reading and without its metrics.
+ANY = replace(
+    find_trainer("verl"),
+    quantities=lambda correction: [LogRatio(), Ratio(), K("k1"), K("k2"), K("k3")],
+    metrics=lambda batch, correction: {},
+)
+
+
+def as_file(text: str, trainer: str | None) -> TrainerConfig:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(text)
+        return read_trainer_config(path, trainer)
+
+
+def plan_of_file(text: str, trainer: str | None) -> Plan:
+    found = as_file(text, trainer)
+    return plan_corrections(found.trainer, {"it": found.settings})
+
+
+def numbers(plan: Plan, batch: Padded) -> tuple:
+    found = results_of(plan, batch)["it"]
+    # Bounds are written to 14 digits, and a NaN equals itself here.
+    weights = None if found.weight_sum is None else pytest.approx(found.weight_sum, 1e-12, 0, True)
+    return found.kept_tokens, found.kept_sequences, weights
+
+
+def assert_reads_back(correction: Correction, trainer: str, batch: Padded) -> None:
+    """The same numbers as the correction itself gives, whether the trainer is named or guessed."""
+    wanted = numbers(Plan(ANY, {"it": {}}, {"it": correction}), batch)
+    text = emit(correction, trainer).text
+    for name in (trainer, None):
+        assert numbers(plan_of_file(text, name), batch) == wanted, (name, text)
+
+
+@every_writer
+@given(data=st.data(), seed=st.integers(0, 2**16), sd=st.sampled_from((0.02, 0.3, 1.0)))
+@settings(max_examples=60)
+def test_what_is_written_keeps_the_same_and_weighs_the_same(trainer, data, seed, sd):
+    assert_reads_back(data.draw(corrections_of(trainer)), trainer, seeded(seed, sd=sd, bias=-0.01))
+
+
+@every_writer
+@given(data=st.data())
+@settings(max_examples=60)
+def test_settings_that_a_trainer_reads_can_be_written_for_it(trainer, data):
+    correction = plan_of(trainer, data.draw(configs_of(trainer))).corrections["it"]
+    batch = data.draw(batches(kinds=("near", "wide", "far", "cancelling", "equal")))
+    assert_reads_back(correction, trainer, batch)
+
+
+@pytest.mark.parametrize("source", TRAINERS)
+def test_presets_move_to_every_trainer_that_can_have_them(source):
+    moved = 0
+    for name, correction in presets_of(source).corrections.items():
+        for trainer in WRITERS:
+            try:
+                emit(correction, trainer)
+            except RcdiagError as error:
+                assert trainer != source, (name, error.message)  # noqa: PT017
+            else:
+                assert_reads_back(correction, trainer, seeded(7, sd=0.05))
+                moved += 1
+    # The veto of 0.6.0 acts on weights; no other generation has that.
+    assert moved >= {"verl-0.6.0": 0, "verl-20251027": 7}.get(source, 2)
+    assert source != "verl-0.6.0" or moved == 0
+
+
+def correction_of(name: str, **changes) -> Correction:
+    return replace(
+        {
+            "icepop": Correction(Weighting("token", 5.0, 0.5, "zero")),
+            "clip": Correction(Weighting("token", 2.0, 0.5, "clip")),
+            "tis": Correction(TOKEN),
+            "geo": Correction(TOKEN, (GEO,)),
+            "two": Correction(TOKEN, (GEO, Rejection("token", 2.0, 0.5))),
+            "k3": Correction(TOKEN, (Rejection("seq_mean_k3", 0.01),)),
+            "rejection alone": Correction(None, (GEO,)),
+            "geometric weights": Correction(Weighting("geometric", 2.0)),
+        }[name],
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("correction", "trainer", "lacks", "who"),
+    [
+        (correction_of("tis", veto=1e-4), "verl", "verl-0.9 has no veto", "verl-0.7.0"),
+        (correction_of("icepop"), "verl-0.7.1", "zeroed outside of bounds", "verl-0.9, verl-0.8.0"),
+        (correction_of("icepop"), "verl-0.7.0", "zeroed outside of bounds", "verl-0.9, verl-0.8.0"),
+        (correction_of("icepop"), "slime", "zeroed outside of bounds", "verl-0.9, verl-0.8.0"),
+        (correction_of("clip"), "verl", "clipped from below", "slime"),
+        (correction_of("two"), "verl-0.7.0", "two rejections", "verl-0.7.1"),
+        (correction_of("two"), "slime", "two rejections", "verl-0.7.1"),
+        (correction_of("k3"), "slime", "slime has no rejection by seq_mean_k3", "verl-0.9"),
+        (correction_of("k3"), "verl-0.7.0", "rejection by seq_mean_k3", "verl-0.9"),
+        (correction_of("rejection alone"), "slime", "rejection without weights", "verl-0.7.0"),
+        (correction_of("geometric weights"), "verl", "weights of geometric means", "slime"),
+        (correction_of("tis", mode="bypass", loss="reinforce"), "slime", "bypass", "verl-0.7.0"),
+        (correction_of("tis", mode="bypass"), "verl", "in the loss of bypass mode", "no trainer"),
+        (correction_of("tis", weights_applied=False), "verl", "logged only", "no trainer"),
+        (correction_of("tis", loss="gspo"), "verl", "loss `gspo`", "no trainer"),
+        (
+            correction_of("tis", veto=1e-4, veto_on_weights=True),
+            "verl-0.7.0",
+            "veto that zeroes weights",
+            "no trainer",
+        ),
+        (
+            correction_of("geo", rejections=(Rejection("geometric", 0.9, 1.1),)),
+            "verl",
+            "settings for it that it takes",
+            "verl-0.8.0",
+        ),
+        # A product of ratios is clamped to e^+-20, a sum of k1 is not.
+        (
+            Correction(TOKEN, (Rejection("seq_sum_k1", 25.0, -25.0),)),
+            "verl-0.7.0",
+            "settings that do just this",
+            "verl-0.9, verl-0.8.0, verl-0.7.1",
+        ),
+        (
+            Correction(Weighting("geometric", 2.0), batch_normalize=True),
+            "slime",
+            "settings for it that it takes (tis_batch_normalize",
+            "no trainer",
+        ),
+    ],
+)
+def test_what_a_trainer_lacks_and_who_has_it(correction, trainer, lacks, who):
+    with pytest.raises(RcdiagError) as error:
+        emit(correction, trainer)
+    assert lacks in error.value.message
+    assert who in error.value.hint
+    assert find_trainer(trainer).name not in error.value.hint
+
+
+def test_a_bound_that_is_none_is_refused():
+    with pytest.raises(RcdiagError, match="a bound on ratios is -1"):
+        emit(Correction(Weighting("token", -1.0)), "verl")
+    with pytest.raises(RcdiagError, match=r"verl-0\.6\.0 are not written"):
+        emit(Correction(TOKEN), "verl-0.6.0")
+
+
+def test_windows_of_k1_are_mirrored_and_said():
+    found = emit(correction_of("geo"), "verl")
+    assert found.trainer == "verl-0.9"
+    assert found.settings["rollout_rs"] == "seq_mean_k1"
+    low, high = map(float, found.settings["rollout_rs_threshold"].split("_"))
+    assert (low, high) == (pytest.approx(1 / 1.001, 1e-12), pytest.approx(1 / 0.997, 1e-12))
+    assert "against -log_ratio: these keep geometric ratios from 0.997 to 1.001" in found.text
+    mirrored = emit(Correction(None, (Rejection("token", 1 / 0.6, 1 / 1.6),)), "verl").settings
+    assert mirrored["rollout_rs_threshold"] == "0.6_1.6"
+    as_it_is = emit(correction_of("geo"), "verl-0.7.0").settings
+    assert as_it_is["rollout_rs_threshold"] == 1.001
+    assert as_it_is["rollout_rs_threshold_lower"] == 0.997
+
+
+def test_texts_keep_their_quotes_and_numbers_are_numbers():
+    pops = Correction(Weighting("token", 5.0, 0.5, "zero"))
+    for read in (yaml.safe_load, lambda text: yaml.load(text, Loader=yaml.BaseLoader)):
+        document = read(emit(pops, "verl").text)
+        assert document["algorithm"]["rollout_correction"]["rollout_is_threshold"] == "0.5_5.0"
+    veto = Correction(TOKEN, veto=1e-5)
+    text = emit(veto, "verl-0.7.0").text
+    assert "rollout_token_veto_threshold: 1.0e-05" in text
+    block = yaml.safe_load(text)["algorithm"]["rollout_correction"]
+    assert block["rollout_token_veto_threshold"] == 1e-5
+    assert yaml.safe_load(emit(veto, "slime").text)["rs_veto_threshold"] == 1e-5
+
+
+@every_writer
+def test_the_file_holds_the_settings_and_nothing_is_wrong_with_it(trainer):
+    found = emit(correction_of("geo"), trainer)
+    read = as_file(found.text, trainer)
+    assert read.settings == found.settings
+    assert read.findings == ()
+    assert find_trainer(trainer).ignored({**find_trainer(trainer).settings, **read.settings}) == []
+
+
+@given(value=st.floats(1e-12, 1e12))
+def test_digits_are_enough(value):
+    assert float(digits(value)) == pytest.approx(value, rel=1e-14, abs=0.0)
+    assert digits(1.0 / (1.0 / 0.3)) == "0.3"
+    assert digits(1e-6) == "1.0e-06"
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"rejections": (Rejection("token", 4.0, 0.5),)}, ("token_k1", np.log(2.0), -np.log(4.0))),
+        ({"rejections": (Rejection("sequence", 2.0),)}, ("seq_sum_k1", np.inf, -np.log(2.0))),
+        ({"rejections": (GEO,)}, ("seq_mean_k1", -np.log(0.997), -np.log(1.001))),
+    ],
+)
+def test_ratio_windows_and_k1_windows_are_one_thing(a, b):
+    one = Correction(TOKEN, **a)
+    assert equivalent(one, Correction(TOKEN, (Rejection(*b),)))
+    name, upper, lower = b
+    mirrored = Rejection(name, -lower, -upper)
+    assert not equivalent(one, Correction(TOKEN, (mirrored,)))
+
+
+@given(data=st.data(), factor=st.sampled_from((1 + 1e-6, 1 - 1e-6, 1.5)))
+def test_other_bounds_are_another_correction(data, factor):
+    correction = data.draw(by_k(icepop=True))
+    assert equivalent(correction, correction)
+    assert not equivalent(correction, replace(correction, mode="other"))
+    assert not equivalent(correction, replace(correction, veto=0.5))
+    assume(correction.rejections)
+    first, *others = correction.rejections
+    moved = (replace(first, upper=first.upper * factor), *others)
+    levels = {"token_k1", "seq_sum_k1", "seq_mean_k1", "token", "sequence", "geometric"}
+    assume(len(correction.rejections) == 1 or not levels & {it.statistic for it in others})
+    assert equivalent(correction, replace(correction, rejections=moved)) == (
+        abs(np.log(factor)) * first.upper <= 1e-9 and first.statistic.startswith(("token_", "seq_"))
+    )

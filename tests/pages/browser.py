@@ -1,0 +1,94 @@
+"""Pages in a real browser, and what they do there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, Playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+# Nothing of its own accord: the machine may have no network, and no report needs one.
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+RULES = ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]
+
+
+def chromium() -> str | None:
+    """The browser that CHROMIUM names, or the first on PATH."""
+    given = os.environ.get("CHROMIUM")
+    return given or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def launched(playwright: Playwright) -> Browser:
+    path = chromium()
+    assert path is not None, "no Chromium: apt-get install chromium, or set CHROMIUM"
+    return playwright.chromium.launch(executable_path=path, args=FLAGS)
+
+
+@dataclass
+class Visit:
+    """An open page, and all that it asked for or complained about."""
+
+    page: Page
+    address: str
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def overflow(self) -> int:
+        """Pixels that the page is wider than its window."""
+        width = self.page.evaluate("document.documentElement.scrollWidth")
+        return width - self.page.viewport_size["width"]
+
+    def unfold(self) -> None:
+        """Opens everything that can be folded."""
+        self.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+
+    def inaccessible(self) -> list[str]:
+        """What axe finds: rule, how often, and the first place."""
+        options = {"runOnly": {"type": "tag", "values": RULES}, "resultTypes": ["violations"]}
+        found = Axe().run(self.page, options=options).response
+        assert found["passes"], "axe looked at nothing"
+        return [
+            f"{each['id']} x{len(each['nodes'])}: {each['nodes'][0]['failureSummary']}"
+            f" {each['nodes'][0]['html'][:200]}"
+            for each in found["violations"]
+        ]
+
+
+def visit(browser: Browser, file: Path, **settings: Any) -> Visit:
+    """Opens a file; whatever it asks for beyond itself is noted and not given."""
+    page = browser.new_context(**settings).new_page()
+    seen = Visit(page, file.as_uri())
+
+    def answer(route: Any) -> None:
+        address = route.request.url
+        if address == seen.address or address.startswith("data:"):
+            route.continue_()
+        else:
+            seen.requests.append(address)
+            route.abort()
+
+    page.route("**/*", answer)
+    page.on("console", lambda said: note(seen, said.type, said.text))
+    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    page.on("dialog", lambda dialog: seen.complaints.append(dialog.message))
+    page.goto(seen.address)
+    return seen
+
+
+def note(seen: Visit, kind: str, text: str) -> None:
+    if kind in ("error", "warning"):
+        seen.complaints.append(text)

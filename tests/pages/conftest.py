@@ -1,0 +1,59 @@
+"""One browser, and each page rendered once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from rcdiag.report.html import page
+from tests.pages.browser import Visit, launched, visit
+from tests.pages.makers import MAKERS
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = launched(playwright)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory) -> Callable[[str], Path]:
+    """The file of a page, by its name in MAKERS."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def render(name: str) -> Path:
+        path = folder / f"{name}.html"
+        if not path.exists():
+            path.write_text(page(MAKERS[name]()))
+        return path
+
+    return render
+
+
+@pytest.fixture(scope="session", params=MAKERS)
+def file(request, rendered) -> Path:
+    return rendered(request.param)
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def scheme(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[1280, 390])
+def width(request) -> int:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def seen(browser, file, scheme, width) -> Iterator[Visit]:
+    """The page in one scheme and width."""
+    window = {"width": width, "height": 900}
+    opened = visit(browser, file, color_scheme=scheme, viewport=window)
+    yield opened
+    opened.page.context.close()

@@ -1,0 +1,41 @@
+"""Names, paths and texts are shown as text, whatever is in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pages.browser import visit
+from tests.pages.hostile import EVIL, LONG
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(params=["hostile-score", "hostile-compare"])
+def seen(request, browser, rendered):
+    opened = visit(browser, rendered(request.param), viewport={"width": 1280, "height": 900})
+    yield opened
+    opened.page.context.close()
+
+
+def test_no_name_becomes_an_element_or_a_script(seen):
+    assert seen.page.evaluate("typeof window.hacked") == "undefined"
+    assert seen.page.locator("img:not(svg *), script").count() == 0
+    assert seen.page.locator("style:not(svg *)").count() == 1
+    assert seen.page.locator("main").is_visible()
+
+
+def test_names_are_shown_whole(seen):
+    assert EVIL in seen.page.locator("h1").inner_text()
+    assert LONG in seen.page.locator("h1").inner_text()
+    assert EVIL in seen.page.title() or "compared" in seen.page.title()
+    assert EVIL in seen.page.locator(".finding").last.inner_text()
+
+
+def test_a_script_that_did_get_in_would_not_run(browser, rendered, tmp_path):
+    path = tmp_path / "page.html"
+    page = rendered("hostile-score").read_text()
+    path.write_text(page.replace("</main>", "<script>window.hacked=1</script></main>"))
+    seen = visit(browser, path)
+    assert seen.page.evaluate("typeof window.hacked") == "undefined"
+    assert any("Content Security Policy" in each for each in seen.complaints)
+    seen.page.context.close()

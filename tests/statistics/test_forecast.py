@@ -1,0 +1,248 @@
+"""Forecasts by length, against closed forms, simulations, and data that break the law."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import ndtri
+
+from rcdiag.statistics.forecast import LENGTHS, forecast
+from rcdiag.statistics.token_law import TokenLaw, expected_ess, expected_inside
+
+SEQ, GEO = (0.5, 2.0), (0.999, 1.001)
+
+Table = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def kl_of_sequences(random: np.random.Generator, count: int, kl: float, spread: float):
+    return kl * np.exp(spread * random.standard_normal(count) - 0.5 * spread**2)
+
+
+def sums_of(random: np.random.Generator, kl: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Sums of Gaussian log-ratios of tokens that the behavior policy drew."""
+    return random.standard_normal(len(lengths)) * np.sqrt(2 * kl * lengths) - kl * lengths
+
+
+def table(
+    seed: int,
+    count: int = 4000,
+    kl: float = 1e-3,
+    spread: float = 0.0,
+    offset: float = 0.0,
+    lengths: tuple[int, int] = (100, 1600),
+) -> Table:
+    """Lengths evenly over their logs; `offset` per token is one number for a whole sequence."""
+    random = np.random.default_rng(seed)
+    drawn = np.round(np.exp(random.uniform(*np.log(lengths), count)))
+    sums = sums_of(random, kl_of_sequences(random, count, kl, spread), drawn)
+    sums += offset * drawn * random.standard_normal(count)
+    return drawn.astype(np.int64), sums, np.arange(count, dtype=np.uint64) // np.uint64(4)
+
+
+def inside(law: TokenLaw, length: float, bounds: tuple[float, float], geometric: bool) -> float:
+    low, high = (np.array([np.log(bound)]) for bound in bounds)
+    scale = length if geometric else 1.0
+    return float(expected_inside(law, np.array([length]), low * scale, high * scale)[0])
+
+
+# reference/theory.md 4.2: KL per token, length, ESS, sequence window, geometric windows.
+BY_LENGTH = [
+    (1e-4, 1000, 0.82, 0.870, 0.971, 1.0),
+    (1e-4, 8000, 0.20, 0.347, 1.000, 1.0),
+    (5e-4, 1000, 0.37, 0.460, 0.625, 1.0),
+    (5e-4, 8000, 3e-4, 0.073, 0.922, 1.0),
+    (1e-3, 1000, 0.135, 0.299, 0.421, 1.0),
+    (1e-3, 16000, 0.0, 0.002, 0.501, 1.0),
+    (5e-3, 1000, 5e-5, 0.051, 0.074, 0.945),
+    (5e-3, 8000, 0.0, 0.0, 0.0, 1.0),
+    (1e-2, 1000, 2e-9, 0.010, 0.015, 0.504),
+]
+
+
+@pytest.mark.parametrize(("kl", "length", "ess", "seq", "narrow", "wide"), BY_LENGTH)
+def test_closed_forms_of_one_kl(kl, length, ess, seq, narrow, wide):
+    law = TokenLaw(kl, kl, 0.0, -1.0)
+    # One or two digits of the ESS are given there, three of the shares.
+    assert expected_ess(law, np.array([length]))[0] == pytest.approx(ess, rel=0.12, abs=1e-8)
+    assert inside(law, length, SEQ, False) == pytest.approx(seq, abs=6e-4)
+    assert inside(law, length, GEO, True) == pytest.approx(narrow, abs=6e-4)
+    assert inside(law, length, (0.99, 1.01), True) == pytest.approx(wide, abs=6e-4)
+
+
+# reference/theory.md 4.1: KL of a sequence, ESS, acceptance of [0.5, 2].
+BY_KL = [(0.045, 0.914, 0.978), (0.125, 0.779, 0.821), (0.5, 0.368, 0.460), (2.0, 0.018, 0.168)]
+
+
+@pytest.mark.parametrize(("kl_seq", "ess", "seq"), BY_KL)
+def test_closed_forms_hang_on_the_kl_of_sequences_alone(kl_seq, ess, seq):
+    for length in (10.0, 5000.0):
+        law = TokenLaw(0.0, kl_seq / length, 0.0, -1.0)
+        assert expected_ess(law, np.array([length]))[0] == pytest.approx(ess, abs=6e-4)
+        assert inside(law, length, SEQ, False) == pytest.approx(seq, abs=6e-4)
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0])
+def test_averages_over_lognormal_kl_are_those_of_draws(spread):
+    law = TokenLaw(1e-3, 1e-3, spread, -1.0)
+    # k in the middle of equal shares, and the closed forms of each.
+    normal = ndtri((np.arange(2000) + 0.5) / 2000)
+    kl = 1e-3 * np.exp(spread * normal - 0.5 * spread**2)
+    for length in (500.0, 16000.0):
+        wanted = np.exp(-2 * kl * length).mean()
+        assert expected_ess(law, np.array([length]))[0] == pytest.approx(wanted, abs=1e-3)
+        for geometric, bounds in ((True, GEO), (False, SEQ)):
+            each = [inside(TokenLaw(k, k, 0.0, -1.0), length, bounds, geometric) for k in kl]
+            found = inside(law, length, bounds, geometric)
+            assert found == pytest.approx(np.mean(each), abs=4e-3)
+
+
+@pytest.mark.parametrize("kl", [1e-4, 1e-3, 1e-2])
+def test_one_kl_is_found_within_its_error(kl):
+    lengths, sums, cluster = table(3, kl=kl)
+    found = forecast(lengths, sums, cluster)
+    by_mean = np.sqrt(2 * kl * lengths.sum()) / lengths.sum()
+    assert found.kl_token_by_mean == pytest.approx(kl, abs=4 * by_mean)
+    assert found.kl_token_by_variance == pytest.approx(kl, rel=4 * np.sqrt(2 / 2000))
+    assert found.kl_token == found.kl_token_by_variance
+    assert found.heterogeneity < 0.35
+    assert "disagree" not in found.about
+    law = TokenLaw(kl, kl, 0.0, -1.0)
+    for point in found.points:
+        assert point.ess_seq == pytest.approx(np.exp(-2 * kl * point.length), abs=0.04)
+        assert point.accepted_seq == pytest.approx(inside(law, point.length, SEQ, False), abs=0.03)
+
+
+def test_unequal_kl_is_found_and_tells_of_eight_times_the_length():
+    for seed, spread in ((1, 0.5), (2, 1.0)):
+        data = table(seed, count=20_000, spread=spread, lengths=(100, 1000))
+        found = forecast(*data)
+        assert found.heterogeneity == pytest.approx(spread, abs=0.1)
+        assert found.kl_token == pytest.approx(1e-3, rel=0.08)
+        assert "disagree" not in found.about
+        point = next(each for each in found.points if each.length == 8192)
+        random = np.random.default_rng(seed)
+        kl = kl_of_sequences(random, 200_000, 1e-3, spread)
+        sums = sums_of(random, kl, np.full(200_000, 8192.0))
+        for bounds, scale, expected in (
+            (SEQ, 1.0, point.accepted_seq),
+            (GEO, 8192.0, point.accepted_geo),
+        ):
+            low, high = np.log(bounds)
+            seen = np.mean((low * scale <= sums) & (sums <= high * scale))
+            assert expected == pytest.approx(seen, abs=0.02)
+        assert point.ess_seq == pytest.approx(np.exp(-2 * kl * 8192).mean(), abs=0.02)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.8])
+def test_data_of_the_law_hold(spread):
+    verdicts = [forecast(*table(seed, 1200, spread=spread)).holds for seed in range(10)]
+    # At 5% for all bins together, 3 of 10 are passed by chance once in 90 times.
+    assert verdicts.count(True) >= 8
+
+
+def test_offsets_of_whole_sequences_do_not_hold():
+    verdicts = [forecast(*table(seed, 1200, 1e-4, offset=2e-3)) for seed in range(5)]
+    assert [each.holds for each in verdicts] == [False] * 5
+    for found in verdicts:
+        longest = found.held_out[-1]
+        assert longest.seen_std.low > longest.expected_std
+
+
+def test_held_out_bins_are_the_longer_half_with_what_was_seen_there():
+    lengths, sums, cluster = table(5, 2000, spread=0.5)
+    found = forecast(lengths, sums, cluster)
+    assert len(found.held_out) == 4
+    longer = lengths > np.median(lengths)
+    assert sum(each.sequences for each in found.held_out) == longer.sum()
+    for each in found.held_out:
+        low, high = map(int, each.label.split(" to "))
+        rows = longer & (lengths >= low) & (lengths <= high)
+        assert each.sequences == rows.sum()
+        assert each.length == pytest.approx(lengths[rows].mean())
+        assert each.seen_seq.value == np.mean(np.abs(sums[rows]) <= np.log(2.0))
+        kept = (sums[rows] >= np.log(0.999) * lengths[rows]) & (
+            sums[rows] <= np.log(1.001) * lengths[rows]
+        )
+        assert each.seen_geo.value == kept.mean()
+        deviations = sums[rows] - sums[rows].sum() / lengths[rows].sum() * lengths[rows]
+        assert each.seen_std.value == pytest.approx(deviations.std(ddof=1), rel=0.01)
+        for seen in (each.seen_seq, each.seen_geo, each.seen_std):
+            assert 0.0 <= seen.low < seen.value < seen.high
+
+
+def test_the_order_of_rows_does_not_matter():
+    data = table(7, 600, spread=0.4)
+    order = np.random.default_rng(0).permutation(600)
+    assert forecast(*data) == forecast(*(each[order] for each in data))
+
+
+def test_identical_policies():
+    lengths, sums, cluster = table(0, 400)
+    found = forecast(lengths, 0.0 * sums, cluster)
+    assert (found.kl_token, found.kl_token_by_variance, found.heterogeneity) == (0.0, 0.0, 0.0)
+    assert found.holds is True
+    assert [point.length for point in found.points] == LENGTHS.astype(int).tolist()
+    assert found.points[-1].length == 65_536
+    for point in found.points:
+        assert (point.ess_seq, point.accepted_seq, point.accepted_geo) == (1.0, 1.0, 1.0)
+    outside = forecast(lengths, 0.0 * sums, cluster, geo_bounds=(1.1, 1.2))
+    assert {point.accepted_geo for point in outside.points} == {0.0}
+    shifted = forecast(lengths, np.log(1.15) * lengths, cluster, geo_bounds=(1.1, 1.2))
+    assert {point.accepted_geo for point in shifted.points} == {1.0}
+
+
+def test_one_length_and_few_sequences_are_not_checked():
+    lengths, sums, cluster = table(1, 400, lengths=(500, 500))
+    found = forecast(lengths, sums, cluster)
+    assert (found.holds, found.held_out) == (None, [])
+    assert found.kl_token == pytest.approx(1e-3, rel=0.3)
+    assert "too few sequences of different lengths" in found.about
+    few = forecast(*(each[:19] for each in table(1)))
+    assert (few.holds, few.held_out) == (None, [])
+    assert len(few.points) == len(LENGTHS)
+    lengths, sums, _ = (each[:19] for each in table(1))
+    assert forecast(lengths, sums, np.zeros(19, np.uint64)).holds is None
+    one = forecast(*(each[:1] for each in table(1)))
+    assert np.isnan(one.kl_token)
+    assert (one.points, one.holds) == ([], None)
+
+
+def test_sums_that_are_not_finite_are_left_out_and_said():
+    lengths, sums, cluster = table(2, 600)
+    broken = sums.copy()
+    broken[[3, 50, 300]] = np.nan, np.inf, -np.inf
+    found = forecast(lengths, broken, cluster)
+    rest = np.isfinite(broken)
+    without = forecast(lengths[rest], sums[rest], cluster[rest])
+    assert repr(found.points) == repr(without.points)
+    assert "sequences left out, as their sums are not finite: 3" in found.about
+    assert "left out" not in without.about
+
+
+def test_a_drift_that_the_variance_does_not_explain_is_taken_as_observed():
+    """Re-scored by a policy as wrong as the target: spread without drift, kappa 0."""
+    lengths, sums, cluster = table(4, 4000)
+    centred = sums + 1e-3 * lengths
+    found = forecast(lengths, centred, cluster)
+    assert found.kl_token == found.kl_token_by_variance
+    assert abs(found.kl_token_by_mean) < 1e-4
+    assert "the mean is taken as observed" in found.about
+    # Around a ratio of 1 the window keeps more than around e^-k.
+    point = next(each for each in found.points if each.length == 16384)
+    assert point.accepted_geo > 0.99
+    assert found.holds is True
+
+
+def test_a_mean_that_the_variance_does_not_explain_is_what_counts():
+    lengths, sums, cluster = table(4, 4000)
+    found = forecast(lengths, sums - 1e-3 * lengths, cluster)
+    assert found.kl_token == found.kl_token_by_mean == pytest.approx(2e-3, rel=0.1)
+    assert found.kl_token_by_variance == pytest.approx(1e-3, rel=0.1)
+    assert "k is that by the mean" in found.about
+    assert found.holds is False
+
+
+def test_a_kl_that_grows_with_the_length_does_not_hold():
+    lengths, _, cluster = table(6, 2000)
+    sums = sums_of(np.random.default_rng(6), 5e-7 * lengths, lengths)
+    assert forecast(lengths, sums, cluster).holds is False
