@@ -58,6 +58,9 @@ reports: $(READY) ## render the reports of the sample data again
 	@for name in rollouts stale temperature; do \
 	    $(RCDIAG) sweep sample_data/$$name.parquet -q --force \
 	        --result reports/sweep_$$name.json --html reports/sweep_$$name.html || exit 1; done
+	@for name in rollouts stale; do \
+	    $(RCDIAG) replay sample_data/$$name.parquet --model $(LAST) -q --force \
+	        --result reports/replay_$$name.json --html reports/replay_$$name.html || exit 1; done
 	@$(RCDIAG) score sample_data/stale.parquet --model sample_data/policy/step_0 -q --force \
 	    --ladder engine --ladder precision --noise-floor -o reports/demo/ladder.parquet
 	@$(RCDIAG) compare reports/demo/ladder.parquet -q --force \

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from cli.cells import COLOURS
 from rcdiag.report.words import interval, number
-from rcdiag.results import PresetReplay, ReplayResult
+from rcdiag.results import AfterStep, PresetReplay, ReplayResult
 
 TAGS = {"cannot judge": "note"}
 
@@ -21,6 +21,15 @@ def draw_replay(out: Console, found: ReplayResult, verbose: bool) -> None:
     out.print(_factors(found))
     out.print()
     out.print(_presets(found))
+    if any(each.split for each in found.presets.values()):
+        out.print("\n[dim]the same batch as one step and as several: KL, nats per token[/]")
+        out.print(_splits(found))
+    for name, each in found.presets.items():
+        if each.after_step is not None and each.after_step.reward_after is not None:
+            out.print(_rewards(name, each.after_step))
+    if found.steps:
+        out.print("\n[dim]KL(rollout || new) after each step, nats per token[/]")
+        out.print(_steps(found))
     if verbose:
         for name, each in found.presets.items():
             out.print(f"\n[bold]{name}[/]")
@@ -35,7 +44,7 @@ def _table(*columns: str, left: int = 1) -> Table:
 
 
 def _factors(found: ReplayResult) -> Table:
-    table = _table("factor", "KL, nats per token", "95% interval", "ESS of sequences")
+    table = _table("factor", "KL, nats per token", "95% interval", "ESS seq")
     for name, each in found.factors.items():
         who = f"{name} [dim]{each.behavior} → {each.target}[/]"
         kl = (number(each.k3_kl.value), interval(each.k3_kl))
@@ -45,39 +54,69 @@ def _factors(found: ReplayResult) -> Table:
 
 def _presets(found: ReplayResult) -> Table:
     with_model = found.model is not None
-    more = ("|g|", "cos", "KL step") if with_model else ("top 1%",)
-    table = _table("preset", "mode", " loss", " kept", " clip", " |c|", *more, left=2)
+    more = (" |g|", " cos", "KL step") if with_model else (" |c|", "top 1%")
+    table = _table("preset", " loss", " kept", " clip", *more)
     table.add_column("health")
     for name, each in found.presets.items():
         clip = each.metrics.get("actor/pg_clipfrac")
         cells = [
-            "none" if each.loss is None else f"{each.loss:.4g}",
+            "none" if each.loss is None else f"{each.loss:.3g}",
             f"{100 * each.kept_tokens / max(found.num_tokens, 1):.0f}%",
             "" if clip is None else f"{100 * clip:.1f}%",
-            f"{each.coefficients.norm:.2g}",
         ]
         verdict = each.health.verdict
         colour = COLOURS[TAGS.get(verdict, verdict)]
         extra = _gradient(each) if with_model else _top(each)
-        table.add_row(name, each.mode, *cells, *extra, f"[{colour}]{verdict}[/]")
+        table.add_row(name, *cells, *extra, f"[{colour}]{verdict}[/]")
     return table
 
 
 def _top(each: PresetReplay) -> list[str]:
-    return ["" if each.shares is None else f"{100 * each.shares.top_sequences:.0f}%"]
+    share = "" if each.shares is None else f"{100 * each.shares.top_sequences:.0f}%"
+    return [f"{each.coefficients.norm:.2g}", share]
 
 
 def _gradient(each: PresetReplay) -> list[str]:
     if each.gradient is None:
         return ["", "", ""]
-    cosine = each.gradient.cosine.value
+    unbiased, whole = each.gradient.cosine.value, each.gradient.cosine_whole
+    cosine = f"{unbiased:.2f}" if unbiased is not None else f"~{whole:.2f}" if whole else ""
     after = each.after_step
     kl = None if after is None else after.kl_old_new.value
     return [
         f"{each.gradient.norm:.2g}",
-        "" if cosine is None else f"{cosine:.2f}",
+        cosine,
         "" if kl is None else f"{kl:.1g}",
     ]
+
+
+def _rewards(name: str, after: AfterStep) -> str:
+    """Of fresh samples, before and after the step."""
+    assert after.reward_before is not None
+    assert after.reward_after is not None
+    ends = [
+        f"{number(each.value)} ({interval(each)})"
+        for each in (after.reward_before, after.reward_after)
+    ]
+    return f"reward of fresh samples, {name}: {ends[0]} before, {ends[1]} after"
+
+
+def _splits(found: ReplayResult) -> Table:
+    table = _table("preset", "mini-batches", "old to one", "old to several", "between")
+    for name, each in found.presets.items():
+        if each.split is not None:
+            ends = (each.split.kl_whole, each.split.kl_split, each.split.kl_between)
+            numbers = [number(end.value) for end in ends]
+            table.add_row(name, str(each.split.minibatches), *numbers)
+    return table
+
+
+def _steps(found: ReplayResult) -> Table:
+    table = _table("preset", *(f"step {step.step}" for step in found.steps))
+    for name in found.steps[0].presets:
+        after = [step.presets[name].after_step for step in found.steps]
+        table.add_row(name, *("" if a is None else number(a.kl_rollout_new.value) for a in after))
+    return table
 
 
 def _rules(each: PresetReplay) -> Table:

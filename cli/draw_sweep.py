@@ -8,6 +8,7 @@ from rich.table import Table
 
 from rcdiag.report.words import interval, number, percent
 from rcdiag.results import SweepFamily, SweepResult, SweepRow
+from rcdiag.results.sweep import Candidate
 
 
 def draw_sweep(out: Console, found: SweepResult, verbose: bool) -> None:
@@ -19,7 +20,11 @@ def draw_sweep(out: Console, found: SweepResult, verbose: bool) -> None:
     )
     out.print(_families(found))
     out.print()
-    out.print(_candidates(found, verbose))
+    shown = _shown(found, verbose)
+    out.print(_candidates(found, shown))
+    for each in shown:  # below the table: beside it there is no room for words
+        if each.refused:
+            out.print(f"[dim]{each.name}: {escape('; '.join(each.refused))}[/]")
     out.print()
     for reason in found.recommendation.reasons:
         out.print(f"- {escape(reason)}")
@@ -40,7 +45,7 @@ def _families(found: SweepResult) -> Table:
         if row is None:
             table.add_row(name, "[dim]keeps nothing[/]", "", "", "", "")
             continue
-        bounds = " ".join(f"{value:.6g}" for value in row.bounds.values())
+        bounds = " ".join(f"{value:.9g}" for value in row.bounds.values())
         ess = [f"{value or 0.0:.3f}" for value in (row.ess_seq.value, row.ess_token)]
         numbers = (*ess, f"{row.bias or 0.0:.3f}")
         table.add_row(name, bounds, percent(row.kept_token_share), *numbers)
@@ -56,15 +61,17 @@ def _best(family: SweepFamily, count: int) -> SweepRow | None:
     return min((row for row in family.rows if row.kept_tokens), key=error, default=None)
 
 
-def _candidates(found: SweepResult, verbose: bool) -> Table:
+def _shown(found: SweepResult, verbose: bool) -> list[Candidate]:
+    """By rank; those that are refused only if `verbose`, but for no correction at all."""
+    order = sorted(found.recommendation.candidates, key=lambda each: (each.rank or 99, each.name))
+    return [each for each in order if not each.refused or verbose or each.name == "none"]
+
+
+def _candidates(found: SweepResult, shown: list[Candidate]) -> Table:
     table = _table("candidate", "rank", "efficiency", "95% interval")
-    table.add_column("why not", style="dim")
-    advice = found.recommendation
-    for each in sorted(advice.candidates, key=lambda each: (each.rank or 99, each.name)):
-        if each.refused and not verbose and each.name != "none":
-            continue
-        name = f"[green bold]{each.name}[/]" if each.name == advice.choice else each.name
+    for each in shown:
+        chosen = each.name == found.recommendation.choice
+        name = f"[green bold]{each.name}[/]" if chosen else each.name
         rank = "" if each.rank is None else str(each.rank)
-        efficiency = (number(each.efficiency.value), interval(each.efficiency))
-        table.add_row(name, rank, *efficiency, escape("; ".join(each.refused)))
+        table.add_row(name, rank, number(each.efficiency.value), interval(each.efficiency))
     return table

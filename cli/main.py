@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import compare, explain, report, score, sweep
+from cli import compare, explain, replay, report, score, sweep
 from cli.config import read_defaults
 from rcdiag.errors import RcdiagError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("score", epilog=score.EPILOG)(score.score)
 app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
+app.command("replay", epilog=replay.EPILOG)(replay.replay)
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("report", epilog=report.EPILOG)(report.report)
 

@@ -81,7 +81,8 @@ def sweep(
         raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
     if candidate and not emit:
         raise RcdiagError("--candidate without --emit", hint="--emit verl --candidate NAME")
-    _check_candidate(candidate)
+    if candidate and emit:
+        _check_candidate(candidate, emit.value)
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     table = open_dump(dump, options.parse_columns(column))
     options.check_outputs([result, html, plots], force)
@@ -99,12 +100,15 @@ def sweep(
     screen.exit(found, fail_on)
 
 
-def _check_candidate(name: str | None) -> None:
+def _check_candidate(name: str, trainer: str) -> None:
+    """Refused before anything is computed or written."""
+    from rcdiag.corrections.emit import emit
     from rcdiag.errors import RcdiagError
     from rcdiag.sweeping.candidates import CANDIDATES
 
-    if name is not None and name not in CANDIDATES:
+    if name not in CANDIDATES:
         raise RcdiagError(f"--candidate {name}: not known", hint=", ".join(CANDIDATES))
+    emit(CANDIDATES[name].correction, trainer)
 
 
 def _configuration(found: SweepResult, trainer: str, candidate: str | None) -> str:
@@ -112,8 +116,9 @@ def _configuration(found: SweepResult, trainer: str, candidate: str | None) -> s
     from rcdiag.corrections.emit import emit
     from rcdiag.sweeping.candidates import CANDIDATES
 
-    name = candidate or found.recommendation.choice or "none"
-    said = [f"# {name}: {found.recommendation.answer}"]
-    if candidate is None:
-        said += [f"# {reason}" for reason in found.recommendation.reasons]
+    advice = found.recommendation
+    name = candidate or advice.choice or "none"
+    said = [f"# {name}: {advice.answer}", *(f"# {reason}" for reason in advice.reasons)]
+    if candidate is not None:
+        said = [f"# {name}, as asked for; recommended: {advice.choice or advice.answer}"]
     return "\n".join([*said, emit(CANDIDATES[name].correction, trainer).text.rstrip(), ""])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,10 @@ from rcdiag.backends.hf_model import (
     choose_device,
     device_name,
     dtype_named,
+    head_is_known,
     load_model,
 )
-from rcdiag.backends.rows import gather_scores, whole_sequences
+from rcdiag.backends.rows import gather_scores, length_buckets, whole_sequences
 from rcdiag.backends.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.trajectories import Scores, Trajectories
@@ -53,7 +53,7 @@ class HfBackend:
         lengths = np.array([len(row) for row in tokens])
         responses = trajectories.response_ids.lengths
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
-        for rows in _length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
+        for rows in length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
             temperature = trajectories.scoring_temperature[rows]
             found = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
             split = np.split(found, np.cumsum(responses[rows])[:-1])
@@ -115,13 +115,9 @@ class HfBackend:
         Some architectures scale or cap logits in their forward; one that rcdiag does not know
         must not give plausible numbers.
         """
-        ids = torch.arange(8, device=self.device)[None] % self.vocab_size
         with self._precision():
-            ours = self.to_logits(self._hidden(ids)[0]).float()
-            own = self.model(input_ids=ids, use_cache=False).logits[0].float()
-        # A float32 head differs from the model's own by the rounding that it is there to avoid.
-        rounding = 1e-4 if self._exact_head() else 3e-2
-        if not torch.allclose(ours, own, rtol=rounding, atol=rounding * float(own.abs().max())):
+            known = head_is_known(self.model, self.body, self.to_logits, exact=self._exact_head())
+        if not known:
             kind = self.model.config.model_type
             raise RcdiagError(
                 f"model {self.spec.model}: its forward changes the logits of architecture "
@@ -145,17 +141,3 @@ class HfBackend:
 
 def _index(values: NDArray, device: torch.device) -> Tensor:
     return torch.from_numpy(values).to(device)
-
-
-def _length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.int64]]:
-    """Rows of similar length, longest first, at most `batch_tokens` with padding, one row at least.
-
-    Rows of length 0 have nothing to score and are left out.
-    """
-    order = np.argsort(-lengths, kind="stable")
-    order = order[lengths[order] > 0]
-    start = 0
-    while start < len(order):
-        count = max(batch_tokens // int(lengths[order[start]]), 1)
-        yield order[start : start + count]
-        start += count

@@ -109,3 +109,19 @@ def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Te
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     return model.base_model, to_logits
+
+
+def head_is_known(
+    model: Any, body: Any, to_logits: Callable[[Tensor], Tensor], *, exact: bool
+) -> bool:
+    """Whether body and head put together here give the logits of the model's own forward.
+
+    `exact`: all in float32. A float32 head on a body in low precision differs from the model's own
+    by the rounding that it is there to avoid.
+    """
+    size = model.get_output_embeddings().weight.shape[0]
+    ids = torch.arange(8, device=model.device)[None] % size
+    ours = to_logits(body(input_ids=ids, use_cache=False).last_hidden_state[0]).float()
+    own = model(input_ids=ids, use_cache=False).logits[0].float()
+    rounding = 1e-4 if exact else 3e-2
+    return torch.allclose(ours, own, rtol=rounding, atol=rounding * float(own.abs().max()))

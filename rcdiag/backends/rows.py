@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,3 +37,17 @@ def gather_scores(
         top_log_probs=table[:, first : first + top_k] if top_k else None,
         top_ids=table[:, first + top_k :].astype(np.int32) if top_k else None,
     )
+
+
+def length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.int64]]:
+    """Rows of similar length, longest first, at most `batch_tokens` with padding, one row at least.
+
+    Rows of length 0 have nothing to score and are left out.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    start = 0
+    while start < len(order):
+        count = max(batch_tokens // int(lengths[order[start]]), 1)
+        yield order[start : start + count]
+        start += count

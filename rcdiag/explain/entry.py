@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 LOG_RATIO = "log_ratio = target - behavior, in nats; tokens are sampled by the behavior policy"
 
@@ -40,3 +41,19 @@ class Kind:
     entry: Callable[[str], Entry]  # of one of these names, or of what `find` gave back
     find: Callable[[str], str | None] = lambda name: None  # a name that is not in the list
     aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+said = partial(Entry, name="", kind="")  # `by_hand` gives it its name and kind
+
+
+def by_hand(
+    title: str, plural: str, entries: Mapping[str, Entry], aliases: Mapping[str, str] | None = None
+) -> Kind:
+    """A kind whose entries are written down one by one."""
+    return Kind(
+        title=title,
+        plural=plural,
+        lines=lambda: {name: first_clause(entry.what) for name, entry in entries.items()},
+        entry=lambda name: replace(entries[name], name=name, kind=title),
+        aliases=aliases or {},
+    )

@@ -183,6 +183,31 @@ FINDINGS: dict[str, Said] = {
         "tokens are left out: the finding counts and names them.",
         example="a run that was scored on a part of the dump",
     ),
+    "loss-undefined": Said(
+        severity="warning",
+        what="Under this preset there is no loss: every token of the batch is rejected. The "
+        "trainer logs NaN or 0 and takes no useful step.",
+        example="decoupled_geo_rs where KL is above 0.001 nats per token and sequences long",
+        see=("everything-rejected",),
+    ),
+    "unsafe-update": Said(
+        severity="warning",
+        what="A replayed update breaks a rule of health: too few sequences kept, too small an "
+        "effective sample size, a few sequences that hold the gradient, a wrong direction, or a "
+        "step that moves the policy too far.",
+        example="rcdiag replay DUMP -v shows every rule with its source",
+    ),
+    "updates-part": Said(
+        severity="note",
+        what="Over several steps decoupled and bypass updates from the same start leave the "
+        "sampler by different distances: their 95% intervals of KL(rollout || new) do not meet.",
+        example="rcdiag replay DUMP --model CHECKPOINT --steps 3",
+    ),
+    "all-updates-alike": Said(
+        severity="note",
+        what="All presets make the same update on this batch: no ratio is near a bound.",
+        example="a step whose sampler and trainer agree to rounding",
+    ),
     "trainer-guessed": Said(
         severity="note",
         what="A trainer's config fits several generations; the finding names the one it was read "

@@ -8,7 +8,13 @@ from functools import cache
 
 from rcdiag.errors import RcdiagError
 from rcdiag.explain import (
+    answers,
+    candidates,
+    compare_words,
+    families,
     findings,
+    forecast_words,
+    judged_words,
     levels,
     logged,
     metrics,
@@ -16,7 +22,10 @@ from rcdiag.explain import (
     options,
     presets,
     profiles,
+    roles,
+    senses,
     settings,
+    sweep_words,
     trainers,
     treatments,
     words,
@@ -36,6 +45,14 @@ KINDS: tuple[Kind, ...] = (
     settings.KIND,
     trainers.KIND,
     numbers.KIND,
+    families.KIND,
+    candidates.KIND,
+    answers.KIND,
+    sweep_words.KIND,
+    judged_words.KIND,
+    forecast_words.KIND,
+    roles.KIND,
+    compare_words.KIND,
     logged.KIND,
 )
 
@@ -54,7 +71,7 @@ def explain(name: str) -> Entry:
     """All that is known about a name; upper case, spaces, `-` and `_` make no difference."""
     if (listed := _listed().get(_plain(name))) is not None:
         kind, found = listed
-        return kind.entry(found)
+        return senses.more(kind.entry(found))
     for kind in KINDS:
         if (other := kind.find(name.strip())) is not None:
             return kind.entry(other)

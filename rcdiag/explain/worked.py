@@ -61,7 +61,7 @@ def _configs(trainer: str) -> Iterator[Config]:
 
 
 @cache
-def _block() -> Block:
+def toy_block() -> Block:
     """The third row has no token that counts."""
     ratios = np.concatenate([np.array(row) for row in LOG_RATIOS])
     behavior = np.array(BEHAVIOR)
@@ -83,7 +83,7 @@ def _block() -> Block:
 
 def metric(name: str) -> float | None:
     """A metric of the toy; None where two sequences are too few for it."""
-    return METRICS[name].value(Suite(SuiteState.of(_block()), seed=0)).value
+    return METRICS[name].value(Suite(SuiteState.of(toy_block()), seed=0)).value
 
 
 @cache
@@ -91,7 +91,7 @@ def corrected(trainer: str, *settings: tuple[str, Any]) -> CorrectionResult:
     """The toy under some settings of a trainer."""
     plan = plan_corrections(TRAINERS[trainer], {"it": dict(settings)})
     state = CorrectionState(plan)
-    state.add({None: _block()})
+    state.add({None: toy_block()})
     return results(plan, state.by_step()[None])["it"]
 
 

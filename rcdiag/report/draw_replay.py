@@ -83,15 +83,11 @@ def sequence_shares(result: ReplayResult, figure: Figure) -> None:
     """Cumulated share of the pull over sequences, the strongest first."""
     axes = figure.add_subplot()
     shown = [(name, each) for name, each in distinct(result) if each.shares is not None]
-    for index, (name, each) in enumerate(shown):
+    for name, each in shown:
         assert each.shares is not None
         sums = np.cumsum(each.shares.sequences)
         shade = INK if name == "naive" else FIRST
         axes.plot(np.arange(1, len(sums) + 1), sums, color=shade, alpha=0.7, linewidth=1.1)
-        if index < 4:
-            axes.annotate(
-                name, (len(sums), sums[-1]), fontsize=7, color=shade, ha="right", va="bottom"
-            )
     axes.set_xscale("log")
     axes.set_ylim(0, 1.03)
     axes.set_xlabel("sequences, strongest first")
@@ -108,7 +104,7 @@ def _bars(
             axes.plot([value.low, value.high], [index, index], color=colour, linewidth=1.6)
         axes.plot(value.value, index, "o", color=colour, markersize=5)
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlabel(label)
 
 
@@ -123,15 +119,19 @@ def gradients(result: ReplayResult, figure: Figure) -> None:
     """Direction and size of each preset's gradient against the reference."""
     left, right = figure.subplots(1, 2, sharey=True)
     found = _with_gradient(result)
-    names = [name for name, _ in found]
     colours = [COLOURS[each.mode] for _, each in found]
-    _bars(left, names, [each.gradient.cosine for _, each in found], colours, "cosine")  # type: ignore[union-attr]
-    for index, (_, each) in enumerate(found):
-        assert each.gradient is not None
-        if each.gradient.norm_ratio is not None:
-            right.plot(each.gradient.norm_ratio, index, "o", color=colours[index], markersize=5)
+    reports = [each.gradient for _, each in found if each.gradient is not None]
+    _bars(left, [name for name, _ in found], [each.cosine for each in reports], colours, "cosine")
+    for index, (each, colour) in enumerate(zip(reports, colours, strict=True)):
+        if each.cosine_whole is not None:
+            left.plot(each.cosine_whole, index, "|", color=colour, markersize=9)
+        if each.norm_ratio is not None:
+            right.plot(each.norm_ratio, index, "o", color=colour, markersize=5)
+    left.axvline(1.0, color=INK, linewidth=0.8)
     right.axvline(1.0, color=INK, linewidth=0.8)
-    right.set_xscale("log")
+    ratios = [each.norm_ratio for each in reports if each.norm_ratio]
+    if ratios and max(ratios) > 3.0 * min(ratios):
+        right.set_xscale("log")
     right.set_xlabel("norm / reference")
 
 

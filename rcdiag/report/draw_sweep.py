@@ -18,7 +18,7 @@ from rcdiag.report.sweep_tables import Slider
 from rcdiag.results import SweepFamily, SweepResult, SweepRow
 
 NAN = float("nan")
-Places = list[list[tuple[float, float]]]  # of each marker, in each row
+Marked = list[tuple[Axes, list[tuple[float, float]]]]  # of each marker: its place in each row
 MARKER = (
     '<circle class="marker" r="5" fill="none" stroke="var(--ink)" stroke-width="2" '
     'visibility="hidden"/>'
@@ -33,13 +33,19 @@ def _ess(row: SweepRow) -> float:
     return NAN if row.ess_seq.value is None else row.ess_seq.value
 
 
+def family_figure(family: SweepFamily, keys: Sequence[Slider]) -> tuple[Figure, Marked]:
+    """Curves or a map over the bounds, and the trade-off; with the points of every row."""
+    figure = Figure(figsize=(5.6, 2.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    marked = _curves(left, family, keys[0]) if len(keys) == 1 else _heat(left, family, keys)
+    marked.append((right, _trade_off(right, family)))
+    return figure, marked
+
+
 def family_svg(name: str, family: SweepFamily, keys: Sequence[Slider]) -> tuple[str, list[str]]:
     """The figure of a family, and where its markers stand in each row."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.6, 2.9), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        marked = _curves(left, family, keys[0]) if len(keys) == 1 else _heat(left, family, keys)
-        marked.append((right, _trade_off(right, family)))
+        figure, marked = family_figure(family, keys)
         FigureCanvasAgg(figure).draw()  # now the layout stands
         places = [_in_svg(figure, axes, points) for axes, points in marked]
         svg = to_svg(figure, f"family-{name}")
@@ -55,9 +61,6 @@ def _in_svg(
     height = figure.get_figheight() * 72.0
     pixels = axes.transData.transform(np.array(points, dtype=float)) * 72.0 / figure.dpi
     return [(float(x), height - float(y)) for x, y in pixels]
-
-
-Marked = list[tuple[Axes, list[tuple[float, float]]]]
 
 
 def _curves(axes: Axes, family: SweepFamily, key: Slider) -> Marked:

@@ -39,7 +39,7 @@ FIGURES_OF_REPLAY: dict[str, FigureSpec] = {
     "shares": FigureSpec(
         "Who gets the gradient",
         "Sequences by their share of the summed |d loss / d log-prob|, one line per distinct "
-        "preset. A line that starts high is an update by few sequences.",
+        "preset, black without correction. A line that starts high is an update by few sequences.",
         sequence_shares,
         lambda result: any(each.shares for each in result.presets.values()),
     ),
@@ -53,7 +53,8 @@ FIGURES_OF_REPLAY: dict[str, FigureSpec] = {
     ),
     "gradients": FigureSpec(
         "Gradient against the reference",
-        "Left the direction, with 95% intervals by prompt group; right the size. Blue decoupled, "
+        "Left the direction: dots with 95% intervals are unbiased, bars are of the whole "
+        "gradients, which noise that both share makes larger; right the size. Blue decoupled, "
         "orange bypass, black without correction.",
         gradients,
         _has_gradient,

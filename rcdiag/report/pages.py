@@ -43,7 +43,11 @@ def _compare(result: CompareResult) -> dict[str, Any]:
 
 
 def _replay(result: ReplayResult) -> dict[str, Any]:
-    return {"with_model": result.model is not None, "tags": {**TAGS, "cannot judge": "note"}}
+    return {
+        "with_model": result.model is not None,
+        "tags": {**TAGS, "cannot judge": "note"},
+        "splits": {name: each for name, each in result.presets.items() if each.split is not None},
+    }
 
 
 TAGS = {name: name for name in ("ok", "note", "warning", "error")}

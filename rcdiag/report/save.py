@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
 from rcdiag.files import write_bytes
+from rcdiag.report.draw_sweep import family_figure
 from rcdiag.report.figures import drawn
+from rcdiag.report.style import STYLE
 from rcdiag.report.svg import rendered
-from rcdiag.results import Result
+from rcdiag.report.sweep_tables import sliders
+from rcdiag.results import Result, SweepResult
 
 
 def save_figures(result: Result, folder: Path) -> list[Path]:
     """PNG and SVG files of all figures."""
     written = []
-    for name, spec, figure in drawn(result):
-        figure.axes[0].set_title(spec.title, loc="left")
+    for name, title, figure in _titled(result):
+        figure.axes[0].set_title(title, loc="left")
         for kind in ("png", "svg"):
             path = folder / f"{name}.{kind}"
             write_bytes(path, rendered(figure, kind))
             written.append(path)
     return written
+
+
+def _titled(result: Result) -> Iterator[tuple[str, str, Figure]]:
+    """The figures of the page; of a sweep those of its families too."""
+    yield from ((name, spec.title, figure) for name, spec, figure in drawn(result))
+    if isinstance(result, SweepResult):
+        for name, family in result.families.items():
+            with mpl.rc_context(STYLE):
+                figure, _ = family_figure(family, sliders(family))
+                yield f"family-{name}", family.title, figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 from rcdiag.corrections.emit import emit
 from rcdiag.errors import RcdiagError
@@ -73,7 +74,7 @@ def _tied(family: SweepFamily, key: str, other: str) -> bool:
 def cells(row: SweepRow, keys: Sequence[Slider]) -> list[str]:
     """All texts of a row of the table, in the order of its heads."""
     bounds = [f"{row.bounds[each.key]:.9g}" for each in keys]
-    quarters = [f"{100.0 * share:.1f}%" for share in row.kept_by_length]
+    quarters = ["n/a" if isnan(each) else f"{100.0 * each:.1f}%" for each in row.kept_by_length]
     return [*bounds, *(column(row) for column in COLUMNS.values()), *quarters]
 
 

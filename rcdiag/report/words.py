@@ -32,7 +32,7 @@ def number(value: float | None) -> str:
     """Three significant digits; more near 1, where the distance from it is what matters."""
     if value is None:
         return "n/a"
-    if 0 < abs(value - 1.0) < 1e-4:
+    if 1e-12 < abs(value - 1.0) < 1e-4:
         return f"1 {'+' if value > 1 else '−'} {abs(value - 1.0):.2g}"
     return f"{value:.5g}" if 0.9 < value < 1.1 else f"{value:.3g}"
 

@@ -43,6 +43,7 @@ from rcdiag.results.replay import (
     ReplayStep,
     Rule,
     Shares,
+    SplitReport,
 )
 from rcdiag.results.score import (
     CorrectionResult,
@@ -84,6 +85,7 @@ __all__ = [
     "ScoreResult",
     "SequenceTokens",
     "Shares",
+    "SplitReport",
     "StepResult",
     "SweepFamily",
     "SweepResult",

@@ -68,7 +68,8 @@ class GradientReport:
 
     norm: float
     norm_by_layer: dict[str, float]
-    cosine: MetricValue  # with the reference, by off-diagonal products of sequences
+    cosine: MetricValue  # with the reference, by products of different prompt groups; unbiased
+    cosine_whole: float | None  # of both whole gradients: noise that they share makes it larger
     norm_ratio: float | None
     bias: MetricValue  # |E[G - R]|^2 / |E[R]|^2, debiased
     variance: float | None  # trace of the covariance of the mean, over |E[G]|^2
@@ -99,6 +100,16 @@ class AfterStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SplitReport:
+    """The batch as one optimizer step and as several mini-batches, from the same start."""
+
+    minibatches: int
+    kl_between: MetricValue  # KL(one step || several), nats per token
+    kl_whole: MetricValue  # KL(old || one step)
+    kl_split: MetricValue  # KL(old || several)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PresetReplay:
     """One preset on one batch."""
 
@@ -115,6 +126,7 @@ class PresetReplay:
     kept_sequences: int
     gradient: GradientReport | None
     after_step: AfterStep | None
+    split: SplitReport | None
     health: Health
     scatter: list[list[float]] = field(default_factory=list)  # some tokens: what is drawn
 

@@ -8,15 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.config import Correction
-from rcdiag.corrections.levels import (
-    bounded,
-    bounded_quantity,
-    kept_quantity,
-    kept_rows,
-    ratio,
-)
 from rcdiag.corrections.quantities import Tokens
 from rcdiag.corrections.rows import Rows
+from rcdiag.corrections.tokens import token_effects
 from rcdiag.sweeping.families import FAMILIES
 from rcdiag.sweeping.grids import Bounds
 
@@ -65,20 +59,7 @@ CANDIDATES: dict[str, Named] = {
 
 
 def final_weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array:
-    """The weight of every token in the loss, 0 where it is rejected; [tokens].
-
-    For corrections without a veto.
-    """
-    assert correction.veto is None
-    weighting = correction.weighting
-    if weighting is None:
-        weights: NDArray[np.floating] = np.ones(rows.tokens)
-    elif weighting.level == "token":
-        weights = bounded_quantity(weighting).of(tokens)
-    else:
-        of_rows = bounded(ratio(rows, weighting.level), weighting)
-        weights = np.repeat(of_rows, rows.lengths)
-    keep = np.repeat(kept_rows(rows, correction.rejections), rows.lengths)
-    if (by_token := kept_quantity(correction.rejections)) is not None:
-        keep &= by_token.of(tokens) > 0
-    return np.where(keep, weights, 0.0)
+    """The weight of every token in the loss, 0 where it is rejected; [tokens]."""
+    effects = token_effects(correction, tokens, rows)
+    weights = np.ones(rows.tokens) if effects.weights is None else effects.weights
+    return np.where(effects.kept, weights, 0.0)

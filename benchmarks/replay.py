@@ -1,0 +1,202 @@
+"""A real update: rcdiag's replay of one preset and of all, against a plain transformers loop.
+
+`python benchmarks/replay.py` (or `make bench`) prints a table and stores it in
+`benchmarks/results/replay.json`. Every variant runs in a process of its own on the same rows of the
+shipped `stale.parquet` with the shipped policy, in float32; extra memory is the peak of the
+resident set while it works, less what was resident with the model loaded.
+
+- plain: for each preset a forward on padded batches of 16 rows with a full float32 log-softmax, a
+  backward, an AdamW step, and a forward for the log-probs after it
+- rcdiag: the same by `rcdiag.replaying.with_model`, gradient sketches of every sequence, the
+  reference gradient and entropies included
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+# The repository and not this folder, whose `statistics` would stand before Python's own.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE, MODEL = ROOT / "sample_data/stale.parquet", ROOT / "sample_data/policy/step_8"
+PLAIN_PRESETS = 3  # timed; the others cost the same
+
+
+def status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def reset_peak() -> int:
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
+
+
+def prepared(names: list[str]):
+    """Plan, parts and batch, as the use case makes them."""
+    from rcdiag.corrections.plan import plan_corrections, preset_configs
+    from rcdiag.corrections.trainers import find_trainer
+    from rcdiag.dumps import open_dump
+    from rcdiag.losses.settings import LossSettings
+    from rcdiag.replay import Roles, read_step
+    from rcdiag.replaying.evaluate import Update
+    from rcdiag.replaying.load import joined
+
+    trainer = find_trainer("verl")
+    plan = plan_corrections(trainer, preset_configs(trainer, names, {}))
+    roles = Roles(old="rollout")
+    chosen, _, _ = read_step(open_dump(TABLE), roles, None, prompts=True)
+    update = Update(loss="vanilla", settings=LossSettings(), advantage="column")
+    return (
+        plan,
+        [part.trajectories for part in chosen],
+        joined(chosen, roles.names, "column"),
+        update,
+    )
+
+
+def rcdiag_run(names: list[str]) -> dict:
+    from rcdiag.backends.spec import parse_policy
+    from rcdiag.replaying.learner import Training
+    from rcdiag.replaying.with_model import modelled
+    from rcdiag.training.settings import OptimizerSettings, SketchSettings
+    from rcdiag.training.trainee import Trainee
+
+    plan, parts, batch, update = prepared(names)
+    trainee = Trainee.load(parse_policy("m=hf:float32", str(MODEL)))
+    training = Training(
+        optimizer=OptimizerSettings(name="adamw", learning_rate=1e-6, max_grad_norm=1.0),
+        learning_rate=1e-6,
+        sketch=SketchSettings(),
+    )
+    before, start = reset_peak(), time.perf_counter()
+    done = modelled(trainee, plan, parts, batch, update, training, None)
+    return {
+        "seconds": time.perf_counter() - start,
+        "extra_mb": (status("VmHWM") - before) / 2**20,
+        "updates": len(done.presets),
+        "backwards": done.backwards,
+        "tokens": batch.tokens,
+    }
+
+
+def plain_run(updates: int) -> dict:
+    """Token TIS again and again: what a script per preset would cost."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    _, parts, batch, _ = prepared(["decoupled_token_is"])
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    rows = padded_rows(parts)
+    before, start = reset_peak(), time.perf_counter()
+    for _ in range(updates):
+        model.load_state_dict(weights)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.0)
+        first = 0
+        for ids, mask, wanted in rows:
+            found = log_probs(model, ids, mask)[wanted]
+            size = len(found)
+            ratio = torch.from_numpy(batch.rollout[first : first + size])
+            advantages = torch.from_numpy(batch.advantages[first : first + size])
+            weight = (found.detach() - ratio).exp().clamp(max=2.0)
+            (-(advantages * weight * found).sum() / batch.tokens).backward()
+            first += size
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            for ids, mask, _ in rows:
+                log_probs(model, ids, mask)
+    return {
+        "seconds": time.perf_counter() - start,
+        "extra_mb": (status("VmHWM") - before) / 2**20,
+        "updates": updates,
+        "backwards": updates,
+        "tokens": batch.tokens,
+    }
+
+
+def log_probs(model, ids, mask):
+    import torch
+
+    logits = model(input_ids=ids, attention_mask=mask).logits.float()
+    return torch.log_softmax(logits[:, :-1], dim=-1).gather(2, ids[:, 1:, None])[..., 0]
+
+
+def padded_rows(parts) -> list:
+    import torch
+
+    rows = [
+        (part.prompt_ids.row(i), part.response_ids.row(i))
+        for part in parts
+        for i in range(len(part))
+    ]
+    found = []
+    for first in range(0, len(rows), 16):
+        some = rows[first : first + 16]
+        width = max(len(p) + len(r) for p, r in some)
+        ids, mask = np.zeros((2, len(some), width), np.int64)
+        wanted = np.zeros((len(some), width - 1), np.bool_)
+        for index, (prompt, response) in enumerate(some):
+            length = len(prompt) + len(response)
+            ids[index, :length] = np.concatenate([prompt, response])
+            mask[index, :length] = 1
+            wanted[index, len(prompt) - 1 : length - 1] = True
+        found.append(tuple(map(torch.from_numpy, (ids, mask, wanted))))
+    return found
+
+
+VARIANTS = {
+    "plain, one update": lambda: plain_run(1),
+    f"plain, {PLAIN_PRESETS} updates": lambda: plain_run(PLAIN_PRESETS),
+    "rcdiag, 1 preset (and naive)": lambda: rcdiag_run(["decoupled_token_is"]),
+    "rcdiag, all 19 presets (and naive)": lambda: rcdiag_run([]),
+}
+
+
+def main() -> None:
+    results = []
+    for name in VARIANTS:
+        command = [sys.executable, __file__, "--one", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"{name} failed:\n{done.stderr[-3000:]}")
+        found = {"variant": name, **json.loads(done.stdout.splitlines()[-1])}
+        results.append(found)
+        print(
+            f"{name:36} {found['seconds']:7.1f} s {found['extra_mb']:7.0f} MB  "
+            f"{found['updates']:3} updates, {found['backwards']:3} backwards",
+            flush=True,
+        )
+    per_update = results[1]["seconds"] / results[1]["updates"]
+    everything = results[3]
+    ratio = everything["seconds"] / per_update
+    print(f"all {everything['updates']} cost as much as {ratio:.1f} plain updates")
+    folder = ROOT / "benchmarks" / "results"
+    document = {
+        "machine": {"cpu": platform.processor(), "cores": os.cpu_count()},
+        "date": time.strftime("%Y-%m-%d"),
+        "results": results,
+        "all_presets_in_plain_updates": round(ratio, 2),
+    }
+    (folder / "replay.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--one", metavar="VARIANT")
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(VARIANTS[arguments.one]()))
+    else:
+        main()

@@ -1,0 +1,214 @@
+"""Use case `replay` with a model: a real update of every preset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rcdiag.backends.checkpoint import check_checkpoint, limits
+from rcdiag.backends.spec import PolicySpec
+from rcdiag.backends.text import decoder
+from rcdiag.corrections.state import Plan
+from rcdiag.dumps.reader import Dump
+from rcdiag.dumps.rows import read_rows
+from rcdiag.dumps.steps import known_steps
+from rcdiag.errors import RcdiagError
+from rcdiag.fresh import Reward, prompts_of, sampler
+from rcdiag.replay import Roles, read_step, result_of, with_findings
+from rcdiag.replaying.batch import ReplayBatch
+from rcdiag.replaying.evaluate import Update, preset_replay
+from rcdiag.replaying.factors import factors
+from rcdiag.replaying.learner import Parts, Sampler, Training
+from rcdiag.replaying.load import joined
+from rcdiag.replaying.over_steps import over_steps
+from rcdiag.replaying.updates import train
+from rcdiag.replaying.with_model import Modelled, modelled
+from rcdiag.results import ReplayResult, ReplayStep
+from rcdiag.training.memory import TrainingPlan, check_memory
+from rcdiag.training.settings import LoraSettings
+from rcdiag.training.trainee import Trainee
+from rcdiag.trajectories import Trajectories
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """The model that is updated, and how."""
+
+    spec: PolicySpec
+    training: Training
+    lora: LoraSettings | None = None
+    checkpointing: bool = False
+    batch_tokens: int | None = None
+    reward: Reward | None = None
+    steps: int = 1
+    save: Path | None = None
+
+
+def replay_with_model(
+    dump: Dump,
+    plan: Plan,
+    update: Update,
+    model: Model,
+    *,
+    roles: Roles,
+    step: int | None = None,
+    seed: int = 0,
+    say: Progress = lambda text: None,
+) -> ReplayResult:
+    """As `replay`, with old and current log-probs, gradients and steps of a real model."""
+    dump.require("prompt_ids")
+    rollout_only = replace(roles, old=roles.rollout, current=None)
+    first = _first_step(dump, step, model.steps)
+    chosen, number, non_finite = read_step(dump, rollout_only, first, prompts=True)
+    parts = [part.trajectories for part in chosen]
+    _check_vocabulary(model, parts, dump)
+    presets = len(plan.corrections) + 3
+    check_memory(
+        TrainingPlan(
+            spec=model.spec,
+            presets=presets,
+            optimizer=model.training.optimizer.name,
+            lora=model.lora,
+            checkpointing=model.checkpointing,
+            batch_tokens=model.batch_tokens,
+        ),
+        parts,
+    )
+    batch = replace(joined(chosen, rollout_only.names, update.advantage), step=number)
+    say(f"loading {model.spec.model}")
+    trainee = Trainee.load(
+        model.spec,
+        lora=model.lora,
+        checkpointing=model.checkpointing,
+        batch_tokens=model.batch_tokens,
+    )
+    say(f"gradients of {presets - 2} updates on {batch.tokens:,} tokens")
+    samples = _sampler(trainee, dump, parts, model)
+    done = modelled(trainee, plan, parts, batch, update, model.training, samples)
+    found = factors(done.batch, seed)
+    denominator = update.settings.denominator or "kept"
+    replays = {
+        name: preset_replay(
+            plan,
+            name,
+            each,
+            found,
+            denominator,
+            gradient=done.gradients[name],
+            after_step=done.after[name],
+            split=done.splits.get(name),
+        )
+        for name, each in done.presets.items()
+    }
+    result = result_of(dump, plan, update, roles, done.batch, replays, found, seed)
+    result = replace(
+        result,
+        old="computed",
+        current="computed",
+        model=_about(model, done),
+        steps=_over_steps(trainee, dump, plan, update, model, rollout_only, number, say),
+    )
+    if model.save is not None:
+        _save(trainee, plan, parts, done, update, model)
+    return with_findings(result, plan, non_finite)
+
+
+def _first_step(dump: Dump, step: int | None, count: int) -> int | None:
+    """Where there are several steps to go, the first of the last so many."""
+    if step is not None or count == 1:
+        return step
+    known = known_steps(dump)
+    if len(known) < count:
+        raise RcdiagError(
+            f"--steps {count}: the table has {len(known)} steps", hint=f"--steps {len(known)}"
+        )
+    return known[-count]
+
+
+def _check_vocabulary(model: Model, parts: Parts, dump: Dump) -> None:
+    size = limits(model.spec.model, check_checkpoint(model.spec.model)).vocab_size
+    for part in parts:
+        assert part.prompt_ids is not None
+        for name, ids in (("prompt_ids", part.prompt_ids), ("response_ids", part.response_ids)):
+            bad = np.flatnonzero(ids.values >= size)
+            if len(bad):
+                row = part.first_row + int(np.searchsorted(ids.offsets, bad[0], side="right")) - 1
+                raise RcdiagError(
+                    f"{dump.files[0].path}, row {row}: column `{name}` has token "
+                    f"{ids.values[bad[0]]}, and the model's vocabulary ends at {size - 1}",
+                    hint="the model is not the one that sampled; give its checkpoint by --model",
+                )
+
+
+def _sampler(trainee: Trainee, dump: Dump, parts: Parts, model: Model) -> Sampler | None:
+    wanted = model.training.reference == "fresh" or model.training.evaluate
+    if not wanted:
+        return None
+    if model.reward is None:
+        raise RcdiagError(
+            "fresh samples need a reward function",
+            hint="--reward FILE.py:FUNCTION, taking (prompt, response, row)",
+        )
+    prompts = prompts_of(parts, lambda rows: read_rows(dump, rows))
+    return sampler(trainee, prompts, model.reward, decoder(model.spec.model))
+
+
+def _about(model: Model, done: Modelled) -> dict[str, Any]:
+    training = model.training
+    return {
+        "model": model.spec.model,
+        "dtype": model.spec.dtype,
+        "options": model.spec.options,
+        "lora_rank": None if model.lora is None else model.lora.rank,
+        "checkpointing": model.checkpointing,
+        "reference": training.reference,
+        "epochs": training.epochs,
+        "minibatches": training.minibatches,
+        "backwards": done.backwards,
+        "updates": len(done.presets),
+        **training.about,
+    }
+
+
+def _save(
+    trainee: Trainee,
+    plan: Plan,
+    parts: list[Trajectories],
+    done: Modelled,
+    update: Update,
+    model: Model,
+) -> None:
+    """The model after the update of the one preset."""
+    assert model.save is not None
+    (name,) = plan.corrections
+    trainee.restore()
+    train(trainee, plan, name, parts, done.batch, update, model.training)
+    trainee.save(model.save)
+
+
+def _over_steps(
+    trainee: Trainee,
+    dump: Dump,
+    plan: Plan,
+    update: Update,
+    model: Model,
+    roles: Roles,
+    first: int | None,
+    say: Progress,
+) -> list[ReplayStep]:
+    if model.steps == 1 or first is None:
+        return []
+
+    def batches() -> Iterator[tuple[Parts, ReplayBatch]]:
+        for number in [each for each in known_steps(dump) if each >= first][: model.steps]:
+            chosen, _, _ = read_step(dump, roles, number, prompts=True)
+            batch = joined(chosen, roles.names, update.advantage)
+            yield [part.trajectories for part in chosen], replace(batch, step=number)
+
+    return over_steps(trainee, plan, update, model.training, batches(), say)

@@ -1,0 +1,168 @@
+"""The replay of one preset: loss, pull on every token, who gets it, and its health."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.state import Plan
+from rcdiag.losses.batch import loss_batch
+from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.settings import LossSettings
+from rcdiag.replaying.batch import ReplayBatch
+from rcdiag.replaying.health import Evidence, health
+from rcdiag.replaying.load import without_rejected
+from rcdiag.replaying.presets import Applied, applied, naive
+from rcdiag.replaying.shares import coefficient_numbers, shares
+from rcdiag.results import Denominator, Factor, PresetReplay
+from rcdiag.segments import segment_sum
+from rcdiag.statistics.mixing import mixed
+
+Array = NDArray[np.float64]
+
+NAIVE = "naive"
+DRAWN = 300  # tokens of a preset that are drawn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """How the trainer makes a loss of a batch."""
+
+    loss: str
+    settings: LossSettings
+    advantage: str  # column, grpo, ...
+    rebaseline: bool = False  # advantages anew, without the rejected rows
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """Of the PPO ratio."""
+        return 1.0 - self.settings.clip_low, 1.0 + self.settings.clip_high
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluated:
+    """One preset on one batch, before it is put in words."""
+
+    applied: Applied
+    batch: ReplayBatch  # with the advantages that were used
+    result: LossResult
+
+    @property
+    def coefficients(self) -> Array:
+        """[tokens] d loss / d current log-prob."""
+        return self.result.coefficients
+
+
+def evaluated(plan: Plan, name: str, batch: ReplayBatch, update: Update) -> Evaluated:
+    """The loss of a preset (or `naive`) on a batch, and its exact derivative."""
+    found = naive(batch, update.loss) if name == NAIVE else applied(plan, name, batch, update.loss)
+    if update.rebaseline:
+        computed = "grpo" if update.advantage == "column" else update.advantage
+        advantages = without_rejected(batch, found.kept, computed)
+        batch = replace(batch, advantages=advantages)
+    return evaluated_as(found, batch, update, plan.trainer.name)
+
+
+def evaluated_as(found: Applied, batch: ReplayBatch, update: Update, trainer: str) -> Evaluated:
+    """The same for weights and mask that are made already."""
+    given = loss_batch(
+        batch.current,
+        found.anchor,
+        batch.advantages,
+        # Rows without a token come last: some losses and denominators count them.
+        np.concatenate([batch.lengths, np.zeros(batch.empty, np.int64)]),
+        kept=found.kept,
+        weights=found.weights,
+        padded_width=batch.width,
+        rollout=batch.rollout,
+    )
+    settings = replace(
+        update.settings,
+        tokens=float(batch.tokens),
+        sequences=float(len(batch.lengths) + batch.empty),
+    )
+    return Evaluated(found, batch, evaluate(given, found.loss, settings, trainer))
+
+
+def preset_replay(
+    plan: Plan,
+    name: str,
+    done: Evaluated,
+    factors: dict[str, Factor],
+    denominator: str,
+    **model_parts,
+) -> PresetReplay:
+    """In numbers and words; `model_parts` are `gradient` and `after_step`, where a model ran."""
+    found, batch, result = done.applied, done.batch, done.result
+    kept_rows = segment_sum(found.kept.astype(np.int64), batch.lengths) > 0
+    metrics = {**found.metrics, **result.metrics}
+    shared = shares(result.coefficients, batch)
+    gradient, after = model_parts.get("gradient"), model_parts.get("after_step")
+    evidence = Evidence(
+        mode=found.mode,
+        loss_type=found.loss,
+        undefined=result.undefined,
+        metrics=metrics,
+        factors=factors,
+        kept_token_share=float(found.kept.mean()),
+        kept_sequence_share=float(kept_rows.mean()),
+        ess_seq=_ess(found.final, batch),
+        shares=shared,
+        gradient=gradient,
+        after=after,
+        double_counted=_double_counted(plan, name),
+    )
+    return PresetReplay(
+        mode=found.mode,
+        loss_type="ppo_clip" if found.loss == "vanilla" else found.loss,
+        config={} if name == NAIVE else dict(plan.configs[name]),
+        loss=None if result.undefined else result.loss,
+        undefined=result.undefined,
+        metrics=metrics,
+        coefficients=coefficient_numbers(result.coefficients),
+        shares=shared,
+        denominator=_denominator(found, batch, denominator),
+        kept_tokens=int(found.kept.sum()),
+        kept_sequences=int(kept_rows.sum()),
+        gradient=gradient,
+        after_step=after,
+        split=model_parts.get("split"),
+        health=health(evidence),
+        scatter=_scatter(done),
+    )
+
+
+def _ess(final: Array, batch: ReplayBatch) -> float | None:
+    """(sum m)^2 / (n sum m^2) over sequences, m the mean weight of their tokens."""
+    means = segment_sum(final, batch.lengths) / batch.lengths
+    squares = float(np.square(means).sum())
+    if not squares or not np.isfinite(squares):
+        return None
+    return float(means.sum() ** 2 / (len(means) * squares))
+
+
+def _double_counted(plan: Plan, name: str) -> bool:
+    if name == NAIVE:
+        return False
+    correction = plan.corrections[name]
+    bypass = correction.mode == "bypass" and correction.loss == "ppo_clip"
+    return bypass and correction.weighting is not None
+
+
+def _denominator(found: Applied, batch: ReplayBatch, wanted: str) -> Denominator:
+    """Tokens: what the mean over tokens is divided by."""
+    kept = float(found.kept.sum())
+    used = kept if wanted == "kept" else float(batch.tokens)
+    return Denominator(used=used, kept=kept, all=float(batch.tokens))
+
+
+def _scatter(done: Evaluated) -> list[list[float]]:
+    """Log-prob, advantage and coefficient of a few tokens that are pulled at, by a hash."""
+    pulled = np.flatnonzero(done.coefficients)
+    keys = mixed(pulled.astype(np.uint64))
+    some = np.sort(pulled[np.argsort(keys, kind="stable")[:DRAWN]])
+    columns = (done.batch.current, done.batch.advantages, done.coefficients)
+    rows = np.stack([column[some] for column in columns], axis=1)
+    return [[float(f"{value:.4g}") for value in row] for row in rows[np.isfinite(rows).all(axis=1)]]

@@ -1,0 +1,57 @@
+"""Which coefficient vectors need a backward pass of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr, solve_triangular
+
+from rcdiag.errors import RcdiagError
+
+# Of a vector's own norm: float32 gradients know nothing this far down.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """Vectors [K] as combinations of a few of themselves."""
+
+    rows: NDArray[np.int64]  # [rank] which of the K
+    combine: NDArray[np.float64]  # [K, rank]
+
+
+def basis_of(coefficients: NDArray[np.float64]) -> Basis:
+    """C [K, tokens] = combine [K, rank] @ C[rows], by a rank-revealing QR.
+
+    With the vectors scaled to norm 1, C' P = Q R by column pivoting; the first `rank` columns are
+    those with |R_ii| > 1e-9, and the rest are Q R_12 = (Q R_11) (R_11^-1 R_12). Gradients are
+    linear in the coefficients, so the same combination holds for them. A vector of zeros takes
+    part in nothing. Source: Golub and Van Loan, Matrix Computations, 5.4.2.
+    """
+    _check_finite(coefficients)
+    norms = np.linalg.norm(coefficients, axis=1)
+    used = np.flatnonzero(norms)
+    combine = np.zeros((len(coefficients), 0))
+    if not len(used):
+        return Basis(used, combine)
+    unit = coefficients[used] / norms[used, None]
+    triangle, order = qr(unit.T, mode="r", pivoting=True)
+    triangle = triangle[: len(used)]
+    rank = int((np.abs(np.diag(triangle)) > TOLERANCE).sum())
+    shares = solve_triangular(triangle[:rank, :rank], triangle[:rank])
+    rows = used[order[:rank]]
+    combine = np.zeros((len(coefficients), rank))
+    combine[used[order]] = shares.T * norms[used[order], None] / norms[rows]
+    combine[rows] = np.eye(rank)
+    return Basis(rows, combine)
+
+
+def _check_finite(coefficients: NDArray[np.float64]) -> None:
+    broken = np.flatnonzero(~np.isfinite(coefficients).all(axis=1))
+    if len(broken):
+        raise RcdiagError(
+            f"coefficient vector {broken[0]} has a NaN or an infinity: it has no gradient",
+            hint="leave out presets whose loss is undefined",
+        )

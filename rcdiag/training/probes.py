@@ -1,0 +1,64 @@
+"""Fixed random signs for each parameter, and the sketch of a gradient that is there in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rcdiag.training.gradient import Gradient
+from rcdiag.training.settings import SketchSettings
+
+
+class Probes:
+    """Signs +1 and -1, the same for the same seed and model.
+
+    The sketch of a matrix G [out, in] is s_j = u_j' G v_j / sqrt(p), j = 1..p, of a vector g
+    s_j = u_j' g / sqrt(p), with independent signs u and v. Then E[s(A).s(B)] = <A, B>, and its
+    variance is at most that of Gaussian probes,
+    (|A|^2 |B|^2 + <A,B>^2 + 2|A'B|^2 + 2|AB'|^2 + 2 tr(AB'AB')) / p <= 8 |A|^2 |B|^2 / p.
+    Signs of different parameters are independent: numbers that they share add noise, no bias.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], settings: SketchSettings) -> None:
+        self.parameters = parameters
+        self.settings = settings
+        self._numbers = {id(p): index for index, p in enumerate(parameters.values())}
+        self._signs: dict[int, tuple[Tensor, ...]] = {}
+
+    def slots(self, parameter: Tensor) -> NDArray[np.int64]:
+        """[probes] which numbers of the sketch a parameter goes into."""
+        first = self._numbers[id(parameter)] * self.settings.probes
+        return (first + np.arange(self.settings.probes)) % self.settings.dims
+
+    def signs(self, parameter: Tensor) -> tuple[Tensor, ...]:
+        """For each axis of the parameter [size, probes] float32; the first has the 1/sqrt(p)."""
+        number = self._numbers[id(parameter)]
+        if number not in self._signs:
+            random = np.random.default_rng([self.settings.seed, number])
+            sides = [self._draw(random, size) for size in parameter.shape]
+            sides[0] /= self.settings.probes**0.5
+            self._signs[number] = tuple(side.to(parameter.device) for side in sides)
+        return self._signs[number]
+
+    def _draw(self, random: np.random.Generator, size: int) -> Tensor:
+        signs = random.integers(0, 2, (size, self.settings.probes), np.int8)
+        return torch.from_numpy(2 * signs - 1).float()
+
+    def of(self, gradient: Gradient) -> NDArray[np.float64]:
+        """[dims] the sketch of a whole gradient."""
+        found = np.zeros(self.settings.dims)
+        for name, parameter in self.parameters.items():
+            left, *right = (side.double() for side in self.signs(parameter))
+            value = gradient.values[name].double()
+            product = (value @ right[0]) * left if right else value[:, None] * left
+            found[self.slots(parameter)] += product.sum(dim=0).cpu().numpy()
+        return found
+
+    @property
+    def known(self) -> frozenset[int]:
+        """Identities of the parameters that are trained."""
+        return frozenset(self._numbers)

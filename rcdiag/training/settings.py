@@ -1,0 +1,45 @@
+"""How a policy is trained: plain data, no engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraSettings:
+    """Low-rank adapters in place of the weights; `targets` as peft takes them."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    targets: str | tuple[str, ...] = "all-linear"  # every linear layer but the head
+    seed: int = 0  # of the random factor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerSettings:
+    """What torch.optim takes, with clipping by the norm of the whole gradient before it."""
+
+    name: str  # sgd or adamw
+    learning_rate: float
+    momentum: float = 0.0  # sgd
+    betas: tuple[float, float] = (0.9, 0.999)  # adamw
+    eps: float = 1e-8  # adamw
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SketchSettings:
+    """Random projection of per-sequence gradients.
+
+    Each parameter has `probes` of its own, which go into `dims` numbers, one parameter after the
+    other, round and round. With dims >= probes x parameters none share a number.
+    """
+
+    probes: int = 16
+    dims: int = 4096
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probes <= self.dims:
+            raise ValueError(f"probes {self.probes}: not within 1 and dims ({self.dims})")

@@ -1,0 +1,36 @@
+"""A table that was really sampled from its behavior policy, with another policy beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.builders import write_table
+
+FEW = ("--thresholds", 4)
+ROWS, VOCABULARY = 80, 8
+
+
+def sampled_table(path: Path, spread: float = 0.15) -> Path:
+    """Two responses to each prompt; the target's logits are the behavior's with noise."""
+    random = np.random.default_rng(0)
+    ids, behavior, target = [], [], []
+    for length in random.integers(2, 24, ROWS):
+        logits = random.normal(0.0, 1.0, (length, VOCABULARY))
+        shifted = logits + random.normal(0.0, spread, logits.shape)
+        logs = [
+            each - np.log(np.exp(each).sum(axis=1, keepdims=True)) for each in (logits, shifted)
+        ]
+        drawn = [random.choice(VOCABULARY, p=np.exp(each)) for each in logs[0]]
+        ids.append(drawn)
+        behavior.append(logs[0][range(length), drawn].tolist())
+        target.append(logs[1][range(length), drawn].tolist())
+    return write_table(
+        path,
+        response_ids=ids,
+        rollout_log_probs=behavior,
+        old_log_probs=target,
+        group_id=[row // 2 for row in range(ROWS)],
+        reward=[float(np.mean(np.array(each) == 3)) for each in ids],
+    )

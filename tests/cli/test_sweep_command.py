@@ -1,0 +1,128 @@
+"""`rcdiag sweep` on recorded columns."""
+
+from __future__ import annotations
+
+from math import nan
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.sweeping.candidates import CANDIDATES
+from rcdiag.sweeping.families import FAMILIES, settings
+from tests.builders import write_table
+from tests.cli.conftest import BEHAVIOR
+from tests.cli.sweep_tables import FEW, sampled_table
+
+NOTHING = [[nan] * 3, [nan], [nan] * 2]
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Noise that is worth a correction."""
+    return sampled_table(tmp_path / "table.parquet")
+
+
+@pytest.fixture
+def broken(tmp_path) -> Path:
+    ids = [list(range(len(row))) for row in BEHAVIOR]
+    logs = {"rollout_log_probs": BEHAVIOR, "old_log_probs": NOTHING}
+    return write_table(tmp_path / "broken.parquet", response_ids=ids, **logs)
+
+
+def test_json_is_one_document_with_what_the_contract_names(rcdiag, table):
+    ran = rcdiag("sweep", table, *FEW, "--json", "--seed", 7)
+    document = ran.document
+    assert ran.code == 0
+    assert (document["format_version"], document["kind"]) == (1, "sweep")
+    assert (document["behavior"], document["target"]) == ("rollout", "old")
+    assert document["provenance"]["dump"] == [str(table)]
+    assert document["provenance"]["seed"] == 7
+    assert document["provenance"]["thresholds"] == 4
+    assert document["recommendation"]["answer"] == "correct"
+    assert document["recommendation"]["choice"] in CANDIDATES
+
+
+@pytest.mark.parametrize("thresholds", [4, 30])
+def test_every_family_has_a_row_for_every_threshold(rcdiag, table, thresholds):
+    found = rcdiag("sweep", table, "--json", "--thresholds", thresholds).document["families"]
+    assert list(found) == list(FAMILIES)
+    for name, family in FAMILIES.items():
+        wanted = settings(family, thresholds)
+        assert [row["bounds"] for row in found[name]["rows"]] == wanted
+
+
+def test_behavior_and_target_exchanged_turn_the_ratios_over(rcdiag, table):
+    ran = rcdiag("sweep", table, *FEW, "--json", "--behavior", "old", "--target", "rollout")
+    other = rcdiag("sweep", table, *FEW, "--json").document["families"]["geo_rs"]["rows"]
+    rows = ran.document["families"]["geo_rs"]["rows"]
+    assert (ran.document["behavior"], ran.document["target"]) == ("old", "rollout")
+    assert [row["kept_tokens"] for row in rows] != [row["kept_tokens"] for row in other]
+
+
+def test_columns_can_be_mapped(rcdiag, tmp_path):
+    ids = pa.array([[1, 2, 3], [4], [5, 6]])
+    parts = {"ids": ids, "lp": pa.array(BEHAVIOR), "old_log_probs": pa.array(BEHAVIOR)}
+    pq.write_table(pa.table(parts), tmp_path / "a.parquet")
+    options = ("--column", "response_ids=ids", "--column", "rollout_log_probs=lp")
+    document = rcdiag("sweep", tmp_path / "a.parquet", *FEW, *options, "--json").document
+    assert document["num_tokens"] == 6
+
+
+def test_equal_policies_need_no_correction(rcdiag, clean):
+    ran = rcdiag("sweep", clean, *FEW, "--json")
+    assert ran.document["recommendation"]["answer"] == "do-not-correct"
+    assert ran.document["recommendation"]["choice"] == "none"
+    assert "do not correct: no estimator is better than none" in rcdiag("sweep", clean, *FEW).out
+
+
+@pytest.mark.parametrize(
+    ("name", "fail_on", "code"),
+    [
+        ("table", "never", 0),
+        ("table", "warning", 0),
+        ("broken", "never", 0),
+        ("broken", "warning", 1),
+        ("broken", "error", 1),
+    ],
+)
+@pytest.mark.parametrize("output", [["--json"], ["--emit", "verl"], ["-q"]])
+def test_findings_at_or_above_the_level_make_the_exit_code(
+    rcdiag, request, name, fail_on, code, output
+):
+    path = request.getfixturevalue(name)
+    assert rcdiag("sweep", path, *FEW, "--fail-on", fail_on, *output).code == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none.parquet"], "none.parquet"),
+        (["{table}", "--behavior", "nope"], "nope_log_probs"),
+        (["{table}", "--target", "nope"], "nope_log_probs"),
+        (["{table}", "--column", "nonsense"], "nonsense"),
+        (["{table}", "--emit", "verl", "--candidate", "seq_tis_3"], "seq_tis_2"),
+        (["{table}", "--emit", "slime", "--candidate", "token_icepop_0.5_5"], "verl-0.9"),
+        (["{table}", "--emit", "verl-0.7.0", "--candidate", "k3_rs_0.01"], "verl-0.9"),
+        (["{table}", "--candidate", "seq_tis_2"], "--emit"),
+        (["{table}", "--json", "--emit", "verl"], "--result"),
+    ],
+)
+def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, table, tmp_path, arguments, said):
+    given = [each.format(table=table) for each in arguments]
+    ran = rcdiag("sweep", *given, "--result", tmp_path / "r.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: ")
+    assert "\nhint: " in ran.err
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+    assert not (tmp_path / "r.json").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["{table}", "--emit", "trl"], ["{table}", "--thresholds", "1"], ["{table}", "--trainer"]],
+)
+def test_wrong_usage_exits_2(rcdiag, table, arguments):
+    assert rcdiag("sweep", *[each.format(table=table) for each in arguments]).code == 2

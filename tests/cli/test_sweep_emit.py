@@ -1,0 +1,139 @@
+"""`rcdiag sweep --emit`: the configuration of a trainer, and what `rcdiag score` makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rcdiag.corrections.state import Plan
+from rcdiag.corrections.trainers import find_trainer
+from rcdiag.dumps import open_dump
+from rcdiag.score import score
+from rcdiag.sweeping.candidates import CANDIDATES
+from tests.cli.conftest import dump_with_shift
+from tests.cli.sweep_tables import FEW, sampled_table
+
+CASES = [
+    ("verl", "none"),
+    ("verl", "token_tis_2"),
+    ("verl", "token_icepop_0.5_5"),
+    ("verl", "token_mis_0.5_2"),
+    ("verl", "seq_mis_0.5_2"),
+    ("verl", "geo_rs_0.99_1.01"),
+    ("verl", "k3_rs_0.01"),
+    ("verl", "geo_rs_0.99_1.01_token_tis_2"),
+    ("verl-0.7.0", "none"),
+    ("verl-0.7.0", "seq_tis_5"),
+    ("verl-0.7.0", "token_mis_0.5_2"),
+    ("verl-0.7.0", "geo_rs_0.99_1.01_seq_tis_2"),
+    ("slime", "none"),
+    ("slime", "token_tis_2"),
+    ("slime", "seq_mis_0.5_2"),
+    ("slime", "geo_rs_0.99_1.01_seq_tis_2"),
+]
+every_case = pytest.mark.parametrize(("trainer", "candidate"), CASES)
+NUMBERS = ("kept_tokens", "kept_sequences", "weight_sum")
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    return sampled_table(tmp_path / "table.parquet")
+
+
+def written(rcdiag, table: Path, trainer: str, *options: str) -> Path:
+    """What the command prints, as a file beside the table."""
+    ran = rcdiag("sweep", table, *FEW, "--emit", trainer, *options)
+    assert ran.code == 0, ran.err
+    path = table.with_suffix(".yaml")
+    path.write_text(ran.out)
+    return path
+
+
+def read_back(rcdiag, table: Path, config: Path, *options: str) -> dict:
+    """The numbers of the only correction in a trainer's configuration."""
+    ran = rcdiag("score", table, "--json", "--trainer-config", config, *options)
+    assert ran.code == 0, ran.err
+    (found,) = ran.document["corrections"].values()
+    return {name: found[name] for name in NUMBERS}
+
+
+@every_case
+def test_reading_back_gives_the_numbers_of_the_correction_itself(rcdiag, table, trainer, candidate):
+    verl = find_trainer("verl")
+    plan = Plan(verl, {"it": verl.settings}, {"it": CANDIDATES[candidate].correction})
+    itself = score(open_dump(table), plan=plan).corrections["it"]
+    wanted = {name: getattr(itself, name) for name in NUMBERS}
+    if itself.weight_sum is not None:
+        wanted["weight_sum"] = pytest.approx(itself.weight_sum, rel=1e-12)
+    config = written(rcdiag, table, trainer, "--candidate", candidate)
+    assert read_back(rcdiag, table, config) == wanted
+    assert read_back(rcdiag, table, config, "--trainer", trainer) == wanted
+
+
+@pytest.mark.parametrize(("trainer", "candidate"), [each for each in CASES if each[1] != "none"])
+def test_reading_back_gives_the_numbers_of_the_row(rcdiag, table, trainer, candidate):
+    named = CANDIDATES[candidate]
+    document = rcdiag("sweep", table, *FEW, "--json").document
+    rows = document["families"][named.family]["rows"]
+    (row,) = [each for each in rows if each["bounds"] == named.bounds]
+    config = written(rcdiag, table, trainer, "--candidate", candidate)
+    found = read_back(rcdiag, table, config)
+    assert found["kept_tokens"] == row["kept_tokens"]
+    assert found["kept_sequences"] == row["kept_sequences"]
+    if row["kept_tokens"] == document["num_tokens"] and found["weight_sum"] is not None:
+        mean = found["weight_sum"] / document["num_tokens"]
+        assert mean == pytest.approx(row["mean_weight"]["value"], rel=1e-9)
+
+
+@pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
+def test_the_choice_stands_alone_on_stdout_with_its_reasons(rcdiag, table, trainer):
+    ran = rcdiag("sweep", table, *FEW, "--emit", trainer)
+    advice = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]
+    assert ran.out.startswith(f"# {advice['choice']}: correct\n")
+    for reason in advice["reasons"]:
+        assert f"\n# {reason}\n" in ran.out
+    lines = [line for line in ran.out.splitlines() if not line.lstrip().startswith("#")]
+    assert isinstance(yaml.safe_load(ran.out), dict)
+    assert all(":" in line for line in lines)
+    assert "behavior: rollout" not in ran.out
+    assert "behavior: rollout" in ran.err
+
+
+def test_the_recommended_configuration_is_read_back_as_its_candidate(rcdiag, table):
+    choice = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]["choice"]
+    asked = read_back(rcdiag, table, written(rcdiag, table, "verl", "--candidate", choice))
+    assert read_back(rcdiag, table, written(rcdiag, table, "verl")) == asked
+
+
+def test_another_candidate_is_not_called_the_recommended_one(rcdiag, table):
+    ran = rcdiag("sweep", table, *FEW, "--emit", "verl", "--candidate", "token_tis_5")
+    first = ran.out.splitlines()[0]
+    choice = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]["choice"]
+    assert first == f"# token_tis_5, as asked for; recommended: {choice}"
+
+
+@pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
+@pytest.mark.parametrize("shift", [0.0, float("nan")])
+def test_where_nothing_is_to_be_corrected_that_is_what_is_written(rcdiag, tmp_path, trainer, shift):
+    table = dump_with_shift(tmp_path / "a.parquet", shift)
+    config = written(rcdiag, table, trainer)
+    answer = "fix-the-cause" if shift else "do-not-correct"
+    assert config.read_text().startswith(f"# none: {answer}\n")
+    found = read_back(rcdiag, table, config)
+    assert found == {"kept_tokens": 6, "kept_sequences": 3, "weight_sum": None}
+
+
+@pytest.mark.parametrize("quiet", [[], ["-q"]])
+def test_quiet_keeps_the_configuration_and_nothing_else(rcdiag, table, quiet):
+    ran = rcdiag("sweep", table, *FEW, "--emit", "verl", *quiet)
+    assert "rollout_correction:" in ran.out
+    assert bool(ran.err) == (not quiet)
+
+
+def test_files_are_written_beside_the_configuration(rcdiag, table, tmp_path):
+    ran = rcdiag("sweep", table, *FEW, "--emit", "verl", "--result", tmp_path / "r.json")
+    assert (tmp_path / "r.json").exists()
+    assert "Wrote" in ran.err
+    assert "Wrote" not in ran.out

@@ -1,0 +1,80 @@
+"""What `rcdiag sweep` writes, and refuses to write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import dump_with_shift
+from tests.cli.sweep_tables import FEW, sampled_table
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    return sampled_table(tmp_path / "table.parquet")
+
+
+def test_result_page_and_figures_are_written(rcdiag, table, tmp_path):
+    out = tmp_path / "out"
+    files = ("--result", out / "r.json", "--html", out / "r.html", "--plots", out / "p")
+    ran = rcdiag("sweep", table, *FEW, *files)
+    assert ran.code == 0, ran.err
+    assert json.loads((out / "r.json").read_text())["kind"] == "sweep"
+    assert "family-token_tis" in (out / "r.html").read_text()
+    assert {each.suffix for each in (out / "p").iterdir()} == {".png", ".svg"}
+    for path in (out / "r.json", out / "r.html"):
+        assert f"Wrote {path}" in ran.err
+
+
+def test_the_document_on_stdout_is_the_one_in_the_file(rcdiag, table, tmp_path):
+    ran = rcdiag("sweep", table, *FEW, "--json", "--result", tmp_path / "r.json")
+    assert ran.out == (tmp_path / "r.json").read_text()
+
+
+def test_a_report_renders_the_stored_result_to_the_same_bytes(rcdiag, table, tmp_path):
+    files = ("--result", tmp_path / "r.json", "--html", tmp_path / "1.html")
+    first = rcdiag("sweep", table, *FEW, *files, "-v")
+    table.unlink()
+    again = rcdiag("report", tmp_path / "r.json", "--html", tmp_path / "2.html", "-v")
+    assert again.out == first.out
+    assert (tmp_path / "2.html").read_bytes() == (tmp_path / "1.html").read_bytes()
+    document = rcdiag("report", tmp_path / "r.json", "--json").out
+    assert document == (tmp_path / "r.json").read_text()
+
+
+@pytest.mark.parametrize("shift", [0.0, 4.0, float("nan")])
+def test_any_table_makes_a_page(rcdiag, tmp_path, shift):
+    table = dump_with_shift(tmp_path / "a.parquet", shift)
+    ran = rcdiag("sweep", table, *FEW, "--html", tmp_path / "r.html")
+    assert ran.code == 0, ran.err
+    assert ">nan" not in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize("option", ["--result", "--html"])
+def test_an_output_that_is_there_is_refused(rcdiag, table, tmp_path, option):
+    (tmp_path / "there").write_text("mine")
+    ran = rcdiag("sweep", table, *FEW, option, tmp_path / "there")
+    assert ran.code == 2
+    assert "--force" in ran.err
+    assert (tmp_path / "there").read_text() == "mine"
+
+
+def test_force_overwrites(rcdiag, table, tmp_path):
+    (tmp_path / "there").write_text("mine")
+    assert rcdiag("sweep", table, *FEW, "--result", tmp_path / "there", "--force").code == 0
+    assert json.loads((tmp_path / "there").read_text())["kind"] == "sweep"
+
+
+def test_a_dry_run_writes_nothing_and_says_what_would_run(rcdiag, table, tmp_path):
+    files = ("--result", tmp_path / "r.json", "--html", tmp_path / "h", "--emit", "verl")
+    ran = rcdiag("sweep", table, "--dry-run", *files)
+    assert (ran.code, ran.out) == (0, "")
+    assert "80 sequences; would sweep rollout -> old" in ran.err
+    assert [each.name for each in tmp_path.iterdir()] == ["table.parquet"]
+
+
+def test_quiet_says_nothing(rcdiag, table):
+    ran = rcdiag("sweep", table, *FEW, "-q")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")

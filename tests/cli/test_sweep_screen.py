@@ -1,0 +1,78 @@
+"""`rcdiag sweep` on the terminal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rcdiag.sweeping.families import FAMILIES
+from tests.cli.sweep_tables import FEW, sampled_table
+
+SAMPLES = Path(__file__).parents[2] / "sample_data"
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    return sampled_table(tmp_path / "table.parquet")
+
+
+def test_the_screen_shows_every_family_and_the_choice_and_why(rcdiag, table):
+    ran = rcdiag("sweep", table, *FEW)
+    for name in FAMILIES:
+        assert re.search(rf"^{name} ", ran.out, re.MULTILINE), name
+    document = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]
+    words = " ".join(ran.out.split())
+    for reason in document["reasons"]:
+        assert f"- {reason}" in words
+    assert f"take {document['choice']}" in words
+
+
+def test_only_verbose_shows_what_is_refused_and_why(rcdiag, table):
+    short, whole = (rcdiag("sweep", table, *FEW, *more).out for more in ([], ["-v"]))
+    candidates = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]["candidates"]
+    refused = {each["name"]: each["refused"] for each in candidates if each["refused"]}
+    assert set(refused) - {"none"}
+    for name, reasons in refused.items():
+        assert f"{name}: {'; '.join(reasons)}" in " ".join(whole.split())
+        assert name == "none" or f"\n{name} " not in short
+
+
+@pytest.fixture
+def long_numbers() -> Path:
+    """Efficiencies so near 1 that they are shown by their distance, and many refusals."""
+    return SAMPLES / "temperature.parquet"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "width"),
+    [
+        ("table", [], 80),
+        ("table", ["-v"], 80),
+        ("table", ["-v"], 100),
+        ("clean", ["-v"], 80),
+        ("bad", ["-v"], 80),
+        ("long_numbers", ["-v"], 80),
+    ],
+)
+def test_no_number_is_cut_on_a_narrow_terminal(rcdiag, request, monkeypatch, name, options, width):
+    """All numbers of a wide screen stand on the narrow one."""
+    path = request.getfixturevalue(name)
+    monkeypatch.setenv("COLUMNS", "400")
+    number = re.compile(r"(?<![\w.])-?\d[\w.+%-]*")
+    wide = sorted(number.findall(rcdiag("sweep", path, *FEW, *options).out))
+    monkeypatch.setenv("COLUMNS", str(width))
+    narrow = rcdiag("sweep", path, *FEW, *options).out
+    assert not re.search(r"\S…", narrow), narrow
+    assert sorted(number.findall(narrow)) == wide
+    assert max(map(len, narrow.splitlines())) <= width
+
+
+def test_the_bounds_on_the_screen_are_those_of_a_row(rcdiag, table):
+    ran = rcdiag("sweep", table)
+    families = rcdiag("sweep", table, "--json").document["families"]
+    for name, family in families.items():
+        (line,) = re.findall(rf"^{name} +(.+?)  +\d", ran.out, re.MULTILINE)
+        bounds = [list(row["bounds"].values()) for row in family["rows"]]
+        assert [float(value) for value in line.split()] in bounds, name

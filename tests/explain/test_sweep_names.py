@@ -1,0 +1,112 @@
+"""No name in a result of sweep or compare is without an explanation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rcdiag.comparing.roles import role
+from rcdiag.explain import explain, names
+from rcdiag.explain.answers import ANSWERS as EXPLAINED_ANSWERS
+from rcdiag.explain.compare_words import NUMBERS as OF_COMPARE
+from rcdiag.explain.families import own
+from rcdiag.explain.forecast_words import WORDS as OF_FORECAST
+from rcdiag.explain.judged_words import JUDGED
+from rcdiag.explain.roles import ROLES
+from rcdiag.explain.senses import SENSES
+from rcdiag.explain.sweep_words import ROW
+from rcdiag.report.words import ANSWERS
+from rcdiag.results import compare, sweep
+from rcdiag.sweeping.candidates import CANDIDATES
+from rcdiag.sweeping.families import FAMILIES
+
+# Texts, parts with fields of their own, and names that stand in every kind of result.
+UNSAID = {
+    sweep.SweepRow: set(),
+    sweep.Candidate: {"name", "family"},
+    sweep.Recommendation: {"answer", "reasons", "method", "candidates"},
+    sweep.ForecastPoint: set(),
+    sweep.HeldOutBin: {"label", "sequences"},
+    sweep.Forecast: {"points", "held_out", "about"},
+    compare.PolicySummary: {"about", "provenance"},
+    compare.PairResult: {"mismatch"},
+    compare.Rung: {"start", "end"},
+    compare.Ladder: {"policies", "rungs"},
+    compare.NoiseFloor: {"policy"},
+    compare.Triangulation: {"verdict"},
+}
+FIELDS = [
+    (part.__name__, field.name)
+    for part, unsaid in UNSAID.items()
+    for field in dataclasses.fields(part)
+    if field.name not in unsaid
+]
+# A policy has one, `role`, and each is explained.
+VALUES_OF = {"role": ROLES}
+
+
+@pytest.mark.parametrize(("part", "name"), FIELDS)
+def test_every_field_is_explained(part, name):
+    for each in VALUES_OF.get(name, [name]):
+        assert explain(each).what
+
+
+def test_what_is_left_unsaid_is_still_there():
+    for part, unsaid in UNSAID.items():
+        assert unsaid <= {field.name for field in dataclasses.fields(part)}
+
+
+def test_no_entry_is_of_a_field_that_is_gone():
+    fields = {name for _, name in FIELDS}
+    for entries in (ROW, JUDGED, OF_FORECAST, OF_COMPARE):
+        assert set(entries) <= fields
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_explained_by_what_it_does(name):
+    assert FAMILIES[name].about in explain(name).what
+
+
+@pytest.mark.parametrize("name", own())
+def test_a_family_has_bounds_a_level_and_a_correction(name):
+    found = explain(name)
+    assert found.kind == "estimator family"
+    assert f"Bounds hold by {FAMILIES[name].level}" in found.what
+    assert FAMILIES[name].axis in found.example
+    assert "decoupled" in found.example
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_candidate_is_explained_by_its_family_and_bounds(name):
+    found = explain(name)
+    assert found.kind == "candidate"
+    assert f"Of the family {CANDIDATES[name].family}," in found.what
+    for key, value in CANDIDATES[name].bounds.items():
+        assert f"{key} {value:g}" in found.what
+
+
+def test_every_bound_of_a_family_is_explained():
+    keys = {key for family in FAMILIES.values() for key in family.grid(2)[0]}
+    assert {explain(key).name for key in keys} == {"bounds"}
+
+
+def test_every_answer_is_explained():
+    assert set(EXPLAINED_ANSWERS) == set(ANSWERS)
+    for name in ANSWERS:
+        assert explain(name).kind == "answer of a sweep"
+
+
+def test_every_role_is_explained():
+    given = [("s", {}), ("a", {"backend": "vllm"}), ("b", {"backend": "hf"}), ("c", {})]
+    given.append(("d", {"options": {"repeat_of": "a"}}))
+    assert {role(name, about, "s") for name, about in given} == set(ROLES)
+    for name in ROLES:
+        assert explain(name).kind == "role of a policy"
+
+
+def test_other_senses_are_of_names_that_something_else_explains():
+    listed = {name for lines in names().values() for name in lines}
+    for name, sense in SENSES.items():
+        assert name in listed
+        assert explain(name).what.endswith(sense)

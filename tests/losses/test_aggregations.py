@@ -1,0 +1,187 @@
+"""Denominators: who is counted, what a split batch adds up to, and where there is no loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rcdiag.errors import RcdiagError
+from rcdiag.losses.batch import loss_batch
+from rcdiag.losses.evaluate import evaluate
+from rcdiag.losses.generations import GENERATIONS, default_settings
+from rcdiag.losses.settings import LossSettings
+from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, one_row, padded_losses
+
+# Three rows of loss 1 per token: 3 tokens of which 2 are kept; 2 tokens, rejected; 1 token; none.
+LENGTHS = [3, 2, 1, 0]
+KEPT = np.array([1, 1, 0, 0, 0, 1], bool)
+ONES = np.ones(6)
+BATCH = loss_batch(-ONES, -ONES, -ONES, LENGTHS, kept=KEPT, padded_width=5)
+
+
+def loss_of(trainer: str, aggregation: str, **others) -> float:
+    chosen = LossSettings(aggregation=aggregation, **others)
+    return evaluate(BATCH, "vanilla", chosen, trainer).loss
+
+
+BY_DENOMINATOR: dict[str, dict[str, float]] = {
+    "token-mean": {"kept": 3 / 3, "all": 3 / 6, "constant": 3 / 12},
+    "token-sum": {"kept": 3, "all": 3, "constant": 3},
+    "seq-mean-token-sum": {"kept": 3 / 2, "all": 3 / 4, "constant": 3 / 8},
+    "seq-mean-token-mean": {"kept": 2 / 2, "all": 2 / 4, "constant": 2 / 8},
+    "seq-mean-token-sum-norm": {"kept": 3 / 2 / 5, "all": 3 / 4 / 5, "constant": 3 / 8 / 5},
+}
+
+
+@pytest.mark.parametrize("aggregation", BY_DENOMINATOR)
+@pytest.mark.parametrize("denominator", ["kept", "all", "constant"])
+def test_denominators(aggregation, denominator):
+    found = loss_of("verl-0.9", aggregation, denominator=denominator, tokens=12, sequences=8)
+    assert found == pytest.approx(BY_DENOMINATOR[aggregation][denominator])
+
+
+def test_what_generations_count_by_themselves():
+    later = ("verl-20251027", "verl-0.6.1", "verl-20251203", "verl-0.7.0", "verl-0.7.1", "verl-0.9")
+    for trainer in later:
+        assert loss_of(trainer, "token-mean") == pytest.approx(1.0)
+        assert loss_of(trainer, "seq-mean-token-sum") == pytest.approx(3 / 2)
+        assert loss_of(trainer, "seq-mean-token-mean") == pytest.approx(2 / 2)
+    assert loss_of("verl-0.6.0", "token-mean") == pytest.approx(1.0)
+    assert loss_of("verl-0.6.0", "seq-mean-token-sum") == pytest.approx(3 / 4)
+    # Rejected tokens and rows stay in slime's counts; per token, a row without one counts as one.
+    assert loss_of("slime", "seq-mean-token-mean") == pytest.approx((2 / 3 + 1) / 4)
+    assert loss_of("slime", "token-mean") == pytest.approx(3 / 7)
+
+
+def test_scale_factor():
+    mode = "seq-mean-token-sum-norm"
+    assert loss_of("verl-0.9", mode, scale_factor=10) == pytest.approx(3 / 2 / 10)
+    assert loss_of("verl-0.7.0", mode, scale_factor=10) == pytest.approx(3 / 10)
+    with pytest.raises(RcdiagError, match="padded width"):
+        loss_of("verl-0.6.1", mode, scale_factor=10)
+    with pytest.raises(RcdiagError, match="above 0"):
+        loss_of("verl-0.9", mode, scale_factor=0)
+
+
+NOT_SPLIT = ("kl_cov",)  # picks its tokens in each batch anew (verl #7829)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "loss"), [case for case in losses_of() if case[1] not in NOT_SPLIT]
+)
+@given(data=st.data(), batch=padded_losses(), drawn=SETTINGS)
+@settings(max_examples=25)
+def test_two_halves_with_the_same_constants_add_up(trainer, loss, data, batch, drawn):
+    chosen = LossSettings(
+        **drawn,
+        aggregation=data.draw(st.sampled_from(list(GENERATIONS[trainer].aggregations))),
+        denominator="constant",
+        tokens=7,
+        sequences=3,
+    )
+    cut = data.draw(st.integers(0, len(batch.mask)))
+    whole = evaluate(batch.flat(), loss, chosen, trainer)
+    parts = [
+        evaluate(batch.flat(rows), loss, chosen, trainer)
+        for rows in (slice(0, cut), slice(cut, None))
+    ]
+    if whole.undefined:
+        assert any(part.undefined for part in parts)
+        return
+    assert [part.undefined for part in parts] == [None, None]
+    assert sum(part.loss for part in parts) == pytest.approx(whole.loss)
+    joined = np.concatenate([part.coefficients for part in parts])
+    assert joined == pytest.approx(whole.coefficients)
+
+
+@pytest.mark.parametrize(("trainer", "loss"), losses_of("verl-0.9"))
+@given(batch=padded_losses())
+@settings(max_examples=20)
+def test_rejected_tokens_may_hold_anything(trainer, loss, batch):
+    chosen = replace(default_settings(trainer), dro_beta=0.1)
+    wanted = evaluate(batch.flat(), loss, chosen, trainer)
+    thrown = batch.mask & ~batch.kept
+    odd = PaddedLoss(
+        np.where(thrown, np.nan, batch.current),
+        np.where(thrown, -np.inf, batch.old),
+        np.where(thrown, 1e300, batch.advantages),
+        batch.mask,
+        batch.kept,
+        batch.weights,
+    )
+    found = evaluate(odd.flat(), loss, chosen, trainer)
+    assert found.loss == pytest.approx(wanted.loss, nan_ok=True)
+    assert found.metrics == pytest.approx(wanted.metrics)
+    assert found.coefficients.tolist() == wanted.coefficients.tolist()
+
+
+NOTHING = loss_batch(-ONES, -2 * ONES, ONES, LENGTHS, kept=np.zeros(6))
+LATE = ("verl-20251203", "verl-0.7.0", "verl-0.7.1", "verl-0.8.0", "verl-0.9")
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
+def test_everything_rejected(aggregation):
+    chosen = LossSettings(aggregation=aggregation)
+    for trainer in ("verl-20251027", "verl-0.6.1", *LATE):
+        found = evaluate(NOTHING, "vanilla", chosen, trainer)
+        assert found.undefined == "nothing is kept, so the mean has nothing in it"
+        # With an epsilon in the denominator the trainer logs 0.
+        assert np.isnan(found.loss) if trainer in LATE else found.loss == 0.0
+        assert found.coefficients.tolist() == [0.0] * 6
+        assert set(found.metrics.values()) <= {0.0}
+
+
+def test_060_has_no_loss_where_one_row_is_rejected():
+    chosen = LossSettings(aggregation="seq-mean-token-mean")
+    found = evaluate(BATCH, "vanilla", chosen, "verl-0.6.0")
+    assert np.isnan(found.loss)
+    assert found.undefined
+    assert "0/0" in found.undefined
+    assert not found.coefficients.any()
+    kept = evaluate(BATCH, "vanilla", replace(chosen, denominator="kept"), "verl-0.6.0")
+    assert kept.loss == pytest.approx(1.0)
+    assert kept.undefined is None
+
+
+def test_sums_and_given_denominators_of_nothing_are_zero():
+    for chosen in (
+        LossSettings(aggregation="token-sum"),
+        LossSettings(denominator="all"),
+        LossSettings(denominator="constant", tokens=5),
+    ):
+        found = evaluate(NOTHING, "vanilla", chosen, "verl-0.9")
+        assert (found.loss, found.undefined) == (0.0, None)
+    assert evaluate(NOTHING, "geo_mean", LossSettings(), "verl-0.9").undefined is None
+
+
+REFUSED = [
+    ("verl-0.9", "clip_cov", {}, "random generator"),
+    ("verl-0.9", "ppo", {}, "does not have it"),
+    ("verl-0.6.0", "reinforce", {}, "does not have it"),
+    ("verl-0.7.0", "dppo_tv", {}, "does not have it"),
+    ("verl-0.8.0", "vanilla", {"aggregation": "token-sum"}, "does not have it"),
+    ("slime", "vanilla", {"aggregation": "seq-mean-token-sum"}, "does not have it"),
+    ("trl", "vanilla", {}, "no policy losses"),
+    ("verl-0.9", "vanilla", {"denominator": "constant"}, "tokens"),
+    ("verl-0.9", "vanilla", {"clip_c": 0.5}, "not above 1"),
+    ("verl-0.9", "dppo_tv", {"clip_c": None}, "needs a number"),
+    ("slime", "vanilla", {"clip_c": 1.0}, "not above 1"),
+    ("verl-0.9", "dro", {}, "dro_beta"),
+    ("verl-0.9", "kl_cov", {"kl_cov_ratio": 1.5}, "share"),
+]
+
+
+@pytest.mark.parametrize(("trainer", "loss", "given_settings", "words"), REFUSED)
+def test_refusals(trainer, loss, given_settings, words):
+    with pytest.raises(RcdiagError, match=words) as caught:
+        evaluate(BATCH, loss, LossSettings(**given_settings), trainer)
+    assert caught.value.hint
+
+
+def test_columns_must_be_as_long_as_the_rows_say():
+    with pytest.raises(RcdiagError, match="advantages"):
+        one_row([-1.0, -1.0], [-1.0, -1.0], [1.0])

@@ -1,0 +1,200 @@
+"""slime's policy loss, in loops over samples: reference/frameworks.md 1.4."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp
+from statistics import fmean
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.errors import RcdiagError
+from rcdiag.losses.batch import LossBatch, loss_batch
+from rcdiag.losses.evaluate import evaluate
+from rcdiag.losses.generations import default_settings
+from rcdiag.losses.settings import SlimeSettings
+from tests.losses.batches import one_row, padded_losses
+
+SETTINGS = default_settings("slime")
+PER_TOKEN = replace(SETTINGS, aggregation="token-mean")
+
+
+def clip(ratio: float) -> float:
+    return min(max(ratio, 0.8), 1.2)
+
+
+def token_loss(loss: str, d: float, current: float, advantage: float, c: float | None) -> float:
+    if loss == "cispo":
+        return -clip(exp(d)) * advantage * current
+    value = max(-exp(d) * advantage, -clip(exp(d)) * advantage)
+    return min(value, -c * advantage) if c is not None and advantage < 0 else value
+
+
+def samples_of(batch: LossBatch) -> list[dict[str, list[float]]]:
+    names = ("current", "old", "advantages", "kept", "weights", "rollout")
+    found, start = [], 0
+    for count in batch.lengths.tolist():
+        columns = {name: getattr(batch, name) for name in names}
+        found.append(
+            {
+                name: [1.0] * count if values is None else values[start : start + count].tolist()
+                for name, values in columns.items()
+            }
+        )
+        start += count
+    return found
+
+
+def by_loops(batch: LossBatch, loss: str, c: float | None, per_token: bool) -> dict[str, float]:
+    """Sums of samples' means over all their tokens, over all samples; rejected tokens give 0."""
+    sums = {"pg_loss": 0.0, "ppo_kl": 0.0, "ois": 0.0, "pg_clipfrac": 0.0}
+    for sample in samples_of(batch):
+        d = [a - b for a, b in zip(sample["current"], sample["old"], strict=True)]
+        if loss == "gspo" and d:
+            d = [fmean(d)] * len(d)
+        divisor = 1 if per_token else max(len(d), 1)
+        for at, value in enumerate(d):
+            advantage, kept = sample["advantages"][at], sample["kept"][at]
+            one = token_loss(loss, value, sample["current"][at], advantage, c)
+            sums["ois"] += exp(value) / divisor
+            if not kept:
+                continue
+            sums["pg_loss"] += one * sample["weights"][at] / divisor
+            sums["ppo_kl"] -= value / divisor
+            # PPO's clip counts where it is the larger loss, CISPO's wherever it acts.
+            outside = clip(exp(value)) != exp(value)
+            larger = -clip(exp(value)) * advantage > -exp(value) * advantage
+            sums["pg_clipfrac"] += (outside if loss == "cispo" else larger) / divisor
+    lengths = batch.lengths.tolist()
+    total = sum(max(each, 1) for each in lengths) if per_token else len(lengths)
+    if batch.weights is None:
+        sums.pop("ois")
+    return {name: value / total for name, value in sums.items()}
+
+
+@pytest.mark.parametrize("loss", ["vanilla", "gspo", "cispo"])
+@given(batch=padded_losses(), c=st.sampled_from((None, 1.5)), per_token=st.booleans())
+def test_against_loops(loss, batch, c, per_token):
+    chosen = replace(PER_TOKEN if per_token else SETTINGS, clip_c=c)
+    flat = batch.flat()
+    found = evaluate(flat, loss, chosen, "slime")
+    wanted = by_loops(flat, loss, c, per_token)
+    assert found.metrics == pytest.approx(wanted)
+    assert found.loss == found.metrics["pg_loss"]
+
+
+def test_cispo_has_the_gradient_of_its_log_prob_alone():
+    batch = one_row([-1.0, -1.0], [-2.0, -1.1], [1.0, 2.0])
+    found = evaluate(batch, "cispo", SETTINGS, "slime")
+    assert found.coefficients == pytest.approx([-1.2 / 2, -2.0 * exp(0.1) / 2])
+
+
+def test_gspo_pushes_rejected_tokens_too():
+    """The row's mean holds the rejected token, so the kept one's loss depends on it."""
+    batch = one_row([-1.0, -1.1], [-1.0, -1.0], [1.0, 1.0], kept=[True, False])
+    found = evaluate(batch, "gspo", SETTINGS, "slime")
+    slope = -exp(-0.05) / 2 / 2  # of one kept token in two, by the mean of two
+    assert found.coefficients == pytest.approx([slope, slope])
+    assert found.metrics["ppo_kl"] == pytest.approx(0.05 / 2)
+
+
+ROLLOUT = np.array([-0.4, -1.1, -1.0, -0.2, -2.0])
+TOY = loss_batch(
+    current=[-0.5, -1.0, -2.0, -0.3, -5.0],
+    old=[-0.5, -1.0, -2.0, -0.3, -5.0],
+    advantages=[1.0, 1.0, 1.0, -1.0, -1.0],
+    lengths=[3, 2],
+    rollout=ROLLOUT,
+)
+RATIOS = np.exp([-0.1, 0.1, -1.0, -0.1, -3.0])
+
+
+def with_options(**options) -> dict[str, float]:
+    chosen = replace(SETTINGS, slime=SlimeSettings(**options))
+    return evaluate(TOY, "vanilla", chosen, "slime").metrics
+
+
+def by_sample(values) -> float:
+    return float((np.mean(values[:3]) + np.mean(values[3:])) / 2)
+
+
+def test_tis_of_its_own():
+    found = with_options(tis_high=1.1, tis_low=0.5)
+    weights = np.clip(RATIOS, 0.5, 1.1)
+    assert found["tis"] == pytest.approx(by_sample(RATIOS))
+    assert found["tis_abs"] == pytest.approx(by_sample(np.abs(RATIOS - 1.0)))
+    assert found["tis_clipfrac"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert found["ois"] == pytest.approx(1.0)
+    assert found["pg_loss"] == pytest.approx(by_sample(-TOY.advantages.numpy() * weights))
+    assert found["train_rollout_logprob_abs_diff"] == pytest.approx((1.2 / 3 + 3.1 / 2) / 2)
+
+
+def test_icepop_zeroes_what_tis_clamps():
+    found = with_options(tis_high=1.1, tis_low=0.5, tis_outside="zero")
+    weights = np.where((RATIOS >= 0.5) & (RATIOS <= 1.1), RATIOS, 0.0)
+    assert found["pg_loss"] == pytest.approx(by_sample(-TOY.advantages.numpy() * weights))
+    assert found["tis_clipfrac"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+
+
+def test_rejection_shrinks_what_is_logged_but_not_tis():
+    """The reducer of the loss serves these metrics as well: their denominators stay."""
+    kept = np.array([True, False, False, True, False])
+    chosen = replace(SETTINGS, slime=SlimeSettings(tis_high=2.0))
+    batch = replace(TOY, kept=torch.from_numpy(kept))
+    found = evaluate(batch, "vanilla", chosen, "slime").metrics
+    assert found["train_rollout_logprob_abs_diff"] == pytest.approx((0.1 / 3 + 0.1 / 2) / 2)
+    assert found["tis"] == pytest.approx(by_sample(RATIOS))
+
+
+def test_bypass_compares_the_current_policy_with_the_rollout():
+    current = TOY.current + 0.05
+    chosen = replace(SETTINGS, slime=SlimeSettings(bypass=True))
+    batch = replace(TOY, current=current, old=torch.from_numpy(ROLLOUT))
+    found = evaluate(batch, "vanilla", chosen, "slime").metrics
+    wanted = np.abs(current.numpy() - ROLLOUT)
+    assert found["train_rollout_logprob_abs_diff"] == pytest.approx(by_sample(wanted))
+
+
+def test_opsm_drops_negative_tokens_of_rows_that_moved():
+    """Row 0 moved down by 0.1 nats in the mean, row 1 up; only A < 0 of row 0 leaves."""
+    batch = loss_batch(
+        [-1.2, -1.0, -0.5], [-1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [2, 1], weights=np.ones(3)
+    )
+    plain = evaluate(batch, "vanilla", SETTINGS, "slime")
+    chosen = replace(SETTINGS, slime=SlimeSettings(opsm_delta=0.09))
+    found = evaluate(batch, "vanilla", chosen, "slime")
+    assert plain.coefficients[0] != 0.0
+    assert found.coefficients[0] == 0.0
+    assert found.coefficients[1:] == pytest.approx(plain.coefficients[1:])
+    assert found.metrics["opsm_clipfrac"] == pytest.approx((1 / 2 + 0) / 2)
+    by_token = replace(chosen, aggregation="token-mean")
+    found = evaluate(batch, "vanilla", by_token, "slime")
+    assert found.metrics["opsm_clipfrac"] == pytest.approx((1 / 2 + 0) / 3)
+    far = replace(SETTINGS, slime=SlimeSettings(opsm_delta=0.11))
+    found = evaluate(batch, "vanilla", far, "slime")
+    assert found.coefficients == pytest.approx(plain.coefficients)
+
+
+def test_its_own_weights_and_others_are_not_both_applied():
+    chosen = replace(SETTINGS, slime=SlimeSettings(tis_high=2.0))
+    for batch in (replace(TOY, rollout=None), replace(TOY, weights=TOY.current)):
+        with pytest.raises(RcdiagError, match="tis_high"):
+            evaluate(batch, "vanilla", chosen, "slime")
+
+
+def test_everything_rejected_is_a_loss_of_zero():
+    batch = loss_batch([-1.0], [-2.0], [1.0], [1], kept=[False])
+    found = evaluate(batch, "vanilla", SETTINGS, "slime")
+    assert (found.loss, found.undefined) == (0.0, None)
+    assert not found.coefficients.any()
+
+
+def test_other_denominators_change_the_loss_and_not_what_is_logged():
+    batch = one_row([-1.0, -1.0], [-1.1, -1.1], [1.0, 1.0], kept=[True, False])
+    found = evaluate(batch, "vanilla", replace(SETTINGS, denominator="kept"), "slime")
+    assert found.loss == pytest.approx(-exp(0.1))
+    assert found.metrics["ppo_kl"] == pytest.approx(-0.1 / 2)

@@ -1,0 +1,156 @@
+"""verl's own losses of any generation, taken out of its published wheel, on CPU in float64."""
+
+from __future__ import annotations
+
+import ast
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rcdiag.losses.settings import LossSettings
+from tests.losses.batches import PaddedLoss
+from tests.oracle.verl import PACKAGES, _execute, _masked_functions, _wheel, helper
+
+
+@dataclass
+class PolicyLossConfig:
+    """Stands for verl's; `get` is how its code reads a few of the settings."""
+
+    kl_cov_ratio: float
+    ppo_kl_coef: float
+    dro_beta: float | None
+    rollout_correction: dict[str, Any] | None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+
+@dataclass
+class ActorConfig:
+    clip_ratio_low: float
+    clip_ratio_high: float
+    clip_ratio_c: float | None
+    tau_pos: float
+    tau_neg: float
+    policy_loss: PolicyLossConfig
+    clip_ratio: float = 0.2
+    loss_scale_factor: float = 1.0
+    global_batch_info: dict[str, float] = field(default_factory=dict)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What verl's loss gives; the gradient is by log-prob, [rows, width]."""
+
+    loss: float
+    metrics: dict[str, float]
+    gradient: np.ndarray
+
+
+def _is_wanted(node: ast.stmt) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        name = node.name
+        return name in ("agg_loss", "register_policy_loss", "get_policy_loss_fn") or (
+            name.startswith("compute_policy_loss_")
+        )
+    return isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "POLICY_LOSS_REGISTRY"
+
+
+class _WithoutImports(ast.NodeTransformer):
+    """Bypass losses import the helper where they need it; here its functions are at hand."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.Pass:
+        assert node.module == "verl.trainer.ppo.rollout_corr_helper"
+        return ast.copy_location(ast.Pass(), node)
+
+
+@cache
+def core_algos(trainer: str) -> types.SimpleNamespace:
+    """The losses of a generation and what they call."""
+    import torch
+
+    wheel = _wheel(PACKAGES[trainer])
+    tree = ast.parse(wheel.read("verl/trainer/ppo/core_algos.py").decode())
+    body = [_WithoutImports().visit(node) for node in tree.body if _is_wanted(node)]
+    space = {**vars(typing), "torch": torch, "np": np, "ActorConfig": ActorConfig}
+    space |= {"DictConfig": type("DictConfig", (), {}), "AlgoConfig": type("AlgoConfig", (), {})}
+    space["verl_F"] = _masked_functions(wheel.read("verl/utils/torch_functional.py").decode())
+    space |= {"PolicyLossFn": Callable[..., Any], "__name__": "core_algos"}
+    if trainer != "verl-0.6.0":
+        name = "compute_rollout_correction_and_rejection_mask"
+        space[name] = getattr(helper(trainer), name)
+    return _execute(body, "core_algos", space)
+
+
+def config_of(
+    settings: LossSettings, counts: dict[str, float], correction: dict[str, Any] | None = None
+) -> ActorConfig:
+    policy = PolicyLossConfig(
+        settings.kl_cov_ratio, settings.ppo_kl_coef, settings.dro_beta, correction
+    )
+    return ActorConfig(
+        settings.clip_low,
+        settings.clip_high,
+        settings.clip_c,
+        settings.tau_pos,
+        settings.tau_neg,
+        policy,
+        global_batch_info=counts,
+    )
+
+
+def _function(trainer: str, loss: str, bypass: bool) -> Callable[..., Any]:
+    code = core_algos(trainer)
+    if bypass:
+        name = "rollout_correction" if trainer == "verl-0.6.1" else "bypass_mode"
+        return code.get_policy_loss_fn(name)
+    if loss == "reinforce":
+        return code.compute_policy_loss_reinforce
+    return code.get_policy_loss_fn(loss)
+
+
+def ask(
+    trainer: str,
+    loss: str,
+    batch: PaddedLoss,
+    settings: LossSettings,
+    counts: dict[str, float] | None = None,
+    correction: dict[str, Any] | None = None,
+) -> Answer:
+    """With `correction` the bypass loss, which makes weights and mask itself.
+
+    `counts` are verl's `global_batch_info`: whole-batch numbers in place of those of the mask.
+    """
+    import torch
+
+    current = torch.tensor(batch.current, requires_grad=True)
+    mask = batch.mask if correction is not None else batch.kept
+    # verl's masks are whole numbers; in float64 that would give its metrics in float32.
+    tensors: list[Any] = [torch.tensor(batch.old), current, torch.tensor(batch.advantages)]
+    tensors.append(torch.tensor(mask, dtype=torch.float64))
+    weights = None if batch.weights is None else torch.tensor(batch.weights)
+    value, *metrics = _function(trainer, loss, correction is not None)(
+        *tensors,
+        loss_agg_mode=settings.aggregation,
+        config=config_of(settings, counts or {}, correction),
+        rollout_is_weights=weights,
+    )
+    value.backward()
+    assert current.grad is not None
+    return Answer(value.item(), _by_key(metrics), current.grad.numpy())
+
+
+def _by_key(metrics: list[Any]) -> dict[str, float]:
+    """0.6.0 returns three numbers, which its dp_actor logs under these keys."""
+    if len(metrics) == 1:
+        return metrics[0]
+    keys = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
+    return {key: value.item() for key, value in zip(keys, metrics, strict=True)}

@@ -1,0 +1,170 @@
+"""Losses, metrics and gradients of every generation, against verl's own code in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rcdiag.errors import RcdiagError
+from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.generations import GENERATIONS
+from rcdiag.losses.settings import LossSettings
+from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, padded_losses
+from tests.losses.verl_code import Answer, ask, core_algos
+from tests.oracle.verl import PACKAGES
+
+pytestmark = pytest.mark.oracle
+every_generation = pytest.mark.parametrize("trainer", PACKAGES)
+
+
+def close(wanted: float, found: float) -> bool:
+    """Within a millionth; of sums that cancel, what rounding leaves of their terms."""
+    if np.isnan(wanted) or np.isnan(found):
+        return bool(np.isnan(wanted) and np.isnan(found))
+    return abs(wanted - found) <= 1e-6 * max(abs(wanted), abs(found)) + 1e-12
+
+
+def differences(answer: Answer, result: LossResult, batch: PaddedLoss) -> list[str]:
+    lines = [f"only one has {key}" for key in set(answer.metrics) ^ set(result.metrics)]
+    pairs = {key: (value, result.metrics[key]) for key, value in answer.metrics.items()}
+    pairs["loss"] = answer.loss, result.loss
+    if result.undefined is None:
+        gradient = np.zeros(batch.mask.shape)
+        gradient[batch.mask] = result.coefficients
+        pairs |= {
+            f"gradient {at}": (float(answer.gradient[at]), float(gradient[at]))
+            for at in np.ndindex(*gradient.shape)
+        }
+    elif np.isfinite(answer.gradient).all() and answer.gradient.any():
+        lines.append(f"undefined, but verl has the gradient {answer.gradient}")
+    return lines + [
+        f"{name}: verl {wanted!r}, ours {found!r}"
+        for name, (wanted, found) in pairs.items()
+        if not close(wanted, found)
+    ]
+
+
+def aggregations_of(trainer: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(list(GENERATIONS[trainer].aggregations))
+
+
+def is_of_its_own(trainer: str, loss: str) -> bool:
+    """`reinforce` of 0.6.1 cannot be called without the correction that comes before it."""
+    return trainer != "verl-0.6.1" or loss != "reinforce"
+
+
+CASES = [case for case in losses_of(*PACKAGES) if is_of_its_own(*case)]
+
+
+@pytest.mark.parametrize(("trainer", "loss"), CASES)
+@given(data=st.data(), batch=padded_losses(), drawn=SETTINGS)
+@settings(max_examples=150)
+def test_losses_by_their_own_denominators(trainer, loss, data, batch, drawn):
+    chosen = LossSettings(**drawn, aggregation=data.draw(aggregations_of(trainer)))
+    answer = ask(trainer, loss, batch, chosen)
+    assert differences(answer, evaluate(batch.flat(), loss, chosen, trainer), batch) == []
+
+
+@pytest.mark.parametrize(("trainer", "loss"), [case for case in CASES if "verl-0.6" not in case[0]])
+@given(data=st.data(), batch=padded_losses(), drawn=SETTINGS, scale=st.sampled_from((None, 8)))
+@settings(max_examples=50)
+def test_denominators_of_the_whole_batch(trainer, loss, data, batch, drawn, scale):
+    """`global_batch_info` holds what the trainer counted before rejection, or a constant."""
+    which = data.draw(st.sampled_from(("all", "constant")))
+    tokens, rows = (int(batch.mask.sum()), len(batch.mask)) if which == "all" else (37, 5)
+    if loss == "geo_mean":
+        which = "all"  # it takes no notice
+    chosen = LossSettings(
+        **drawn,
+        aggregation=data.draw(aggregations_of(trainer)),
+        denominator=which,
+        tokens=tokens,
+        sequences=rows,
+        scale_factor=scale,
+    )
+    counts: dict[str, float] = {"batch_num_tokens": tokens, "global_batch_size": rows}
+    counts |= {} if scale is None else {"loss_scale_factor": scale}
+    if not tokens and chosen.aggregation == "token-mean":
+        return  # verl would be asked for x / 0
+    answer = ask(trainer, loss, batch, chosen, counts)
+    assert differences(answer, evaluate(batch.flat(), loss, chosen, trainer), batch) == []
+
+
+@pytest.mark.parametrize(("trainer", "loss"), CASES)
+def test_far_log_ratios(trainer, loss):
+    """Beyond all clamps, one token at a time: sums of such terms would drown the others."""
+    for move in (12.0, 25.0, -12.0, -25.0, 0.0):
+        for advantage in (1.0, -1.0, 0.0):
+            current = np.full((1, 1), -1.0 + min(move, 0.0))
+            mask = np.ones((1, 1), np.bool_)
+            batch = PaddedLoss(current, current - move, np.full((1, 1), advantage), mask, mask)
+            chosen = LossSettings(dro_beta=0.1)
+            answer = ask(trainer, loss, batch, chosen)
+            assert differences(answer, evaluate(batch.flat(), loss, chosen, trainer), batch) == []
+
+
+@every_generation
+def test_every_loss_is_known(trainer):
+    registered = set(core_algos(trainer).POLICY_LOSS_REGISTRY)
+    ours = set(GENERATIONS[trainer].losses)
+    # These choose among losses and correct before them.
+    assert registered - {"bypass_mode", "rollout_correction"} == ours - {"reinforce"}
+    bypass = bool(registered & {"bypass_mode", "rollout_correction"})
+    assert bypass == ("reinforce" in ours)
+
+
+@every_generation
+@pytest.mark.parametrize("mode", GENERATIONS["verl-0.9"].aggregations)
+def test_every_aggregation_is_known(trainer, mode):
+    import torch
+
+    ones = torch.ones(2, 3)
+    if mode in GENERATIONS[trainer].aggregations:
+        assert core_algos(trainer).agg_loss(ones, ones, mode) > 0
+    else:
+        with pytest.raises(ValueError, match="Invalid loss_agg_mode"):
+            core_algos(trainer).agg_loss(ones, ones, mode)
+
+
+def without_correction(loss: str) -> dict[str, object]:
+    return {"loss_type": loss, "rollout_is": None, "rollout_rs": None, "rollout_token_veto": None}
+
+
+@pytest.mark.parametrize("trainer", [each for each in PACKAGES if each != "verl-0.6.0"])
+@pytest.mark.parametrize("loss", ["vanilla", "reinforce"])
+@given(data=st.data(), batch=padded_losses(), drawn=SETTINGS)
+@settings(max_examples=40)
+def test_bypass_is_the_same_loss_with_old_as_rollout(trainer, loss, data, batch, drawn):
+    if (trainer, loss) == ("verl-0.6.1", "vanilla") or not batch.mask.any():
+        return  # it has reinforce only; the correction stops on an empty batch
+    chosen = LossSettings(**drawn, aggregation=data.draw(aggregations_of(trainer)))
+    batch = PaddedLoss(batch.current, batch.old, batch.advantages, batch.mask, batch.mask)
+    correction = without_correction("reinforce" if loss == "reinforce" else "ppo_clip")
+    answer = ask(trainer, loss, batch, chosen, correction=correction)
+    metrics = {key: value for key, value in answer.metrics.items() if key.startswith("actor/")}
+    answer = Answer(answer.loss, metrics, answer.gradient)
+    assert differences(answer, evaluate(batch.flat(), loss, chosen, trainer), batch) == []
+
+
+REFUSED = [
+    ("vanilla", {"clip_c": 1.0}),
+    ("vanilla", {"clip_c": None}),
+    ("dro", {"dro_beta": None}),
+    ("dro", {"dro_beta": 0.0}),
+    ("kl_cov", {"kl_cov_ratio": 0.0}),
+    ("kl_cov", {"kl_cov_ratio": 2.0}),
+    ("vanilla", {"aggregation": "mean"}),
+]
+
+
+@pytest.mark.parametrize(("loss", "given_settings"), REFUSED)
+def test_what_verl_stops_on_is_refused(loss, given_settings):
+    ones = np.ones((2, 2))
+    batch = PaddedLoss(-ones, -2 * ones, ones, ones > 0, ones > 0)
+    chosen = LossSettings(**given_settings)
+    with pytest.raises((ValueError, AssertionError, RuntimeError, TypeError)):
+        ask("verl-0.9", loss, batch, chosen)
+    with pytest.raises(RcdiagError):
+        evaluate(batch.flat(), loss, chosen, "verl-0.9")
