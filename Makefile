@@ -4,6 +4,8 @@ PY := .venv/bin/python
 RCDIAG := .venv/bin/rcdiag
 READY := .venv/.ready
 LAST := sample_data/policy/step_8
+# Tests run side by side, one thread each; engines take all cores, so theirs run one by one.
+ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
 .PHONY: help demo test check test-pages test-slow test-oracle test-gpu sample-data bench reports clean
@@ -31,10 +33,11 @@ check: $(READY) ## ruff, format, types, quick tests
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(PY) -m pytest -q -m "not engine and not slow and not gpu and not oracle and not browser" tests
+	@$(ALONE) $(PY) -m pytest -q -n auto --dist loadfile \
+	    -m "not engine and not slow and not gpu and not oracle and not browser" tests
 
 test-pages: $(READY) ## open the reports in headless Chromium
-	@$(PY) -m pytest -q -m browser tests
+	@$(ALONE) $(PY) -m pytest -q -n auto --dist loadgroup -m browser tests
 
 test-slow: $(READY) ## tests that take minutes
 	@$(PY) -m pytest -q -m slow tests

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cli import corrections, options, updates
+from cli.reward import load_reward
 
 if TYPE_CHECKING:
     from rcdiag.replay_model import Model
@@ -30,12 +31,12 @@ def replay(
     step: updates.Step = None,
     loss: updates.Loss = "vanilla",
     aggregation: updates.AggregationOption = None,
-    denominator: updates.DenominatorOption = updates.Denominators.kept,
+    denominator: updates.DenominatorOption = None,
     advantage: updates.AdvantageOption = None,
     rebaseline: updates.Rebaseline = False,
     clip_low: updates.ClipLow = 0.2,
     clip_high: updates.ClipHigh = 0.2,
-    clip_c: updates.ClipC = 3.0,
+    clip_c: updates.ClipC = None,
     dro_beta: updates.DroBeta = None,
     model: options.Model = None,
     precision: updates.Precision = "float32",
@@ -84,6 +85,8 @@ def replay(
         current = "current"
     roles = Roles(rollout=rollout, old=old, current=current)
     update = _update(given, table.schema.names, plan.trainer.name)
+    if model is None:
+        updates.refuse_without_model(given)
     made = None if model is None else _model(given, len(plan.corrections))
     names = [roles.rollout] if made else list(dict.fromkeys(roles.names))
     table.require(*(f"{name}_log_probs" for name in names))
@@ -118,10 +121,10 @@ def _update(given: dict, columns: list[str], trainer: str) -> Update:
         settings,
         clip_low=given["clip_low"],
         clip_high=given["clip_high"],
-        clip_c=given["clip_c"],
+        clip_c=settings.clip_c if given["clip_c"] is None else given["clip_c"],
         dro_beta=given["dro_beta"],
         aggregation=settings.aggregation if chosen is None else chosen.value,
-        denominator=given["denominator"].value,
+        denominator=None if given["denominator"] is None else given["denominator"].value,
     )
     return Update(
         loss=given["loss"],
@@ -176,7 +179,7 @@ def _model(given: dict, presets: int) -> Model:
         lora=None if given["lora"] is None else LoraSettings(rank=given["lora"]),
         checkpointing=given["checkpointing"],
         batch_tokens=given["batch_tokens"],
-        reward=updates.load_reward(given["reward"]) if given["reward"] else None,
+        reward=load_reward(given["reward"]) if given["reward"] else None,
         steps=given["steps"],
         save=given["save"],
     )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,7 +80,12 @@ Loss = Annotated[
 ]
 AggregationOption = Annotated[Aggregation | None, _of(PANEL, "Default: the trainer's")]
 DenominatorOption = Annotated[
-    Denominators, _of(PANEL, "Are rejected tokens counted in what the loss is divided by?")
+    Denominators | None,
+    _of(
+        PANEL,
+        "Are rejected tokens counted in what the loss is divided by? Default: as in the trainer's "
+        "loss function",
+    ),
 ]
 AdvantageOption = Annotated[
     AdvantageName | None, _of(PANEL, "Where advantages come from; default the column, else grpo")
@@ -93,7 +95,9 @@ Rebaseline = Annotated[
 ]
 ClipLow = Annotated[float, _of(PANEL, "PPO clips below 1 - this")]
 ClipHigh = Annotated[float, _of(PANEL, "PPO clips above 1 + this")]
-ClipC = Annotated[float, _of(PANEL, "Dual clip for negative advantages")]
+ClipC = Annotated[
+    float | None, _of(PANEL, "Dual clip for negative advantages; default the trainer's")
+]
 DroBeta = Annotated[float | None, _of(PANEL, "Of the loss dro")]
 Precision = Annotated[
     str,
@@ -156,34 +160,32 @@ Save = Annotated[
 ]
 
 
+# What means nothing without a model, with its default.
+OF_MODEL = {
+    "save": None,
+    "evaluate": None,
+    "reward": None,
+    "split": None,
+    "lora": None,
+    "batch_tokens": None,
+    "checkpointing": False,
+    "epochs": 1,
+    "minibatches": 1,
+    "steps": 1,
+}
+
+
+def refuse_without_model(given: dict[str, Any]) -> None:
+    """Nothing that was asked for is left undone in silence."""
+    asked = [name for name, default in OF_MODEL.items() if given[name] != default]
+    if asked:
+        raise RcdiagError(
+            f"--{asked[0].replace('_', '-')} needs a model", hint="--model CHECKPOINT"
+        )
+
+
 def model_spec(model: str, precision: str) -> PolicySpec:
     """`--model` with `--precision`, as a policy of backend hf."""
     from rcdiag.backends.spec import parse_policy
 
     return parse_policy(f"model=hf:{precision}", model)
-
-
-def load_reward(text: str) -> Callable[[str, str, dict[str, Any]], float]:
-    """The function of FILE.py:FUNCTION; the file's folder can be imported from."""
-    path, _, name = text.rpartition(":")
-    file = Path(path)
-    if not name or not file.is_file():
-        raise RcdiagError(
-            f"--reward {text}: wanted FILE.py:FUNCTION",
-            hint="for example --reward sample_data/reward.py:exact",
-        )
-    spec = importlib.util.spec_from_file_location("rcdiag_reward", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(file.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-        return getattr(module, name)
-    except Exception as error:
-        raise RcdiagError(
-            f"--reward {text}: cannot be loaded ({type(error).__name__}: {error})",
-            hint="the file must run by itself and define the function",
-        ) from error
-    finally:
-        sys.path.pop(0)

@@ -51,7 +51,7 @@ def replay(
     parts, chosen, non_finite = read_step(dump, roles, step)
     batch = replace(joined(parts, roles.names, update.advantage), step=chosen)
     found = factors(batch, seed)
-    denominator = update.settings.denominator or "kept"
+    denominator = update.denominator(plan.trainer.name)
     presets = {
         name: preset_replay(plan, name, evaluated(plan, name, batch, update), found, denominator)
         for name in (*plan.corrections, NAIVE)
@@ -79,7 +79,7 @@ def result_of(
         current=roles.names[2],
         loss=update.loss,
         aggregation=update.settings.aggregation,
-        denominator=update.settings.denominator or "kept",
+        denominator=update.denominator(plan.trainer.name),
         advantage=update.advantage,
         clip_low=update.settings.clip_low,
         clip_high=update.settings.clip_high,

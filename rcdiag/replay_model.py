@@ -17,7 +17,7 @@ from rcdiag.dumps.reader import Dump
 from rcdiag.dumps.rows import read_rows
 from rcdiag.dumps.steps import known_steps
 from rcdiag.errors import RcdiagError
-from rcdiag.fresh import Reward, prompts_of, sampler
+from rcdiag.fresh import Prompts, Reward, prompts_of, sampler
 from rcdiag.replay import Roles, read_step, result_of, with_findings
 from rcdiag.replaying.batch import ReplayBatch
 from rcdiag.replaying.evaluate import Update, preset_replay
@@ -29,6 +29,7 @@ from rcdiag.replaying.updates import train
 from rcdiag.replaying.with_model import Modelled, modelled
 from rcdiag.results import ReplayResult, ReplayStep
 from rcdiag.training.memory import TrainingPlan, check_memory
+from rcdiag.training.saving import check_free
 from rcdiag.training.settings import LoraSettings
 from rcdiag.training.trainee import Trainee
 from rcdiag.trajectories import Trajectories
@@ -68,6 +69,9 @@ def replay_with_model(
     chosen, number, non_finite = read_step(dump, rollout_only, first, prompts=True)
     parts = [part.trajectories for part in chosen]
     _check_vocabulary(model, parts, dump)
+    prompts = _prompts(dump, parts, model)
+    if model.save is not None:
+        check_free(model.save)
     presets = len(plan.corrections) + 3
     check_memory(
         TrainingPlan(
@@ -89,10 +93,10 @@ def replay_with_model(
         batch_tokens=model.batch_tokens,
     )
     say(f"gradients of {presets - 2} updates on {batch.tokens:,} tokens")
-    samples = _sampler(trainee, dump, parts, model)
+    samples = _sampler(trainee, prompts, model)
     done = modelled(trainee, plan, parts, batch, update, model.training, samples)
     found = factors(done.batch, seed)
-    denominator = update.settings.denominator or "kept"
+    denominator = update.denominator(plan.trainer.name)
     replays = {
         name: preset_replay(
             plan,
@@ -146,16 +150,21 @@ def _check_vocabulary(model: Model, parts: Parts, dump: Dump) -> None:
                 )
 
 
-def _sampler(trainee: Trainee, dump: Dump, parts: Parts, model: Model) -> Sampler | None:
-    wanted = model.training.reference == "fresh" or model.training.evaluate
-    if not wanted:
+def _prompts(dump: Dump, parts: Parts, model: Model) -> Prompts | None:
+    """What fresh samples answer, where there are any; before anything is loaded."""
+    if model.training.reference != "fresh" and not model.training.evaluate:
         return None
     if model.reward is None:
         raise RcdiagError(
             "fresh samples need a reward function",
             hint="--reward FILE.py:FUNCTION, taking (prompt, response, row)",
         )
-    prompts = prompts_of(parts, lambda rows: read_rows(dump, rows))
+    return prompts_of(parts, lambda rows: read_rows(dump, rows))
+
+
+def _sampler(trainee: Trainee, prompts: Prompts | None, model: Model) -> Sampler | None:
+    if prompts is None or model.reward is None:
+        return None
     return sampler(trainee, prompts, model.reward, decoder(model.spec.model))
 
 
@@ -184,11 +193,12 @@ def _save(
     update: Update,
     model: Model,
 ) -> None:
-    """The model after the update of the one preset."""
+    """The model after the update of the one preset; after several steps it is there already."""
     assert model.save is not None
     (name,) = plan.corrections
-    trainee.restore()
-    train(trainee, plan, name, parts, done.batch, update, model.training)
+    if model.steps == 1:
+        trainee.restore()
+        train(trainee, plan, name, parts, done.batch, update, model.training)
     trainee.save(model.save)
 
 

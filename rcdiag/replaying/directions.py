@@ -49,7 +49,7 @@ def off_diagonal(products: Array, counts: Array) -> Array:
 
     Times n / (n - 1) it estimates the squared norm (or product) of the expected sum.
     """
-    whole = np.einsum("rc,cd,rd->r", counts, products, counts)
+    whole = ((counts @ products) * counts).sum(axis=1)
     return whole - np.square(counts) @ np.diag(products)
 
 
@@ -76,6 +76,17 @@ def cosine(products: Products, seed: int) -> MetricValue:
         )
         values = np.where((gg > 0) & (rr > 0), gr / np.sqrt(gg * rr), np.nan)
     return _with_interval(np.clip(values, -1.0, 1.0))
+
+
+def relative_norm(products: Products, seed: int) -> MetricValue:
+    """sqrt(E|G|^2 / E|R|^2) by products of different groups; None where noise hides either."""
+    if len(products) < 3:
+        return MetricValue(value=None)
+    counts = draws(len(products), seed)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gg, rr = off_diagonal(products.gg, counts), off_diagonal(products.rr, counts)
+        values = np.where((gg > 0) & (rr > 0), np.sqrt(gg / rr), np.nan)
+    return _with_interval(values)
 
 
 def relative_bias(products: Products, seed: int) -> MetricValue:

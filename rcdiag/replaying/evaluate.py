@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rcdiag.corrections.state import Plan
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.generations import find_aggregation
 from rcdiag.losses.settings import LossSettings
 from rcdiag.replaying.batch import ReplayBatch
 from rcdiag.replaying.health import Evidence, health
@@ -24,6 +25,7 @@ Array = NDArray[np.float64]
 
 NAIVE = "naive"
 DRAWN = 300  # tokens of a preset that are drawn
+WEIGHT_EDGES = np.linspace(-4.0, 2.0, 121)  # log10 of a weight
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,11 @@ class Update:
     settings: LossSettings
     advantage: str  # column, grpo, ...
     rebaseline: bool = False  # advantages anew, without the rejected rows
+
+    def denominator(self, trainer: str) -> str:
+        """What the loss is divided by: as set, or as the trainer's own function has it."""
+        how = find_aggregation(trainer, self.loss, self.settings)
+        return self.settings.denominator or how.default
 
     @property
     def clip_range(self) -> tuple[float, float]:
@@ -103,7 +110,7 @@ def preset_replay(
     evidence = Evidence(
         mode=found.mode,
         loss_type=found.loss,
-        undefined=result.undefined,
+        undefined=result.undefined or _no_number(result),
         metrics=metrics,
         factors=factors,
         kept_token_share=float(found.kept.mean()),
@@ -131,7 +138,15 @@ def preset_replay(
         split=model_parts.get("split"),
         health=health(evidence),
         scatter=_scatter(done),
+        weights=_weights(found),
     )
+
+
+def _no_number(result: LossResult) -> str | None:
+    """Why there is no step although something is kept."""
+    if np.isfinite(result.loss) and np.isfinite(result.coefficients).all():
+        return None
+    return "the loss or its gradient is not a finite number"
 
 
 def _ess(final: Array, batch: ReplayBatch) -> float | None:
@@ -156,6 +171,17 @@ def _denominator(found: Applied, batch: ReplayBatch, wanted: str) -> Denominator
     kept = float(found.kept.sum())
     used = kept if wanted == "kept" else float(batch.tokens)
     return Denominator(used=used, kept=kept, all=float(batch.tokens))
+
+
+def _weights(found: Applied) -> dict[str, list[float]] | None:
+    """Counts of kept tokens by the size of their weight; those of 0 are in the lowest bin."""
+    if found.weights is None:
+        return None
+    kept = found.weights[found.kept]
+    logs = np.full(len(kept), WEIGHT_EDGES[0])
+    np.log10(kept, out=logs, where=kept > 0)
+    counts, _ = np.histogram(np.clip(logs, WEIGHT_EDGES[0], WEIGHT_EDGES[-1]), WEIGHT_EDGES)
+    return {"edges": WEIGHT_EDGES.tolist(), "counts": counts.astype(float).tolist()}
 
 
 def _scatter(done: Evaluated) -> list[list[float]]:

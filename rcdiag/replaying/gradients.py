@@ -15,6 +15,7 @@ from rcdiag.replaying.directions import (
     by_group,
     cosine,
     relative_bias,
+    relative_norm,
     relative_variance,
 )
 from rcdiag.replaying.evaluate import Evaluated
@@ -138,6 +139,7 @@ def report(found: Found, name: str, seed: int) -> GradientReport | None:
         if norm and of_reference
         else None,
         norm_ratio=norm / of_reference if of_reference else None,
+        norm_ratio_unbiased=nothing if products is None else relative_norm(products, seed),
         bias=nothing if products is None else relative_bias(products, seed),
         variance=variance,
         signal_to_noise=1.0 / variance if variance else None,

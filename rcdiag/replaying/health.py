@@ -5,6 +5,7 @@ The verdict is the worst rule; where what decides is missing it is "cannot judge
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,8 +34,8 @@ class Evidence:
 def _rule(
     name: str, value: float | None, warning: float, error: float, said: str, source: str
 ) -> Rule:
-    """`warning` < `error`: larger is worse; the other way round smaller is."""
-    if value is None:
+    """`warning` < `error`: larger is worse; the other way round smaller is. A NaN is no value."""
+    if value is None or math.isnan(value):
         return Rule(name=name, value=None, level="ok", said=said, source=source)
     worse = (lambda bound: value > bound) if warning < error else (lambda bound: value < bound)
     level = "error" if worse(error) else "warning" if worse(warning) else "ok"
@@ -167,6 +168,8 @@ _NUMBERS = ("kept_sequences", "ess_seq", "mismatch_k3", "staleness_k3")
 
 
 def _missing(e: Evidence) -> list[str]:
+    if e.undefined:  # there is nothing to judge
+        return []
     found = []
     if e.gradient is None:
         found.append("direction of the gradient: give --model")

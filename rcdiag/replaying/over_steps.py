@@ -23,7 +23,10 @@ def over_steps(
     batches: Iterable[tuple[Parts, ReplayBatch]],
     say: Callable[[str], None],
 ) -> list[ReplayStep]:
-    """Old log-probs of each copy are its own; the recorded rollouts stay what they are."""
+    """Old log-probs of each copy are its own; the recorded rollouts stay what they are.
+
+    The learner is left where the first preset has ended.
+    """
     names = (*plan.corrections, NAIVE)
     learner.restore()
     copies = dict.fromkeys(names, learner.snapshot())
@@ -43,6 +46,7 @@ def over_steps(
                 num_tokens=batch.tokens,
             )
         )
+    learner.load_snapshot(copies[names[0]])
     return found
 
 
@@ -68,6 +72,6 @@ def _one(
         step_norm=taken.step_norm,
     )
     after = after_step(batch, stepped, update.clip_range, training.learning_rate)
-    denominator = update.settings.denominator or "kept"
+    denominator = update.denominator(plan.trainer.name)
     found = factors(batch, training.seed)
     return preset_replay(plan, name, done, found, denominator, after_step=after)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.state import Plan
 from rcdiag.replaying.batch import ReplayBatch
-from rcdiag.replaying.evaluate import NAIVE, Evaluated, Update, evaluated_as
+from rcdiag.replaying.evaluate import NAIVE, Evaluated, Update, evaluated, evaluated_as
 from rcdiag.replaying.learner import Learner, Parts, Training
 from rcdiag.replaying.presets import Applied, applied, naive
 from rcdiag.trajectories import Trajectories
@@ -64,6 +64,8 @@ def train(
     In decoupled mode weights and mask are made once, from the whole batch, as trainers do; in
     bypass mode anew from the current policy of every mini-batch.
     """
+    if update.rebaseline:  # of the whole batch, before the first mini-batch
+        batch = evaluated(plan, name, batch, update).batch
     whole = _whole(plan, name, batch, update)
     chunks = list(
         minibatches(len(batch.lengths), training.minibatches, training.epochs, training.seed)

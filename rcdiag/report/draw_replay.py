@@ -69,6 +69,35 @@ def coefficients(result: ReplayResult, figure: Figure) -> None:
     panels[0].set_ylabel("|coefficient|", fontsize=8)
 
 
+def weights(result: ReplayResult, figure: Figure) -> None:
+    """Tokens by their weight in the loss, one panel for each distinct preset with weights."""
+    shown = weighted(result)
+    columns = min(3, len(shown))
+    panels = figure.subplots(-(-len(shown) // columns), columns, squeeze=False, sharex=True).ravel()
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+    for axes, (name, each) in zip(panels, shown, strict=False):
+        assert each.weights is not None
+        edges, counts = np.array(each.weights["edges"]), np.array(each.weights["counts"])
+        axes.stairs(counts, 10.0**edges, fill=True, color=FIRST, alpha=0.85)
+        axes.axvline(1.0, color=INK, linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
+        axes.set_title(name, fontsize=8, loc="left")
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel("weight", fontsize=8)
+
+
+def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
+    """One preset of each set with the same weights on the same tokens."""
+    found: dict[tuple[float, ...], tuple[str, PresetReplay]] = {}
+    for name, each in result.presets.items():
+        if each.weights is not None and each.kept_tokens:
+            found.setdefault(tuple(each.weights["counts"]), (name, each))
+    return list(found.values())[:6]
+
+
 def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
     """One preset of each set with the same coefficients."""
     found: dict[tuple[float, float], tuple[str, PresetReplay]] = {}
@@ -126,13 +155,20 @@ def gradients(result: ReplayResult, figure: Figure) -> None:
         if each.cosine_whole is not None:
             left.plot(each.cosine_whole, index, "|", color=colour, markersize=9)
         if each.norm_ratio is not None:
-            right.plot(each.norm_ratio, index, "o", color=colour, markersize=5)
+            right.plot(each.norm_ratio, index, "|", color=colour, markersize=9)
+    _bars(
+        right,
+        [name for name, _ in found],
+        [each.norm_ratio_unbiased for each in reports],
+        colours,
+        "norm / reference",
+    )
+    right.tick_params(labelleft=False)
     left.axvline(1.0, color=INK, linewidth=0.8)
     right.axvline(1.0, color=INK, linewidth=0.8)
     ratios = [each.norm_ratio for each in reports if each.norm_ratio]
     if ratios and max(ratios) > 3.0 * min(ratios):
         right.set_xscale("log")
-    right.set_xlabel("norm / reference")
 
 
 def after_step(result: ReplayResult, figure: Figure) -> None:

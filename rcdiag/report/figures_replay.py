@@ -11,6 +11,8 @@ from rcdiag.report.draw_replay import (
     layers,
     over_steps,
     sequence_shares,
+    weighted,
+    weights,
 )
 from rcdiag.report.style import FigureSpec
 from rcdiag.results import ReplayResult
@@ -24,9 +26,13 @@ def _by_presets(result: ReplayResult) -> tuple[float, float]:
     return (11.0, 1.4 + 0.26 * len(result.presets))
 
 
-def _panels(result: ReplayResult) -> tuple[float, float]:
-    count = min(len(distinct(result)), 6)
+def _grid(count: int) -> tuple[float, float]:
+    """Room for so many panels, three in a row."""
     return (5.4, 4.4) if count == 1 else (11.0, 3.4 * (-(-count // 3)))
+
+
+def _panels(result: ReplayResult) -> tuple[float, float]:
+    return _grid(min(len(distinct(result)), 6))
 
 
 FIGURES_OF_REPLAY: dict[str, FigureSpec] = {
@@ -42,6 +48,15 @@ FIGURES_OF_REPLAY: dict[str, FigureSpec] = {
         "preset, black without correction. A line that starts high is an update by few sequences.",
         sequence_shares,
         lambda result: any(each.shares for each in result.presets.values()),
+    ),
+    "weights": FigureSpec(
+        "Weights in the loss",
+        "Kept tokens by their importance weight, both axes logarithmic; weights of 0 stand at the "
+        "left edge. A wall on the right is truncation. Presets with the same weights are shown "
+        "once.",
+        weights,
+        lambda result: bool(weighted(result)),
+        size=lambda result: _grid(len(weighted(result))),
     ),
     "coefficients": FigureSpec(
         "Pull on single tokens",

@@ -70,7 +70,8 @@ class GradientReport:
     norm_by_layer: dict[str, float]
     cosine: MetricValue  # with the reference, by products of different prompt groups; unbiased
     cosine_whole: float | None  # of both whole gradients: noise that they share makes it larger
-    norm_ratio: float | None
+    norm_ratio: float | None  # of both whole gradients
+    norm_ratio_unbiased: MetricValue  # by products of different prompt groups
     bias: MetricValue  # |E[G - R]|^2 / |E[R]|^2, debiased
     variance: float | None  # trace of the covariance of the mean, over |E[G]|^2
     signal_to_noise: float | None
@@ -129,6 +130,8 @@ class PresetReplay:
     split: SplitReport | None
     health: Health
     scatter: list[list[float]] = field(default_factory=list)  # some tokens: what is drawn
+    # Of kept tokens: log10 of the weight in the loss, edges and counts; None without weights.
+    weights: dict[str, list[float]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,9 +29,14 @@ def test_nothing_scrolls_sideways(seen):
     assert seen.overflow <= 0
 
 
-def test_axe_finds_nothing(seen):
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing(browser, file, scheme, width):
+    """It looks at every cell, which takes its time: once in each scheme and width."""
+    window = {"width": width, "height": 900}
+    seen = visit(browser, file, color_scheme=scheme, viewport=window)
     seen.unfold()
     assert seen.inaccessible() == []
+    seen.page.context.close()
 
 
 def test_no_label_of_a_figure_is_cut(seen):

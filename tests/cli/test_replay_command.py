@@ -1,0 +1,174 @@
+"""`rcdiag replay` on recorded columns."""
+
+from __future__ import annotations
+
+import re
+from math import exp, log
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.corrections.trainers import TRAINERS
+from tests.cli.conftest import BEHAVIOR, dump_with_shift
+
+BLOCKS = (
+    "mode",
+    "loss_type",
+    "loss",
+    "metrics",
+    "coefficients",
+    "gradient",
+    "after_step",
+    "health",
+)
+ADVANTAGE = [1.0, -2.0, 4.0]
+TOKENS = 6
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Three rows of 3, 1 and 2 tokens; the trainer is 0.1 nats above and below by turns."""
+    return dump_with_shift(tmp_path / "t.parquet", 0.1, advantage=ADVANTAGE, group_id=[1, 1, 2])
+
+
+def presets_of(ran) -> dict:
+    assert ran.code == 0, ran.err
+    return ran.document["presets"]
+
+
+def test_json_is_one_document_with_what_the_contract_names(rcdiag, table):
+    ran = rcdiag("replay", table, "--json", "--seed", 7)
+    document = ran.document
+    assert (document["format_version"], document["kind"]) == (1, "replay")
+    assert document["provenance"]["dump"] == [str(table)]
+    assert document["provenance"]["seed"] == 7
+    assert list(document["presets"]) == [*TRAINERS["verl-0.9"].presets, "naive"]
+    for preset in document["presets"].values():
+        assert preset.keys() >= set(BLOCKS)
+        assert preset["coefficients"].keys() >= {"norm", "sum", "abs_sum", "nonzero"}
+        assert (preset["gradient"], preset["after_step"]) == (None, None)
+        assert preset["health"]["verdict"] in ("ok", "warning", "error", "cannot judge")
+
+
+def test_the_numbers_are_those_of_the_loss(rcdiag, table):
+    found = presets_of(rcdiag("replay", table, "--preset", "decoupled_token_is", "--json"))
+    up, down = exp(0.1), exp(-0.1)
+    # By row: tokens up, down, up; up; up, down.
+    pulls = [up, down, up, -2 * up, 4 * up, 4 * down]
+    weighted = found["decoupled_token_is"]
+    assert weighted["loss"] == pytest.approx(-sum(pulls) / TOKENS)
+    assert weighted["coefficients"]["sum"] == pytest.approx(-sum(pulls) / TOKENS)
+    assert weighted["coefficients"]["nonzero"] == TOKENS
+    assert found["naive"]["loss"] == pytest.approx(-(3 - 2 + 8) / TOKENS)
+    assert (weighted["mode"], weighted["loss_type"]) == ("decoupled", "ppo_clip")
+
+
+def test_current_log_probs_are_taken_where_they_are_recorded(rcdiag, tmp_path):
+    current = [[value + 0.3 for value in row] for row in BEHAVIOR]
+    path = dump_with_shift(
+        tmp_path / "t.parquet", 0.0, advantage=ADVANTAGE, current_log_probs=current
+    )
+    found = rcdiag("replay", path, "--preset", "disabled", "--json").document
+    assert found["current"] == "current"
+    # Ratio e^0.3: clipped at 1.2 where the advantage is above 0.
+    wanted = -(1.2 * (3 + 8) - 2 * exp(0.3)) / TOKENS
+    assert found["presets"]["naive"]["loss"] == pytest.approx(wanted)
+    assert found["presets"]["naive"]["metrics"]["actor/pg_clipfrac"] == pytest.approx(5 / TOKENS)
+    other = rcdiag("replay", path, "--preset", "disabled", "--current", "old", "--json").document
+    assert other["presets"]["naive"]["loss"] == pytest.approx(-9 / TOKENS)
+
+
+CHANGED = [
+    (("--clip-high", "0.5"), -(exp(0.3) * (3 + 8) - 2 * exp(0.3)) / TOKENS),
+    (("--clip-c", "1.1"), -(1.2 * (3 + 8) - 2 * 1.1) / TOKENS),
+    (("--aggregation", "token-sum"), -(1.2 * (3 + 8) - 2 * exp(0.3))),
+    (
+        ("--loss", "gpg"),
+        -sum(a * (v + 0.3) for r, a in zip(BEHAVIOR, ADVANTAGE, strict=True) for v in r) / 6,
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "loss"), CHANGED)
+def test_options_change_the_loss(rcdiag, tmp_path, options, loss):
+    current = [[value + 0.3 for value in row] for row in BEHAVIOR]
+    columns = {"advantage": ADVANTAGE, "current_log_probs": current}
+    path = dump_with_shift(tmp_path / "t.parquet", 0.0, **columns)
+    found = presets_of(rcdiag("replay", path, "--preset", "disabled", *options, "--json"))
+    assert found["naive"]["loss"] == pytest.approx(loss)
+
+
+def test_slime_has_its_own_denominators_and_no_dual_clip(rcdiag, tmp_path):
+    """Ratio e^1.5 = 4.48 at advantage -2 is not held at 3; row means are over all rows."""
+    current = [[value + 1.5 for value in row] for row in BEHAVIOR]
+    columns = {"advantage": ADVANTAGE, "current_log_probs": current}
+    path = dump_with_shift(tmp_path / "t.parquet", 0.0, **columns)
+    found = rcdiag("replay", path, "--trainer", "slime", "--json").document
+    assert found["presets"]["naive"]["loss"] == pytest.approx(-(1.2 + 4 * 1.2 - 2 * exp(1.5)) / 3)
+    assert (found["aggregation"], found["denominator"]) == ("seq-mean-token-mean", "all")
+
+
+REJECT = ("--set", "decoupled_k3_rs.rollout_rs_threshold=0.3", "--preset", "decoupled_k3_rs")
+
+
+@pytest.mark.parametrize(("denominator", "count"), [("kept", 5), ("all", 6), ("constant", 6)])
+def test_denominators_with_and_without_the_rejected(rcdiag, tmp_path, denominator, count):
+    """Row 1 is rejected: one token with a ratio of 4."""
+    path = dump_with_shift(tmp_path / "t.parquet", 0.0, advantage=ADVANTAGE)
+    found = pq.read_table(path)
+    logs = [[*row] for row in BEHAVIOR]
+    logs[1][0] += log(4.0)
+    index = found.schema.get_field_index("old_log_probs")
+    pq.write_table(found.set_column(index, "old_log_probs", [logs]), path)
+    found = presets_of(rcdiag("replay", path, *REJECT, "--denominator", denominator, "--json"))
+    assert found["decoupled_k3_rs"]["loss"] == pytest.approx(-(3 + 8) / count)
+    assert found["decoupled_k3_rs"]["kept_sequences"] == 2
+
+
+def test_advantages_are_made_where_none_are_recorded(rcdiag, tmp_path):
+    columns = {"reward": [1.0, 0.0, 7.0], "group_id": [1, 1, 2]}
+    path = dump_with_shift(tmp_path / "t.parquet", 0.0, **columns)
+    found = rcdiag("replay", path, "--preset", "disabled", "--json").document
+    assert found["advantage"] == "grpo"
+    spread = 0.5**0.5 + 1e-6
+    total = 3 * 0.5 / spread - 0.5 / spread + 2 * 7.0 / (1 + 1e-6)
+    assert found["presets"]["naive"]["loss"] == pytest.approx(-total / TOKENS)
+    by_rloo = rcdiag("replay", path, "--advantage", "rloo", "--preset", "disabled", "--json")
+    assert by_rloo.document["presets"]["naive"]["loss"] == pytest.approx(-(3 - 1 + 14) / TOKENS)
+
+
+def test_every_trainer_replays_all_its_presets(rcdiag, table):
+    for trainer, found in TRAINERS.items():
+        presets = presets_of(rcdiag("replay", table, "--trainer", trainer, "--json"))
+        assert list(presets) == [*found.presets, "naive"]
+
+
+def test_a_trainers_own_config_is_one_preset(rcdiag, table, tmp_path):
+    config = tmp_path / "c.yaml"
+    config.write_text("rollout_is: token\nrollout_is_threshold: 1.05\n")
+    found = presets_of(rcdiag("replay", table, "--trainer-config", config, "--json"))
+    assert list(found) == ["config", "naive"]
+    down = exp(-0.1)
+    pulls = [1.05, down, 1.05, -2 * 1.05, 4 * 1.05, 4 * down]
+    assert found["config"]["loss"] == pytest.approx(-sum(pulls) / TOKENS)
+
+
+def test_dry_run_computes_nothing(rcdiag, table, tmp_path):
+    ran = rcdiag("replay", table, "--dry-run", "--result", tmp_path / "r.json")
+    assert (ran.code, ran.out) == (0, "")
+    assert "would replay 19 presets of verl-0.9" in ran.err
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_the_same_seed_gives_the_same_document(rcdiag, table):
+    one, other = (rcdiag("replay", table, "--json", "--seed", 3).document for _ in range(2))
+    for document in (one, other):
+        document["provenance"].pop("time")
+    assert one == other
+
+
+def test_help_says_what_the_command_does(rcdiag):
+    said = re.sub(r"\x1b\[[0-9;]*m", "", rcdiag("replay", "--help").out)
+    for option in ("--loss", "--denominator", "--rebaseline", "--model", "--save", "--evaluate"):
+        assert option in said

@@ -1,0 +1,151 @@
+"""What `rcdiag replay` leaves: the screen, files, and the report made again."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.builders import write_table
+from tests.cli.conftest import BEHAVIOR, dump_with_shift
+
+COLUMNS = {"advantage": [1.0, -2.0, 4.0], "group_id": [1, 1, 2]}
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    return dump_with_shift(tmp_path / "t.parquet", 0.1, **COLUMNS)
+
+
+def large(path: Path, spread: float, rows: int = 60) -> Path:
+    """Enough rows for every kind of number: tiny ones, huge ones, and no loss at all."""
+    random = np.random.default_rng(0)
+    logs = [(-random.exponential(2.0, n) - 0.1).tolist() for n in random.integers(1, 40, rows)]
+    old = [[min(v + random.normal(0, spread), -1e-3) for v in row] for row in logs]
+    new = [[min(v + random.normal(0, spread), -1e-3) for v in row] for row in old]
+    return write_table(
+        path,
+        response_ids=[list(range(len(row))) for row in logs],
+        rollout_log_probs=logs,
+        old_log_probs=old,
+        current_log_probs=new,
+        advantage=(random.normal(0, 1, rows) * 1e-4).tolist(),
+        group_id=(np.arange(rows) // 4).tolist(),
+    )
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 0.3, 4.0])
+@pytest.mark.parametrize("options", [(), ("-v",)])
+def test_no_number_is_cut_at_80_columns(rcdiag, tmp_path, monkeypatch, spread, options):
+    """No line is longer, no cell ends in an ellipsis, and no row is broken."""
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = rcdiag("replay", large(tmp_path / "t.parquet", spread), *options)
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    cut = [line for line in lines if re.search(r"\w…", line)]
+    assert cut == []
+
+
+def test_every_preset_has_a_line_with_its_loss(rcdiag, table):
+    ran = rcdiag("replay", table)
+    document = rcdiag("replay", table, "--json").document
+    for name, preset in document["presets"].items():
+        (line,) = [each for each in ran.out.splitlines() if each.split()[:1] == [name]]
+        shown = line.split()[1]
+        assert shown == "none" if preset["loss"] is None else f"{preset['loss']:.3g}"
+        assert preset["health"]["verdict"] in line
+
+
+def test_verbose_names_the_rules_of_every_preset(rcdiag, table):
+    ran = rcdiag("replay", table, "-v", "--preset", "decoupled_token_is", "--preset", "disabled")
+    rules = rcdiag("replay", table, "--json").document["presets"]["naive"]["health"]["rules"]
+    assert ran.out.count("loss_defined") == 3
+    assert {rule["name"] for rule in rules} <= set(ran.out.split())
+
+
+def test_quiet_says_nothing(rcdiag, table):
+    ran = rcdiag("replay", table, "-q")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+def test_json_goes_to_stdout_alone(rcdiag, table):
+    ran = rcdiag("replay", table, "--json", "-v")
+    assert ran.document["kind"] == "replay"
+
+
+@pytest.fixture
+def stored(rcdiag, table, tmp_path) -> Path:
+    options = ("--result", tmp_path / "r.json", "--html", tmp_path / "r.html")
+    assert rcdiag("replay", table, *options, "-q").code == 0
+    table.unlink()
+    return tmp_path / "r.json"
+
+
+def test_a_stored_result_comes_back_as_it_was(rcdiag, stored):
+    ran = rcdiag("report", stored, "--json")
+    assert ran.document == json.loads(stored.read_text())
+
+
+def test_the_page_made_again_has_the_same_bytes(rcdiag, stored, tmp_path):
+    again = tmp_path / "again.html"
+    assert rcdiag("report", stored, "--html", again, "-q").code == 0
+    assert again.read_bytes() == (tmp_path / "r.html").read_bytes()
+
+
+def test_the_screen_made_again_is_the_same(rcdiag, table, tmp_path):
+    first = rcdiag("replay", table, "--result", tmp_path / "r.json")
+    assert rcdiag("report", tmp_path / "r.json").out == first.out
+
+
+def test_the_page_holds_every_preset_and_asks_for_nothing(stored):
+    page = stored.with_suffix(".html").read_text()
+    for name in json.loads(stored.read_text())["presets"]:
+        assert name in page
+    assert not re.search(r"(src|href)=[\"']https?://", page)
+
+
+def test_plots_are_png_and_svg(rcdiag, table, tmp_path):
+    rcdiag("replay", table, "--plots", tmp_path / "plots", "-q")
+    names = {path.stem: set() for path in (tmp_path / "plots").iterdir()}
+    for path in (tmp_path / "plots").iterdir():
+        names[path.stem].add(path.suffix)
+    assert names
+    assert set(map(frozenset, names.values())) == {frozenset({".png", ".svg"})}
+
+
+def test_a_result_without_a_loss_is_strict_json_and_a_page(rcdiag, tmp_path):
+    """A NaN log-prob, an infinite one, and presets that reject everything."""
+    old = [[-5.0, float("nan"), -5.0], [float("-inf")], [-4.0, -1.0]]
+    ids = [[1, 2, 3], [4], [5, 6]]
+    path = write_table(
+        tmp_path / "t.parquet",
+        response_ids=ids,
+        rollout_log_probs=BEHAVIOR,
+        old_log_probs=old,
+        **COLUMNS,
+    )
+    ran = rcdiag("replay", path, "--json", "--html", tmp_path / "r.html")
+    presets = ran.document["presets"]
+    assert ran.code == 0
+    assert presets["decoupled_geo_rs"]["loss"] is None
+    assert presets["decoupled_geo_rs"]["undefined"]
+    assert presets["naive"]["loss"] == "NaN"
+    assert (tmp_path / "r.html").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("never", 0), ("warning", 1), ("error", 1)])
+def test_fail_on_takes_the_findings(rcdiag, tmp_path, fail_on, code):
+    old = [[-5.0, float("nan"), -5.0], [-5.0], [-4.0, -4.5]]
+    path = dump_with_shift(tmp_path / "t.parquet", 0.0, **COLUMNS)
+    path = write_table(
+        path,
+        response_ids=[[1, 2, 3], [4], [5, 6]],
+        rollout_log_probs=BEHAVIOR,
+        old_log_probs=old,
+        **COLUMNS,
+    )
+    assert rcdiag("replay", path, "--fail-on", fail_on, "-q").code == code

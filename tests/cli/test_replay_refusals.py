@@ -1,0 +1,155 @@
+"""What `rcdiag replay` refuses, and its hints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.builders import write_table
+from tests.cli.conftest import BEHAVIOR, dump_with_shift
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    columns = {"advantage": [1.0, -2.0, 4.0], "step": [4, 6, 6]}
+    return dump_with_shift(tmp_path / "t.parquet", 0.1, **columns)
+
+
+REWARD = "def one(prompt, response, row):\n    return 1.0\n"
+
+
+@pytest.fixture
+def reward(tmp_path) -> Path:
+    path = tmp_path / "reward.py"
+    path.write_text(REWARD)
+    return path
+
+
+ASKED = [
+    (("--loss", "vanila"), "loss vanila: verl-0.9 does not have it", "one of vanilla"),
+    (("--loss", "dro"), "dro_beta: this loss needs a number above 0", "no default"),
+    (("--loss", "clip_cov"), "clip_cov: its tokens are drawn", "kl_cov"),
+    (("--loss", "dppo_tv", "--trainer", "verl-0.6.1"), "loss dppo_tv: verl-0.6.1", "one of"),
+    (("--loss", "sapo", "--trainer", "slime"), "loss sapo: slime does not have it", "gspo"),
+    (("--aggregation", "token-sum", "--trainer", "verl-0.7.1"), "aggregation token-sum", "one of"),
+    (("--preset", "decoupled_token_tis"), "verl-0.9 has no preset", "decoupled_token_is"),
+    (("--step", "5"), "no step 5", "there are 4, 6"),
+    (("--current", "new"), "new_log_probs", ""),
+    (("--old", "older"), "older_log_probs", ""),
+    (("--clip-c", "1"), "clip_c: 1 is not above 1", "3.0"),
+    (("--save", "out"), "--save needs a model", "--model CHECKPOINT"),
+    (("--evaluate", "8"), "--evaluate needs a model", "--model CHECKPOINT"),
+    (("--split", "2"), "--split needs a model", "--model CHECKPOINT"),
+    (("--epochs", "2"), "--epochs needs a model", "--model CHECKPOINT"),
+    (("--steps", "2"), "--steps needs a model", "--model CHECKPOINT"),
+    (("--lora", "8"), "--lora needs a model", "--model CHECKPOINT"),
+    (("--batch-tokens", "8"), "--batch-tokens needs a model", "--model CHECKPOINT"),
+    (("--model", "x", "--save", "out"), "--save with 19 presets", "--preset NAME"),
+    (("--model", "x", "--evaluate", "8"), "--evaluate needs --reward", "FILE.py:FUNCTION"),
+    (("--model", "x", "--reward", "no.py:one"), "--reward no.py:one: wanted FILE.py:FUNCTION", ""),
+]
+
+
+@pytest.mark.parametrize(("options", "message", "hint"), ASKED)
+def test_what_cannot_be_done_is_said(rcdiag, table, options, message, hint):
+    ran = rcdiag("replay", table, *options)
+    assert ran.code == 2
+    assert ran.out == ""
+    said, *hints = ran.err.splitlines()
+    assert said.startswith("error: ")
+    assert message in said
+    assert hint in "".join(hints)
+    assert "Traceback" not in ran.err
+
+
+def test_a_word_that_is_no_choice_is_a_usage_error(rcdiag, table):
+    for option, word in (
+        ("--denominator", "some"),
+        ("--advantage", "gae"),
+        ("--aggregation", "mean"),
+        ("--optimizer", "adam"),
+        ("--reference", "seq"),
+    ):
+        ran = rcdiag("replay", table, option, word)
+        assert (ran.code, ran.out) == (2, "")
+        assert word in ran.err
+
+
+def test_neither_advantages_nor_rewards(rcdiag, tmp_path):
+    ran = rcdiag("replay", dump_with_shift(tmp_path / "t.parquet", 0.1))
+    assert ran.code == 2
+    assert "neither advantages nor rewards: there is no loss to replay" in ran.err
+    assert "hint: record `reward` (and `group_id`), or `advantage`" in ran.err
+
+
+@pytest.mark.parametrize("source", ["grpo", "rloo", "reinforce++"])
+def test_no_reward_to_compute_from(rcdiag, table, source):
+    ran = rcdiag("replay", table, "--advantage", source)
+    assert ran.code == 2
+    assert f"no finite reward to compute {source} advantages from" in ran.err
+
+
+def test_a_column_that_is_not_there(rcdiag, tmp_path):
+    path = dump_with_shift(tmp_path / "t.parquet", 0.1, reward=[1.0, 0.0, 1.0])
+    ran = rcdiag("replay", path, "--advantage", "column")
+    assert ran.code == 2
+    assert "has neither `advantage` nor `advantages`" in ran.err
+    assert "--advantage grpo" in ran.err
+
+
+def test_groups_of_one(rcdiag, tmp_path):
+    path = dump_with_shift(tmp_path / "t.parquet", 0.1, reward=[1.0, 0.0, 1.0])
+    ran = rcdiag("replay", path)
+    assert ran.code == 2
+    assert "every prompt group has one sequence: grpo has no baseline there" in ran.err
+    assert "--advantage reinforce++" in ran.err
+
+
+def test_no_old_log_probs_without_a_model(rcdiag, tmp_path):
+    ids = [[1, 2, 3], [4], [5, 6]]
+    path = write_table(
+        tmp_path / "t.parquet", response_ids=ids, rollout_log_probs=BEHAVIOR, advantage=[1, 2, 3]
+    )
+    ran = rcdiag("replay", path)
+    assert ran.code == 2
+    assert "old_log_probs" in ran.err
+
+
+def test_outputs_that_are_there_are_kept(rcdiag, table, tmp_path):
+    there = tmp_path / "r.json"
+    there.write_text("mine")
+    ran = rcdiag("replay", table, "--result", there)
+    assert (ran.code, there.read_text()) == (2, "mine")
+    assert rcdiag("replay", table, "--result", there, "--force", "-q").code == 0
+    assert there.read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("def one(", "SyntaxError"), ("import no_such_module", "ModuleNotFoundError"), ("", "one")],
+)
+def test_a_reward_file_that_cannot_be_loaded(rcdiag, table, reward, text, said):
+    reward.write_text(text)
+    ran = rcdiag("replay", table, "--model", "x", "--reward", f"{reward}:one")
+    assert ran.code == 2
+    assert f"--reward {reward}:one: cannot be loaded" in ran.err
+    assert said in ran.err
+
+
+def test_a_reward_that_is_no_function_is_refused(rcdiag, table, reward):
+    reward.write_text("one = 1.0\n")
+    ran = rcdiag("replay", table, "--model", "x", "--reward", f"{reward}:one")
+    assert ran.code == 2
+    assert f"--reward {reward}:one" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(rcdiag, tmp_path):
+    columns = {"advantage": [1.0, 2.0, 3.0], "prompt_ids": [[1], [1], [1]]}
+    path = dump_with_shift(tmp_path / "t.parquet", 0.1, **columns)
+    (tmp_path / "empty").mkdir()
+    ran = rcdiag("replay", path, "--model", tmp_path / "empty")
+    assert ran.code == 2
+    assert str(tmp_path / "empty") in ran.err
+    assert "Traceback" not in ran.err

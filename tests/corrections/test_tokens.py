@@ -1,0 +1,190 @@
+"""What a correction does to every single token, beside the sums and beside loops over tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rcdiag.corrections.config import Correction, Rejection, Weighting
+from rcdiag.corrections.outcome import outcome, quantities_of
+from rcdiag.corrections.quantities import K, LogRatio, Quantity, Tokens
+from rcdiag.corrections.rows import rows_of
+from rcdiag.corrections.state import Plan
+from rcdiag.corrections.tokens import TokenEffects, token_effects
+from rcdiag.corrections.trainers import TRAINERS
+from rcdiag.segments import segment_sum
+from rcdiag.statistics.block import block_of
+from tests.corrections.batches import batches, seeded
+from tests.corrections.brute_force import kept_tokens, weights_of
+from tests.corrections.brute_force import rows_of as lists_of
+from tests.corrections.builders import (
+    Padded,
+    padded,
+    plan_of,
+    presets_of,
+    results_of,
+    state_of,
+    trajectories_of,
+)
+from tests.corrections.drawn_corrections import corrections_of
+
+every_trainer = pytest.mark.parametrize("trainer", list(TRAINERS))
+
+
+def tokens_of(batch: Padded) -> Tokens:
+    return Tokens(batch.log_ratio[batch.mask])
+
+
+def effects_of(plan: Plan, name: str, batch: Padded) -> TokenEffects:
+    rows = state_of(plan, batch).by_step()[None]
+    with np.errstate(all="ignore"):
+        return token_effects(plan.corrections[name], tokens_of(batch), rows)
+
+
+def of_config(trainer: str, batch: Padded, **config: object) -> TokenEffects:
+    return effects_of(plan_of(trainer, config), "it", batch)
+
+
+def lengths_of(batch: Padded) -> np.ndarray:
+    counts = batch.mask.sum(axis=1)
+    return counts[counts > 0]
+
+
+def rows_kept(kept: np.ndarray, batch: Padded) -> int:
+    return int((segment_sum(kept.astype(np.int64), lengths_of(batch)) > 0).sum())
+
+
+@every_trainer
+@given(batch=batches() | st.integers(0, 99).map(seeded))
+def test_tokens_add_up_to_what_every_preset_reports(trainer, batch):
+    plan = presets_of(trainer)
+    for name, wanted in results_of(plan, batch).items():
+        found = effects_of(plan, name, batch)
+        assert int(found.kept.sum()) == wanted.kept_tokens
+        assert rows_kept(found.kept, batch) == wanted.kept_sequences
+        assert (found.weights is None) == (plan.corrections[name].loss_weighting is None)
+        if found.weights is not None:
+            assert found.weights.sum() == pytest.approx(wanted.weight_sum, rel=1e-12)
+
+
+@every_trainer
+@given(data=st.data(), batch=batches())
+def test_tokens_add_up_to_the_rows_of_any_correction(trainer, data, batch):
+    correction = data.draw(corrections_of(trainer))
+    block = block_of(trajectories_of(batch), "rollout", "old")
+    with np.errstate(all="ignore"):
+        rows = rows_of(block, [LogRatio(), *statistics(correction)], 0)
+        found = token_effects(correction, tokens_of(batch), rows)
+        wanted = outcome(rows, correction)
+    lengths = lengths_of(batch)
+    assert segment_sum(found.kept.astype(np.float64), lengths).tolist() == wanted.kept.tolist()
+    if found.weights is None:
+        return
+    of_rows = segment_sum(found.weights, lengths)
+    np.testing.assert_allclose(of_rows, wanted.weights.sum, rtol=1e-12)
+    in_loss = segment_sum(np.where(found.kept, found.weights, 0.0), lengths)
+    np.testing.assert_allclose(in_loss, wanted.kept_weights.sum, rtol=1e-12)
+
+
+def statistics(correction: Correction) -> list[Quantity]:
+    """What `outcome` and the bounds by sequence read."""
+    return [*quantities_of(correction), K("k1"), K("k2"), K("k3")]
+
+
+@pytest.mark.parametrize("trainer", ["verl-0.7.0", "verl-0.9"])
+@given(batch=batches())
+@settings(max_examples=25)
+def test_tokens_of_every_preset_are_those_of_a_loop(trainer, batch):
+    plan = presets_of(trainer)
+    for name, correction in plan.corrections.items():
+        config = dict(plan.configs[name])
+        if isinstance(config["rollout_rs_threshold"], float) and trainer == "verl-0.9":
+            config["rollout_rs_threshold"] = str(config["rollout_rs_threshold"])
+        lists = [row for _, row in lists_of(batch)]
+        found = effects_of(plan, name, batch)
+        kept = [each for row in lists for each in kept_tokens(config, row)]
+        assert found.kept.tolist() == kept
+        if correction.loss_weighting is not None:
+            weights = [each for row in lists for each in weights_of(config, row)]
+            np.testing.assert_allclose(found.weights, weights, rtol=1e-12)
+
+
+RAGGED = padded([[0.1, -0.2], [2.0], [0.0, 0.5, -3.0]])
+
+
+@pytest.mark.parametrize(
+    ("rejection", "kept"),
+    [
+        (("token_k1", "0.5_2.0"), [1, 1, 0, 1, 1, 0]),
+        (("seq_mean_k2", "1.0"), [1, 1, 0, 0, 0, 0]),
+        (("seq_max_k2,token_k1", "1.0,0.95_3.0"), [0, 1, 0, 0, 0, 0]),  # k1 bounds 1 / ratio
+    ],
+)
+def test_a_rejected_token_keeps_its_weight(rejection, kept):
+    options, bounds = rejection
+    config = {"rollout_is": "token", "rollout_is_threshold": 2.0}
+    found = of_config("verl-0.9", RAGGED, **config, rollout_rs=options, rollout_rs_threshold=bounds)
+    assert found.kept.astype(int).tolist() == kept
+    raw = np.exp([0.1, -0.2, 2.0, 0.0, 0.5, -3.0])
+    assert found.weights == pytest.approx(np.minimum(raw, 2.0))
+
+
+def test_a_veto_takes_the_whole_sequence_and_leaves_its_weights():
+    config = {"rollout_is": "token", "rollout_token_veto_threshold": 0.1}
+    found = of_config("verl-0.7.0", RAGGED, **config)
+    assert found.kept.astype(int).tolist() == [1, 1, 1, 0, 0, 0]
+    assert found.weights == pytest.approx(np.minimum(np.exp([0.1, -0.2, 2, 0, 0.5, -3]), 2.0))
+
+
+def test_the_veto_of_060_zeroes_weights_and_leaves_the_mask():
+    config = {"rollout_is": True, "rollout_is_threshold": 2.0, "rollout_is_veto_threshold": 0.1}
+    found = of_config("verl-0.6.0", RAGGED, **config)
+    assert found.kept.all()
+    assert found.weights == pytest.approx([np.exp(0.1), np.exp(-0.2), 2.0, 0.0, 0.0, 0.0])
+
+
+def test_sequence_weights_stand_at_every_token_of_their_row():
+    found = of_config("verl-0.9", RAGGED, rollout_is="sequence", rollout_is_threshold=1.5)
+    assert found.weights == pytest.approx([np.exp(-0.1)] * 2 + [1.5] + [np.exp(-2.5)] * 3)
+
+
+def test_icepop_zeroes_weights_and_keeps_the_tokens():
+    found = of_config("verl-0.9", RAGGED, rollout_is="token", rollout_is_threshold="0.5_5.0")
+    assert found.kept.all()
+    assert found.weights == pytest.approx([np.exp(0.1), np.exp(-0.2), 0, 1, np.exp(0.5), 0])
+
+
+def test_masked_importance_sampling_keeps_the_ratio_beyond_its_bounds():
+    found = of_config("slime", RAGGED, tis_mode="mask", use_rs=False)
+    assert found.kept.astype(int).tolist() == [1, 1, 0, 1, 1, 0]
+    assert found.weights == pytest.approx(np.exp([0.1, -0.2, 2.0, 0.0, 0.5, -3.0]))
+
+
+def test_bypass_clip_has_no_weights_and_bypass_gradient_has():
+    config = {"rollout_is": "token", "bypass_mode": True}
+    clipped = of_config("verl-0.9", RAGGED, **config, loss_type="ppo_clip")
+    assert clipped.weights is None
+    found = of_config("verl-0.9", RAGGED, **config, loss_type="reinforce")
+    assert found.weights == pytest.approx(np.minimum(np.exp([0.1, -0.2, 2, 0, 0.5, -3]), 2.0))
+
+
+def test_weights_stop_growing_at_a_log_ratio_of_20():
+    weighting = Weighting("token", 1e30)
+    batch = padded([[1000.0, -1000.0]])
+    rows = rows_of(block_of(trajectories_of(batch), "rollout", "old"), [LogRatio()], 0)
+    found = token_effects(Correction(weighting), tokens_of(batch), rows)
+    assert found.weights == pytest.approx(np.exp([20.0, -20.0]))
+
+
+def test_a_nan_is_never_kept_by_a_bound():
+    batch = padded([[0.0, 0.1], [0.2]])
+    batch.old[0, 0] = np.nan
+    by_token = Correction(rejections=(Rejection("token", 2.0, 0.5),))
+    block = block_of(trajectories_of(batch), "rollout", "old")
+    with np.errstate(all="ignore"):
+        rows = rows_of(block, [LogRatio(), *quantities_of(by_token)], 0)
+        assert token_effects(by_token, tokens_of(batch), rows).kept.tolist() == [False, True, True]
+        by_row = Correction(rejections=(Rejection("geometric", 2.0, 0.5),))
+        assert token_effects(by_row, tokens_of(batch), rows).kept.tolist() == [False, False, True]
