@@ -4,7 +4,7 @@ PY := .venv/bin/python
 RCDIAG := .venv/bin/rcdiag
 READY := .venv/.ready
 LAST := sample_data/policy/step_8
-# Tests run side by side, one thread each; engines take all cores, so theirs run one by one.
+# Tests run side by side, one thread each.
 ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
@@ -25,19 +25,20 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 	    --html reports/demo/report.html --plots reports/demo/plots
 
 test: check ## set up and pass all tests, real vLLM included
-	@$(PY) -m pytest -q -m "engine and not slow and not gpu and not oracle and not browser" tests
-	@if [ -n "$(CHROMIUM)" ]; then $(MAKE) -s test-pages; else \
-	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"; fi
+	@[ -n "$(CHROMIUM)" ] || \
+	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
+	@$(ALONE) $(PY) -m pytest -q -n auto --dist loadfile \
+	    -m "$(if $(CHROMIUM),(engine or browser),engine) and not slow and not gpu and not oracle" tests
 
 check: $(READY) ## ruff, format, types, quick tests
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(ALONE) $(PY) -m pytest -q -n auto --dist loadfile \
+	@$(ALONE) $(PY) -m pytest -q -n auto --dist worksteal \
 	    -m "not engine and not slow and not gpu and not oracle and not browser" tests
 
 test-pages: $(READY) ## open the reports in headless Chromium
-	@$(ALONE) $(PY) -m pytest -q -n auto --dist loadgroup -m browser tests
+	@$(ALONE) $(PY) -m pytest -q -n auto --dist loadfile -m browser tests
 
 test-slow: $(READY) ## tests that take minutes
 	@$(PY) -m pytest -q -m slow tests
