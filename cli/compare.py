@@ -58,8 +58,7 @@ def compare(
     behavior: Sampler = None,
     target: Trained = None,
     column: options.Column = None,
-    output: options.OutputTable = None,
-    result: options.ResultFile = None,
+    result: options.ResultAlone = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
     json: options.Json = False,
@@ -82,19 +81,16 @@ def compare(
     with _one_table(dump, renames) as (table, origin, joined):
         source = " + ".join(dump)
         specs = scoring.wanted_policies(screen, texts, ladder, model, table, twice=noise_floor)
-        may_stay = bool(specs) and scoring.may_be_finished(output)
-        options.check_outputs([None if may_stay else output, result, html, plots], force)
+        options.check_outputs([result, html, plots], force)
         names = [text.partition("=")[0] for text in policy or []]
         there = [*table.policies, *(spec.name for spec in specs)]
         choose(list(dict.fromkeys(there)), names, source)
         if dry_run:
-            scoring.dry_run(screen, source, table, specs, output, force)
+            scoring.dry_run(screen, source, table, specs, None, force)
             return
-        if output is not None and not specs:
-            screen.say(f"nothing to score: {output} is not written")
         again = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
         lies_at = dump[0] if joined is None else str(table.files[0].path)
-        with scoring.scored_table(screen, lies_at, table, specs, output, force) as scored:
+        with scoring.scored_table(screen, lies_at, table, specs, None, force) as scored:
             found = measure(
                 scored,
                 policies=[*names, *again] if names else [],
@@ -104,7 +100,7 @@ def compare(
                 origin=origin,
                 joined=joined,
             )
-    finish(found, screen, result=result, html=html, plots=plots, table=output if specs else None)
+    finish(found, screen, result=result, html=html, plots=plots, table=None)
     screen.exit(found, fail_on)
 
 

@@ -76,6 +76,10 @@ OutputTable = Annotated[
 ResultFile = Annotated[
     Path | None, typer.Option("--result", help="Result JSON to write", rich_help_panel=OUTPUT)
 ]
+ResultAlone = Annotated[
+    Path | None,
+    typer.Option("-o", "--result", help="Result JSON to write", rich_help_panel=OUTPUT),
+]
 HtmlFile = Annotated[
     Path | None,
     typer.Option("--html", help="Self-contained report to write", rich_help_panel=OUTPUT),

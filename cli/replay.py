@@ -56,7 +56,7 @@ def replay(
     reward: updates.RewardOption = None,
     evaluate: updates.Evaluate = None,
     save: updates.Save = None,
-    result: options.ResultFile = None,
+    result: options.ResultAlone = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
     json: options.Json = False,

@@ -77,7 +77,7 @@ def scored_table(
 
     scratch = None
     if output is None:
-        screen.say("no -o FILE: the scored log-probs are not kept")
+        screen.say("the scored log-probs are not kept; rcdiag score ... -o FILE keeps them")
         scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
     path = output or Path(scratch or ".") / "scored.parquet"
     try:

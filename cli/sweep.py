@@ -58,7 +58,7 @@ def sweep(
     column: options.Column = None,
     emit: Emit = None,
     candidate: CandidateName = None,
-    result: options.ResultFile = None,
+    result: options.ResultAlone = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
     json: options.Json = False,

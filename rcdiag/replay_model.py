@@ -125,14 +125,14 @@ def replay_with_model(
 
 def _first_step(dump: Dump, step: int | None, count: int) -> int | None:
     """Where there are several steps to go, the first of the last so many."""
-    if step is not None or count == 1:
+    if count == 1:
         return step
-    known = known_steps(dump)
+    known = [each for each in known_steps(dump) if step is None or each >= step]
     if len(known) < count:
         raise RcdiagError(
-            f"--steps {count}: the table has {len(known)} steps", hint=f"--steps {len(known)}"
+            f"--steps {count}: the table has {len(known)} steps to go", hint=f"--steps {len(known)}"
         )
-    return known[-count]
+    return known[-count] if step is None else step
 
 
 def _check_vocabulary(model: Model, parts: Parts, dump: Dump) -> None:

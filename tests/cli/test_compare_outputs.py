@@ -96,7 +96,7 @@ def test_what_is_no_number_makes_a_page_too(rcdiag, tmp_path):
 
 
 def test_a_dry_run_writes_nothing_and_says_what_would_run(rcdiag, three, tmp_path):
-    files = ("--result", tmp_path / "r.json", "--html", tmp_path / "h", "-o", tmp_path / "o")
+    files = ("--result", tmp_path / "r.json", "--html", tmp_path / "h")
     ran = rcdiag("compare", three, "--dry-run", *files)
     assert ran.code == 0
     assert ran.out == ""
@@ -110,9 +110,9 @@ def test_quiet_says_nothing(rcdiag, three):
     assert (ran.code, ran.out, ran.err) == (0, "", "")
 
 
-def test_a_table_that_nothing_would_be_written_to_is_not_passed_over_in_silence(
-    rcdiag, three, tmp_path
-):
-    ran = rcdiag("compare", three, "-o", tmp_path / "o.parquet")
-    assert str(tmp_path / "o.parquet") in ran.err
-    assert not (tmp_path / "o.parquet").exists()
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_o_is_the_result_file(rcdiag, three, tmp_path, command):
+    options = ("--target", "old", "--thresholds", "4") if command == "sweep" else ()
+    ran = rcdiag(command, three, "-o", tmp_path / "o.json", *options)
+    assert ran.code == 0, ran.err
+    assert json.loads((tmp_path / "o.json").read_text())["kind"] == command

@@ -57,14 +57,14 @@ def test_precision_of_a_tiny_model_is_a_small_mismatch(document):
     assert 1e-7 < k3 < 1e-2
 
 
-def test_compare_scores_what_is_missing_itself(scored, tmp_path):
+def test_compare_scores_what_is_missing_itself_and_leaves_the_table_alone(scored):
     model = scored.parent / "qwen3"
     done = rcdiag(
-        *("compare", scored, "--model", model, "-o", tmp_path / "more.parquet", "--json"),
+        *("compare", scored, "--model", model, "--json"),
         *("--policy", "hf_fp32", "--policy", "hf_bf16=hf:bfloat16"),
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert list(found["policies"]) == found["ladder"]["policies"] == ["hf_fp32", "hf_bf16"]
-    assert "hf_bf16_log_probs" in pq.read_schema(tmp_path / "more.parquet").names
+    assert "hf_bf16_log_probs" not in pq.read_schema(scored).names
     assert found["provenance"]["dump"] == [str(scored)]
