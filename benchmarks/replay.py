@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import time
@@ -26,6 +24,8 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
+
+from benchmarks.scoring import machine  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE, MODEL = ROOT / "sample_data/stale.parquet", ROOT / "sample_data/policy/step_8"
@@ -184,7 +184,7 @@ def main() -> None:
     print(f"all {everything['updates']} cost as much as {ratio:.1f} plain updates")
     folder = ROOT / "benchmarks" / "results"
     document = {
-        "machine": {"cpu": platform.processor(), "cores": os.cpu_count()},
+        "machine": machine(),
         "date": time.strftime("%Y-%m-%d"),
         "results": results,
         "all_presets_in_plain_updates": round(ratio, 2),
