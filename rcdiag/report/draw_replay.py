@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from rcdiag.report.style import FIRST, GRID, INK, SECOND
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult
@@ -221,7 +222,9 @@ def over_steps(result: ReplayResult, figure: Figure) -> None:
         if points:
             x, y = zip(*points, strict=True)
             mode = result.steps[0].presets[name].mode
-            axes.plot(x, y, marker="o", markersize=4, color=COLOURS.get(mode, GRID))
-            axes.annotate(name, (x[-1], y[-1]), fontsize=7, color=COLOURS.get(mode, INK))
+            axes.plot(x, y, marker="o", markersize=4, color=COLOURS.get(mode, GRID), label=name)
+    if len(names) <= 6:
+        axes.legend(fontsize=7, frameon=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step")
     axes.set_ylabel("KL(rollout || new), nats per token")
