@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.transforms import blended_transform_factory
 
 from rcdiag.report.style import FIRST, GRID, INK, SECOND, short
-from rcdiag.results import CompareResult, PairFigure
+from rcdiag.results import CompareResult
 
 MOST_PANELS = 3  # in a row, where there is one for every pair
-ALL_PAIRS = 15  # up to so many
-
-
-def shown_pairs(result: CompareResult) -> dict[str, PairFigure]:
-    """All pairs; of very many those next to each other on the ladder, and its ends."""
-    if len(result.figures) <= ALL_PAIRS:
-        return result.figures
-    order = result.ladder.policies
-    wanted = {f"{a}->{b}" for a, b in pairwise(order)}
-    wanted.add(f"{order[0]}->{order[-1]}")
-    return {name: each for name, each in result.figures.items() if name in wanted}
 
 
 def grid_of_panels(result: CompareResult) -> tuple[int, int]:
     """Rows and columns."""
-    count = len(shown_pairs(result))
+    count = len(result.figures)
     columns = min(MOST_PANELS, count)
     return -(-count // columns), columns
 
@@ -98,7 +85,7 @@ def densities(result: CompareResult, figure: Figure) -> None:
     """Log-prob against log-prob, one panel for every pair."""
     colours = LinearSegmentedColormap.from_list("density", [FIRST + "30", FIRST])
     panels = figure.subplots(*grid_of_panels(result), squeeze=False).ravel()
-    pairs = shown_pairs(result)
+    pairs = result.figures
     for axes in panels[len(pairs) :]:
         axes.set_visible(False)
     for axes, (name, pair) in zip(panels, pairs.items(), strict=False):
@@ -120,7 +107,7 @@ def densities(result: CompareResult, figure: Figure) -> None:
 def by_probability(result: CompareResult, figure: Figure) -> None:
     """Size of the log-ratio by the probability of the token, one panel for every pair."""
     panels = figure.subplots(*grid_of_panels(result), squeeze=False, sharey=True).ravel()
-    pairs = shown_pairs(result)
+    pairs = result.figures
     for axes in panels[len(pairs) :]:
         axes.set_visible(False)
     for axes, (name, pair) in zip(panels, pairs.items(), strict=False):

@@ -37,8 +37,7 @@ FIGURES_OF_COMPARE: dict[str, FigureSpec] = {
     "densities": FigureSpec(
         "Log-prob of the same tokens under two policies",
         "A panel is a pair. On the diagonal they agree; the darker a cell, the more tokens "
-        "(logarithmic). Of more than 15 pairs those next to each other on the ladder, and both "
-        "ends, are shown.",
+        "(logarithmic).",
         densities,
         size=size_of_panels,
     ),
