@@ -18,12 +18,13 @@ from rcdiag.backends.hf_model import (
     BATCH_TOKENS,
     body_and_head,
     choose_device,
+    context_of,
     device_name,
     dtype_named,
     head_is_known,
     load_model,
 )
-from rcdiag.backends.rows import gather_scores, length_buckets, whole_sequences
+from rcdiag.backends.rows import gather_scores, length_buckets, padded, whole_sequences
 from rcdiag.backends.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.trajectories import Scores, Trajectories
@@ -42,6 +43,7 @@ class HfBackend:
         self.model = load_model(spec, self.folder.as_posix(), self.device)
         self.body, self.to_logits = body_and_head(self.model, self.options.get("lm_head"))
         self.vocab_size = self.model.get_output_embeddings().weight.shape[0]
+        self.context = context_of(self.model)
         if self.options.get("compile"):
             self.body = torch.compile(self.body, dynamic=True)
         self.batch_tokens = int(self.options.get("batch_tokens", BATCH_TOKENS[self.device.type]))
@@ -76,24 +78,21 @@ class HfBackend:
         Under a causal mask nothing before the padding can see it, so no attention mask is
         needed, and the fast causal kernels stay in use.
         """
-        width = max(len(row) for row in tokens)
-        padded = np.zeros((len(tokens), width), dtype=np.int64)
-        for index, row in enumerate(tokens):
-            padded[index, : len(row)] = row
+        ids = padded(tokens, self.context)
         lengths = np.array([len(row) for row in tokens])
         rows = np.repeat(np.arange(len(tokens)), lengths - starts)
         columns = np.concatenate(
             [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
         ).astype(np.int64)
         with self._precision():
-            hidden = self._hidden(torch.from_numpy(padded).to(self.device))
+            hidden = self._hidden(torch.from_numpy(ids).to(self.device))
             # The state at position t - 1 predicts the token at t.
             before = hidden[_index(rows, self.device), _index(columns - 1, self.device)]
             scores = scores_in_chunks(
                 before,
                 self.to_logits,
                 self.vocab_size,
-                torch.from_numpy(padded[rows, columns]),
+                torch.from_numpy(ids[rows, columns]),
                 torch.from_numpy(temperature[rows]),
                 **self._wanted(),
             )

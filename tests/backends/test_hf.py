@@ -5,7 +5,7 @@ import pytest
 
 from rcdiag.backends import head as head_module
 from rcdiag.backends.hf import HfBackend
-from rcdiag.backends.rows import length_buckets
+from rcdiag.backends.rows import length_buckets, padded
 from rcdiag.backends.spec import parse_policy
 from rcdiag.dumps.decode import decode
 from rcdiag.dumps.reader import open_dump
@@ -111,8 +111,13 @@ def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
     dump = open_dump("sample_data/rollouts.parquet")
     rows = rows_of(Path("sample_data/rollouts.parquet"), 0, dump.num_rows)
     lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
-    computed = sum(len(b) * lengths[b].max() for b in length_buckets(lengths, 2048))
-    assert lengths.sum() <= computed < 1.1 * lengths.sum()
+    shapes = [
+        padded([np.zeros(lengths[row]) for row in bucket], 1024).shape
+        for bucket in length_buckets(lengths, 2048)
+    ]
+    assert lengths.sum() <= sum(a * b for a, b in shapes) < 1.1 * lengths.sum()
+    assert max(a * b for a, b in shapes) <= 2048
+    assert len(set(shapes)) < 60
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,15 @@ def pareto(k: float, size: int, seed: int) -> np.ndarray:
     return -k * np.log(np.random.default_rng(seed).uniform(size=size))
 
 
-@pytest.mark.parametrize("size", [25, 100, 224, 225, 226, 1000, 50_000])
+# Tails of 6 values and more: arviz-stats 1.3 has NaN for 5, whose first quartile is their least.
+@pytest.mark.parametrize("size", [30, 100, 224, 225, 226, 1000, 50_000])
 @pytest.mark.parametrize("k", [0.2, 0.7, 1.5])
 def test_k_hat_is_that_of_arviz_stats(size, k):
     log_ratio = pareto(k, size, seed=0)
     assert fitted(log_ratio) == pytest.approx(pareto_k_hat(log_ratio), rel=1e-9)
 
 
-@given(st.integers(0, 10**6), st.integers(25, 400), st.floats(0.01, 5.0))
+@given(st.integers(0, 10**6), st.integers(30, 400), st.floats(0.01, 5.0))
 def test_k_hat_is_that_of_arviz_stats_for_log_ratios_of_any_spread(seed, size, spread):
     log_ratio = np.random.default_rng(seed).normal(0.0, spread, size=size)
     assert fitted(log_ratio) == pytest.approx(pareto_k_hat(log_ratio), rel=1e-6)

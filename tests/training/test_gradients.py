@@ -66,7 +66,7 @@ def test_a_row_does_not_depend_on_its_neighbours_and_their_padding(shared, parts
         coefficients = np.zeros((1, tokens_in(parts)))
         coefficients[0, own] = random_coefficients(parts, 1)[0, own]
         everyone = np.ones(len(rows), np.bool_)
-        batches = micro_batches(rows, everyone, 1_000_000, shared.policy.device)
+        batches = micro_batches(rows, everyone, 1_000_000, shared.policy.device, None)
         crowd = accumulate(shared.policy, batches, coefficients, len(rows), None).gradients[0]
         alone = shared.gradients(parts, coefficients).whole[0]
         assert gap(Gradient(crowd, alone.groups), alone) < 5e-6
@@ -128,7 +128,7 @@ def test_checkpointing_keeps_less_for_the_backward(qwen3, parts):
         policy = trainee(qwen3, checkpointing=on).policy
         batch = next(
             micro_batches(
-                rows_of(parts, policy.vocab_size), np.ones(11, np.bool_), 600, policy.device
+                rows_of(parts, policy.vocab_size), np.ones(11, np.bool_), 600, policy.device, None
             )
         )
         sizes: list[int] = []
