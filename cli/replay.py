@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import typer
 
-from cli import corrections, options, updates
-from cli.reward import load_reward
-
-if TYPE_CHECKING:
-    from rcdiag.replay_model import Model
-    from rcdiag.replaying.evaluate import Update
+from cli import corrections, options, trained, updates
 
 EPILOG = """Examples
 
@@ -19,6 +14,7 @@ EPILOG = """Examples
 
 
 def replay(
+    context: typer.Context,
     dump: options.DumpArgument,
     rollout: updates.Rollout = "rollout",
     old: updates.Old = "old",
@@ -32,6 +28,8 @@ def replay(
     loss: updates.Loss = "vanilla",
     aggregation: updates.AggregationOption = None,
     denominator: updates.DenominatorOption = None,
+    constant: updates.Constant = None,
+    loss_scale_factor: updates.LossScaleFactor = None,
     advantage: updates.AdvantageOption = None,
     rebaseline: updates.Rebaseline = False,
     clip_low: updates.ClipLow = 0.2,
@@ -39,23 +37,23 @@ def replay(
     clip_c: updates.ClipC = None,
     dro_beta: updates.DroBeta = None,
     model: options.Model = None,
-    precision: updates.Precision = "float32",
-    reference: updates.Reference = updates.ReferenceName.seq_is,
-    optimizer: updates.Optimizer = updates.OptimizerName.adamw,
-    learning_rate: updates.LearningRate = 1e-6,
-    weight_decay: updates.WeightDecay = 0.0,
-    momentum: updates.Momentum = 0.0,
-    max_grad_norm: updates.MaxGradNorm = 1.0,
-    epochs: updates.Epochs = 1,
-    minibatches: updates.Minibatches = 1,
-    steps: updates.Steps = 1,
-    split: updates.Split = None,
-    lora: updates.Lora = None,
-    checkpointing: updates.Checkpointing = False,
-    batch_tokens: updates.BatchTokens = None,
-    reward: updates.RewardOption = None,
-    evaluate: updates.Evaluate = None,
-    save: updates.Save = None,
+    precision: trained.Precision = "float32",
+    reference: trained.Reference = trained.ReferenceName.seq_is,
+    optimizer: trained.Optimizer = trained.OptimizerName.adamw,
+    learning_rate: trained.LearningRate = 1e-6,
+    weight_decay: trained.WeightDecay = 0.0,
+    momentum: trained.Momentum = 0.0,
+    max_grad_norm: trained.MaxGradNorm = 1.0,
+    epochs: trained.Epochs = 1,
+    minibatches: trained.Minibatches = 1,
+    steps: trained.Steps = 1,
+    split: trained.Split = None,
+    lora: trained.Lora = None,
+    checkpointing: trained.Checkpointing = False,
+    batch_tokens: trained.BatchTokens = None,
+    reward: trained.RewardOption = None,
+    evaluate: trained.Evaluate = None,
+    save: trained.Save = None,
     result: options.ResultAlone = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
@@ -84,10 +82,10 @@ def replay(
     if current is None and "current" in table.policies:
         current = "current"
     roles = Roles(rollout=rollout, old=old, current=current)
-    update = _update(given, table.schema.names, plan.trainer.name)
+    update = updates.update_of(given, table.schema.names, plan.trainer.name)
     if model is None:
-        updates.refuse_without_model(given)
-    made = None if model is None else _model(given, len(plan.corrections))
+        trained.refuse_without_model(context)
+    made = None if model is None else trained.model_of(given, len(plan.corrections))
     names = [roles.rollout] if made else list(dict.fromkeys(roles.names))
     table.require(*(f"{name}_log_probs" for name in names))
     if dry_run:
@@ -103,83 +101,3 @@ def replay(
         )
     finish(found, screen, result=result, html=html, plots=plots, table=None)
     screen.exit(found, fail_on)
-
-
-def _update(given: dict, columns: list[str], trainer: str) -> Update:
-    """How the loss is made, from the options."""
-    from dataclasses import replace
-
-    from rcdiag.losses.generations import default_settings, find_loss
-    from rcdiag.replaying.evaluate import Update
-    from rcdiag.replaying.load import advantage_source
-
-    find_loss(trainer, given["loss"])
-    wanted = given["advantage"]
-    settings = default_settings(trainer)
-    chosen = given["aggregation"]
-    settings = replace(
-        settings,
-        clip_low=given["clip_low"],
-        clip_high=given["clip_high"],
-        clip_c=settings.clip_c if given["clip_c"] is None else given["clip_c"],
-        dro_beta=given["dro_beta"],
-        aggregation=settings.aggregation if chosen is None else chosen.value,
-        denominator=None if given["denominator"] is None else given["denominator"].value,
-    )
-    return Update(
-        loss=given["loss"],
-        settings=settings,
-        advantage=advantage_source(
-            None if wanted is None else wanted.value, dict.fromkeys(columns)
-        ),
-        rebaseline=given["rebaseline"],
-    )
-
-
-def _model(given: dict, presets: int) -> Model:
-    """The model and its training, from the options."""
-    from rcdiag.errors import RcdiagError
-    from rcdiag.replay_model import Model
-    from rcdiag.replaying.learner import Training
-    from rcdiag.training.settings import LoraSettings, OptimizerSettings, SketchSettings
-
-    if given["save"] is not None and presets != 1:
-        raise RcdiagError(
-            f"--save with {presets} presets", hint="choose the one to save with --preset NAME"
-        )
-    if given["evaluate"] and not given["reward"]:
-        raise RcdiagError("--evaluate needs --reward", hint="--reward FILE.py:FUNCTION")
-    optimizer = OptimizerSettings(
-        name=given["optimizer"].value,
-        learning_rate=given["learning_rate"],
-        momentum=given["momentum"],
-        weight_decay=given["weight_decay"],
-        max_grad_norm=given["max_grad_norm"] or None,
-    )
-    training = Training(
-        optimizer=optimizer,
-        learning_rate=given["learning_rate"],
-        sketch=SketchSettings(seed=given["seed"]),
-        reference=given["reference"].value,
-        epochs=given["epochs"],
-        minibatches=given["minibatches"],
-        split=given["split"],
-        evaluate=given["evaluate"],
-        seed=given["seed"],
-        about={
-            "optimizer": optimizer.name,
-            "learning_rate": optimizer.learning_rate,
-            "max_grad_norm": optimizer.max_grad_norm,
-            "weight_decay": optimizer.weight_decay,
-        },
-    )
-    return Model(
-        spec=updates.model_spec(given["model"], given["precision"]),
-        training=training,
-        lora=None if given["lora"] is None else LoraSettings(rank=given["lora"]),
-        checkpointing=given["checkpointing"],
-        batch_tokens=given["batch_tokens"],
-        reward=load_reward(given["reward"]) if given["reward"] else None,
-        steps=given["steps"],
-        save=given["save"],
-    )

@@ -1,9 +1,8 @@
-"""Options of `replay`: the update, and the model that makes it."""
+"""Options of `replay`: the update, and the loss that they make."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,9 +10,9 @@ import typer
 from rcdiag.errors import RcdiagError
 
 if TYPE_CHECKING:
-    from rcdiag.backends.spec import PolicySpec
+    from rcdiag.replaying.evaluate import Update
 
-PANEL, MODEL = "Update", "With a model"
+PANEL = "Update"
 
 
 class Aggregation(StrEnum):
@@ -43,23 +42,8 @@ class AdvantageName(StrEnum):
     column = "column"
 
 
-class OptimizerName(StrEnum):
-    """The optimizer of the step."""
-
-    sgd = "sgd"
-    adamw = "adamw"
-
-
-class ReferenceName(StrEnum):
-    """What gradients are held against."""
-
-    seq_is = "seq_is"
-    fresh = "fresh"
-    none = "none"
-
-
-def _of(panel: str, text: str, *names: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, metavar=metavar)
+def _of(text: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=PANEL, metavar=metavar)
 
 
 Rollout = Annotated[str, typer.Option("--rollout", metavar="NAME", help="Policy that sampled")]
@@ -68,124 +52,96 @@ Current = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Being updated; default `current` if there, else the old"),
 ]
-Step = Annotated[int | None, _of(PANEL, "Which step of the table; default the last", metavar="N")]
+Step = Annotated[int | None, _of("Which step of the table; default the last", metavar="N")]
 Loss = Annotated[
     str,
     _of(
-        PANEL,
         "Policy loss in decoupled mode: vanilla (PPO), gspo, cispo, sapo, gpg, geo_mean, dppo_tv, "
         "dppo_kl, kl_cov, dro",
         metavar="NAME",
     ),
 ]
-AggregationOption = Annotated[Aggregation | None, _of(PANEL, "Default: the trainer's")]
+AggregationOption = Annotated[Aggregation | None, _of("Default: the trainer's")]
 DenominatorOption = Annotated[
     Denominators | None,
     _of(
-        PANEL,
         "Are rejected tokens counted in what the loss is divided by? Default: as in the trainer's "
         "loss function",
     ),
 ]
+Constant = Annotated[
+    float | None,
+    _of(
+        "What --denominator constant divides by at each optimizer step: tokens (token-mean) or "
+        "sequences (seq-mean-...)",
+        metavar="N",
+    ),
+]
+LossScaleFactor = Annotated[
+    float | None,
+    _of("Of seq-mean-token-sum-norm; default the longest response", metavar="N"),
+]
 AdvantageOption = Annotated[
-    AdvantageName | None, _of(PANEL, "Where advantages come from; default the column, else grpo")
+    AdvantageName | None, _of("Where advantages come from; default the column, else grpo")
 ]
-Rebaseline = Annotated[
-    bool, _of(PANEL, "Advantages anew, without the rejected rows", "--rebaseline")
-]
-ClipLow = Annotated[float, _of(PANEL, "PPO clips below 1 - this")]
-ClipHigh = Annotated[float, _of(PANEL, "PPO clips above 1 + this")]
-ClipC = Annotated[
-    float | None, _of(PANEL, "Dual clip for negative advantages; default the trainer's")
-]
-DroBeta = Annotated[float | None, _of(PANEL, "Of the loss dro")]
-Precision = Annotated[
-    str,
-    _of(
-        MODEL,
-        "Of the trained model, with options as in --policy",
-        metavar="DTYPE[,autocast=bfloat16][,...]",
-    ),
-]
-Reference = Annotated[
-    ReferenceName,
-    _of(MODEL, "Gradient to compare with: unbiased sequence IS, or fresh samples (--reward)"),
-]
-Optimizer = Annotated[OptimizerName, _of(MODEL, "Optimizer of the step")]
-LearningRate = Annotated[float, _of(MODEL, "Its learning rate", "--lr", metavar="RATE")]
-WeightDecay = Annotated[float, _of(MODEL, "Its weight decay")]
-Momentum = Annotated[float, _of(MODEL, "Of sgd")]
-MaxGradNorm = Annotated[float, _of(MODEL, "Longer gradients are scaled down to it; 0: never")]
-Epochs = Annotated[int, typer.Option(min=1, help="Passes over the batch", rich_help_panel=MODEL)]
-Minibatches = Annotated[
-    int, typer.Option(min=1, help="Optimizer steps of a pass", rich_help_panel=MODEL)
-]
-Steps = Annotated[
-    int,
-    typer.Option(min=1, help="Go on over so many steps of the table", rich_help_panel=MODEL),
-]
-Split = Annotated[
-    int | None,
-    typer.Option(min=2, help="Also as so many mini-batches", rich_help_panel=MODEL),
-]
-Lora = Annotated[
-    int | None,
-    typer.Option(min=1, help="Rank, for models that do not fit", rich_help_panel=MODEL),
-]
-Checkpointing = Annotated[
-    bool, _of(MODEL, "Recompute activations: less memory, more time", "--checkpointing")
-]
-BatchTokens = Annotated[
-    int | None, typer.Option(min=1, help="Tokens of a micro-batch", rich_help_panel=MODEL)
-]
-RewardOption = Annotated[
-    str | None,
-    _of(
-        MODEL,
-        "function(prompt, response, row) -> number, for fresh samples",
-        "--reward",
-        metavar="FILE.py:FUNCTION",
-    ),
-]
-Evaluate = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Reward of so many fresh samples before and after; needs --reward",
-        rich_help_panel=MODEL,
-    ),
-]
-Save = Annotated[
-    Path | None, _of(MODEL, "Folder for the updated model; with one --preset", metavar="DIR")
-]
+Rebaseline = Annotated[bool, _of("Advantages anew, without the rejected rows", "--rebaseline")]
+ClipLow = Annotated[float, _of("PPO clips below 1 - this")]
+ClipHigh = Annotated[float, _of("PPO clips above 1 + this")]
+ClipC = Annotated[float | None, _of("Dual clip for negative advantages; default the trainer's")]
+DroBeta = Annotated[float | None, _of("Of the loss dro")]
 
 
-# What means nothing without a model, with its default.
-OF_MODEL = {
-    "save": None,
-    "evaluate": None,
-    "reward": None,
-    "split": None,
-    "lora": None,
-    "batch_tokens": None,
-    "checkpointing": False,
-    "epochs": 1,
-    "minibatches": 1,
-    "steps": 1,
-}
+def update_of(given: dict, columns: list[str], trainer: str) -> Update:
+    """How the loss is made, from the options."""
+    from dataclasses import replace
+
+    from rcdiag.losses.generations import default_settings, find_loss
+    from rcdiag.replaying.evaluate import Update
+    from rcdiag.replaying.load import advantage_source
+
+    find_loss(trainer, given["loss"])
+    wanted = given["advantage"]
+    settings = default_settings(trainer)
+    chosen = given["aggregation"]
+    aggregation = settings.aggregation if chosen is None else chosen.value
+    settings = replace(
+        settings,
+        clip_low=given["clip_low"],
+        clip_high=given["clip_high"],
+        clip_c=settings.clip_c if given["clip_c"] is None else given["clip_c"],
+        dro_beta=given["dro_beta"],
+        aggregation=aggregation,
+        denominator=_denominator(given),
+        constant=given["constant"],
+        scale_factor=_scale_factor(given, aggregation),
+    )
+    return Update(
+        loss=given["loss"],
+        settings=settings,
+        advantage=advantage_source(
+            None if wanted is None else wanted.value, dict.fromkeys(columns)
+        ),
+        rebaseline=given["rebaseline"],
+    )
 
 
-def refuse_without_model(given: dict[str, Any]) -> None:
-    """Nothing that was asked for is left undone in silence."""
-    asked = [name for name, default in OF_MODEL.items() if given[name] != default]
-    if asked:
+def _denominator(given: dict[str, Any]) -> Any:
+    """`--denominator`, with a number where it is constant and nowhere else."""
+    chosen, number = given["denominator"], given["constant"]
+    if (chosen is Denominators.constant) != (number is not None):
         raise RcdiagError(
-            f"--{asked[0].replace('_', '-')} needs a model", hint="--model CHECKPOINT"
+            "--denominator constant and --constant N go together",
+            hint="what a step is divided by, for example --denominator constant --constant 1024",
         )
+    return None if chosen is None else chosen.value
 
 
-def model_spec(model: str, precision: str) -> PolicySpec:
-    """`--model` with `--precision`, as a policy of backend hf."""
-    from rcdiag.backends.spec import parse_policy
-
-    return parse_policy(f"model=hf:{precision}", model)
+def _scale_factor(given: dict[str, Any], aggregation: str) -> float | None:
+    """`--loss-scale-factor`, of the one aggregation that reads it."""
+    number = given["loss_scale_factor"]
+    if number is not None and aggregation != Aggregation.seq_mean_token_sum_norm.value:
+        raise RcdiagError(
+            f"--loss-scale-factor: {aggregation} has none",
+            hint="--aggregation seq-mean-token-sum-norm",
+        )
+    return number

@@ -51,9 +51,8 @@ def replay(
     parts, chosen, non_finite = read_step(dump, roles, step)
     batch = replace(joined(parts, roles.names, update.advantage), step=chosen)
     found = factors(batch, seed)
-    denominator = update.denominator(plan.trainer.name)
     presets = {
-        name: preset_replay(plan, name, evaluated(plan, name, batch, update), found, denominator)
+        name: preset_replay(plan, name, evaluated(plan, name, batch, update), found)
         for name in (*plan.corrections, NAIVE)
     }
     result = result_of(dump, plan, update, roles, batch, presets, found, seed)
@@ -79,7 +78,6 @@ def result_of(
         current=roles.names[2],
         loss=update.loss,
         aggregation=update.settings.aggregation,
-        denominator=update.denominator(plan.trainer.name),
         advantage=update.advantage,
         clip_low=update.settings.clip_low,
         clip_high=update.settings.clip_high,

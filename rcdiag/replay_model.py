@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from rcdiag.backends.checkpoint import check_checkpoint, limits
 from rcdiag.backends.spec import PolicySpec
@@ -16,6 +15,7 @@ from rcdiag.corrections.state import Plan
 from rcdiag.dumps.reader import Dump
 from rcdiag.dumps.rows import read_rows
 from rcdiag.dumps.steps import known_steps
+from rcdiag.dumps.survey import check_limits
 from rcdiag.errors import RcdiagError
 from rcdiag.fresh import Prompts, Reward, prompts_of, sampler
 from rcdiag.replay import Roles, read_step, result_of, with_findings
@@ -68,7 +68,7 @@ def replay_with_model(
     first = _first_step(dump, step, model.steps)
     chosen, number, non_finite = read_step(dump, rollout_only, first, prompts=True)
     parts = [part.trajectories for part in chosen]
-    _check_vocabulary(model, parts, dump)
+    _check_limits(model, parts, dump)
     prompts = _prompts(dump, parts, model)
     if model.save is not None:
         check_free(model.save)
@@ -77,6 +77,7 @@ def replay_with_model(
         TrainingPlan(
             spec=model.spec,
             presets=presets,
+            copies=presets - 2 if model.steps > 1 else 0,
             optimizer=model.training.optimizer.name,
             lora=model.lora,
             checkpointing=model.checkpointing,
@@ -96,14 +97,12 @@ def replay_with_model(
     samples = _sampler(trainee, prompts, model)
     done = modelled(trainee, plan, parts, batch, update, model.training, samples)
     found = factors(done.batch, seed)
-    denominator = update.denominator(plan.trainer.name)
     replays = {
         name: preset_replay(
             plan,
             name,
             each,
             found,
-            denominator,
             gradient=done.gradients[name],
             after_step=done.after[name],
             split=done.splits.get(name),
@@ -135,19 +134,14 @@ def _first_step(dump: Dump, step: int | None, count: int) -> int | None:
     return known[-count] if step is None else step
 
 
-def _check_vocabulary(model: Model, parts: Parts, dump: Dump) -> None:
-    size = limits(model.spec.model, check_checkpoint(model.spec.model)).vocab_size
+def _check_limits(model: Model, parts: Parts, dump: Dump) -> None:
+    limit = limits(model.spec.model, check_checkpoint(model.spec.model))
     for part in parts:
-        assert part.prompt_ids is not None
-        for name, ids in (("prompt_ids", part.prompt_ids), ("response_ids", part.response_ids)):
-            bad = np.flatnonzero(ids.values >= size)
-            if len(bad):
-                row = part.first_row + int(np.searchsorted(ids.offsets, bad[0], side="right")) - 1
-                raise RcdiagError(
-                    f"{dump.files[0].path}, row {row}: column `{name}` has token "
-                    f"{ids.values[bad[0]]}, and the model's vocabulary ends at {size - 1}",
-                    hint="the model is not the one that sampled; give its checkpoint by --model",
-                )
+        check_limits(part, limit, partial(_where, dump, part.first_row))
+
+
+def _where(dump: Dump, first: int, row: int) -> str:
+    return dump.where(first + row)
 
 
 def _prompts(dump: Dump, parts: Parts, model: Model) -> Prompts | None:

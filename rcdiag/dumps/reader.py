@@ -89,6 +89,11 @@ class Dump:
                     digest.update(block)
         return digest.hexdigest()
 
+    def where(self, row: int) -> str:
+        """File and row, as an error names them, of a row of the whole table."""
+        file = next(each for each in self.files if row < each.first_row + each.num_rows)
+        return f"{file.path}, row {row - file.first_row}"
+
     def require(self, *names: str) -> None:
         for name in names:
             columns.require(name, self.schema, str(self.files[0].path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +60,7 @@ def survey(dump: Dump, limits: Sequence[ModelLimits]) -> Survey:
         rows = decode(batch, prompts=True)
         _check_rows(batch, rows)
         for limit in limits:
-            _check_limits(batch, rows, limit)
+            check_limits(rows, limit, batch.where)
         assert rows.prompt_ids is not None
         prompts.append(rows.prompt_ids.lengths)
         responses.append(rows.response_ids.lengths)
@@ -96,15 +96,16 @@ def _check_rows(batch: Batch, rows: Trajectories) -> None:
         )
 
 
-def _check_limits(batch: Batch, rows: Trajectories, limit: ModelLimits) -> None:
+def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], str]) -> None:
+    """Every sequence is one that the model can have read; `where` names a row of `rows`."""
     assert rows.prompt_ids is not None
-    _check_ids(batch, "prompt_ids", rows.prompt_ids, limit)
-    _check_ids(batch, "response_ids", rows.response_ids, limit)
+    _check_ids(where, "prompt_ids", rows.prompt_ids, limit)
+    _check_ids(where, "response_ids", rows.response_ids, limit)
     lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
     if limit.context is not None and (lengths > limit.context).any():
         row = int(np.argmax(lengths > limit.context))
         raise RcdiagError(
-            f"{batch.where(row)}: {lengths[row]} tokens in columns `prompt_ids` and "
+            f"{where(row)}: {lengths[row]} tokens in columns `prompt_ids` and "
             f"`response_ids`, but the context of {limit.model} is {limit.context}",
             hint="is it the model that sampled these rows? Otherwise drop the row",
         )
@@ -123,13 +124,13 @@ def _check_temperature(batch: Batch, rows: Trajectories) -> None:
         )
 
 
-def _check_ids(batch: Batch, name: str, ids: Ragged, limit: ModelLimits) -> None:
+def _check_ids(where: Callable[[int], str], name: str, ids: Ragged, limit: ModelLimits) -> None:
     bad = ids.values >= limit.vocab_size
     if bad.any():
         at = int(np.argmax(bad))
         row = int(np.searchsorted(ids.offsets, at, side="right")) - 1
         raise RcdiagError(
-            f"{batch.where(row)}: column `{name}` holds token id {ids.values[at]}, outside the "
+            f"{where(row)}: column `{name}` holds token id {ids.values[at]}, outside the "
             f"vocabulary of {limit.model} ({limit.vocab_size} tokens)",
             hint="is it the model that sampled these rows?",
         )

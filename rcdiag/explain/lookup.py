@@ -8,26 +8,37 @@ from functools import cache
 
 from rcdiag.errors import RcdiagError
 from rcdiag.explain import (
+    after_words,
+    aggregation_words,
     answers,
     candidates,
+    choice_words,
     compare_words,
     families,
     findings,
     forecast_words,
+    gradient_words,
     judged_words,
     levels,
     logged,
+    loss_keys,
+    loss_words,
     metrics,
     numbers,
     options,
     presets,
     profiles,
+    pull_words,
+    result_words,
     roles,
+    rule_words,
     senses,
     settings,
     sweep_words,
     trainers,
+    training_words,
     treatments,
+    update_words,
     words,
 )
 from rcdiag.explain.entry import Entry, Kind
@@ -53,6 +64,17 @@ KINDS: tuple[Kind, ...] = (
     forecast_words.KIND,
     roles.KIND,
     compare_words.KIND,
+    loss_words.KIND,
+    aggregation_words.KIND,
+    choice_words.KIND,
+    update_words.KIND,
+    training_words.KIND,
+    pull_words.KIND,
+    gradient_words.KIND,
+    after_words.KIND,
+    rule_words.KIND,
+    result_words.KIND,
+    loss_keys.KIND,
     logged.KIND,
 )
 
@@ -71,7 +93,7 @@ def explain(name: str) -> Entry:
     """All that is known about a name; upper case, spaces, `-` and `_` make no difference."""
     if (listed := _listed().get(_plain(name))) is not None:
         kind, found = listed
-        return senses.more(kind.entry(found))
+        return senses.more(kind.entry(found), name.strip())
     for kind in KINDS:
         if (other := kind.find(name.strip())) is not None:
             return kind.entry(other)

@@ -5,6 +5,7 @@ Formulas: verl's `agg_loss`, as in reference/verl.md 3, and slime's `get_sum_of_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,41 +16,50 @@ from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import EPSILON, LossBatch
 from rcdiag.losses.settings import Denominator, LossSettings
 
-Count = Callable[[LossBatch, LossSettings, Denominator], float]
+Unit = Literal["tokens", "sequences", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Of what the loss is a mean: how many of them there are."""
+
+    unit: Unit
+    kept: Callable[[LossBatch], float]
+    all: Callable[[LossBatch], float]
+
+    def of(self, batch: LossBatch, settings: LossSettings, which: Denominator) -> float:
+        if which != "constant":
+            return self.kept(batch) if which == "kept" else self.all(batch)
+        if self.unit == "nothing":
+            raise RcdiagError(
+                "denominator constant: this aggregation is a sum, it counts nothing",
+                "choose another aggregation",
+            )
+        return _given(settings.constant, "denominator constant")
 
 
 def _given(value: float | None, name: str) -> float:
-    if value is None or not value > 0:
+    if value is None or not value > 0 or not math.isfinite(value):
         raise RcdiagError(
             f"{name}: wanted a number above 0, got {value}", "the loss is divided by it"
         )
     return float(value)
 
 
-def tokens(batch: LossBatch, settings: LossSettings, which: Denominator) -> float:
-    """Tokens of the batch: those that are kept, all, or a number that is given."""
-    if which == "constant":
-        return _given(settings.tokens, "tokens")
-    return float(batch.kept.sum() if which == "kept" else len(batch.kept))
+def _kept_tokens(batch: LossBatch) -> float:
+    return float(batch.kept.sum())
 
 
-def sequences(batch: LossBatch, settings: LossSettings, which: Denominator) -> float:
-    """Rows with a kept token, all rows (those without any token too), or a number given."""
-    if which == "constant":
-        return _given(settings.sequences, "sequences")
-    return float((batch.kept_counts > 0).sum() if which == "kept" else len(batch.lengths))
+def _kept_sequences(batch: LossBatch) -> float:
+    return float((batch.kept_counts > 0).sum())
 
 
-def slime_tokens(batch: LossBatch, settings: LossSettings, which: Denominator) -> float:
-    """As `tokens`; of all, a row without a token counts as one."""
-    if which == "all":
-        return float(batch.lengths.clamp(min=1).sum())
-    return tokens(batch, settings, which)
-
-
-def one(batch: LossBatch, settings: LossSettings, which: Denominator) -> float:
-    """A sum is divided by nothing."""
-    return 1.0
+TOKENS = Count("tokens", _kept_tokens, lambda batch: float(len(batch.kept)))
+# Of all, a row without a token counts as one.
+SLIME_TOKENS = Count("tokens", _kept_tokens, lambda batch: float(batch.lengths.clamp(min=1).sum()))
+# Of all, rows without any token too.
+SEQUENCES = Count("sequences", _kept_sequences, lambda batch: float(len(batch.lengths)))
+NOTHING = Count("nothing", lambda batch: 1.0, lambda batch: 1.0)
 
 
 def each(batch: LossBatch, which: Denominator) -> Tensor | float:
@@ -84,7 +94,7 @@ class Aggregation:
 
     def counted(self, batch: LossBatch, settings: LossSettings) -> float:
         """How many tokens or rows the sum is divided by, of the whole batch."""
-        return self.count(batch, settings, self.denominator(settings))
+        return self.count.of(batch, settings, self.denominator(settings))
 
     def divisor(self, batch: LossBatch, settings: LossSettings) -> float:
         """What the sum is divided by; 0 where there is no loss."""
@@ -105,26 +115,26 @@ class Aggregation:
 
 # verl 0.9; each older table says what was otherwise.
 AGGREGATIONS = {
-    "token-mean": Aggregation(each, tokens),
-    "token-sum": Aggregation(each, one),
-    "seq-mean-token-sum": Aggregation(each, sequences),
-    "seq-mean-token-mean": Aggregation(row_mean, sequences),
-    "seq-mean-token-sum-norm": Aggregation(each, sequences, horizon="scale"),
+    "token-mean": Aggregation(each, TOKENS),
+    "token-sum": Aggregation(each, NOTHING),
+    "seq-mean-token-sum": Aggregation(each, SEQUENCES),
+    "seq-mean-token-mean": Aggregation(row_mean, SEQUENCES),
+    "seq-mean-token-sum-norm": Aggregation(each, SEQUENCES, horizon="scale"),
 }
 IN_071 = {name: value for name, value in AGGREGATIONS.items() if name != "token-sum"}
-IN_070 = IN_071 | {"seq-mean-token-sum-norm": Aggregation(each, one, horizon="scale")}
+IN_070 = IN_071 | {"seq-mean-token-sum-norm": Aggregation(each, NOTHING, horizon="scale")}
 # With its epsilon a mean of nothing is 0.
 IN_061 = {name: replace(value, epsilon=EPSILON) for name, value in IN_070.items()} | {
-    "seq-mean-token-sum-norm": Aggregation(each, one, horizon="width")
+    "seq-mean-token-sum-norm": Aggregation(each, NOTHING, horizon="width")
 }
 IN_060 = IN_061 | {
-    "seq-mean-token-sum": Aggregation(each, sequences, "all"),
-    "seq-mean-token-mean": Aggregation(row_mean, sequences, "all", empty_rows_spoil=True),
+    "seq-mean-token-sum": Aggregation(each, SEQUENCES, "all"),
+    "seq-mean-token-mean": Aggregation(row_mean, SEQUENCES, "all", empty_rows_spoil=True),
 }
 # `rollout_mask_sums` is taken for one sample per rollout. token-mean: --calculate-per-token-loss.
 IN_SLIME = {
-    "seq-mean-token-mean": Aggregation(slime_row_mean, sequences, "all"),
-    "token-mean": Aggregation(each, slime_tokens, "all"),
+    "seq-mean-token-mean": Aggregation(slime_row_mean, SEQUENCES, "all"),
+    "token-mean": Aggregation(each, SLIME_TOKENS, "all"),
 }
 # Of losses that have one number per row: the mean over all rows.
-OF_ROWS = Aggregation(each, sequences, "all")
+OF_ROWS = Aggregation(each, SEQUENCES, "all")

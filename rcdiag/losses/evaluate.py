@@ -18,6 +18,17 @@ from rcdiag.losses.outcome import TokenLosses
 from rcdiag.losses.settings import LossSettings
 
 
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """What the loss is a mean over, and how many of them it counts."""
+
+    which: str  # kept, all, constant
+    unit: str  # tokens, sequences, nothing
+    used: float
+    kept: float
+    all: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LossResult:
     """What the trainer would have computed on the batch."""
@@ -25,6 +36,7 @@ class LossResult:
     loss: float  # as the trainer logs it: NaN or 0 where it is not defined
     metrics: dict[str, float]  # under the trainer's own keys
     coefficients: NDArray[np.float64]  # d loss / d current, of each token of the batch
+    divided: Divided
     undefined: str | None = None  # why there is no loss; then all coefficients are 0
 
 
@@ -45,6 +57,7 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, trainer: str) 
         loss=total.item(),
         metrics={generation.prefix + name: value for name, value in metrics.items()},
         coefficients=np.zeros(len(current)) if reason else _gradient(total, current),
+        divided=_divided(how, batch, settings),
         undefined=reason,
     )
 
@@ -77,6 +90,16 @@ def _undefined(how: Aggregation, batch: LossBatch, settings: LossSettings) -> st
     if how.empty_rows_spoil and _empty_rows_counted(how, batch, settings):
         return "a row has no kept token, and this generation takes its mean too, which is 0/0"
     return None
+
+
+def _divided(how: Aggregation, batch: LossBatch, settings: LossSettings) -> Divided:
+    return Divided(
+        which=how.denominator(settings),
+        unit=how.count.unit,
+        used=how.counted(batch, settings),
+        kept=how.count.kept(batch),
+        all=how.count.all(batch),
+    )
 
 
 def _gradient(total: Tensor, current: Tensor) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from typing import Literal
 from rcdiag.errors import RcdiagError
 
 # kept: rejected tokens, and rows without any other, are left out. all: they are counted.
-# constant: numbers that are given.
+# constant: a number that is given, of what the aggregation counts.
 Denominator = Literal["kept", "all", "constant"]
 
 
@@ -38,8 +38,7 @@ class LossSettings:
     aggregation: str = "token-mean"
     scale_factor: float | None = None  # of seq-mean-token-sum-norm; None: the padded width
     denominator: Denominator | None = None  # None: what the trainer's loss itself divides by
-    tokens: float | None = None  # the constant denominators
-    sequences: float | None = None
+    constant: float | None = None  # the denominator of that name: tokens or sequences
     slime: SlimeSettings = field(default_factory=SlimeSettings)
 
 

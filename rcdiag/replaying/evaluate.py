@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from rcdiag.corrections.state import Plan
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
-from rcdiag.losses.generations import find_aggregation
 from rcdiag.losses.settings import LossSettings
 from rcdiag.replaying.batch import ReplayBatch
 from rcdiag.replaying.health import Evidence, health
@@ -36,11 +35,6 @@ class Update:
     settings: LossSettings
     advantage: str  # column, grpo, ...
     rebaseline: bool = False  # advantages anew, without the rejected rows
-
-    def denominator(self, trainer: str) -> str:
-        """What the loss is divided by: as set, or as the trainer's own function has it."""
-        how = find_aggregation(trainer, self.loss, self.settings)
-        return self.settings.denominator or how.default
 
     @property
     def clip_range(self) -> tuple[float, float]:
@@ -85,12 +79,7 @@ def evaluated_as(found: Applied, batch: ReplayBatch, update: Update, trainer: st
         padded_width=batch.width,
         rollout=batch.rollout,
     )
-    settings = replace(
-        update.settings,
-        tokens=float(batch.tokens),
-        sequences=float(len(batch.lengths) + batch.empty),
-    )
-    return Evaluated(found, batch, evaluate(given, found.loss, settings, trainer))
+    return Evaluated(found, batch, evaluate(given, found.loss, update.settings, trainer))
 
 
 def preset_replay(
@@ -98,7 +87,6 @@ def preset_replay(
     name: str,
     done: Evaluated,
     factors: dict[str, Factor],
-    denominator: str,
     **model_parts,
 ) -> PresetReplay:
     """In numbers and words; `model_parts` are `gradient` and `after_step`, where a model ran."""
@@ -130,7 +118,7 @@ def preset_replay(
         metrics=metrics,
         coefficients=coefficient_numbers(result.coefficients),
         shares=shared,
-        denominator=_denominator(found, batch, denominator),
+        denominator=Denominator(**asdict(result.divided)),
         kept_tokens=int(found.kept.sum()),
         kept_sequences=int(kept_rows.sum()),
         gradient=gradient,
@@ -164,13 +152,6 @@ def _double_counted(plan: Plan, name: str) -> bool:
     correction = plan.corrections[name]
     bypass = correction.mode == "bypass" and correction.loss == "ppo_clip"
     return bypass and correction.weighting is not None
-
-
-def _denominator(found: Applied, batch: ReplayBatch, wanted: str) -> Denominator:
-    """Tokens: what the mean over tokens is divided by."""
-    kept = float(found.kept.sum())
-    used = kept if wanted == "kept" else float(batch.tokens)
-    return Denominator(used=used, kept=kept, all=float(batch.tokens))
 
 
 def _weights(found: Applied) -> dict[str, list[float]] | None:

@@ -72,6 +72,5 @@ def _one(
         step_norm=taken.step_norm,
     )
     after = after_step(batch, stepped, update.clip_range, training.learning_rate)
-    denominator = update.denominator(plan.trainer.name)
     found = factors(batch, training.seed)
-    return preset_replay(plan, name, done, found, denominator, after_step=after)
+    return preset_replay(plan, name, done, found, after_step=after)

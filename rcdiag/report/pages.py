@@ -11,7 +11,7 @@ from typing import Any
 
 from rcdiag.report import sweep_page
 from rcdiag.report.words import clusters, correction_rows
-from rcdiag.results import CompareResult, ReplayResult, ScoreResult
+from rcdiag.results import CompareResult, Denominator, ReplayResult, ScoreResult
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
@@ -47,7 +47,16 @@ def _replay(result: ReplayResult) -> dict[str, Any]:
         "with_model": result.model is not None,
         "tags": {**TAGS, "cannot judge": "note"},
         "splits": {name: each for name, each in result.presets.items() if each.split is not None},
+        "divided": _divided,
     }
+
+
+def _divided(by: Denominator) -> str:
+    if by.unit == "nothing":
+        return "nothing"
+    if by.which == "constant":
+        return f"{by.used:,.0f} {by.unit}, constant"
+    return f"{by.used:,.0f} of {by.all:,.0f} {by.unit}"
 
 
 TAGS = {name: name for name in ("ok", "note", "warning", "error")}

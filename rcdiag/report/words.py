@@ -107,6 +107,9 @@ def _of_score(result: ScoreResult) -> Verdict:
     )
 
 
+WORDS = {"error": "bad", "warning": "doubtful"}
+
+
 def _verdict(findings: list[Finding], sentence: str) -> Verdict:
     """The worst finding decides; notes do not count against a run."""
     counts = [
@@ -114,11 +117,10 @@ def _verdict(findings: list[Finding], sentence: str) -> Verdict:
         for severity in reversed(SEVERITIES)
         if (count := sum(finding.severity == severity for finding in findings))
     ]
-    words = {"error": "bad", "warning": "doubtful"}
     worst = worst_severity(findings)
-    level = worst if worst in words else "ok"
+    level = worst if worst in WORDS else "ok"
     said = f"{sentence}; {', '.join(counts) or 'no findings'}"
-    return Verdict(level, words.get(level, "fine"), said)
+    return Verdict(level, WORDS.get(level, "fine"), said)
 
 
 def _of_compare(result: CompareResult) -> Verdict:
@@ -150,13 +152,23 @@ def _of_sweep(result: SweepResult) -> Verdict:
 
 
 def _of_replay(result: ReplayResult) -> Verdict:
-    verdicts = [each.health.verdict for each in result.presets.values()]
+    """As good as its best preset; the update without any correction is only shown."""
+    corrected = {n: each for n, each in result.presets.items() if each.mode != "naive"}
+    naive = [each.health.verdict for n, each in result.presets.items() if n not in corrected]
+    verdicts = [each.health.verdict for each in corrected.values()]
     counts = [
         f"{count} {word}"
         for word in ("ok", "warning", "error", "cannot judge")
         if (count := verdicts.count(word))
     ]
-    return _verdict(result.findings, f"{len(verdicts)} presets: {', '.join(counts)}")
+    said = f"{len(verdicts)} preset{'s' if len(verdicts) != 1 else ''}: {', '.join(counts)}"
+    if naive:
+        said += f" (without correction: {naive[0]})"
+    found = _verdict(result.findings, said)
+    if found.level == "error" or "ok" in verdicts:
+        return found
+    best = "error" if set(verdicts) == {"error"} else "warning"
+    return Verdict(best, WORDS[best], found.sentence)
 
 
 VERDICTS: dict[str, Callable[[Any], Verdict]] = {

@@ -35,8 +35,10 @@ class Shares:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Denominator:
-    """What the loss is divided by, and what it would be."""
+    """What the loss is a mean over: how many are counted, kept, and there."""
 
+    which: str  # kept, all, constant
+    unit: str  # tokens, sequences, nothing (a sum)
     used: float
     kept: float
     all: float
@@ -169,7 +171,6 @@ class ReplayResult:
     current: str
     loss: str
     aggregation: str
-    denominator: str
     advantage: str  # where the advantages come from
     clip_low: float
     clip_high: float

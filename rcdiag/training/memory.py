@@ -26,6 +26,7 @@ class TrainingPlan:
 
     spec: PolicySpec
     presets: int  # gradients held at once
+    copies: int = 0  # trained copies that wait on the CPU, of a replay over several steps
     optimizer: str = "adamw"
     lora: LoraSettings | None = None
     checkpointing: bool = False
@@ -38,16 +39,20 @@ class TrainingPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryNeed:
-    """Bytes on the device of the model."""
+    """Bytes on the device of the model, and of the copies, which are on the CPU."""
 
     weights: int
     gradients: int
     optimizer: int
     activations: int
+    copies: int
 
-    @property
-    def total(self) -> int:
-        return self.weights + self.gradients + self.optimizer + self.activations
+    def on(self, device: str) -> int:
+        """At the worst moment: the gradients of all presets are gone before copies are made."""
+        held = self.weights + self.optimizer + self.activations
+        if device == "cpu":
+            return held + max(self.gradients, self.copies)
+        return held + self.gradients
 
 
 def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNeed:
@@ -64,6 +69,7 @@ def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNe
         gradients=size.trained * (4 * plan.presets + width),
         optimizer=size.trained * (masters + STATE_BYTES[plan.optimizer] + _step_bytes(plan)),
         activations=_activations(plan, size, tokens, longest),
+        copies=size.trained * (4 + STATE_BYTES[plan.optimizer]) * plan.copies,
     )
 
 
@@ -104,22 +110,28 @@ def free_memory(device: torch.device) -> int:
 
 def check_memory(plan: TrainingPlan, parts: Sequence[Trajectories]) -> None:
     """Refuse what cannot fit, and say what would."""
-    free = free_memory(plan.device)
+    free = {device.type: free_memory(device) for device in (torch.device("cpu"), plan.device)}
     need = memory_needed(plan, parts)
-    if need.total <= free:
+    if _fits(plan, need, free):
         return
     fitting = [
-        f"{name} ({_gb(found)})"
+        f"{name} ({_gb(found.on(plan.device.type))})"
         for name, other in _alternatives(plan)
-        if (found := memory_needed(other, parts).total) <= free
+        if _fits(plan, found := memory_needed(other, parts), free)
     ]
+    copies = f", {plan.copies} copies on cpu {_gb(need.copies)}" if plan.copies else ""
     raise RcdiagError(
-        f"model {plan.spec.model}: training needs about {_gb(need.total)} on {plan.device.type} "
-        f"(weights {_gb(need.weights)}, {plan.presets} gradients {_gb(need.gradients)}, "
-        f"{plan.optimizer} {_gb(need.optimizer)}, activations {_gb(need.activations)}), and "
-        f"{_gb(free)} are free",
+        f"model {plan.spec.model}: training needs about {_gb(need.on(plan.device.type))} on "
+        f"{plan.device.type} (weights {_gb(need.weights)}, {plan.presets} gradients "
+        f"{_gb(need.gradients)}, {plan.optimizer} {_gb(need.optimizer)}, activations "
+        f"{_gb(need.activations)}{copies}), and "
+        + ", ".join(f"{_gb(bytes_)} are free on {kind}" for kind, bytes_ in free.items()),
         hint=f"these would fit: {'; '.join(fitting)}" if fitting else "take a larger machine",
     )
+
+
+def _fits(plan: TrainingPlan, need: MemoryNeed, free: dict[str, int]) -> bool:
+    return need.on(plan.device.type) <= free[plan.device.type] and need.copies <= free["cpu"]
 
 
 def _alternatives(plan: TrainingPlan) -> list[tuple[str, TrainingPlan]]:
@@ -129,7 +141,7 @@ def _alternatives(plan: TrainingPlan) -> list[tuple[str, TrainingPlan]]:
     ways: list[tuple[str, dict[str, Any]]] = [
         (f"micro-batches of {tokens:,} tokens", {"batch_tokens": tokens}),
         ("gradient checkpointing", {"checkpointing": True}),
-        ("one preset at a time", {"presets": 1}),
+        ("one preset at a time", {"presets": 1, "copies": min(plan.copies, 2)}),
         ("bfloat16", {"spec": half}),
         ("LoRA of rank 16", {"lora": LoraSettings()}),
     ]

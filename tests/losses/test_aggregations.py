@@ -30,18 +30,36 @@ def loss_of(trainer: str, aggregation: str, **others) -> float:
 
 BY_DENOMINATOR: dict[str, dict[str, float]] = {
     "token-mean": {"kept": 3 / 3, "all": 3 / 6, "constant": 3 / 12},
-    "token-sum": {"kept": 3, "all": 3, "constant": 3},
-    "seq-mean-token-sum": {"kept": 3 / 2, "all": 3 / 4, "constant": 3 / 8},
-    "seq-mean-token-mean": {"kept": 2 / 2, "all": 2 / 4, "constant": 2 / 8},
-    "seq-mean-token-sum-norm": {"kept": 3 / 2 / 5, "all": 3 / 4 / 5, "constant": 3 / 8 / 5},
+    "token-sum": {"kept": 3, "all": 3},
+    "seq-mean-token-sum": {"kept": 3 / 2, "all": 3 / 4, "constant": 3 / 12},
+    "seq-mean-token-mean": {"kept": 2 / 2, "all": 2 / 4, "constant": 2 / 12},
+    "seq-mean-token-sum-norm": {"kept": 3 / 2 / 5, "all": 3 / 4 / 5, "constant": 3 / 12 / 5},
 }
 
 
-@pytest.mark.parametrize("aggregation", BY_DENOMINATOR)
-@pytest.mark.parametrize("denominator", ["kept", "all", "constant"])
+@pytest.mark.parametrize(
+    ("aggregation", "denominator"),
+    [(name, which) for name, values in BY_DENOMINATOR.items() for which in values],
+)
 def test_denominators(aggregation, denominator):
-    found = loss_of("verl-0.9", aggregation, denominator=denominator, tokens=12, sequences=8)
+    found = loss_of("verl-0.9", aggregation, denominator=denominator, constant=12)
     assert found == pytest.approx(BY_DENOMINATOR[aggregation][denominator])
+
+
+COUNTED = [
+    ("vanilla", "token-mean", ("kept", "tokens", 3, 3, 6)),
+    ("vanilla", "seq-mean-token-sum", ("kept", "sequences", 2, 2, 4)),
+    ("vanilla", "token-sum", ("kept", "nothing", 1, 1, 1)),
+    # One loss a row, and verl's mean is over all rows, whatever the aggregation.
+    ("geo_mean", "token-mean", ("all", "sequences", 4, 2, 4)),
+    ("sapo", "token-mean", ("kept", "sequences", 2, 2, 4)),
+]
+
+
+@pytest.mark.parametrize(("loss", "aggregation", "said"), COUNTED)
+def test_what_is_counted_is_said(loss, aggregation, said):
+    found = evaluate(BATCH, loss, LossSettings(aggregation=aggregation), "verl-0.9").divided
+    assert (found.which, found.unit, found.used, found.kept, found.all) == said
 
 
 def test_what_generations_count_by_themselves():
@@ -78,10 +96,17 @@ NOT_SPLIT = ("kl_cov",)  # picks its tokens in each batch anew (verl #7829)
 def test_two_halves_with_the_same_constants_add_up(trainer, loss, data, batch, drawn):
     chosen = LossSettings(
         **drawn,
-        aggregation=data.draw(st.sampled_from(list(GENERATIONS[trainer].aggregations))),
+        aggregation=data.draw(
+            st.sampled_from(
+                [
+                    name
+                    for name, how in GENERATIONS[trainer].aggregations.items()
+                    if how.count.unit != "nothing"
+                ]
+            )
+        ),
         denominator="constant",
-        tokens=7,
-        sequences=3,
+        constant=7,
     )
     cut = data.draw(st.integers(0, len(batch.mask)))
     whole = evaluate(batch.flat(), loss, chosen, trainer)
@@ -151,7 +176,7 @@ def test_sums_and_given_denominators_of_nothing_are_zero():
     for chosen in (
         LossSettings(aggregation="token-sum"),
         LossSettings(denominator="all"),
-        LossSettings(denominator="constant", tokens=5),
+        LossSettings(denominator="constant", constant=5),
     ):
         found = evaluate(NOTHING, "vanilla", chosen, "verl-0.9")
         assert (found.loss, found.undefined) == (0.0, None)
@@ -166,7 +191,15 @@ REFUSED = [
     ("verl-0.8.0", "vanilla", {"aggregation": "token-sum"}, "does not have it"),
     ("slime", "vanilla", {"aggregation": "seq-mean-token-sum"}, "does not have it"),
     ("trl", "vanilla", {}, "no policy losses"),
-    ("verl-0.9", "vanilla", {"denominator": "constant"}, "tokens"),
+    ("verl-0.9", "vanilla", {"denominator": "constant"}, "above 0"),
+    ("verl-0.9", "vanilla", {"denominator": "constant", "constant": 0.0}, "above 0"),
+    ("verl-0.9", "vanilla", {"denominator": "constant", "constant": float("nan")}, "above 0"),
+    (
+        "verl-0.9",
+        "vanilla",
+        {"denominator": "constant", "constant": 2.0, "aggregation": "token-sum"},
+        "counts nothing",
+    ),
     ("verl-0.9", "vanilla", {"clip_c": 0.5}, "not above 1"),
     ("verl-0.9", "dppo_tv", {"clip_c": None}, "needs a number"),
     ("slime", "vanilla", {"clip_c": 1.0}, "not above 1"),

@@ -72,16 +72,17 @@ def test_losses_by_their_own_denominators(trainer, loss, data, batch, drawn):
 @settings(max_examples=50)
 def test_denominators_of_the_whole_batch(trainer, loss, data, batch, drawn, scale):
     """`global_batch_info` holds what the trainer counted before rejection, or a constant."""
-    which = data.draw(st.sampled_from(("all", "constant")))
-    tokens, rows = (int(batch.mask.sum()), len(batch.mask)) if which == "all" else (37, 5)
-    if loss == "geo_mean":
-        which = "all"  # it takes no notice
+    aggregation = data.draw(aggregations_of(trainer))
+    # geo_mean takes no notice of what the trainer counted, and sums count nothing.
+    counts_nothing = GENERATIONS[trainer].aggregations[aggregation].count.unit == "nothing"
+    fixed = loss == "geo_mean" or (counts_nothing and loss not in GENERATIONS[trainer].fixed)
+    which = "all" if fixed else data.draw(st.sampled_from(("all", "constant")))
+    tokens, rows = (int(batch.mask.sum()), len(batch.mask)) if which == "all" else (37, 37)
     chosen = LossSettings(
         **drawn,
-        aggregation=data.draw(aggregations_of(trainer)),
+        aggregation=aggregation,
         denominator=which,
-        tokens=tokens,
-        sequences=rows,
+        constant=37 if which == "constant" else None,
         scale_factor=scale,
     )
     counts: dict[str, float] = {"batch_num_tokens": tokens, "global_batch_size": rows}

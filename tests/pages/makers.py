@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+import polars as pl
 
 from rcdiag.backends.text import decoder
 from rcdiag.compare import compare
@@ -17,6 +20,7 @@ from rcdiag.results import Result, from_json
 from rcdiag.score import score
 from rcdiag.sweep import sweep
 from tests.pages.hostile import hostile_compare, hostile_score
+from tests.replaying.with_model import model_of, replay_model_of, training_of
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"
 
@@ -46,6 +50,18 @@ def replayed_with_model() -> Result:
     return from_json(path.read_text(), str(path))
 
 
+def replayed_over_steps() -> Result:
+    """Two steps of four prompts each, and one of them split in two."""
+    table = pl.read_parquet(SAMPLES / "rollouts.parquet").filter(pl.col("step").is_in([6, 7]))
+    some = table.group_by("step", maintain_order=True).head(32)
+    training = training_of("adamw", 1e-4, split=2)
+    model = model_of(SAMPLES / "policy" / "step_8", training, steps=2)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rollouts.parquet"
+        some.write_parquet(path)
+        return replay_model_of(path, model, "decoupled_token_is", "bypass_ppo_clip")
+
+
 MAKERS: dict[str, Callable[[], Result]] = {
     "score": lambda: scored("rollouts.parquet"),
     "score-turns": lambda: scored("multi_turn.parquet", text=True),
@@ -54,6 +70,7 @@ MAKERS: dict[str, Callable[[], Result]] = {
     "sweep": lambda: swept(12),  # few rows: axe looks at every cell, and that takes its time
     "replay": replayed,
     "replay-model": replayed_with_model,
+    "replay-steps": replayed_over_steps,
     "hostile-score": hostile_score,
     "hostile-compare": hostile_compare,
 }

@@ -29,13 +29,13 @@ BY_HAND = [
     # Kept tokens 5 of 6; kept rows 2, rows with a token 3, all rows 4.
     ("token-mean", "kept", KEPT_SUM / 5),
     ("token-mean", "all", KEPT_SUM / 6),
-    ("token-mean", "constant", KEPT_SUM / 6),
+    ("token-mean", "constant", KEPT_SUM / 12),
     ("seq-mean-token-sum", "kept", KEPT_SUM / 2),
     ("seq-mean-token-sum", "all", KEPT_SUM / 4),
-    ("seq-mean-token-sum", "constant", KEPT_SUM / 4),
+    ("seq-mean-token-sum", "constant", KEPT_SUM / 12),
     ("seq-mean-token-mean", "kept", (-1.0 + 2.0) / 2),
     ("seq-mean-token-mean", "all", (-1.0 + 2.0) / 4),
-    ("seq-mean-token-mean", "constant", (-1.0 + 2.0) / 4),
+    ("seq-mean-token-mean", "constant", (-1.0 + 2.0) / 12),
     ("seq-mean-token-sum-norm", "kept", KEPT_SUM / 2 / 3),
     ("seq-mean-token-sum-norm", "all", KEPT_SUM / 4 / 3),
     ("token-sum", "kept", KEPT_SUM),
@@ -45,15 +45,26 @@ BY_HAND = [
 
 @pytest.mark.parametrize(("aggregation", "denominator", "loss"), BY_HAND)
 def test_rejected_tokens_and_empty_rows_in_the_denominator(table, aggregation, denominator, loss):
-    found = one(table, REJECT, aggregation=aggregation, denominator=denominator)
+    number = 12.0 if denominator == "constant" else None
+    found = one(table, REJECT, aggregation=aggregation, denominator=denominator, constant=number)
     assert found.loss == pytest.approx(loss, rel=1e-7)
     assert (found.kept_tokens, found.kept_sequences) == (5, 2)
 
 
-@pytest.mark.parametrize(("denominator", "used"), [("kept", 5), ("all", 6), ("constant", 6)])
-def test_the_denominator_is_said(table, denominator, used):
-    found = one(table, REJECT, denominator=denominator).denominator
-    assert (found.used, found.kept, found.all) == (used, 5, 6)
+@pytest.mark.parametrize(
+    ("aggregation", "unit", "counted"),
+    [("token-mean", "tokens", (5, 6)), ("seq-mean-token-sum", "sequences", (2, 4))],
+)
+def test_the_denominator_is_said(table, aggregation, unit, counted):
+    """Rows without any token are among all of the sequences."""
+    kept, everyone = counted
+    for denominator, used in (("kept", kept), ("all", everyone), ("constant", 7)):
+        number = 7.0 if denominator == "constant" else None
+        found = one(
+            table, REJECT, aggregation=aggregation, denominator=denominator, constant=number
+        ).denominator
+        assert (found.which, found.unit) == (denominator, unit)
+        assert (found.used, found.kept, found.all) == (used, kept, everyone)
 
 
 @pytest.mark.parametrize(("denominator", "count"), [("kept", 5), ("all", 6)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -43,11 +45,32 @@ def test_a_token_beyond_the_vocabulary_is_refused_by_row_and_column(model, table
     path = with_column(table, tmp_path / "t.parquet", column, values)
     with pytest.raises(RcdiagError) as caught:
         replay_model_of(path, model_of(model))
-    said = (
-        f"row 6: column `{column}` has token {VOCABULARY}, and the model's vocabulary ends at 319"
-    )
-    assert said in caught.value.message
-    assert "--model" in caught.value.hint
+    assert f"{path}, row 6: column `{column}` holds token id {VOCABULARY}" in caught.value.message
+    assert "(320 tokens)" in caught.value.message
+    assert caught.value.hint == "is it the model that sampled these rows?"
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_the_file_is_named_that_the_row_is_in(model, table, tmp_path):
+    values = pq.read_table(table)["response_ids"].to_pylist()
+    values[6][-1] = VOCABULARY
+    folder = tmp_path / "t"
+    folder.mkdir()
+    whole = pq.read_table(with_column(table, tmp_path / "t.parquet", "response_ids", values))
+    pq.write_table(whole.slice(0, 4), folder / "a.parquet")
+    pq.write_table(whole.slice(4), folder / "b.parquet")
+    with pytest.raises(RcdiagError) as caught:
+        replay_model_of(folder, model_of(model))
+    assert caught.value.message.startswith(f"{folder / 'b.parquet'}, row 2: column `response_ids`")
+
+
+@pytest.mark.usefixtures("no_loading")
+def test_a_row_longer_than_the_model_can_read_is_refused(model, table, tmp_path):
+    short = shutil.copytree(model, tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 3}))
+    with pytest.raises(RcdiagError, match=r"context of .* is 3"):
+        replay_model_of(table, model_of(short))
 
 
 @pytest.mark.usefixtures("no_loading")
@@ -72,7 +95,7 @@ def test_too_little_memory_is_refused_by_saying_what_would_fit(model, table, mon
     made = model_of(model)
     whole = TrainingPlan(spec=made.spec, presets=6, optimizer="sgd")
     parts = loaded(table)[0]
-    need = memory_needed(whole, parts).total
+    need = memory_needed(whole, parts).on("cpu")
     monkeypatch.setattr("rcdiag.training.memory.free_memory", lambda device: need - 1)
     with pytest.raises(RcdiagError, match="training needs about") as caught:
         replay_model_of(table, made)
@@ -91,7 +114,7 @@ def test_where_nothing_fits_a_larger_machine_is_asked_for(model, table, monkeypa
 def test_memory_that_just_fits_is_enough(model, table, monkeypatch):
     made = model_of(model)
     plan = TrainingPlan(spec=made.spec, presets=6, optimizer="sgd")
-    need = memory_needed(plan, loaded(table)[0]).total
+    need = memory_needed(plan, loaded(table)[0]).on("cpu")
     monkeypatch.setattr("rcdiag.training.memory.free_memory", lambda device: need)
     assert replay_model_of(table, made).presets["naive"].gradient.norm > 0
 

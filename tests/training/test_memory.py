@@ -63,7 +63,7 @@ def test_too_little_memory_is_said_before_loading_with_what_would_fit(shared, pa
     plan = TrainingPlan(spec=shared.policy.spec, presets=50)
     monkeypatch.setattr(memory_module, "free_memory", lambda device: 10**11)
     check_memory(plan, parts)
-    total = memory_needed(plan, parts).total
+    total = memory_needed(plan, parts).on("cpu")
     monkeypatch.setattr(memory_module, "free_memory", lambda device: total - 1)
     with pytest.raises(RcdiagError, match="training needs about") as caught:
         check_memory(plan, parts)
@@ -73,3 +73,19 @@ def test_too_little_memory_is_said_before_loading_with_what_would_fit(shared, pa
     with pytest.raises(RcdiagError) as caught:
         check_memory(plan, parts)
     assert caught.value.hint == "take a larger machine"
+
+
+def test_copies_wait_on_the_cpu_and_have_to_fit_there(shared, parts, monkeypatch):
+    """Weights and two moments each, in float32; the gradients of all presets are gone by then."""
+    numbers = sum(p.numel() for p in shared.policy.parameters.values())
+    plan = TrainingPlan(spec=shared.policy.spec, presets=3, copies=100)
+    need = memory_needed(plan, parts)
+    assert need.copies == 100 * 12 * numbers
+    assert need.on("cpu") - need.on("cuda") == need.copies - need.gradients
+    room = need.on("cpu")
+    monkeypatch.setattr(memory_module, "free_memory", lambda device: room)
+    check_memory(plan, parts)
+    monkeypatch.setattr(memory_module, "free_memory", lambda device: room - 1)
+    with pytest.raises(RcdiagError, match="100 copies on cpu") as caught:
+        check_memory(plan, parts)
+    assert "one preset at a time" in caught.value.hint
