@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from rcdiag.training.head import HeadChunk, add_head_gradient, head_chunks
 from rcdiag.training.load import Policy
+from rcdiag.training.one_row import Sketcher
 from rcdiag.training.probes import Probes
 from rcdiag.training.rows import MicroBatch
-from rcdiag.training.taps import Taps
 
 Array = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def accumulate(
     batches: Iterable[MicroBatch],
     coefficients: Array,
     rows: int,
-    probes: Probes | None,
+    taps: Sketcher | None,
 ) -> Summed:
     """d/d theta of sum_t c_t log pi(y_t) for each vector of coefficients [vectors, tokens].
 
@@ -45,9 +45,8 @@ def accumulate(
             {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
             for _ in coefficients
         ],
-        None if probes is None else np.zeros((len(coefficients), rows, probes.settings.dims)),
+        None if taps is None else np.zeros((len(coefficients), rows, taps.probes.settings.dims)),
     )
-    taps = None if probes is None else Taps(policy.body, probes)
     # Attached through the backwards too: checkpointing runs layers again there.
     with contextlib.nullcontext() if taps is None else taps.attached():
         for batch in batches:
@@ -57,7 +56,7 @@ def accumulate(
 
 
 def _one_batch(
-    policy: Policy, batch: MicroBatch, coefficients: Tensor, summed: Summed, taps: Taps | None
+    policy: Policy, batch: MicroBatch, coefficients: Tensor, summed: Summed, taps: Sketcher | None
 ) -> None:
     used = [k for k in range(len(coefficients)) if bool(coefficients[k].any())]
     states = policy.states(batch)
@@ -66,23 +65,25 @@ def _one_batch(
         if taps is not None:
             taps.start(len(batch.rows), policy.device)
         outer = (coefficients[k].float()[:, None] * by_token).to(states.dtype)
-        _through_body(policy, states, outer, summed.gradients[k], keep=k != used[-1])
+        found = _through_body(policy, states, outer, keep=k != used[-1])
+        for name, value in found.items():
+            summed.gradients[k][name].add_(value)
         if taps is not None and summed.sketches is not None:
-            found = (taps.sums + head_sketches[k]).cpu().numpy()
-            summed.sketches[k][batch.rows] += found
+            taps.whole(found)
+            sketch = (taps.sums + head_sketches[k]).cpu().numpy()
+            summed.sketches[k][batch.rows] += sketch
 
 
 def _through_body(
-    policy: Policy, states: Tensor, outer: Tensor, sums: dict[str, Tensor], *, keep: bool
-) -> None:
-    """Add the gradient that reaches the body's parameters from its last states."""
+    policy: Policy, states: Tensor, outer: Tensor, *, keep: bool
+) -> dict[str, Tensor]:
+    """The gradient that reaches the body's parameters from its last states."""
     parameters = policy.parameters
     found = torch.autograd.grad(
         states, list(parameters.values()), outer, retain_graph=keep, allow_unused=True
     )
-    for name, value in zip(parameters, found, strict=True):
-        if value is not None:  # the head's own parameters are not in the body
-            sums[name].add_(value)
+    # The head's own parameters are not in the body.
+    return {n: value for n, value in zip(parameters, found, strict=True) if value is not None}
 
 
 def _through_head(
@@ -91,7 +92,7 @@ def _through_head(
     batch: MicroBatch,
     coefficients: Tensor,
     summed: Summed,
-    taps: Taps | None,
+    taps: Sketcher | None,
 ) -> tuple[Tensor, Tensor]:
     """[tokens, width] d log pi(y_t) / d state; and the head's part of the sketches."""
     dims = 0 if taps is None else taps.probes.settings.dims

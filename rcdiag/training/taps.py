@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rcdiag.errors import RcdiagError
 from rcdiag.training.probes import Probes
+
+
+class RowsMixed(Exception):
+    """A layer flattens rows and tokens into one axis, so that its taps do not know the rows."""
+
 
 Collect = Callable[[Tensor, Tensor], None]  # inputs and d loss / d outputs of one call of a layer
 
@@ -46,8 +50,10 @@ class Taps:
         self.probes = probes
         self.sums = torch.zeros(0)
         self._layers = [m for m in body.modules() if self._own(m)]
-        for layer in self._layers:
-            self._kind(layer)
+
+    def unknown(self) -> nn.Module | None:
+        """A layer that there is no tap for."""
+        return next((each for each in self._layers if self._kind(each) is None), None)
 
     def _own(self, layer: nn.Module) -> list[nn.Parameter]:
         return [p for p in layer.parameters(recurse=False) if id(p) in self.probes.known]
@@ -66,29 +72,27 @@ class Taps:
         """Forget the last backward; the next one has this many rows."""
         self.sums = torch.zeros(rows, self.probes.settings.dims, dtype=torch.float64, device=device)
 
+    def whole(self, gradient: Mapping[str, Tensor]) -> None:
+        """The gradient of the whole micro-batch adds nothing: its rows are there already."""
+
     def _hook(self, layer: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
         collect = self._kind(layer)
+        assert collect is not None
         return Tap.apply(output, arguments[0].detach(), lambda x, d: collect(layer, x, d))
 
-    def _kind(self, layer: nn.Module) -> Callable[[Any, Tensor, Tensor], None]:
+    def _kind(self, layer: nn.Module) -> Callable[[Any, Tensor, Tensor], None] | None:
         if type(layer) is nn.Linear:
             return self._linear
         if type(layer) is nn.Embedding:
             return self._embedding
         if all(p.ndim == 1 for p in self._own(layer)):
             return self._vectors
-        raise RcdiagError(
-            f"per-sequence gradients: no sketch is known for layers of type {type(layer).__name__}",
-            hint="train LoRA adapters on linear layers, or leave per-sequence gradients out",
-        )
+        return None
 
     def _add(self, parameter: Tensor, products: Tensor) -> None:
         """Products [rows, ..., probes] of one parameter."""
         if len(products) != len(self.sums):
-            raise RcdiagError(
-                "per-sequence gradients: a layer of this model mixes the rows of a batch",
-                hint="leave per-sequence gradients out",
-            )
+            raise RowsMixed("a layer of this model mixes the rows of a batch")
         by_row = products.flatten(1, -2).sum(dim=1, dtype=torch.float64)
         self.sums[:, self.probes.slots(parameter)] += by_row
 

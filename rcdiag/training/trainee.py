@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,14 @@ from rcdiag.training.basis import Basis, basis_of
 from rcdiag.training.gradient import Gradient, combined
 from rcdiag.training.layers import layer_groups
 from rcdiag.training.load import Policy, load_policy
+from rcdiag.training.one_row import OneRow, sketcher
 from rcdiag.training.optimizer import Snapshot, Stepper, StepReport
 from rcdiag.training.probes import Probes
 from rcdiag.training.rows import MicroBatch, Row, micro_batches, rows_of, rows_with, token_count
 from rcdiag.training.sampling import Generated, SamplingSettings, generate
 from rcdiag.training.saving import save_policy
 from rcdiag.training.settings import LoraSettings, OptimizerSettings, SketchSettings
+from rcdiag.training.taps import RowsMixed
 from rcdiag.trajectories import Trajectories
 
 Array = NDArray[np.float64]
@@ -93,15 +96,25 @@ class Trainee:
         """d/d theta of sum_t c_t log pi(y_t) for each of coefficients [K, unmasked tokens].
 
         One forward of each micro-batch for all; a backward for each vector that is not a linear
-        combination of others. Rows whose coefficients are all 0 cost nothing.
+        combination of others. Rows whose coefficients are all 0 cost nothing. With sketches of
+        a model that has no taps, micro-batches are of one row.
         """
         rows = self._rows(parts)
         basis = basis_of(coefficients)
         chosen = coefficients[basis.rows]
-        probes = None if sketch is None else self.probes(sketch)
-        batches = self._batches(rows, rows_with(rows, chosen))
-        summed = accumulate(self.policy, batches, chosen, len(rows), probes)
+        summed = self._accumulated(rows, chosen, None if sketch is None else self.probes(sketch))
         return Gradients(self._combined(summed, basis), _sketches(summed, basis), len(basis.rows))
+
+    def _accumulated(self, rows: list[Row], chosen: Array, probes: Probes | None) -> Summed:
+        wanted = rows_with(rows, chosen)
+        taps = None if probes is None else sketcher(self.policy.body, probes)
+        if not isinstance(taps, OneRow):
+            with contextlib.suppress(RowsMixed):  # it shows in the first backward
+                batches = self._batches(rows, wanted)
+                return accumulate(self.policy, batches, chosen, len(rows), taps)
+        assert probes is not None
+        alone = self._batches(rows, wanted, batch_tokens=1)
+        return accumulate(self.policy, alone, chosen, len(rows), OneRow(probes))
 
     def sequence_gradients(self, parts: Parts, coefficients: Array) -> Iterator[list[Gradient]]:
         """For each row with an unmasked token, the K gradients of it alone, exact.
@@ -145,9 +158,11 @@ class Trainee:
     def _rows(self, parts: Parts) -> list[Row]:
         return rows_of(parts, self.policy.vocab_size)
 
-    def _batches(self, rows: list[Row], wanted: NDArray[np.bool_]) -> Iterator[MicroBatch]:
-        context = context_of(self.policy.model)
-        return micro_batches(rows, wanted, self.batch_tokens, self.policy.device, context)
+    def _batches(
+        self, rows: list[Row], wanted: NDArray[np.bool_], batch_tokens: int | None = None
+    ) -> Iterator[MicroBatch]:
+        context, tokens = context_of(self.policy.model), batch_tokens or self.batch_tokens
+        return micro_batches(rows, wanted, tokens, self.policy.device, context)
 
     def _combined(self, summed: Summed, basis: Basis) -> list[Gradient]:
         parts = [Gradient(values, self._groups) for values in summed.gradients]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GPT2Config, PhiConfig
+from transformers import AutoModelForCausalLM, GPT2Config, MixtralConfig, PhiConfig
 
 from rcdiag.backends.spec import parse_policy
 from rcdiag.dumps.decode import decode
@@ -25,6 +25,9 @@ from tests import engines
 ROWS = 12
 # Learned positions and fused products; a head with a bias and norms with one.
 MORE_CONFIGS = {
+    "mixtral": lambda: MixtralConfig(
+        **engines.SIZES, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False
+    ),
     "gpt2": lambda: GPT2Config(
         vocab_size=320, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2
     ),
@@ -75,7 +78,9 @@ def objective(model, parts: Sequence[Trajectories], coefficients: np.ndarray) ->
 
 
 def plain_model(folder: Path, dtype: torch.dtype):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, experts_implementation="eager"
+    ).eval()
 
 
 def reference_gradient(

@@ -22,7 +22,7 @@ from tests.training.helpers import (
 pytestmark = pytest.mark.engine
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "llama", "gemma2", "gpt2", "phi"])
+@pytest.mark.parametrize("kind", ["qwen3", "llama", "gemma2", "gpt2", "phi", "mixtral"])
 def test_gradients_equal_those_of_the_plain_model_in_float64(kind, parts, made):
     """Tied and untied heads, a bias in it, capped logits, temperatures, masks."""
     model = made(kind)

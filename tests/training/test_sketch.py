@@ -5,8 +5,9 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from rcdiag.errors import RcdiagError
+from rcdiag.training.one_row import OneRow, sketcher
 from rcdiag.training.settings import LoraSettings, SketchSettings
+from rcdiag.training.taps import RowsMixed, Taps
 from tests import engines
 from tests.training.helpers import random_coefficients, trainee
 
@@ -29,10 +30,10 @@ def check_rows(one, parts, settings, count=3, tolerance=1e-4):
     exact = list(one.sequence_gradients(parts, coefficients))
     assert found.sketches.shape == (count, len(exact), settings.dims)
     for k, whole in enumerate(found.whole):
-        expected = np.array([probes.of(row[k]) for row in exact])
+        expected = np.array([probes.of(row[k].values) for row in exact])
         scale = np.abs(expected).max(axis=1, keepdims=True)
         np.testing.assert_allclose(found.sketches[k] / scale, expected / scale, atol=tolerance)
-        total = probes.of(whole)
+        total = probes.of(whole.values)
         gap = np.abs(found.sketches[k].sum(axis=0) - total).max()
         assert gap < tolerance * np.abs(total).max()
 
@@ -87,7 +88,7 @@ def test_inner_products_are_unbiased_with_the_stated_spread(probes, dims, shared
     draws = []
     for seed in range(30):
         signs = shared.probes(SketchSettings(probes=probes, dims=dims, seed=seed))
-        rows = np.array([signs.of(row) for row in exact])
+        rows = np.array([signs.of(row.values) for row in exact])
         draws.append(rows @ rows.T)
     spread = np.std(draws, axis=0, ddof=1)
     assert (np.abs(np.mean(draws, axis=0) - inner) < 5 * spread / 30**0.5).all()
@@ -96,12 +97,23 @@ def test_inner_products_are_unbiased_with_the_stated_spread(probes, dims, shared
         assert (spread < 1.5 * np.sqrt(8 / probes) * sizes).all()
 
 
-@pytest.mark.parametrize(("kind", "layer"), [("gemma2", "ScaledWordEmbedding"), ("gpt2", "Conv1D")])
-def test_layers_without_a_sketch_are_refused(kind, layer, made, parts):
-    """Gemma's embedding multiplies what it looks up; GPT-2's products are turned round."""
+@pytest.mark.parametrize("kind", ["gemma2", "gpt2", "mixtral"])
+def test_so_without_taps(kind, made, parts):
+    """Gemma's embedding multiplies what it looks up, GPT-2's products are turned round, and
+    Mixtral's experts are one parameter of three axes."""
     one = trainee(made(kind))
-    with pytest.raises(RcdiagError, match=layer):
-        one.gradients(parts, random_coefficients(parts, 1), sketch=SMALL)
+    assert isinstance(sketcher(one.policy.body, one.probes(SMALL)), OneRow)
+    check_rows(one, parts, SMALL)
+
+
+def test_so_where_a_layer_mixes_the_rows(qwen3, parts, monkeypatch):
+    """It shows in the backward only, and then rows go one by one."""
+    monkeypatch.setattr(Taps, "_add", mixed)
+    check_rows(trainee(qwen3), parts, ROOMY)
+
+
+def mixed(*_: object) -> None:
+    raise RowsMixed("rows are mixed")
 
 
 def test_parameters_of_one_shape_and_seeds_have_signs_of_their_own(shared):
