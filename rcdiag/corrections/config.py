@@ -66,6 +66,13 @@ class Correction:
         """The weights that reach the loss."""
         return self.weighting if self.weights_applied else None
 
+    @property
+    def leaves_loss_alone(self) -> bool:
+        """No weight and no rejection, and no PPO ratio that has the mismatch in it."""
+        in_ratio = self.mode == "bypass" and self.loss == "ppo_clip"
+        rejects = bool(self.rejections) or self.veto is not None
+        return self.loss_weighting is None and not rejects and not in_ratio
+
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(np.float32(value))

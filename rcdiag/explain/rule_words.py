@@ -34,8 +34,8 @@ RULES: dict[str, Entry] = {
         see=("ess_seq_applied", "ESS"),
     ),
     "mismatch_k3": said(
-        what="Distance of the trainer before the update from the sampler. An error of the update "
-        "without correction alone: of the others it is what they correct.",
+        what="Distance of the trainer before the update from the sampler. An error only where "
+        "nothing corrects it (naive, disabled): of the others it is what they correct.",
         formula="E[ratio - 1 - log_ratio], ratio = old / rollout",
         direction="KL(rollout || old)",
         units=_NATS,
@@ -49,8 +49,9 @@ RULES: dict[str, Entry] = {
         see=("staleness", "k3_kl"),
     ),
     "uncorrected_ess": said(
-        what="Effective sample size of sequences by their raw ratios, for the update without "
-        "correction alone: all of the mismatch biases its gradient.",
+        what="Effective sample size of sequences by their raw ratios, only where no weight, no "
+        "rejection and no PPO ratio corrects (naive, disabled): all of the mismatch biases the "
+        "gradient.",
         formula="(sum w)^2 / (n sum w^2), w = prod of old / rollout over the sequence",
         units="fraction",
         see=("naive", "ess_seq", "mismatch"),

@@ -47,6 +47,7 @@ def evidence(given: Given) -> Evidence:
             kl_old_new=MetricValue(value=given.of("kl_old_new", 0.0)),
             mismatch_growth=given.of("mismatch_growth", 1.0),
         ),
+        uncorrected=True,
         double_counted=True,
     )
 

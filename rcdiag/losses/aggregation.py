@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from rcdiag.errors import RcdiagError
@@ -74,7 +75,8 @@ def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
 
 def slime_row_mean(batch: LossBatch, which: Denominator) -> Tensor:
     """1 / T for the T tokens of the row; rejected ones count unless it is `kept`."""
-    counts = batch.kept_counts if which == "kept" else batch.lengths
+    # 1 / an integer tensor would be float32.
+    counts = batch.kept_counts if which == "kept" else batch.lengths.to(torch.float64)
     return (1.0 / counts.clamp(min=1))[batch.rows]
 
 

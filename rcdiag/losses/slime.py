@@ -57,10 +57,11 @@ def opsm_dropped(batch: LossBatch, delta: float) -> Tensor:
 def _dropped_share(batch: LossBatch, settings: LossSettings, dropped: Tensor) -> Tensor:
     """Token values whose aggregate is the logged sum of each row's share of dropped tokens.
 
-    slime adds up shares of rows under --calculate-per-token-loss too, and divides by tokens.
+    slime adds up shares of rows under --calculate-per-token-loss too, and divides by tokens. It
+    also counts masked tokens, which a batch here does not hold; its shares can pass 1.
     """
     if settings.aggregation == "token-mean":
-        return dropped / batch.lengths[batch.rows]
+        return dropped / batch.lengths.to(torch.float64)[batch.rows]
     return dropped
 
 
@@ -105,7 +106,8 @@ def _finished(
         compared = batch.current if options.bypass else batch.old
         logged["train_rollout_logprob_abs_diff"] = (compared - batch.rollout).abs() * kept
     logged |= {"pg_clipfrac": clipped & kept, "ppo_kl": -log_ratio * kept}
-    return TokenLosses(torch.where(kept, losses, 0.0), logged)
+    # A product, as slime has it: rejection does not shield from a loss that is no number.
+    return TokenLosses(losses * kept, logged)
 
 
 # By --advantage-estimator; `vanilla` are all others.

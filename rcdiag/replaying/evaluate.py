@@ -107,6 +107,7 @@ def preset_replay(
         shares=shared,
         gradient=gradient,
         after=after,
+        uncorrected=name == NAIVE or plan.corrections[name].leaves_loss_alone,
         double_counted=_double_counted(plan, name),
     )
     return PresetReplay(

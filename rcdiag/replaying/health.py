@@ -28,6 +28,7 @@ class Evidence:
     shares: Shares | None
     gradient: GradientReport | None
     after: AfterStep | None
+    uncorrected: bool  # nothing stands between the mismatch and the gradient
     double_counted: bool  # bypass weights on top of a PPO ratio that corrects already
 
 
@@ -64,7 +65,7 @@ def _mismatch(e: Evidence) -> Rule:
     """Of the batch: no error of a preset that corrects it."""
     value = e.factors["mismatch"].k3_kl.value
     said = f"sampler to trainer: {_short(value)} nats per token"
-    error = 1e-2 if e.mode == "naive" else float("inf")
+    error = 1e-2 if e.uncorrected else float("inf")
     return _rule("mismatch_k3", value, 1e-3, error, said, "theory.md 4.4, dense models")
 
 
@@ -76,7 +77,7 @@ def _staleness(e: Evidence) -> Rule:
 
 def _uncorrected(e: Evidence) -> Rule | None:
     """Without weights and rejection the mismatch goes straight into the gradient."""
-    if e.mode != "naive":
+    if not e.uncorrected:
         return None
     value = e.factors["mismatch"].ess_seq.value
     said = "no correction: all of the mismatch biases the gradient"

@@ -52,11 +52,7 @@ def _replay(result: ReplayResult) -> dict[str, Any]:
 
 
 def _divided(by: Denominator) -> str:
-    if by.unit == "nothing":
-        return "nothing"
-    if by.which == "constant":
-        return f"{by.used:,.0f} {by.unit}, constant"
-    return f"{by.used:,.0f} of {by.all:,.0f} {by.unit}"
+    return "nothing" if by.unit == "nothing" else f"{by.used:,.0f} {by.unit}"
 
 
 TAGS = {name: name for name in ("ok", "note", "warning", "error")}

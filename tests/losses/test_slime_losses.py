@@ -193,8 +193,25 @@ def test_everything_rejected_is_a_loss_of_zero():
     assert not found.coefficients.any()
 
 
+@pytest.mark.parametrize(("current", "old"), [(-1.0, -np.inf), (np.nan, -1.0)])
+def test_rejection_does_not_shield_from_what_is_no_number(current, old):
+    """slime multiplies by the modified mask: inf x 0 and NaN x 0 are NaN."""
+    batch = one_row([current, -1.0], [old, -1.0], [-1.0, 1.0], kept=[False, True])
+    found = evaluate(batch, "vanilla", SETTINGS, "slime")
+    assert np.isnan(found.loss)
+    assert np.isnan(found.metrics["ppo_kl"])
+    assert found.undefined is None
+
+
 def test_other_denominators_change_the_loss_and_not_what_is_logged():
     batch = one_row([-1.0, -1.0], [-1.1, -1.1], [1.0, 1.0], kept=[True, False])
     found = evaluate(batch, "vanilla", replace(SETTINGS, denominator="kept"), "slime")
     assert found.loss == pytest.approx(-exp(0.1))
     assert found.metrics["ppo_kl"] == pytest.approx(-0.1 / 2)
+
+
+def test_a_mean_over_three_tokens_is_exact():
+    """1 / 3 of an integer count would be a float32."""
+    found = evaluate(one_row([-1.0] * 3, [-1.0] * 3, [1.0] * 3), "vanilla", SETTINGS, "slime")
+    assert found.loss == pytest.approx(-1.0, rel=1e-12)
+    np.testing.assert_allclose(found.coefficients, -1 / 3, rtol=1e-12)
