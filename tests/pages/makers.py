@@ -51,9 +51,11 @@ def replayed_with_model() -> Result:
 
 
 def replayed_over_steps() -> Result:
-    """Two steps of four prompts each, and one of them split in two."""
-    table = pl.read_parquet(SAMPLES / "rollouts.parquet").filter(pl.col("step").is_in([6, 7]))
-    some = table.group_by("step", maintain_order=True).head(32)
+    """Some short responses of two steps, and one of them split in two."""
+    table = pl.read_parquet(SAMPLES / "rollouts.parquet").filter(
+        pl.col("step").is_in([6, 7]), pl.col("response_ids").list.len() < 80
+    )
+    some = table.group_by("step", maintain_order=True).head(16)
     training = training_of("adamw", 1e-4, split=2)
     model = model_of(SAMPLES / "policy" / "step_8", training, steps=2)
     with tempfile.TemporaryDirectory() as folder:
