@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rcdiag.corrections.state import Plan
+    from rcdiag.corrections.plan import Plan
 
 PANEL = "Correction"
 

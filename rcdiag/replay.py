@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.dumps.reader import Dump
 from rcdiag.dumps.steps import known_steps
 from rcdiag.dumps.stream import read_trajectories

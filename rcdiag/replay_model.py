@@ -11,7 +11,7 @@ from typing import Any
 from rcdiag.backends.checkpoint import check_checkpoint, limits
 from rcdiag.backends.spec import PolicySpec
 from rcdiag.backends.text import decoder
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.dumps.reader import Dump
 from rcdiag.dumps.rows import read_rows
 from rcdiag.dumps.steps import known_steps

@@ -13,7 +13,8 @@ from typing import Any
 
 from rcdiag.corrections.findings import correction_findings
 from rcdiag.corrections.rows import union_of_rows
-from rcdiag.corrections.state import CorrectionState, Plan, results
+from rcdiag.corrections.plan import Plan
+from rcdiag.corrections.state import CorrectionState, results
 from rcdiag.dumps.reader import Dump
 from rcdiag.dumps.stream import read_trajectories
 from rcdiag.errors import RcdiagError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.results import Finding, ScoreResult
 
 

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rcdiag.corrections.config import in_float32
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.config import Correction, in_float32
 from rcdiag.corrections.trainers.base import Config, Refused, Trainer
 from rcdiag.errors import RcdiagError
 from rcdiag.results import Finding
 
 ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which corrections are wanted, in a trainer's own settings and in canonical form."""
+
+    trainer: Trainer
+    configs: Mapping[str, Config]  # name of the preset -> the trainer's settings
+    corrections: Mapping[str, Correction]
+    dtype: type[np.floating] = np.float64  # arithmetic of the trainer's numbers
+    findings: tuple[Finding, ...] = ()  # on how the settings were read
 
 
 def preset_configs(

@@ -16,25 +16,14 @@ from rcdiag.corrections.outcome import outcome, quantities_of
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.reductions import Batch
 from rcdiag.corrections.rows import Rows, rows_of, union_of_rows
-from rcdiag.corrections.trainers.base import Config, Trainer
-from rcdiag.results import CorrectionResult, Finding
+from rcdiag.corrections.plan import Plan
+from rcdiag.results import CorrectionResult
 from rcdiag.statistics.block import Block
 from rcdiag.statistics.suite import bound_sketches
 
 WAITING = 32
 
 Step = int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Which corrections are wanted, in a trainer's own settings and in canonical form."""
-
-    trainer: Trainer
-    configs: Mapping[str, Config]  # name of the preset -> the trainer's settings
-    corrections: Mapping[str, Correction]
-    dtype: type[np.floating] = np.float64  # arithmetic of the trainer's numbers
-    findings: tuple[Finding, ...] = ()  # on how the settings were read
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.replaying.after import Stepped, after_step
 from rcdiag.replaying.batch import ReplayBatch
 from rcdiag.replaying.evaluate import NAIVE, Update, evaluated, preset_replay

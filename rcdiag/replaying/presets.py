@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rcdiag.corrections.config import Correction
 from rcdiag.corrections.outcome import quantities_of
 from rcdiag.corrections.reductions import Batch
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.corrections.tokens import TokenEffects, token_effects
 from rcdiag.replaying.batch import ReplayBatch
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.replaying.batch import ReplayBatch
 from rcdiag.replaying.evaluate import NAIVE, Evaluated, Update, evaluated, evaluated_as
 from rcdiag.replaying.learner import Learner, Parts, Training

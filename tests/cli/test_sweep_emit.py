@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.corrections.trainers import find_trainer
 from rcdiag.dumps import open_dump
 from rcdiag.score import score

@@ -18,7 +18,7 @@ from rcdiag.corrections.emit_text import digits
 from rcdiag.corrections.equivalence import equivalent
 from rcdiag.corrections.plan import plan_corrections
 from rcdiag.corrections.quantities import K, LogRatio, Ratio
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.corrections.trainer_config import TrainerConfig, read_trainer_config
 from rcdiag.corrections.trainers import TRAINERS, find_trainer
 from rcdiag.errors import RcdiagError

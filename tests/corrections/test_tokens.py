@@ -11,7 +11,7 @@ from rcdiag.corrections.config import Correction, Rejection, Weighting
 from rcdiag.corrections.outcome import outcome, quantities_of
 from rcdiag.corrections.quantities import K, LogRatio, Quantity, Tokens
 from rcdiag.corrections.rows import rows_of
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.corrections.tokens import TokenEffects, token_effects
 from rcdiag.corrections.trainers import TRAINERS
 from rcdiag.segments import segment_sum

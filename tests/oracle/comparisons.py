@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.results import CorrectionResult
 from tests.corrections.builders import Padded, results_of
 from tests.oracle.verl import Answer, ask

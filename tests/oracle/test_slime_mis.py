@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.corrections.trainers import find_trainer
 from rcdiag.losses.generations import GENERATIONS, default_settings
 from rcdiag.losses.settings import LossSettings

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.losses.settings import LossSettings
 from rcdiag.replaying.batch import ReplayBatch
 from rcdiag.replaying.evaluate import Update, evaluated

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.corrections.plan import preset_configs
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.corrections.trainers import find_trainer
 from rcdiag.dumps.reader import open_dump
 from rcdiag.losses.generations import default_settings

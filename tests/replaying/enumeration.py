@@ -7,7 +7,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.replaying.batch import ReplayBatch
 from rcdiag.replaying.evaluate import evaluated
 from rcdiag.replaying.gradients import seq_is_coefficients

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.backends.spec import parse_policy
-from rcdiag.corrections.state import Plan
+from rcdiag.corrections.plan import Plan
 from rcdiag.dumps.reader import open_dump
 from rcdiag.replay import Roles, read_step
 from rcdiag.replay_model import Model, replay_with_model
