@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
-from rcdiag.dumps.writer import TableWriter  # noqa: E402
+from rcdiag.table.writer import TableWriter  # noqa: E402
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)
 GROUP, STEPS = 8, 10

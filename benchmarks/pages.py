@@ -19,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
-from rcdiag.report.html import page  # noqa: E402
+from rcdiag.pages.page import page  # noqa: E402
 from tests.pages.browser import chromium, launched, visit  # noqa: E402
 from tests.pages.makers import MAKERS, swept  # noqa: E402
 

@@ -23,8 +23,8 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
-from rcdiag.dumps import open_dump  # noqa: E402
-from rcdiag.dumps.writer import VALUES_PER_ROW_GROUP, encodings  # noqa: E402
+from rcdiag.table.parquet import open_dump  # noqa: E402
+from rcdiag.table.writer import VALUES_PER_ROW_GROUP, encodings  # noqa: E402
 
 TOKENS = 20_000_000
 LOG_PROBS = ["rollout_log_probs", "old_log_probs"]

@@ -44,13 +44,13 @@ def reset_peak() -> int:
 
 def prepared(names: list[str]):
     """Plan, parts and batch, as the use case makes them."""
-    from rcdiag.corrections.plan import plan_corrections, preset_configs
-    from rcdiag.corrections.trainers import find_trainer
-    from rcdiag.dumps import open_dump
     from rcdiag.losses.settings import LossSettings
-    from rcdiag.replay import Roles, read_step
-    from rcdiag.replaying.evaluate import Update
-    from rcdiag.replaying.load import joined
+    from rcdiag.table.parquet import open_dump
+    from rcdiag.trainers import find_trainer
+    from rcdiag.trainers.plan import plan_corrections, preset_configs
+    from rcdiag.usecases.replay.batch import joined
+    from rcdiag.usecases.replay.preset import Update
+    from rcdiag.usecases.replay.run import Roles, read_step
 
     trainer = find_trainer("verl")
     plan = plan_corrections(trainer, preset_configs(trainer, names, {}))
@@ -66,11 +66,11 @@ def prepared(names: list[str]):
 
 
 def rcdiag_run(names: list[str]) -> dict:
-    from rcdiag.backends.spec import parse_policy
-    from rcdiag.replaying.learner import Training
-    from rcdiag.replaying.with_model import modelled
-    from rcdiag.training.settings import OptimizerSettings, SketchSettings
-    from rcdiag.training.trainee import Trainee
+    from rcdiag.engines.spec import parse_policy
+    from rcdiag.learning.learner import Training
+    from rcdiag.learning.settings import OptimizerSettings, SketchSettings
+    from rcdiag.learning.trainee import Trainee
+    from rcdiag.usecases.replay.model_run import modelled
 
     plan, parts, batch, update = prepared(names)
     trainee = Trainee.load(parse_policy("m=hf:float32", str(MODEL)))

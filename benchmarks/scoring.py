@@ -46,10 +46,10 @@ VARIANTS = {
 
 def rows(model: str, vocabulary: int):
     """Shipped rows as trajectories; for the random model other ids with the same lengths."""
-    from rcdiag.dumps.decode import decode
-    from rcdiag.dumps.reader import open_dump
-    from rcdiag.dumps.stream import read_chunks, whole
-    from rcdiag.trajectories import Ragged, Trajectories
+    from rcdiag.table.decode import decode
+    from rcdiag.table.parquet import open_dump
+    from rcdiag.table.stream import read_chunks, whole
+    from rcdiag.table.trajectories import Ragged, Trajectories
 
     dump = open_dump(ROOT / "sample_data" / "rollouts.parquet")
     found = decode(whole(next(read_chunks(dump, [(0, dump.num_rows)]))), prompts=True)
@@ -93,7 +93,7 @@ def make_random_model(folder: Path) -> None:
 
 
 def sequences(trajectories) -> tuple[list[list[int]], list[int]]:
-    from rcdiag.backends.rows import whole_sequences
+    from rcdiag.engines.packing import whole_sequences
 
     tokens, starts = whole_sequences(trajectories)
     return [row.tolist() for row in tokens], starts.tolist()
@@ -158,8 +158,8 @@ def plain_vllm(folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarra
 
 
 def rcdiag(backend: str, folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarray]:
-    from rcdiag.backends import load_backend
-    from rcdiag.backends.spec import parse_policy
+    from rcdiag.engines import load_backend
+    from rcdiag.engines.spec import parse_policy
 
     # The plain ways know no temperature: everybody scores at 1.
     longest = int((trajectories.prompt_ids.lengths + trajectories.response_ids.lengths).max())

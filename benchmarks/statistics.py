@@ -30,8 +30,8 @@ import torch  # noqa: E402
 
 from benchmarks.mismatch import copy_bandwidth, run_rcdiag  # noqa: E402
 from benchmarks.scoring import machine  # noqa: E402
-from rcdiag.corrections.trainers import find_trainer  # noqa: E402
-from rcdiag.dumps.writer import TableWriter  # noqa: E402
+from rcdiag.table.writer import TableWriter  # noqa: E402
+from rcdiag.trainers import find_trainer  # noqa: E402
 from tests.oracle.verl import ARGUMENTS, helper  # noqa: E402
 
 SEQUENCES, GROUP, CAP = 65_536, 8, 32_768

@@ -27,15 +27,16 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
-from rcdiag.corrections.config import Correction  # noqa: E402
-from rcdiag.corrections.state import CorrectionState, Plan, results  # noqa: E402
-from rcdiag.corrections.trainers import find_trainer  # noqa: E402
-from rcdiag.dumps.reader import open_dump  # noqa: E402
-from rcdiag.dumps.stream import read_trajectories  # noqa: E402
-from rcdiag.dumps.writer import TableWriter  # noqa: E402
+from rcdiag.corrections.correction import Correction  # noqa: E402
 from rcdiag.statistics.block import Block, block_of  # noqa: E402
-from rcdiag.sweep import sweep  # noqa: E402
-from rcdiag.sweeping.families import FAMILIES, settings  # noqa: E402
+from rcdiag.table.parquet import open_dump  # noqa: E402
+from rcdiag.table.stream import read_trajectories  # noqa: E402
+from rcdiag.table.writer import TableWriter  # noqa: E402
+from rcdiag.trainers import find_trainer  # noqa: E402
+from rcdiag.trainers.plan import Plan  # noqa: E402
+from rcdiag.usecases.score import CorrectionState, results  # noqa: E402
+from rcdiag.usecases.sweep.families import FAMILIES, settings  # noqa: E402
+from rcdiag.usecases.sweep.run import sweep  # noqa: E402
 
 TOKENS, GROUP, CAP, CHUNK = 10_000_000, 8, 32_768, 1_024
 THRESHOLDS = 1000

@@ -14,8 +14,8 @@ import typer
 from cli import options, scoring
 
 if TYPE_CHECKING:
-    from rcdiag.dumps import Dump
     from rcdiag.results import JoinReport
+    from rcdiag.table.parquet import Dump
 
 EPILOG = """Examples
 
@@ -70,10 +70,10 @@ def compare(
     verbose: options.Verbose = False,
 ) -> None:
     """Compare all policies pair by pair: who is nearest to the sampler, which step adds what."""
-    from cli.screen import Screen
-    from cli.show import finish
-    from rcdiag.compare import compare as measure
-    from rcdiag.comparing.roles import choose
+    from cli.outputs import finish
+    from cli.terminal.screen import Screen
+    from rcdiag.usecases.compare.roles import choose
+    from rcdiag.usecases.compare.run import compare as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     renames = options.parse_columns(column)
@@ -109,8 +109,8 @@ def _one_table(
     dumps: list[str], renames: dict[str, str]
 ) -> Iterator[tuple[Dump, Dump, JoinReport | None]]:
     """The table itself, or several joined in a folder for the moment; and all that was given."""
-    from rcdiag.dumps import open_dump
-    from rcdiag.dumps.join import join_tables
+    from rcdiag.table.join import join_tables
+    from rcdiag.table.parquet import open_dump
 
     tables = [open_dump(each, renames) for each in dumps]
     if len(tables) == 1:
@@ -125,7 +125,7 @@ def _one_table(
 
 def _names(dumps: list[str]) -> list[str]:
     """A short name of each table, fit for the end of a policy's name."""
-    from rcdiag.trajectories import POLICY_NAME
+    from rcdiag.table.trajectories import POLICY_NAME
 
     names: list[str] = []
     for each in dumps:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from rcdiag.explain import Entry
+    from rcdiag.glossary import Entry
 
 EPILOG = "Example: `rcdiag explain rollout_is_eff_sample_size`"
 
@@ -31,9 +31,9 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Say what a name means: formula, direction, healthy range, who calls it what."""
-    from rcdiag.explain import explain as entry_of
-    from rcdiag.explain import names
-    from rcdiag.explain.document import document
+    from rcdiag.glossary import explain as entry_of
+    from rcdiag.glossary import names
+    from rcdiag.glossary.document import document
 
     found = names() if name is None else entry_of(name)
     if json:
@@ -45,7 +45,7 @@ def explain(
 
 
 def _write(text: str) -> None:
-    from cli.screen import drop
+    from cli.terminal.screen import drop
 
     try:
         sys.stdout.write(text)
@@ -55,7 +55,7 @@ def _write(text: str) -> None:
 
 
 def _screen() -> Console:
-    from cli.screen import Screen
+    from cli.terminal.screen import Screen
 
     return Screen(quiet=False, verbose=False, json=False).out
 
@@ -73,7 +73,7 @@ def _draw_names(found: dict[str, dict[str, str]]) -> None:
     """A line each: cut at the edge of a terminal, whole in a pipe."""
     from rich.text import Text
 
-    from rcdiag.explain import headings
+    from rcdiag.glossary import headings
 
     out = _screen()
     for kind, lines in found.items():

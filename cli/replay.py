@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from cli import corrections, options, trained, updates
+from cli import options
+from cli import options_model as trained
+from cli import options_trainer as corrections
+from cli import options_update as updates
 
 EPILOG = """Examples
 
@@ -67,11 +70,11 @@ def replay(
 ) -> None:
     """Replay one update of each preset on recorded log-probs, or, with --model, for real."""
     given = dict(locals())
-    from cli.screen import Screen
-    from cli.show import finish
-    from rcdiag.dumps import open_dump
-    from rcdiag.replay import Roles
-    from rcdiag.replay import replay as measure
+    from cli.outputs import finish
+    from cli.terminal.screen import Screen
+    from rcdiag.table.parquet import open_dump
+    from rcdiag.usecases.replay.run import Roles
+    from rcdiag.usecases.replay.run import replay as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     table = open_dump(dump, options.parse_columns(column))
@@ -94,7 +97,7 @@ def replay(
     if made is None:
         found = measure(table, plan, update, roles=roles, step=step, seed=seed)
     else:
-        from rcdiag.replay_model import replay_with_model
+        from rcdiag.usecases.replay.with_model import replay_with_model
 
         found = replay_with_model(
             table, plan, update, made, roles=roles, step=step, seed=seed, say=screen.say

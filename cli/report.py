@@ -26,8 +26,8 @@ def report(
     verbose: options.Verbose = False,
 ) -> None:
     """Render a result again, without the data and without torch."""
-    from cli.screen import Screen
-    from cli.show import finish
+    from cli.outputs import finish
+    from cli.terminal.screen import Screen
     from rcdiag.errors import RcdiagError
     from rcdiag.results import from_json
 

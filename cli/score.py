@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import corrections, options, scoring
+from cli import options, scoring
+from cli import options_trainer as corrections
 
 if TYPE_CHECKING:
-    from rcdiag.dumps import Dump
-    from rcdiag.score import Decode
+    from rcdiag.table.parquet import Dump
+    from rcdiag.usecases.score import Decode
 
 EPILOG = """Examples
 
@@ -49,11 +50,11 @@ def score(
 ) -> None:
     """Measure how far two policies are apart on the same tokens, scoring them first if asked."""
     # Heavy imports wait until the command runs, so that --help answers at once.
-    from cli.screen import Screen
-    from cli.show import finish
-    from rcdiag.dumps import open_dump
-    from rcdiag.score import check_pair
-    from rcdiag.score import score as measure
+    from cli.outputs import finish
+    from cli.terminal.screen import Screen
+    from rcdiag.table.parquet import open_dump
+    from rcdiag.usecases.score import check_pair
+    from rcdiag.usecases.score import score as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     renames = options.parse_columns(column)
@@ -85,7 +86,7 @@ def score(
 
 def _decoder(model: str | None, table: Dump, *policies: str) -> Decode:
     """By the tokenizer of `model`, or of the first model that the table names for `policies`."""
-    from rcdiag.backends.text import decoder
+    from rcdiag.engines.tokenizer import decoder
     from rcdiag.errors import RcdiagError
 
     recorded = table.metadata.get("policies", {})

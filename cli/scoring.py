@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from cli import options
 
 if TYPE_CHECKING:
-    from cli.screen import Screen
-    from rcdiag.backends.spec import PolicySpec
-    from rcdiag.dumps import Dump
+    from cli.terminal.screen import Screen
+    from rcdiag.engines.spec import PolicySpec
+    from rcdiag.table.parquet import Dump
 
 
 def wanted_policies(
@@ -30,8 +30,8 @@ def wanted_policies(
 
     Of a ladder those that the table has already are left as they are. `twice`: one once more.
     """
-    from rcdiag.backends.ladders import LADDERS, again, spec_of, to_repeat
-    from rcdiag.backends.spec import parse_policy
+    from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
+    from rcdiag.engines.spec import parse_policy
 
     texts = list(texts or [])
     for text in dict.fromkeys(text for name in ladders or [] for text in LADDERS[name.value]):
@@ -71,9 +71,9 @@ def scored_table(
     if not specs:
         yield table
         return
-    from rcdiag.dumps import open_dump
+    from rcdiag.engines.run import plan_scoring, run_scoring
     from rcdiag.errors import RcdiagError
-    from rcdiag.scoring import plan_scoring, run_scoring
+    from rcdiag.table.parquet import open_dump
 
     scratch = None
     if output is None:
@@ -108,7 +108,7 @@ def dry_run(
     if not specs:
         screen.say(f"would compute from recorded policies: {', '.join(table.policies)}")
         return
-    from rcdiag.scoring import plan_scoring
+    from rcdiag.engines.run import plan_scoring
 
     plan = plan_scoring(dump, table, specs, output or Path("scored.parquet"), force=force)
     lengths = plan.survey.lengths

@@ -70,12 +70,12 @@ def sweep(
     verbose: options.Verbose = False,
 ) -> None:
     """Try every estimator over its thresholds in one pass, and recommend one, or none."""
-    from cli.screen import Screen
-    from cli.show import finish
-    from rcdiag.dumps import open_dump
+    from cli.outputs import finish
+    from cli.terminal.screen import Screen
     from rcdiag.errors import RcdiagError
-    from rcdiag.score import check_pair
-    from rcdiag.sweep import sweep as measure
+    from rcdiag.table.parquet import open_dump
+    from rcdiag.usecases.score import check_pair
+    from rcdiag.usecases.sweep.run import sweep as measure
 
     if json and emit:
         raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
@@ -102,9 +102,9 @@ def sweep(
 
 def _check_candidate(name: str, trainer: str) -> None:
     """Refused before anything is computed or written."""
-    from rcdiag.corrections.emit import emit
     from rcdiag.errors import RcdiagError
-    from rcdiag.sweeping.candidates import CANDIDATES
+    from rcdiag.trainers.emit import emit
+    from rcdiag.usecases.sweep.candidates import CANDIDATES
 
     if name not in CANDIDATES:
         raise RcdiagError(f"--candidate {name}: not known", hint=", ".join(CANDIDATES))
@@ -113,8 +113,8 @@ def _check_candidate(name: str, trainer: str) -> None:
 
 def _configuration(found: SweepResult, trainer: str, candidate: str | None) -> str:
     """Of the choice; where the answer is not to correct, that of no correction."""
-    from rcdiag.corrections.emit import emit
-    from rcdiag.sweeping.candidates import CANDIDATES
+    from rcdiag.trainers.emit import emit
+    from rcdiag.usecases.sweep.candidates import CANDIDATES
 
     advice = found.recommendation
     name = candidate or advice.choice or "none"

@@ -8,8 +8,8 @@ import pyarrow as pa
 from sampler import Rollout
 from settings import POLICY, SHIPPED
 
-from rcdiag.backends.checkpoint import fingerprint
-from rcdiag.dumps import TableWriter
+from rcdiag.engines.checkpoint import fingerprint
+from rcdiag.table.writer import TableWriter
 
 LIST_TYPES = {
     "prompt_ids": pa.int32(),

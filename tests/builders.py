@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rcdiag.dumps.reader import Batch, open_dump
-from rcdiag.pair import PolicyPair
 from rcdiag.statistics.block import Block, block_of
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.totals import Totals, resampled
-from rcdiag.trajectories import Ragged, Trajectories
+from rcdiag.table.parquet import Batch, open_dump
+from rcdiag.table.trajectories import PolicyPair, Ragged, Trajectories
 
 Lists = Sequence[Sequence[float]]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from rcdiag.dumps import open_dump
-from rcdiag.score import score
-from tests.engines import rcdiag, scored
+from rcdiag.table.parquet import open_dump
+from rcdiag.usecases.score import score
+from tests.engine_models import rcdiag, scored
 
 DATA = Path("sample_data")
 TABLES = ["rollouts", "multi_turn", "stale", "temperature"]

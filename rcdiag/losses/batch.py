@@ -1,7 +1,11 @@
-"""What a loss is computed from: log-probs of all unmasked tokens, flat, with lengths."""
+"""What a loss is computed from: log-probs of all unmasked tokens, flat, with lengths.
+
+What a loss function hands on, before weights and aggregation.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from rcdiag.errors import RcdiagError
+from rcdiag.losses.settings import LossSettings
 
 EPSILON = 1e-8  # what verl adds to counts that it divides by
 
@@ -94,3 +99,15 @@ def loss_batch(
         weights=None if weights is None else column("weights", weights),
         rollout=None if rollout is None else column("rollout", rollout),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenLosses:
+    """Losses [tokens], or [rows] with `by_row`; `logged` are token values that metrics average."""
+
+    values: Tensor
+    logged: dict[str, Tensor]
+    by_row: bool = False
+
+
+PolicyLoss = Callable[[LossBatch, LossSettings], TokenLosses]

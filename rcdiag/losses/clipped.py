@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rcdiag.losses.batch import EPSILON, LossBatch
-from rcdiag.losses.outcome import TokenLosses
+from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.settings import LossSettings, above_one, dual_clip_bound
 
 BOUND = 20.0  # nats

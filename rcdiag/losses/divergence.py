@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rcdiag.losses.batch import EPSILON, LossBatch
+from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import bounded_log_ratio
-from rcdiag.losses.outcome import TokenLosses
 from rcdiag.losses.settings import LossSettings, dual_clip_bound
 
 

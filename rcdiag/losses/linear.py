@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from rcdiag.errors import RcdiagError
-from rcdiag.losses.batch import LossBatch
-from rcdiag.losses.outcome import TokenLosses
+from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.settings import LossSettings
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.losses import clipped, divergence, linear, selected
-from rcdiag.losses.outcome import PolicyLoss
+from rcdiag.losses.batch import PolicyLoss
 
 POLICY_LOSSES: dict[str, PolicyLoss] = {
     "vanilla": clipped.vanilla,

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from rcdiag.errors import RcdiagError
-from rcdiag.losses.batch import LossBatch
-from rcdiag.losses.outcome import TokenLosses
+from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.settings import LossSettings
 
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.pair import PolicyPair
-from rcdiag.statistics.ratios import Array
-from rcdiag.statistics.tokens import TokenValues
-from rcdiag.trajectories import Trajectories
+from rcdiag.statistics.ratios import Array, TokenValues
+from rcdiag.table.trajectories import PolicyPair, Trajectories
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

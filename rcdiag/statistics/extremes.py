@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rcdiag.results import SequenceTokens
-from rcdiag.segments import segment_sum
 from rcdiag.statistics.block import Block
-from rcdiag.trajectories import Trajectories
+from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import Trajectories
 
 WORST = 20
 WORST_SEQUENCES = 10

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.statistics.block import Block
-from rcdiag.statistics.mixing import mixed
+from rcdiag.statistics.hashing import mixed
 from rcdiag.statistics.ratios import Array
 
 # |log_ratio| from float32 rounding to a ratio of e^100, eight bins a decade, either sign, and one

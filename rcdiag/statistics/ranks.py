@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from rcdiag.statistics.block import Block
+from rcdiag.statistics.hashing import mixed
 from rcdiag.statistics.intervals import NONE, Interval, standard_error, t_quantile
-from rcdiag.statistics.mixing import mixed
 from rcdiag.statistics.ratios import Array
 
 # Confident and hopeless tokens make any correlation near 1; between these both sides must choose.

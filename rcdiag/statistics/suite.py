@@ -13,11 +13,21 @@ import numpy as np
 
 from rcdiag.statistics.block import Block
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
-from rcdiag.statistics.magnitudes import Magnitudes, Ordered, Sketch, union_of_magnitudes
 from rcdiag.statistics.pareto import Largest, k_hat, union_of_largest
+from rcdiag.statistics.quantiles import Magnitudes, Ordered, Sketch, union_of_magnitudes
 from rcdiag.statistics.ranks import RankSample, rank_sample, union_of_samples
-from rcdiag.statistics.table import SequenceTable, concatenate, sequence_table, token_sums
-from rcdiag.statistics.totals import Addends, Totals, addends, leave_one_out, point, resampled
+from rcdiag.statistics.totals import (
+    Addends,
+    SequenceTable,
+    Totals,
+    addends,
+    concatenate,
+    leave_one_out,
+    point,
+    resampled,
+    sequence_table,
+    token_sums,
+)
 
 # Of all states of a table together: single values are kept up to so many, then counts.
 VALUES_HELD = 1 << 22

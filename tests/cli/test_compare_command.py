@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import BEHAVIOR
-from tests.comparing.tables import about, base_log_probs, shifted, write_policies
+from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
 
 BASE = base_log_probs(40)
 # Of the ready sets, and of nearly all magnitudes.

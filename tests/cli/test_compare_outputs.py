@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import BEHAVIOR
-from tests.comparing.tables import about, base_log_probs, shifted, write_policies
+from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
 
 BASE = base_log_probs(12)
 SCORED = [about("vllm", "vllm", "bfloat16"), about("vllm_again", "vllm", repeat_of="vllm")]

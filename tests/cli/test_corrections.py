@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rcdiag.corrections.trainers import TRAINERS
+from rcdiag.trainers import TRAINERS
 from tests.cli.conftest import dump_with_shift
 
 

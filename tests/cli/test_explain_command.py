@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rcdiag.explain import explain, names
+from rcdiag.glossary import explain, names
 
 
 def test_one_name_on_the_screen(rcdiag):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rcdiag.corrections.trainers import TRAINERS
+from rcdiag.trainers import TRAINERS
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
 
 BLOCKS = (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engines import make_model
-from tests.replaying.conftest import table_for
+from tests.engine_models import make_model
+from tests.usecases.replay.conftest import table_for
 
 pytestmark = pytest.mark.engine
 PRESETS = ("--preset", "decoupled_token_is", "--preset", "bypass_pg_is")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rcdiag.sweeping.candidates import CANDIDATES
-from rcdiag.sweeping.families import FAMILIES, settings
+from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.families import FAMILIES, settings
 from tests.builders import write_table
 from tests.cli.conftest import BEHAVIOR
 from tests.cli.sweep_tables import FEW, sampled_table

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rcdiag.corrections.plan import Plan
-from rcdiag.corrections.trainers import find_trainer
-from rcdiag.dumps import open_dump
-from rcdiag.score import score
-from rcdiag.sweeping.candidates import CANDIDATES
+from rcdiag.table.parquet import open_dump
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.score import score
+from rcdiag.usecases.sweep.candidates import CANDIDATES
 from tests.cli.conftest import dump_with_shift
 from tests.cli.sweep_tables import FEW, sampled_table
 

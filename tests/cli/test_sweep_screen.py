@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rcdiag.sweeping.families import FAMILIES
+from rcdiag.usecases.sweep.families import FAMILIES
 from tests.cli.sweep_tables import FEW, sampled_table
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"

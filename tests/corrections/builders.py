@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.corrections.plan import plan_corrections
-from rcdiag.corrections.state import CorrectionState, Plan, results
-from rcdiag.corrections.trainers import find_trainer
 from rcdiag.results import CorrectionResult
 from rcdiag.statistics.block import block_of
-from rcdiag.trajectories import Ragged, Trajectories
+from rcdiag.table.trajectories import Ragged, Trajectories
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.plan import Plan, plan_corrections
+from rcdiag.usecases.score import CorrectionState, results
 
 
 @dataclass(frozen=True, slots=True)

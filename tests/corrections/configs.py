@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from rcdiag.corrections.trainers.verl_k import OPTIONS
+from rcdiag.trainers.verl.k_rejection import OPTIONS
 
 Config = dict[str, Any]
 OfVeto = st.sampled_from((None, 1e-4, 0.5, 1.5))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from rcdiag.corrections.config import Correction, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
 
 
 def ratios(low: float, high: float) -> SearchStrategy[float]:

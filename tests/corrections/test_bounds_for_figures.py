@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rcdiag.corrections.bounds import log_bounds
-from rcdiag.corrections.trainers import TRAINERS
+from rcdiag.trainers import TRAINERS
 from tests.corrections.builders import padded, plan_of, presets_of, result_of
 
 LN2 = float(np.log(2.0))

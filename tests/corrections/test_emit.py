@@ -12,16 +12,15 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rcdiag.corrections.config import Correction, Rejection, Weighting
-from rcdiag.corrections.emit import WRITERS, emit
-from rcdiag.corrections.emit_text import digits
-from rcdiag.corrections.equivalence import equivalent
-from rcdiag.corrections.plan import plan_corrections
+from rcdiag.corrections.bounds import equivalent
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import K, LogRatio, Ratio
-from rcdiag.corrections.plan import Plan
-from rcdiag.corrections.trainer_config import TrainerConfig, read_trainer_config
-from rcdiag.corrections.trainers import TRAINERS, find_trainer
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers import TRAINERS, find_trainer
+from rcdiag.trainers.config import TrainerConfig, read_trainer_config
+from rcdiag.trainers.emit import WRITERS, emit
+from rcdiag.trainers.plan import Plan, plan_corrections
+from rcdiag.trainers.settings_text import digits
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import Padded, plan_of, presets_of, results_of
 from tests.corrections.configs import configs_of

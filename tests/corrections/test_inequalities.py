@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.corrections.trainers import TRAINERS
-from rcdiag.corrections.trainers.verl_k import OPTIONS
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.verl.k_rejection import OPTIONS
 from tests.corrections.batches import batches
 from tests.corrections.builders import plan_of, presets_of, result_of, results_of, without_prefix
 from tests.corrections.comparisons import changed_outcome

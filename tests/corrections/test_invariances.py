@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.corrections.state import CorrectionState, results
-from rcdiag.corrections.trainers import TRAINERS
+from rcdiag.trainers import TRAINERS
+from rcdiag.usecases.score import CorrectionState, results
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import (
     Padded,

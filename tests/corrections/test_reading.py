@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.corrections.config import Correction, Rejection, Weighting
-from rcdiag.corrections.plan import plan_corrections, preset_configs
-from rcdiag.corrections.trainers import NEWEST_VERL, TRAINERS, find_trainer
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers import NEWEST_VERL, TRAINERS, find_trainer
+from rcdiag.trainers.plan import plan_corrections, preset_configs
 from tests.corrections.builders import plan_of, presets_of
 
 LN2 = float(np.log(2.0))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rcdiag.corrections.trainers import TRAINERS
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers import TRAINERS
 from tests.corrections.builders import plan_of
 
 OLD = ["verl-0.6.0", "verl-20251027"]

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.corrections.config import Correction, Rejection, Weighting
-from rcdiag.corrections.outcome import outcome, quantities_of
+from rcdiag.corrections.apply import TokenEffects, outcome, quantities_of, token_effects
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import K, LogRatio, Quantity, Tokens
-from rcdiag.corrections.rows import rows_of
-from rcdiag.corrections.plan import Plan
-from rcdiag.corrections.tokens import TokenEffects, token_effects
-from rcdiag.corrections.trainers import TRAINERS
-from rcdiag.segments import segment_sum
+from rcdiag.corrections.sequences import rows_of
 from rcdiag.statistics.block import block_of
+from rcdiag.table.segments import segment_sum
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.plan import Plan
 from tests.corrections.batches import batches, seeded
 from tests.corrections.brute_force import kept_tokens, weights_of
 from tests.corrections.brute_force import rows_of as lists_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.corrections.trainers import TRAINERS
+from rcdiag.trainers import TRAINERS
 from tests.corrections.builders import padded, result_of, without_prefix
 
 BY_K = ("verl-0.7.1", "verl-0.8.0", "verl-0.9")

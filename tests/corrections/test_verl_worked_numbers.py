@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rcdiag.corrections.trainers import TRAINERS
 from rcdiag.results import CorrectionResult
+from rcdiag.trainers import TRAINERS
 from tests.corrections.builders import Padded, result_of, without_prefix
 
 RATIOS = ("verl-0.6.1", "verl-20251203", "verl-0.7.0")

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from rcdiag.losses.batch import LossBatch, loss_batch
-from rcdiag.losses.evaluate import LossResult, evaluate
-from rcdiag.losses.generations import GENERATIONS
 from rcdiag.losses.settings import LossSettings
+from rcdiag.trainers.evaluate import LossResult, evaluate
+from rcdiag.trainers.generations import GENERATIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import loss_batch
-from rcdiag.losses.evaluate import evaluate
-from rcdiag.losses.generations import GENERATIONS, default_settings
 from rcdiag.losses.settings import LossSettings
+from rcdiag.trainers.evaluate import evaluate
+from rcdiag.trainers.generations import GENERATIONS, default_settings
 from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, one_row, padded_losses
 
 # Three rows of loss 1 per token: 3 tokens of which 2 are kept; 2 tokens, rejected; 1 token; none.

@@ -11,10 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rcdiag.losses.batch import LossBatch
-from rcdiag.losses.evaluate import evaluate
-from rcdiag.losses.generations import GENERATIONS, default_settings
 from rcdiag.losses.selected import covariances
 from rcdiag.losses.settings import LossSettings, SlimeSettings
+from rcdiag.trainers.evaluate import evaluate
+from rcdiag.trainers.generations import GENERATIONS, default_settings
 from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, one_row, padded_losses
 
 STEP = 1e-5

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, loss_batch
-from rcdiag.losses.evaluate import evaluate
-from rcdiag.losses.generations import default_settings
 from rcdiag.losses.settings import SlimeSettings
+from rcdiag.trainers.evaluate import evaluate
+from rcdiag.trainers.generations import default_settings
 from tests.losses.batches import one_row, padded_losses
 
 SETTINGS = default_settings("slime")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.corrections.plan import Plan
 from rcdiag.results import CorrectionResult
+from rcdiag.trainers.plan import Plan
 from tests.corrections.builders import Padded, results_of
 from tests.oracle.verl import Answer, ask
 

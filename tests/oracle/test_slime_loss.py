@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.losses.evaluate import LossResult, evaluate
-from rcdiag.losses.generations import GENERATIONS, default_settings
 from rcdiag.losses.settings import LossSettings, SlimeSettings
+from rcdiag.trainers.evaluate import LossResult, evaluate
+from rcdiag.trainers.generations import GENERATIONS, default_settings
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
 from tests.oracle.comparisons import within_a_millionth
 from tests.oracle.slime import CHECKOUT, MEGATRON, Answer, ask, code, needs_slime

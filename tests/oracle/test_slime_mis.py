@@ -13,12 +13,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.corrections.plan import Plan
-from rcdiag.corrections.trainers import find_trainer
-from rcdiag.losses.generations import GENERATIONS, default_settings
 from rcdiag.losses.settings import LossSettings
-from rcdiag.replaying.batch import ReplayBatch
-from rcdiag.replaying.evaluate import Update, evaluated
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.generations import GENERATIONS, default_settings
+from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.preset import Update, evaluated
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import Padded, padded, plan_of, result_of
 from tests.corrections.configs import configs_of

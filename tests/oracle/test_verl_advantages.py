@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.replaying.advantages import ADVANTAGES
+from rcdiag.usecases.replay.batch import ADVANTAGES
 from tests.losses.batches import _grid
 from tests.oracle.verl import PACKAGES, _execute, _masked_functions, _wheel
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
-from rcdiag.losses.evaluate import LossResult, evaluate
-from rcdiag.losses.generations import GENERATIONS
 from rcdiag.losses.settings import LossSettings
+from rcdiag.trainers.evaluate import LossResult, evaluate
+from rcdiag.trainers.generations import GENERATIONS
 from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, padded_losses
 from tests.losses.verl_code import Answer, ask, core_algos
 from tests.oracle.verl import PACKAGES

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.corrections.plan import plan_corrections
-from rcdiag.corrections.trainers import find_trainer
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.plan import plan_corrections
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import Padded, padded, plan_of, presets_of
 from tests.corrections.configs import configs_of

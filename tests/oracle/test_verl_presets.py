@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from rcdiag.corrections.trainers import find_trainer
+from rcdiag.trainers import find_trainer
 from tests.oracle.verl import PACKAGES, settings_class
 
 pytestmark = pytest.mark.oracle

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rcdiag.corrections.trainers import find_trainer
+from rcdiag.trainers import find_trainer
 from tests.corrections.builders import padded, plan_of
 from tests.oracle.comparisons import differences
 from tests.oracle.verl import PACKAGES, ask

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.corrections.plan import Plan
 from rcdiag.losses.settings import LossSettings
-from rcdiag.replaying.batch import ReplayBatch
-from rcdiag.replaying.evaluate import Update, evaluated
+from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.preset import Update, evaluated
 from tests.corrections.builders import Padded
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
 from tests.losses.verl_code import Answer
 from tests.losses.verl_code import ask as ask_loss
 from tests.oracle.comparisons import within_a_millionth
 from tests.oracle.verl import ask as ask_helper
-from tests.replaying.builders import plan_of
+from tests.usecases.replay.builders import plan_of
 
 pytestmark = pytest.mark.oracle
 TRAINERS = ("verl-0.7.0", "verl-0.7.1", "verl-0.9")

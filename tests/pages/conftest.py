@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from rcdiag.report.html import page
+from rcdiag.pages.page import page
 from tests.pages.browser import Visit, launched, visit
 from tests.pages.makers import MAKERS
 

@@ -7,12 +7,12 @@ import json
 import tempfile
 from pathlib import Path
 
-from rcdiag.compare import compare
-from rcdiag.corrections.plan import plan_corrections, preset_configs
-from rcdiag.corrections.trainers import find_trainer
-from rcdiag.dumps import Dump, open_dump
 from rcdiag.results import Finding, MetricValue, Result, from_json, to_json
-from rcdiag.score import score
+from rcdiag.table.parquet import Dump, open_dump
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.plan import plan_corrections, preset_configs
+from rcdiag.usecases.compare.run import compare
+from rcdiag.usecases.score import score
 from tests.builders import ids_like, write_table
 
 IMAGE = "<img src=x onerror=window.hacked=1>"

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import polars as pl
 
-from rcdiag.backends.text import decoder
-from rcdiag.compare import compare
-from rcdiag.corrections.plan import Plan, plan_corrections, preset_configs
-from rcdiag.corrections.trainers import find_trainer
-from rcdiag.dumps import open_dump
+from rcdiag.engines.tokenizer import decoder
 from rcdiag.losses.settings import LossSettings
-from rcdiag.replay import Roles, replay
-from rcdiag.replaying.evaluate import Update
 from rcdiag.results import Result, from_json
-from rcdiag.score import score
-from rcdiag.sweep import sweep
+from rcdiag.table.parquet import open_dump
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.plan import Plan, plan_corrections, preset_configs
+from rcdiag.usecases.compare.run import compare
+from rcdiag.usecases.replay.preset import Update
+from rcdiag.usecases.replay.run import Roles, replay
+from rcdiag.usecases.score import score
+from rcdiag.usecases.sweep.run import sweep
 from tests.pages.hostile import hostile_compare, hostile_score
-from tests.replaying.with_model import model_of, replay_model_of, training_of
+from tests.usecases.replay.with_model import model_of, replay_model_of, training_of
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"
 

@@ -27,7 +27,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from rcdiag.statistics.block import Block, block_of
-from rcdiag.trajectories import Ragged, Trajectories
+from rcdiag.table.trajectories import Ragged, Trajectories
 
 PROMPTS = 60
 SEQUENCES = 8  # of a prompt

@@ -9,13 +9,13 @@ import pytest
 from scipy.stats import norm
 
 from rcdiag.results import MetricValue
-from rcdiag.segments import segment_sum
 from rcdiag.statistics.block import Block
 from rcdiag.statistics.intervals import ratio_errors, skewed_t_quantile, t_quantile
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.profiles import Profiles, finished
 from rcdiag.statistics.ratios import k3
 from rcdiag.statistics.suite import Suite, SuiteState
+from rcdiag.table.segments import segment_sum
 from tests.statistics.clustered import PROMPTS, Truth, clustered_block
 
 # Standard errors of a coverage of 0.95 over 1,000 and 400 runs: 0.007 and 0.011.

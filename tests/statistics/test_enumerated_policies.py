@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from tests.builders import metrics
-from tests.statistics.enumerated import (
-    LENGTH,
-    SEQUENCES,
-    Exact,
-    near,
-    rational_policy,
-    token_probs,
-)
+from tests.statistics.enumerated import LENGTH, SEQUENCES, Exact, near, rational_policy, token_probs
 
 SPREADS = [0.05, 0.3, 1.0]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
-from rcdiag.statistics.mismatch import mismatch
+from rcdiag.statistics.metrics import mismatch
 from tests.builders import make_state, metrics, values_of
 
 

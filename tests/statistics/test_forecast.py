@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtri
 
 from rcdiag.statistics.forecast import LENGTHS, forecast
-from rcdiag.statistics.token_law import TokenLaw, expected_ess, expected_inside
+from rcdiag.statistics.forecast.token_law import TokenLaw, expected_ess, expected_inside
 
 SEQ, GEO = (0.5, 2.0), (0.999, 1.001)
 

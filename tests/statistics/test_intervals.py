@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 
 from rcdiag.results import MetricValue
-from rcdiag.statistics.metrics import METRICS
-from rcdiag.statistics.mismatch import mismatch
+from rcdiag.statistics.metrics import METRICS, mismatch
 from rcdiag.statistics.suite import Suite, SuiteState, union_of_states
 from tests.builders import PointSuite, make_state
 from tests.statistics.strategies import Batch, batches, seeded_batch

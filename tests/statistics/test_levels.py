@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from rcdiag.statistics.metrics import FAMILIES, METRICS
-from rcdiag.statistics.mismatch import mismatch
+from rcdiag.statistics.metrics import FAMILIES, METRICS, mismatch
 from rcdiag.statistics.suite import Suite
 from tests.builders import make_state
 from tests.statistics.strategies import seeded_batch

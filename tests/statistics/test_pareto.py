@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.statistics.pareto import (
-    Largest,
-    k_hat,
-    k_hat_error,
-    reliable_below,
-    union_of_largest,
-)
+from rcdiag.statistics.pareto import Largest, k_hat, k_hat_error, reliable_below, union_of_largest
 from tests.statistics.oracle import pareto_k_hat
 
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from rcdiag.results import Profile
-from rcdiag.statistics.axes import PROFILES
 from rcdiag.statistics.intervals import ratio_interval
-from rcdiag.statistics.profiles import Profiles, finished, union_of_profiles
+from rcdiag.statistics.profiles import PROFILES, Profiles, finished, union_of_profiles
 from tests.builders import make_block
 from tests.statistics.profile_loops import LABELS, columns_of, interval_of, label, tokens_of
 from tests.statistics.strategies import seeded_batch

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rcdiag.statistics.accumulator import Summary
 from rcdiag.statistics.profiles import finished, union_of_profiles
-from rcdiag.statistics.summary import Summary
 from rcdiag.statistics.vocabulary import worst_ids
 from tests.builders import make_block
 from tests.statistics.comparisons import assert_near, assert_same_values
@@ -75,7 +75,7 @@ def test_a_summary_is_the_same_whatever_the_cut(executor, monkeypatch):
     wanted = summary_of(columns, executor)
     assert set(plain(wanted)["profiles"]) >= {"position", "turn", "entropy", "reward"}
     assert_same_summary(summary_of(columns, executor, 20, 21, 55), wanted)
-    monkeypatch.setattr("rcdiag.statistics.summary.WAITING", 3)
+    monkeypatch.setattr("rcdiag.statistics.accumulator.WAITING", 3)
     assert_same_summary(summary_of(columns, executor, *range(5, 80, 5)), wanted)
 
 

@@ -2,19 +2,23 @@
 
 Direction everywhere: log_ratio = log target - log behavior, in nats; tokens are taken to be
 sampled by the behavior policy. To add a metric: one entry in its family's file.
+
+A suite -> every metric with its interval and level.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcdiag.statistics.metrics.base import Metric
+from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics.divergences import DIVERGENCES
 from rcdiag.statistics.metrics.log_ratios import LOG_RATIOS
+from rcdiag.statistics.metrics.metric import Metric
 from rcdiag.statistics.metrics.overlap import OVERLAP
 from rcdiag.statistics.metrics.probabilities import PERPLEXITIES, PROBABILITIES
 from rcdiag.statistics.metrics.tail import TAIL
 from rcdiag.statistics.metrics.validity import VALIDITY
+from rcdiag.statistics.suite import Suite, SuiteState
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +67,9 @@ FAMILIES: dict[str, Family] = {
 METRICS: dict[str, Metric] = {
     name: metric for family in FAMILIES.values() for name, metric in family.metrics.items()
 }
+
+
+def mismatch(state: SuiteState, seed: int) -> dict[str, MetricValue]:
+    """Value, 95% interval and level of each metric on the tokens of one state."""
+    suite = Suite(state, seed)
+    return {name: metric.value(suite) for name, metric in METRICS.items()}

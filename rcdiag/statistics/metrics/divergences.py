@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.statistics.metrics.base import PROPOSAL, Averaged, Guide, Metric
+from rcdiag.statistics.metrics.metric import PROPOSAL, Averaged, Guide, Metric
 
 
 def _kl(formula: str, level: str, about: str, guide: Guide | None = None) -> Metric:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.statistics.intervals import NONE, Interval
-from rcdiag.statistics.magnitudes import quantile_interval
-from rcdiag.statistics.metrics.base import Averaged, Guide, Metric, Whole
+from rcdiag.statistics.metrics.metric import Averaged, Guide, Metric, Whole
+from rcdiag.statistics.quantiles import quantile_interval
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.statistics.metrics.base import PROPOSAL, Averaged, Guide, Metric
+from rcdiag.statistics.metrics.metric import PROPOSAL, Averaged, Guide, Metric
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.totals import Totals
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.statistics.intervals import NONE
-from rcdiag.statistics.metrics.base import Averaged, Guide, Metric, Whole
 from rcdiag.statistics.metrics.log_ratios import largest
+from rcdiag.statistics.metrics.metric import Averaged, Guide, Metric, Whole
 from rcdiag.statistics.ranks import spearman
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.statistics.intervals import NONE, Interval
-from rcdiag.statistics.metrics.base import PROPOSAL, Averaged, Guide, Metric, Whole
+from rcdiag.statistics.metrics.metric import PROPOSAL, Averaged, Guide, Metric, Whole
 from rcdiag.statistics.metrics.overlap import ess
 from rcdiag.statistics.pareto import k_hat_error, reliable_below
+from rcdiag.statistics.ratios import OUTSIDE, outside_name
 from rcdiag.statistics.suite import Suite
-from rcdiag.statistics.tokens import OUTSIDE, outside_name
 
 TOP = 0.001
 HARMLESS_ESS = 0.9

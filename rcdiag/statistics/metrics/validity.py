@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtr, stdtrit
 
 from rcdiag.statistics.intervals import FEW_CLUSTERS, NONE, Interval, standard_error
-from rcdiag.statistics.metrics.base import PROPOSAL, Averaged, Guide, Metric, Whole
+from rcdiag.statistics.metrics.metric import PROPOSAL, Averaged, Guide, Metric, Whole
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals

@@ -1,0 +1,159 @@
+"""Options of `replay` with a model: how it is trained."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.reward import load_reward
+from rcdiag.errors import RcdiagError
+
+if TYPE_CHECKING:
+    from rcdiag.engines.spec import PolicySpec
+    from rcdiag.usecases.replay.with_model import Model
+
+PANEL = "With a model"
+
+
+class OptimizerName(StrEnum):
+    """The optimizer of the step."""
+
+    sgd = "sgd"
+    adamw = "adamw"
+
+
+class ReferenceName(StrEnum):
+    """What gradients are held against."""
+
+    seq_is = "seq_is"
+    fresh = "fresh"
+    none = "none"
+
+
+def _of(text: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=PANEL, metavar=metavar)
+
+
+Precision = Annotated[
+    str,
+    _of(
+        "Of the trained model, with options as in --policy",
+        metavar="DTYPE[,autocast=bfloat16][,...]",
+    ),
+]
+Reference = Annotated[
+    ReferenceName,
+    _of("Gradient to compare with: unbiased sequence IS, or fresh samples (--reward)"),
+]
+Optimizer = Annotated[OptimizerName, _of("Optimizer of the step")]
+LearningRate = Annotated[float, _of("Its learning rate", "--lr", metavar="RATE")]
+WeightDecay = Annotated[float, _of("Its weight decay")]
+Momentum = Annotated[float, _of("Of sgd")]
+MaxGradNorm = Annotated[float, _of("Longer gradients are scaled down to it; 0: never")]
+Epochs = Annotated[int, typer.Option(min=1, help="Passes over the batch", rich_help_panel=PANEL)]
+Minibatches = Annotated[
+    int, typer.Option(min=1, help="Optimizer steps of a pass", rich_help_panel=PANEL)
+]
+Steps = Annotated[
+    int,
+    typer.Option(min=1, help="Go on over so many steps of the table", rich_help_panel=PANEL),
+]
+Split = Annotated[
+    int | None,
+    typer.Option(min=2, help="Also as so many mini-batches", rich_help_panel=PANEL),
+]
+Lora = Annotated[
+    int | None,
+    typer.Option(min=1, help="Rank, for models that do not fit", rich_help_panel=PANEL),
+]
+Checkpointing = Annotated[
+    bool, _of("Recompute activations: less memory, more time", "--checkpointing")
+]
+BatchTokens = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of a micro-batch", rich_help_panel=PANEL)
+]
+RewardOption = Annotated[
+    str | None,
+    _of(
+        "function(prompt, response, row) -> number, for fresh samples",
+        "--reward",
+        metavar="FILE.py:FUNCTION",
+    ),
+]
+Evaluate = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Reward of so many fresh samples before and after; needs --reward",
+        rich_help_panel=PANEL,
+    ),
+]
+Save = Annotated[Path | None, _of("Folder for the updated model; with one --preset", metavar="DIR")]
+
+
+def refuse_without_model(context: typer.Context) -> None:
+    """Nothing that was asked for is left undone in silence."""
+    for option in context.command.params:
+        source = context.get_parameter_source(str(option.name))
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and getattr(option, "rich_help_panel", None) == PANEL:
+            raise RcdiagError(f"{option.opts[0]} needs a model", hint="--model CHECKPOINT")
+
+
+def model_of(given: dict, presets: int) -> Model:
+    """The model and its training, from the options."""
+    from rcdiag.errors import RcdiagError
+    from rcdiag.learning.learner import Training
+    from rcdiag.learning.settings import LoraSettings, OptimizerSettings, SketchSettings
+    from rcdiag.usecases.replay.with_model import Model
+
+    if given["save"] is not None and presets != 1:
+        raise RcdiagError(
+            f"--save with {presets} presets", hint="choose the one to save with --preset NAME"
+        )
+    if given["evaluate"] and not given["reward"]:
+        raise RcdiagError("--evaluate needs --reward", hint="--reward FILE.py:FUNCTION")
+    optimizer = OptimizerSettings(
+        name=given["optimizer"].value,
+        learning_rate=given["learning_rate"],
+        momentum=given["momentum"],
+        weight_decay=given["weight_decay"],
+        max_grad_norm=given["max_grad_norm"] or None,
+    )
+    training = Training(
+        optimizer=optimizer,
+        learning_rate=given["learning_rate"],
+        sketch=SketchSettings(seed=given["seed"]),
+        reference=given["reference"].value,
+        epochs=given["epochs"],
+        minibatches=given["minibatches"],
+        split=given["split"],
+        evaluate=given["evaluate"],
+        seed=given["seed"],
+        about={
+            "optimizer": optimizer.name,
+            "learning_rate": optimizer.learning_rate,
+            "max_grad_norm": optimizer.max_grad_norm,
+            "weight_decay": optimizer.weight_decay,
+        },
+    )
+    return Model(
+        spec=_spec(given["model"], given["precision"]),
+        training=training,
+        lora=None if given["lora"] is None else LoraSettings(rank=given["lora"]),
+        checkpointing=given["checkpointing"],
+        batch_tokens=given["batch_tokens"],
+        reward=load_reward(given["reward"]) if given["reward"] else None,
+        steps=given["steps"],
+        save=given["save"],
+    )
+
+
+def _spec(model: str, precision: str) -> PolicySpec:
+    """`--model` with `--precision`, as a policy of backend hf."""
+    from rcdiag.engines.spec import parse_policy
+
+    return parse_policy(f"model=hf:{precision}", model)

@@ -1,0 +1,83 @@
+"""A comparison on the terminal; policies have numbers, so that a matrix of ten fits 80 columns."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from rcdiag.pages.words import interval, number, percent
+from rcdiag.results import CompareResult, MetricValue
+
+
+def draw_compare(out: Console, found: CompareResult, verbose: bool) -> None:
+    out.print(
+        f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens, "
+        f"{len(found.policies)} policies\n"
+    )
+    out.print(_policies(found, verbose))
+    out.print("\n[dim]KL(row || column) by k3, nats per token[/]")
+    out.print(_matrix(found, "k3_kl"))
+    if verbose:
+        for metric in ("log_ratio_abs_max", "prob_diff_mean", "ess_seq"):
+            out.print(f"\n[dim]{metric}[/]")
+            out.print(_matrix(found, metric))
+    out.print("\n[dim]from the sampler to the trainer, E\\[log-ratio²] / 2, nats per token[/]")
+    out.print(_ladder(found))
+
+
+def _table(*columns: str, left: int = 1) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="left" if index < left else "right", no_wrap=True)
+    return table
+
+
+def _policies(found: CompareResult, verbose: bool) -> Table:
+    more = ("95% interval",) if verbose else ()
+    table = _table("", "policy", "log-prob", "behind", *more, "sampler", left=2)
+    table.add_column("what it is", style="dim")
+    for index, (name, each) in enumerate(found.policies.items(), 1):
+        near = "[green]nearest[/]" if each.nearest else ""
+        cells = [f"{each.log_prob_mean.value:.5f}", number(each.behind.value)]
+        cells += [interval(each.behind)] if verbose else []
+        table.add_row(str(index), name, *cells, near, each.about)
+    return table
+
+
+def _matrix(found: CompareResult, metric: str) -> Table:
+    names = list(found.policies)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("", *(str(index) for index in range(1, len(names) + 1))):
+        table.add_column(name, justify="right", no_wrap=True)
+    for index, one in enumerate(names, 1):
+        cells = ["·" if one == other else _cell(found, one, other, metric) for other in names]
+        table.add_row(str(index), *cells)
+    return table
+
+
+def _cell(found: CompareResult, one: str, other: str, metric: str) -> str:
+    """Two digits; dim where it is noise."""
+    pair = found.pairs[f"{one}->{other}"]
+    value = pair.mismatch[metric].value
+    text = "n/a" if value is None else f"{value:.1g}" if len(found.policies) > 7 else f"{value:.2g}"
+    return f"[dim]{text}[/]" if pair.at_floor else text
+
+
+def _ladder(found: CompareResult) -> Table:
+    table = _table("step", "adds", "95% interval", "share", "own k2", "")
+    table.add_row(found.ladder.policies[0])
+    for rung in found.ladder.rungs:
+        note = "[dim]noise[/]" if rung.at_floor else ""
+        part = (_short(rung.contribution.value), _interval(rung.contribution))
+        table.add_row(f"→ {rung.end}", *part, percent(rung.share), _short(rung.k2.value), note)
+    whole = found.ladder.whole
+    table.add_row("[bold]whole[/]", _short(whole.value), _interval(whole), "100%", "", "")
+    return table
+
+
+def _short(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2g}"
+
+
+def _interval(value: MetricValue) -> str:
+    return "" if value.low is None else f"{_short(value.low)} … {_short(value.high)}"

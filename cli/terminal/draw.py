@@ -1,0 +1,41 @@
+"""Results on the terminal: to add a kind, a function in a file of its own and one line in DRAWN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from cli.terminal.cells import COLOURS
+from cli.terminal.compare import draw_compare
+from cli.terminal.replay import draw_replay
+from cli.terminal.score import draw_score
+from cli.terminal.sweep import draw_sweep
+from rcdiag.pages.words import VERDICTS
+from rcdiag.results import Finding, Result
+
+DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
+    "score": draw_score,
+    "compare": draw_compare,
+    "sweep": draw_sweep,
+    "replay": draw_replay,
+}
+
+
+def draw(out: Console, found: Result, *, verbose: bool) -> None:
+    """Numbers, findings, verdict."""
+    DRAWN[found.kind](out, found, verbose)
+    for finding in found.findings:
+        _print_finding(out, finding)
+    verdict = VERDICTS[found.kind](found)
+    out.print(f"\n[{COLOURS[verdict.level]} bold]{verdict.word}[/]: {escape(verdict.sentence)}")
+
+
+def _print_finding(out: Console, finding: Finding) -> None:
+    colour = COLOURS[finding.severity]
+    out.print(
+        f"\n[{colour}]{finding.severity}[/]  [bold]{finding.slug}[/]  {escape(finding.message)}"
+    )
+    out.print(f"  [dim]fix[/]  {escape(finding.fix)}")

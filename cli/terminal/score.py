@@ -1,0 +1,81 @@
+"""A score on the terminal: one screen, the verdict last."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cli.terminal.cells import BLOCKS, level
+from rcdiag.pages.words import clusters, correction_rows, interval, number
+from rcdiag.results import MetricValue, ScoreResult
+from rcdiag.statistics.metrics import FAMILIES, METRICS
+
+
+def draw_score(out: Console, found: ScoreResult, verbose: bool) -> None:
+    steps = f", {len(found.steps)} steps" if found.steps else ""
+    out.print(
+        f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens{steps}\n"
+        f"behavior: [bold]{found.behavior}[/]   target: [bold]{found.target}[/]   "
+        f"[dim]intervals over {clusters(found)}[/]\n"
+    )
+    out.print(_metric_table(found.mismatch, verbose))
+    out.print(_histogram_line(found.figures["log_ratio"]))
+    if found.corrections:
+        out.print()
+        out.print(_correction_table(found))
+
+
+def _metric_table(values: dict[str, MetricValue], verbose: bool) -> Table:
+    """The numbers that decide; with `verbose` all of them and their meaning, family by family."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("metric", no_wrap=True)
+    for name in ("value", "95% interval", "ideal"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("level")
+    if verbose:
+        table.add_column("what it is", style="dim", overflow="fold")
+    for family in FAMILIES.values():
+        for name, metric in family.metrics.items():
+            if name in values and (verbose or metric.headline):
+                table.add_row(
+                    *_cells(name, values[name]), *([escape(metric.about)] if verbose else [])
+                )
+        table.add_section()
+    return table
+
+
+def _cells(name: str, value: MetricValue) -> list[str]:
+    metric = METRICS[name]
+    unit = f" ({metric.unit})" if metric.unit else ""
+    ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
+    cells = [f"{name}[dim]{unit}[/]", number(value.value), interval(value), ideal]
+    return [*cells, level(value.level)]
+
+
+def _correction_table(found: ScoreResult) -> Table:
+    """What each preset would have kept, in numbers that no clamp hides anything from."""
+    trainer = next(iter(found.corrections.values())).trainer
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(f"preset of {trainer}", no_wrap=True)
+    for name in (" tokens", " seqs", " ESS tok", " ESS seq", " k-hat", " lost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("level")
+    for row in correction_rows(found):
+        numbers = (row.kept_tokens, row.kept_sequences, row.ess_tokens, row.ess_sequences)
+        table.add_row(escape(row.name), *numbers, row.k_hat, row.lost_mass, level(row.level))
+    return table
+
+
+def _histogram_line(histogram: dict) -> str:
+    """The log-ratio histogram in one line of blocks, log-scaled counts, four bins to a block."""
+    edges, counts = histogram["edges"], histogram["counts"]
+    filled = [index for index, count in enumerate(counts) if count]
+    if not filled:
+        return ""
+    first, last = filled[0], filled[-1] + 1
+    step = -(-(last - first) // 40)
+    sums = [sum(counts[i : min(i + step, last)]) for i in range(first, last, step)]
+    top = max(total.bit_length() for total in sums)
+    bars = "".join(BLOCKS[-(-total.bit_length() * 8 // top)] for total in sums)
+    return f"\nlog-ratio (log scales)  {edges[first]:+.2g} {bars} {edges[last]:+.2g}"

@@ -1,0 +1,77 @@
+"""A sweep on the terminal: what to take and why; the best setting of every family."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rcdiag.pages.words import interval, number, percent
+from rcdiag.results import SweepFamily, SweepResult, SweepRow
+from rcdiag.results.sweep import Candidate
+
+
+def draw_sweep(out: Console, found: SweepResult, verbose: bool) -> None:
+    settings = sum(len(family.rows) for family in found.families.values())
+    out.print(
+        f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens; {settings:,} "
+        f"settings of {len(found.families)} families\n"
+        f"behavior: [bold]{found.behavior}[/]   target: [bold]{found.target}[/]\n"
+    )
+    out.print(_families(found))
+    out.print()
+    shown = _shown(found, verbose)
+    out.print(_candidates(found, shown))
+    for each in shown:  # below the table: beside it there is no room for words
+        if each.refused:
+            out.print(f"[dim]{each.name}: {escape('; '.join(each.refused))}[/]")
+    out.print()
+    for reason in found.recommendation.reasons:
+        out.print(f"- {escape(reason)}")
+    out.print(f"\n{escape(found.forecast.about)}")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+    return table
+
+
+def _families(found: SweepResult) -> Table:
+    table = _table("family", "best setting", "kept", "ESS seq", "ESS tok", "bias")
+    for name, family in found.families.items():
+        row = _best(family, found.num_sequences)
+        if row is None:
+            table.add_row(name, "[dim]keeps nothing[/]", "", "", "", "")
+            continue
+        bounds = " ".join(f"{value:.9g}" for value in row.bounds.values())
+        ess = [f"{value or 0.0:.3f}" for value in (row.ess_seq.value, row.ess_token)]
+        numbers = (*ess, f"{row.bias or 0.0:.3f}")
+        table.add_row(name, bounds, percent(row.kept_token_share), *numbers)
+    return table
+
+
+def _best(family: SweepFamily, count: int) -> SweepRow | None:
+    """The least squared bias plus variance of the mean, by theory.md 4.3 step 5."""
+
+    def error(row: SweepRow) -> float:
+        return (row.bias or 0.0) ** 2 + (row.variance or 0.0) / count
+
+    return min((row for row in family.rows if row.kept_tokens), key=error, default=None)
+
+
+def _shown(found: SweepResult, verbose: bool) -> list[Candidate]:
+    """By rank; those that are refused only if `verbose`, but for no correction at all."""
+    order = sorted(found.recommendation.candidates, key=lambda each: (each.rank or 99, each.name))
+    return [each for each in order if not each.refused or verbose or each.name == "none"]
+
+
+def _candidates(found: SweepResult, shown: list[Candidate]) -> Table:
+    table = _table("candidate", "rank", "efficiency", "95% interval")
+    for each in shown:
+        chosen = each.name == found.recommendation.choice
+        name = f"[green bold]{each.name}[/]" if chosen else each.name
+        rank = "" if each.rank is None else str(each.rank)
+        table.add_row(name, rank, number(each.efficiency.value), interval(each.efficiency))
+    return table

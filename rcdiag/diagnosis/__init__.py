@@ -1,0 +1,1 @@
+"""What is out of order, and what to do about it."""

@@ -1,0 +1,89 @@
+"""The noise floor: what one policy differs from itself in another batch.
+
+Recorded, re-scored and trainer log-probs: who stands apart. Source: theory.md 3.0 and 3.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rcdiag.results import MetricValue, NoiseFloor, Triangulation
+from rcdiag.statistics.moments import Moments, k2
+
+
+def noise_floor(moments: Moments, policy: str, repeat: str, largest: float | None) -> NoiseFloor:
+    """`largest` is the largest |log-ratio| of both runs, nats."""
+    return NoiseFloor(
+        policy=policy, repeat=repeat, k2=k2(moments, policy, repeat), log_ratio_abs_max=largest
+    )
+
+
+def at_floor(apart: MetricValue, floor: NoiseFloor | None) -> bool | None:
+    """Whether a pair's k2 may be no more than that of two runs of one policy."""
+    if floor is None:
+        return None
+    low = apart.value if apart.low is None else apart.low
+    high = floor.k2.value if floor.k2.high is None else floor.k2.high
+    return low is not None and high is not None and low <= high
+
+
+# Two policies stand together when their k2 is below a quarter of either's to the third (half the
+# rms log-ratio), with both intervals apart.
+TOGETHER = 0.25
+# Below this k2, nats per token, three policies that all differ do so by healthy rounding: the guide
+# for k3 of dense models in theory.md 4.4.
+HEALTHY = 1e-3
+
+VERDICTS = {
+    "trainer": "engine-against-trainer",
+    "sampler": "generation-against-rescoring",
+    "engine": "rescoring-stands-apart",
+}
+
+
+def triangulate(
+    moments: Moments, sampler: str, engine: str, trainer: str, floor: NoiseFloor | None
+) -> Triangulation:
+    """The odd one out of three, if there is one."""
+    names = {"sampler": sampler, "engine": engine, "trainer": trainer}
+    # Each distance under the role that it leaves out.
+    apart = {
+        "trainer": k2(moments, sampler, engine),
+        "engine": k2(moments, sampler, trainer),
+        "sampler": k2(moments, engine, trainer),
+    }
+    noise = all(at_floor(each, floor) for each in apart.values())
+    odd = None if noise else _odd(apart)
+    if odd is None:
+        near = all(at_floor(each, floor) or _healthy(each) for each in apart.values())
+        verdict = "three-agree" if near else "three-differ"
+    else:
+        verdict = VERDICTS[odd]
+    pairs = (
+        ("trainer", sampler, engine),
+        ("engine", sampler, trainer),
+        ("sampler", engine, trainer),
+    )
+    return Triangulation(
+        sampler=sampler,
+        engine=engine,
+        trainer=trainer,
+        k2={f"{one}~{other}": apart[left_out] for left_out, one, other in pairs},
+        verdict=verdict,
+        odd_one_out=None if odd is None else names[odd],
+    )
+
+
+def _healthy(apart: MetricValue) -> bool:
+    return apart.value is not None and apart.value < HEALTHY
+
+
+def _odd(apart: Mapping[str, MetricValue]) -> str | None:
+    odd = min(apart, key=lambda name: apart[name].value or 0.0)
+    small = apart[odd]
+    others = [value for name, value in apart.items() if name != odd]
+    upper = small.value if small.high is None else small.high
+    lowest = min((each.value if each.low is None else each.low) or 0.0 for each in others)
+    if upper is None or lowest <= 0.0 or upper > TOGETHER * lowest:
+        return None
+    return odd

@@ -1,0 +1,105 @@
+"""A model folder before an engine loads it: is it whole, what can it take, which weights are it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.trajectories import ModelLimits
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "tokenizer_config.json",
+    "*.tiktoken",
+)
+
+# Files up to this size are hashed whole; of larger ones a fixed comb of blocks is read, which any
+# optimizer step changes: a fingerprint of 100 GB must not take longer than loading them.
+HASHED_WHOLE = 256 << 20
+BLOCK, BLOCKS = 1 << 20, 128
+
+
+def resolve_model(model: str) -> Path:
+    """The checkpoint's folder: a path as it is, a hub id through the local cache or the hub."""
+    path = Path(model)
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise RcdiagError(f"model {model}: a file, wanted a folder", hint="give its folder")
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise RcdiagError(f"model {model}: no such folder", hint="give a checkpoint folder")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model))
+    except Exception as error:  # the hub's errors have no common base class
+        raise RcdiagError(
+            f"model {model}: neither a folder here nor to be had from the hub "
+            f"({type(error).__name__})",
+            hint="give a checkpoint folder, or download the model first",
+        ) from error
+
+
+def check_checkpoint(model: str) -> Path:
+    """The folder of `model`, with configuration, weights and tokenizer in it."""
+    folder = resolve_model(model)
+    if not (folder / "config.json").is_file():
+        hint = "FSDP and Megatron shards must be merged into a Hugging Face folder first"
+        raise RcdiagError(f"model {model}: no config.json in the folder", hint=hint)
+    if not weight_files(folder):
+        hint = "save it with save_pretrained, or copy the *.safetensors files as well"
+        raise RcdiagError(f"model {model}: no weights ({', '.join(WEIGHTS)}) in the folder", hint)
+    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZERS):
+        hint = "copy the tokenizer files beside the weights (tokenizer.save_pretrained)"
+        raise RcdiagError(f"model {model}: no tokenizer in the folder", hint)
+    return folder
+
+
+def weight_files(folder: Path) -> list[Path]:
+    return sorted(path for pattern in WEIGHTS for path in folder.glob(pattern))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json, as it is."""
+    try:
+        return json.loads((folder / "config.json").read_text())
+    except json.JSONDecodeError as error:
+        raise RcdiagError(
+            f"{folder / 'config.json'}: not JSON ({error})", "copy it again"
+        ) from error
+
+
+def text_config(folder: Path) -> dict[str, Any]:
+    """The text model's part of config.json: multimodal models nest it."""
+    config = read_config(folder)
+    return config.get("text_config") or config
+
+
+def limits(model: str, folder: Path) -> ModelLimits:
+    """Vocabulary and context of a checkpoint."""
+    config = text_config(folder)
+    if "vocab_size" not in config:
+        raise RcdiagError(f"model {model}: config.json states no vocab_size", "is it a text model?")
+    return ModelLimits(model, int(config["vocab_size"]), config.get("max_position_embeddings"))
+
+
+def fingerprint(folder: Path) -> str:
+    """Hash of the weights: names, sizes and bytes (of large files a comb of blocks)."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in weight_files(folder):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as stream:
+            if size <= HASHED_WHOLE:
+                digest.update(stream.read())
+                continue
+            for block in range(BLOCKS):
+                stream.seek((size - BLOCK) * block // (BLOCKS - 1))
+                digest.update(stream.read(BLOCK))
+    return digest.hexdigest()

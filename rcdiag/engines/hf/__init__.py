@@ -1,0 +1,1 @@
+"""Scoring by Hugging Face transformers, in the precision of a trainer."""

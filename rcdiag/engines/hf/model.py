@@ -1,0 +1,132 @@
+"""Load a transformers model as a trainer would hold it, and split it into body and head."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# Tokens in one forward, padding included. A GPU wants many, to be busy, with activations of a 7 B
+# model still near a GB; a CPU is as quick or quicker with few, which stay in its caches (measured).
+BATCH_TOKENS = {"cpu": 2_048, "cuda": 32_768}
+
+
+def choose_device(wanted: str | None) -> torch.device:
+    """The device asked for, or the GPU where there is one."""
+    have_gpu = torch.cuda.is_available()
+    name = wanted or ("cuda" if have_gpu else "cpu")
+    if name.split(":")[0] not in BATCH_TOKENS:
+        raise RcdiagError(f"device={wanted}: not known", hint="device=cpu or device=cuda")
+    if name.startswith("cuda") and not have_gpu:
+        raise RcdiagError(f"device={wanted}: no CUDA GPU here", hint="leave device= out")
+    return torch.device(name)
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu {platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def dtype_named(option: str, name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise RcdiagError(f"{option}={name}: no such dtype", hint=f"one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
+    attention = spec.options.get("attention", "sdpa")
+    if attention.startswith("flash_attention") and (
+        device.type != "cuda" or (spec.dtype == "float32" and "autocast" not in spec.options)
+    ):
+        raise RcdiagError(
+            f"policy `{spec.name}`: attention={attention} needs a GPU and half precision; this is "
+            f"{spec.dtype} on {device.type}",
+            hint="attention=sdpa or attention=eager",
+        )
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=DTYPES[spec.dtype],
+            attn_implementation=attention,
+            trust_remote_code=bool(spec.options.get("trust_remote_code", False)),
+        )
+    except (ImportError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RcdiagError(
+            f"policy `{spec.name}`: transformers cannot load {spec.model}: {reason}",
+            hint="check the folder, the dtype and attention=",
+        ) from error
+    if adapter := spec.options.get("adapter"):
+        model = _with_adapter(model, adapter)
+    return model.to(device).eval()
+
+
+def _with_adapter(model: Any, adapter: str) -> Any:
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise RcdiagError(
+            f"adapter={adapter} needs the peft package", hint='pip install "rcdiag[lora]"'
+        ) from error
+    try:
+        # Not merged: a trainer adds the low-rank product to each layer's output.
+        return PeftModel.from_pretrained(model, adapter).get_base_model()
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise RcdiagError(f"adapter={adapter}: {reason}", hint="give a PEFT LoRA folder") from error
+
+
+def context_of(model: Any) -> int | None:
+    """Positions that the model knows; None where its configuration states no number."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Tensor], Tensor]]:
+    """The decoder, and the function from its hidden states to the logits of the model."""
+    head = model.get_output_embeddings()
+    config = model.config.get_text_config()
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
+    scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite
+    if head_dtype is not None:
+        wide = dtype_named("lm_head", head_dtype)
+        weight = head.weight.detach().to(wide)
+        bias = head.bias.detach().to(wide) if getattr(head, "bias", None) is not None else None
+
+    def to_logits(hidden: Tensor) -> Tensor:
+        if head_dtype is None:
+            logits = head(hidden)
+        else:
+            with torch.autocast(hidden.device.type, enabled=False):
+                logits = torch.nn.functional.linear(hidden.to(wide), weight, bias)
+        if scale != 1.0:
+            logits = logits * scale
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    return model.base_model, to_logits
+
+
+def head_is_known(
+    model: Any, body: Any, to_logits: Callable[[Tensor], Tensor], *, exact: bool
+) -> bool:
+    """Whether body and head put together here give the logits of the model's own forward.
+
+    `exact`: all in float32. A float32 head on a body in low precision differs from the model's own
+    by the rounding that it is there to avoid.
+    """
+    size = model.get_output_embeddings().weight.shape[0]
+    ids = torch.arange(8, device=model.device)[None] % size
+    ours = to_logits(body(input_ids=ids, use_cache=False).last_hidden_state[0]).float()
+    own = model(input_ids=ids, use_cache=False).logits[0].float()
+    rounding = 1e-4 if exact else 3e-2
+    return torch.allclose(ours, own, rtol=rounding, atol=rounding * float(own.abs().max()))

@@ -1,0 +1,77 @@
+"""Ready sets of policies: between the sampler and the trainer, one difference at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+
+LADDERS: dict[str, tuple[str, ...]] = {
+    # One engine's low precision, then the trainer's from low to full.
+    "precision": (
+        "vllm_bf16=vllm:bfloat16",
+        "hf_bf16=hf:bfloat16",
+        "hf_autocast=hf:float32,autocast=bfloat16",
+        "hf_bf16_head32=hf:bfloat16,lm_head=float32",
+        "hf_fp32=hf:float32",
+    ),
+    # Decode, prefill and transformers in one precision, then both engines in full precision.
+    "engine": (
+        "vllm_bf16_decode=vllm:bfloat16,path=decode",
+        "vllm_bf16=vllm:bfloat16",
+        "hf_bf16=hf:bfloat16",
+        "vllm_fp32=vllm:float32",
+        "hf_fp32=hf:float32",
+    ),
+}
+
+# Few enough to change what stands in a batch; the second number where a policy has the first.
+OTHER_BATCH: dict[str, tuple[str, int, int]] = {
+    "hf": ("batch_tokens", 1021, 509),
+    "vllm": ("max_num_seqs", 5, 3),
+}
+
+
+def again(spec: PolicySpec) -> PolicySpec:
+    """The same policy once more, with another composition of batches: for the noise floor."""
+    key, size, less = OTHER_BATCH[spec.backend]
+    size = less if spec.options.get(key) == size else size
+    other = {**spec.options, key: size, "repeat_of": spec.name}
+    return replace(spec, name=f"{spec.name}_again", options=other)
+
+
+def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
+    """The policy whose noise matters most: the first in low precision, else the first."""
+    if not specs:
+        raise RcdiagError(
+            "--noise-floor: no policy that could be scored again",
+            hint="give one with --policy NAME=BACKEND:DTYPE --model PATH",
+        )
+    return next((spec for spec in specs if spec.dtype != "float32"), specs[0])
+
+
+def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
+    """How a policy of the table was scored, to score it again; None where that is not known."""
+    recorded = about.get("model")
+    where = recorded if model is None or Path(str(recorded)).is_dir() else model
+    if about.get("backend") not in OTHER_BATCH or "options" not in about or where is None:
+        return None
+    known = about.get("weights_fingerprint")
+    there = Path(str(where)).is_dir() and isinstance(known, str)
+    if there and fingerprint(check_checkpoint(str(where))) != known:
+        raise RcdiagError(
+            f"{where}: not the weights that `{about['name']}` was scored with",
+            hint="give its checkpoint with --model, or score the policy anew",
+        )
+    return PolicySpec(
+        name=about["name"],
+        backend=about["backend"],
+        dtype=about["dtype"],
+        model=str(where),
+        options={key: value for key, value in about["options"].items() if key != "repeat_of"},
+    )

@@ -1,0 +1,75 @@
+"""Rows of a table as an engine takes them, and an engine's scores as a table takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.table.trajectories import Scores, Trajectories
+
+
+def whole_sequences(
+    trajectories: Trajectories,
+) -> tuple[list[NDArray[np.int32]], NDArray[np.int64]]:
+    """Prompt and response of each row as one array, and where its response begins."""
+    assert trajectories.prompt_ids is not None
+    prompts, responses = trajectories.prompt_ids, trajectories.response_ids
+    rows = [
+        np.concatenate([prompts.row(index), responses.row(index)])
+        for index in range(len(trajectories))
+    ]
+    return rows, prompts.lengths
+
+
+def gather_scores(
+    rows: Sequence[NDArray[np.float32] | None], *, entropy: bool, top_k: int
+) -> Scores:
+    """Join the score matrices of all rows ([response tokens, 1 + entropy + 2 top_k])."""
+    width = 1 + entropy + 2 * top_k
+    empty = np.zeros((0, width), dtype=np.float32)
+    table = np.concatenate([empty, *(empty if row is None else row for row in rows)])
+    first = 1 + entropy
+    return Scores(
+        log_probs=np.ascontiguousarray(table[:, 0]),
+        entropy=np.ascontiguousarray(table[:, 1]) if entropy else None,
+        top_log_probs=table[:, first : first + top_k] if top_k else None,
+        top_ids=table[:, first + top_k :].astype(np.int32) if top_k else None,
+    )
+
+
+def length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.int64]]:
+    """Rows of similar length, longest first, at most `batch_tokens` with padding, one row at least.
+
+    Rows of length 0 have nothing to score and are left out.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    start = 0
+    while start < len(order):
+        count = max(batch_tokens // padded_width(int(lengths[order[start]])), 1)
+        yield order[start : start + count]
+        start += count
+
+
+def padded_width(longest: int) -> int:
+    """The next of 16 widths an octave: at most a sixteenth of padding, 3% on average.
+
+    Kernels and their caches are made for a shape, by oneDNN for every one it meets (4 MB of them
+    for each in bfloat16, measured): few widths let batches share them.
+    """
+    step = max(1 << (longest.bit_length() - 5), 1) if longest >= 32 else 1
+    return -(-longest // step) * step
+
+
+def padded(rows: Sequence[NDArray], context: int | None) -> NDArray[np.int64]:
+    """Token ids [rows, width], padded on the right with 0; never wider than the model's context."""
+    longest = max(len(row) for row in rows)
+    width = padded_width(longest)
+    if context is not None:
+        width = max(min(width, context), longest)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    return ids

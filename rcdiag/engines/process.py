@@ -1,0 +1,65 @@
+"""Run one policy's engine in a process of its own, and listen to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+
+
+def run_engine(job: dict[str, Any], on_tokens: Callable[[int], None]) -> None:
+    """Start the worker on a job and wait for its end; `on_tokens` hears of tokens done."""
+    file = Path(job["folder"]) / "job.json"
+    file.write_text(json.dumps(job))
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "rcdiag.engines.worker", str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        last = _listen(worker, on_tokens)
+        code = worker.wait()
+    finally:
+        # Interrupted or failed: the engine must not outlive us, nor keep the GPU's memory.
+        if worker.poll() is None:
+            worker.kill()
+            worker.wait()
+    if last.get("event") == "error":
+        raise RcdiagError(last["message"], last["hint"])
+    if code != 0 or last.get("event") != "done":
+        raise _crashed(job, last, code, worker)
+
+
+def _listen(worker: subprocess.Popen[str], on_tokens: Callable[[int], None]) -> dict[str, Any]:
+    last: dict[str, Any] = {}
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        last = json.loads(line)
+        if last["event"] == "tokens":
+            on_tokens(last["tokens"])
+    return last
+
+
+def _crashed(
+    job: dict[str, Any], last: dict[str, Any], code: int, worker: subprocess.Popen[str]
+) -> RcdiagError:
+    spec = job["spec"]
+    why = last.get("message", "")
+    if code < 0:
+        why = f"killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
+    elif not why and worker.stderr is not None:
+        # The process ended before it took over its streams: an import failed.
+        why = (worker.stderr.read().strip() or f"exit code {code}").splitlines()[-1]
+    what = f"{spec['backend']}, {spec['dtype']}, {spec['options'] or 'no options'}"
+    return RcdiagError(
+        f"policy `{spec['name']}` ({what}): the engine failed: {why}",
+        hint=f"what it printed is in {job['log']}; with -o FILE the same command goes on from "
+        "the finished parts",
+    )

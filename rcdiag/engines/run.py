@@ -1,0 +1,193 @@
+"""Score the policies that a table lacks, in parts that survive a kill, and join the parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
+from rcdiag.engines.process import run_engine
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+from rcdiag.files import not_writable
+from rcdiag.table.parquet import Dump, open_dump
+from rcdiag.table.parts import read_part, score_columns
+from rcdiag.table.stream import RowRange, joined, read_chunks
+from rcdiag.table.survey import Survey, survey
+from rcdiag.table.writer import TableWriter
+
+# One part: what a kill can cost at most, and what rows are sorted by length within.
+TOKENS_PER_PART = 131_072
+
+OnTokens = Callable[[str, int, int], None]  # policy, tokens done, tokens in all
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoringPlan:
+    """Everything that decides the scores; the parts on disk are keyed by it."""
+
+    source: str
+    dump: Dump
+    specs: tuple[PolicySpec, ...]
+    survey: Survey
+    ranges: list[RowRange]
+    output: Path
+    fingerprints: dict[str, str]  # policy -> weights
+
+    @property
+    def parts(self) -> Path:
+        return self.output.with_name(self.output.name + ".parts")
+
+    def key(self, spec: PolicySpec) -> str:
+        deciding = [
+            spec.to_dict(),
+            self.fingerprints[spec.name],
+            self.dump.fingerprint,
+            dict(self.dump.renames),
+            TOKENS_PER_PART,
+        ]
+        return hashlib.blake2b(json.dumps(deciding).encode(), digest_size=6).hexdigest()
+
+    @property
+    def run_key(self) -> str:
+        return "-".join(self.key(spec) for spec in self.specs)
+
+    def folder(self, spec: PolicySpec) -> Path:
+        return self.parts / f"{spec.name}-{self.key(spec)}"
+
+    def part_names(self) -> dict[str, RowRange]:
+        return {f"{index:06d}.parquet": rows for index, rows in enumerate(self.ranges)}
+
+    def is_finished(self) -> bool:
+        """The output is there and is this plan's: a run was killed after its last rename."""
+        if not (self.output.exists() and self.parts.exists()):
+            return False
+        return open_dump(self.output).metadata.get("run_key") == self.run_key
+
+
+def plan_scoring(
+    source: str, dump: Dump, specs: Sequence[PolicySpec], output: Path, *, force: bool = False
+) -> ScoringPlan:
+    """Check models and rows, and cut the table into parts; no engine starts here."""
+    _check_names(dump, specs, force)
+    folders = {spec.model: check_checkpoint(spec.model) for spec in specs}
+    found = survey(dump, [limits(model, folder) for model, folder in folders.items()])
+    return ScoringPlan(
+        source=source,
+        dump=dump,
+        specs=tuple(specs),
+        survey=found,
+        ranges=found.ranges(TOKENS_PER_PART),
+        output=output,
+        fingerprints={spec.name: fingerprint(folders[spec.model]) for spec in specs},
+    )
+
+
+def _check_names(dump: Dump, specs: Sequence[PolicySpec], force: bool) -> None:
+    names = [spec.name for spec in specs]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise RcdiagError(
+            f"--policy {min(twice)}=... is given twice", hint="give each policy its own name"
+        )
+    for name in names:
+        if name in dump.policies and not force:
+            raise RcdiagError(
+                f"{dump.files[0].path}: `{name}_log_probs` is recorded; scoring would overwrite it",
+                hint=f"score it under another name (--policy {name}_2=...), or --force",
+            )
+
+
+def run_scoring(plan: ScoringPlan, on_tokens: OnTokens, *, force: bool = False) -> None:
+    """Bring `plan.output` into being; after a kill the same call goes on where it stopped."""
+    if not plan.is_finished():
+        if plan.output.exists() and not force:
+            raise RcdiagError(f"{plan.output}: already there", hint="another path, or --force")
+        provenance = {spec.name: _score_policy(plan, spec, on_tokens) for spec in plan.specs}
+        _join(plan, provenance)
+    shutil.rmtree(plan.parts)
+
+
+def _score_policy(plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens) -> dict[str, Any]:
+    folder = plan.folder(spec)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_writable(plan.output, error) from error
+    names = plan.part_names()
+    missing = {name: rows for name, rows in names.items() if not (folder / name).exists()}
+    lengths = plan.survey.lengths
+    done = plan.survey.tokens - sum(int(lengths[a:b].sum()) for a, b in missing.values())
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        on_tokens(spec.name, done, plan.survey.tokens)
+
+    if missing:
+        on_tokens(spec.name, done, plan.survey.tokens)
+        job = {
+            "spec": spec.to_dict(),
+            "source": plan.source,
+            "renames": dict(plan.dump.renames),
+            "max_length": int(lengths.max()),
+            "ranges": missing,
+            "folder": str(folder),
+            "log": str(folder / "engine.log"),
+        }
+        run_engine(job, advance)
+    return json.loads((folder / "provenance.json").read_text())
+
+
+def _join(plan: ScoringPlan, provenance: dict[str, dict[str, Any]]) -> None:
+    """The table with the scored columns in it, in the order of its rows."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    temperature = _temperature_note(plan.survey)
+    old = plan.dump.metadata
+    policies = {name: {**each, **temperature, "time": now} for name, each in provenance.items()}
+    metadata = {
+        **old,
+        "policies": {**old.get("policies", {}), **policies},
+        "run_key": plan.run_key,
+    }
+    chunks = read_chunks(plan.dump, plan.ranges)
+    with TableWriter(plan.output, _output_schema(plan), metadata) as writer:
+        for name, batches in zip(plan.part_names(), chunks, strict=True):
+            parts = [read_part(plan.folder(spec) / name) for spec in plan.specs]
+            writer.write(_with_scores(joined(batches), parts, plan.specs))
+
+
+def _output_schema(plan: ScoringPlan) -> pa.Schema:
+    """The table's columns, as the first part leaves them."""
+    first = next(iter(plan.part_names()))
+    parts = [read_part(plan.folder(spec) / first).slice(0, 0) for spec in plan.specs]
+    return _with_scores(plan.dump.schema.empty_table(), parts, plan.specs).schema
+
+
+def _with_scores(
+    table: pa.Table, parts: Sequence[pa.Table], specs: Sequence[PolicySpec]
+) -> pa.Table:
+    """`table` with the scores of each policy at its end, in place of all it had of the policy.
+
+    An entropy that another model left under the same name must not stay beside new log-probs.
+    """
+    for part, spec in zip(parts, specs, strict=True):
+        stale = [name for name in score_columns(spec.name) if name in table.column_names]
+        table = table.drop_columns(stale)
+        for name in part.column_names:
+            table = table.append_column(name, part.column(name))
+    return table
+
+
+def _temperature_note(found: Survey) -> dict[str, Any]:
+    return {
+        "temperature": "of each row",
+        "rows_scored_at_temperature_1_because_unknown": found.rows_without_temperature,
+    }

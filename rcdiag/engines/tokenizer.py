@@ -1,0 +1,32 @@
+"""Token ids -> text, by the tokenizer of a model folder. Only asked for with `--include-text`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rcdiag.engines.checkpoint import resolve_model
+from rcdiag.errors import RcdiagError
+
+
+def decoder(model: str) -> Callable[[Sequence[int]], list[str]]:
+    """A function that gives each token's own text; ids that the tokenizer lacks show as <id>."""
+    folder = resolve_model(model)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise RcdiagError(
+            "text needs the transformers package", hint='pip install "rcdiag[hf]"'
+        ) from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise RcdiagError(
+            f"model {model}: its tokenizer cannot be loaded ({str(error).splitlines()[0]})",
+            hint="give a folder with a tokenizer by --model, or leave --include-text away",
+        ) from error
+    size = len(tokenizer)
+
+    def decode(ids: Sequence[int]) -> list[str]:
+        return [tokenizer.decode([each]) if each < size else f"<{each}>" for each in ids]
+
+    return decode

@@ -1,0 +1,1 @@
+"""Scoring by vLLM, inside the engine: prefill through a pooler, decode by forced tokens."""

@@ -1,0 +1,165 @@
+"""Score with vLLM: the CUDA build or the CPU build, the same code."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.engines import Progress
+from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, read_config
+from rcdiag.engines.packing import gather_scores, whole_sequences
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.engines.vllm import plugin as vllm_plugin
+from rcdiag.engines.vllm.options import engine_options, lora_request, set_environment
+from rcdiag.errors import RcdiagError
+from rcdiag.table.trajectories import Scores, Trajectories
+
+PATHS = ("prefill", "decode")
+
+# Requests handed to the engine at a time: enough to fill its batches, few enough for progress.
+REQUESTS_AT_ONCE = 512
+
+
+class VllmBackend:
+    """One vLLM engine in this process; prefix caching and speculation off."""
+
+    def __init__(self, spec: PolicySpec, max_length: int) -> None:
+        self.spec = spec
+        self.options = spec.own_options
+        self.path = self.options.get("path", "prefill")
+        if self.path not in PATHS:
+            raise RcdiagError(f"path={self.path}: unknown", hint=f"one of {', '.join(PATHS)}")
+        self.folder = check_checkpoint(spec.model)
+        self.wanted: dict[str, Any] = {
+            "entropy": bool(self.options.get("entropy", False)),
+            "top_k": int(self.options.get("top_k", 0)),
+        }
+        set_environment(self.folder, max_length, self.path)
+        self.engine_options = engine_options(spec, self.path, max_length)
+        self.lora = lora_request(self.options.get("adapter"))
+        self.engine = _start(self.folder, self.path, self.engine_options)
+
+    def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        tokens, starts = whole_sequences(trajectories)
+        rows = np.flatnonzero(trajectories.response_ids.lengths > 0)
+        scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
+        temperature = trajectories.scoring_temperature
+        run = self._prefill if self.path == "prefill" else self._decode
+        for some in _groups(rows, REQUESTS_AT_ONCE):
+            requests = [(tokens[row], int(starts[row]), float(temperature[row])) for row in some]
+            for row, found in zip(some, run(requests), strict=True):
+                scores[row] = found
+            progress(sum(len(tokens[row]) for row in some))
+        return gather_scores(scores, **self.wanted)
+
+    def _prefill(self, requests: list[tuple[NDArray, int, float]]) -> list[NDArray[np.float32]]:
+        from vllm import PoolingParams
+
+        params = [
+            PoolingParams(
+                use_activation=False,
+                extra_kwargs={"first": start, "temperature": temperature, **self.wanted},
+            )
+            for _, start, temperature in requests
+        ]
+        outputs = self.engine.encode(
+            [{"prompt_token_ids": ids.tolist()} for ids, _, _ in requests],
+            params,
+            pooling_task="token_classify",
+            use_tqdm=False,
+            lora_request=self.lora,
+        )
+        return [output.outputs.data.float().numpy() for output in outputs]
+
+    def _decode(self, requests: list[tuple[NDArray, int, float]]) -> list[NDArray[np.float32]]:
+        from vllm import SamplingParams
+
+        from rcdiag.engines.vllm.decode import drain
+
+        params = [
+            SamplingParams(
+                max_tokens=len(ids) - start,
+                ignore_eos=True,
+                detokenize=False,
+                extra_args={
+                    "key": key,
+                    "ids": ids[start:].tolist(),
+                    "temperature": temperature,
+                    **self.wanted,
+                },
+            )
+            for key, (ids, start, temperature) in enumerate(requests)
+        ]
+        outputs = self.engine.generate(
+            [{"prompt_token_ids": ids[:start].tolist()} for ids, start, _ in requests],
+            params,
+            use_tqdm=False,
+            lora_request=self.lora,
+        )
+        for output, (ids, start, _) in zip(outputs, requests, strict=True):
+            if list(output.outputs[0].token_ids) != ids[start:].tolist():
+                raise RuntimeError("vLLM did not decode the forced tokens")
+        width = 1 + self.wanted["entropy"] + 2 * self.wanted["top_k"]
+        scores = [
+            np.full((len(ids) - start, width), np.nan, np.float32) for ids, start, _ in requests
+        ]
+        for places, values in self.engine.collective_rpc(drain)[0]:
+            for (key, position), value in zip(places, values.numpy(), strict=True):
+                scores[key][position] = value
+        return scores
+
+    def provenance(self) -> dict[str, Any]:
+        import torch
+
+        config = self.engine.llm_engine.vllm_config
+        cuda = torch.cuda.is_available()
+        return {
+            "weights_fingerprint": fingerprint(self.folder),
+            "attention": _attention_name(config),
+            "device": torch.cuda.get_device_name() if cuda else "cpu",
+            "versions": {**_vllm_version(), "torch": torch.__version__},
+            "path": self.path,
+            "engine_options": {k: v for k, v in self.engine_options.items() if _is_plain(v)},
+        }
+
+
+def _start(folder: Path, path: str, options: dict[str, Any]) -> Any:
+    from vllm import LLM
+
+    if path == "decode":
+        from rcdiag.engines.vllm.decode import ForceTokens
+
+        return LLM(str(folder), logits_processors=[ForceTokens], **options)
+    architectures = read_config(folder).get("architectures") or ["unknown"]
+    os.environ[vllm_plugin.ARCHITECTURE] = architectures[0]
+    try:
+        vllm_plugin.register()
+    except KeyError as error:
+        raise RcdiagError(
+            f"vllm has no model for architecture `{architectures[0]}`", hint="score it with hf"
+        ) from error
+    return LLM(str(folder), runner="pooling", **options)
+
+
+def _groups(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def _attention_name(config: Any) -> str:
+    chosen = getattr(getattr(config, "attention_config", None), "backend", None)
+    return str(getattr(chosen, "name", None) or "engine default")
+
+
+def _vllm_version() -> dict[str, str]:
+    installed = importlib.metadata.packages_distributions().get("vllm", ["vllm"])[0]
+    return {installed: importlib.metadata.version(installed)}
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float, bool, dict, list, type(None)))

@@ -1,0 +1,117 @@
+"""What an engine of vLLM is started with: environment, options, adapter."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from rcdiag.engines.checkpoint import text_config
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+
+
+def set_environment(folder: Path, max_length: int, path: str) -> None:
+    """Settings that vLLM reads when it is imported; the user's own are kept."""
+    config = text_config(folder)
+    heads = config.get("num_attention_heads", 1)
+    width = config.get("head_dim") or config.get("hidden_size", 1) // heads
+    per_token = (
+        8 * config.get("num_hidden_layers", 1) * config.get("num_key_value_heads", heads) * width
+    )
+    # Room for eight of the longest sequences; the CPU build's own default is half the memory.
+    gib = max(1, math.ceil(8 * max_length * per_token / 2**30))
+    defaults = {
+        "VLLM_CPU_KVCACHE_SPACE": str(gib),
+        # vLLM's CPU build leaves one thread to torch's own operations otherwise.
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
+        # Engine and rcdiag share a process: tensors come back without being serialised.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        # `drain` travels to tensor-parallel workers, which are our own children.
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if path == "decode":
+        # The second model runner has another interface for logits processors.
+        defaults["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def engine_options(spec: PolicySpec, path: str, max_length: int) -> dict[str, Any]:
+    import torch
+
+    _check_device(spec, torch.cuda.is_available())
+    options: dict[str, Any] = {
+        "dtype": spec.dtype,
+        "seed": 0,
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "max_model_len": max(max_length, 2),
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+        # vLLM gives pooling models a float32 head; a sampler has the model's own.
+        "hf_overrides": {"head_dtype": spec.options.get("lm_head", "model")},
+        "enable_lora": "adapter" in spec.options,
+    }
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        options["gpu_memory_utilization"] = round(min(0.85, 0.9 * free / total), 3)
+    if path == "decode":
+        # The processor counts the tokens done so far; asynchronous steps would run ahead of it.
+        options["async_scheduling"] = False
+    return options | _known(spec.engine_options)
+
+
+def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
+    """What vLLM's CPU build is known not to do; it would fail deep inside a kernel."""
+    wanted = str(spec.options.get("quantization", ""))
+    if not have_gpu and "fp8" in wanted:
+        raise RcdiagError(
+            f"policy `{spec.name}`: quantization={wanted} needs a GPU; there is none here",
+            hint="run it on a GPU machine; on a CPU kv_cache_dtype=fp8 or a lower dtype work",
+        )
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    from vllm import EngineArgs
+
+    names = {field.name for field in dataclasses.fields(EngineArgs)}
+    for key in options:
+        if key not in names:
+            near = difflib.get_close_matches(key, sorted(names), n=1)
+            guess = f"did you mean `{near[0]}`?" if near else "see vllm.EngineArgs"
+            raise RcdiagError(f"vllm has no engine option `{key}`", hint=guess)
+    for key in ("enable_prefix_caching", "speculative_config"):
+        if options.get(key):
+            raise RcdiagError(
+                f"{key}={options[key]}: log-probs scored with it are wrong (vllm #42019, #53488)",
+                hint=f"leave {key} out",
+            )
+    return options
+
+
+def lora_request(adapter: str | None) -> Any:
+    if adapter is None:
+        return None
+    from safetensors import safe_open
+    from vllm.lora.request import LoRARequest
+
+    weights = Path(adapter) / "adapter_model.safetensors"
+    if not weights.is_file():
+        raise RcdiagError(f"adapter={adapter}: no {weights.name} in it", "give a PEFT LoRA folder")
+    with safe_open(weights, "pt") as tensors:
+        names = tensors.keys()  # no mapping: it cannot be iterated itself
+    changed = [name for name in names if "lm_head" in name or "embed_tokens" in name]
+    if changed:
+        raise RcdiagError(
+            f"adapter={adapter} changes head or embedding ({changed[0]}), which vllm drops from "
+            "log-probs (vllm #51594)",
+            hint="score it with hf, or merge the adapter into the model",
+        )
+
+    return LoRARequest("adapter", 1, str(Path(adapter).resolve()))

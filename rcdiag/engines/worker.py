@@ -1,0 +1,95 @@
+"""The process that an engine runs in: `python -m rcdiag.backends.worker JOB.json`.
+
+Speaks JSON lines on what was stdout; everything the engine prints goes to the log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+from rcdiag.engines import load_backend
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+from rcdiag.files import write_text
+from rcdiag.table.decode import columns_needed, decode
+from rcdiag.table.parquet import open_dump
+from rcdiag.table.parts import score_table, write_part
+from rcdiag.table.stream import read_chunks, whole
+
+
+def run(job: dict[str, Any], say: Any) -> None:
+    """Score the job's ranges, one part each; a part that is there is a part that is whole."""
+    spec = PolicySpec(**job["spec"])
+    backend = load_backend(spec, job["max_length"])
+    folder = Path(job["folder"])
+    provenance = {**spec.to_dict(), **backend.provenance()}
+    write_text(folder / "provenance.json", json.dumps(provenance))
+    say({"event": "ready"})
+    dump = open_dump(job["source"], job["renames"])
+    names = columns_needed(dump.schema.names, (), prompts=True)
+    ranges = [tuple(pair) for pair in job["ranges"].values()]
+    chunks = read_chunks(dump, ranges, names)
+    for part, batches in zip(job["ranges"], chunks, strict=True):
+        trajectories = decode(whole(batches), prompts=True)
+        scores = backend.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
+        table = score_table(spec.name, scores, trajectories.response_ids.offsets)
+        write_part(folder / part, table, {})
+
+
+def _take_over_stdout(log: str) -> IO[str]:
+    """A stream to the parent on the old stdout; 1 and 2 go to the log from here on."""
+    parent = os.fdopen(os.dup(1), "w", buffering=1)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    return parent
+
+
+def _die_with_parent() -> None:
+    """End when the parent does, even by kill -9: its end of our stdin closes then."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main() -> None:
+    job = json.loads(Path(sys.argv[1]).read_text())
+    parent = _take_over_stdout(job["log"])
+    _die_with_parent()
+
+    def say(message: dict[str, Any]) -> None:
+        parent.write(json.dumps(message) + "\n")
+
+    code = 1
+    try:
+        run(job, say)
+        say({"event": "done"})
+        code = 0
+    except RcdiagError as error:
+        say({"event": "error", "message": error.message, "hint": error.hint})
+    except BaseException as error:
+        say({"event": "crash", "message": _in_short(error)})
+        traceback.print_exc()
+    parent.flush()
+    sys.stderr.flush()
+    # Engines leave threads and destructors behind that can hang at exit; all parts are on disk.
+    os._exit(code)
+
+
+def _in_short(error: BaseException) -> str:
+    """The first lines of an engine's complaint: pydantic says the reason in its second."""
+    lines = [line.strip() for line in (str(error) or repr(error)).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:3])}"[:400]
+
+
+if __name__ == "__main__":
+    main()

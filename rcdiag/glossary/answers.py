@@ -1,0 +1,35 @@
+"""What a recommendation of `rcdiag sweep` can answer. Source: reference/theory.md 4.3."""
+
+from __future__ import annotations
+
+from rcdiag.glossary.entry import Entry, by_hand, said
+
+ANSWERS: dict[str, Entry] = {
+    "correct": said(
+        what="Take the candidate in `choice`: the simplest one within one standard error of the "
+        "best.",
+        example="rcdiag sweep rollouts.parquet --emit verl > correction.yaml",
+        see=("efficiency", "indistinguishable", "none"),
+    ),
+    "do-not-correct": said(
+        what="No correction: weights of whole sequences differ from 1 by less than 0.01 on "
+        "average, or no estimator is more than one standard error better than none.",
+        healthy="what one wants to read: behavior and target are as good as the same",
+        example="recorded log-probs of a trainer that uses the sampler's own precision",
+        see=("none", "efficiency"),
+    ),
+    "fix-the-cause": said(
+        what="The log-probs are not to be believed: values are NaN, or the tokens were not drawn "
+        "from the recorded behavior policy. Ratios are noise then, and weighting by them harms.",
+        example="log-probs recorded before the temperature was applied",
+        see=("fix-before-correcting", "kappa", "ratio_mean_z"),
+    ),
+    "cannot-judge": said(
+        what="Every candidate breaks a constraint, or all sequences depend on each other, so that "
+        "no difference has an error.",
+        example="a table of a single prompt group",
+        see=("refused", "few-clusters"),
+    ),
+}
+
+KIND = by_hand("answer of a sweep", "Answers of `rcdiag sweep`", ANSWERS)

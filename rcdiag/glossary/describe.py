@@ -1,0 +1,80 @@
+"""A correction in words, from its canonical form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.glossary.options import statistic
+
+_RATIOS = {"seq_mean": "geometric mean ratio", "seq_sum": "product of ratios", "token": "ratio"}
+_OF_LEVEL = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean"}
+
+
+def describe(correction: Correction) -> str:
+    """What happens to weights and mask, and in which mode."""
+    parts = [_weights(correction), *map(_rejection, correction.rejections)]
+    if not correction.rejections and correction.veto is None:
+        parts.append("nothing rejected")
+    if correction.veto is not None:
+        does = "zeroes the weights of" if correction.veto_on_weights else "drops"
+        parts.append(f"{does} a sequence with a token ratio below {correction.veto:g}")
+    if correction.batch_normalize:
+        parts.append("weights divided by their mean")
+    loss = f", loss {correction.loss}" if correction.mode == "bypass" else ""
+    return "; ".join([*parts, correction.mode + loss])
+
+
+def _weights(correction: Correction) -> str:
+    weighting = correction.weighting
+    if weighting is None:
+        return "no weights"
+    logged = "" if correction.weights_applied else ", logged and not applied"
+    return f"{weighting.level} weights {_outside(weighting)}{logged}"
+
+
+def _outside(weighting: Weighting) -> str:
+    bounds = f"[{weighting.lower_or_reciprocal:g}, {weighting.upper:g}]"
+    return {
+        "truncate": f"truncated at {weighting.upper:g} (TIS)",
+        "clip": f"clipped to {bounds}",
+        "zero": f"set to 0 outside {bounds} (IcePop)",
+        "mask": "as they are (MIS)",
+    }[weighting.outside]
+
+
+def _rejection(rejection: Rejection) -> str:
+    """Bounds on k1 as the ratios that the code keeps."""
+    if rejection.of_ratio:
+        over, lower, upper = _OF_LEVEL[rejection.statistic], rejection.lower, rejection.upper
+        return _kept(over, lower or 0.0, upper)
+    over, _, k = rejection.statistic.rpartition("_")
+    if k == "k1":
+        ends = sorted(math.exp(-end) for end in (rejection.upper, rejection.lower or 0.0))
+        return _kept(over, *ends)
+    return f"keeps {_whole(over)} up to {rejection.upper:g} of {statistic(rejection.statistic)}"
+
+
+def _kept(over: str, lower: float, upper: float) -> str:
+    return f"keeps {_whole(over)} with {_RATIOS[over]} within [{lower:.4g}, {upper:.4g}]"
+
+
+def _whole(over: str) -> str:
+    return "tokens" if over == "token" else "sequences"
+
+
+def settings_text(config: Mapping[str, Any]) -> str:
+    """`rollout_is: token, rollout_is_threshold: 2.0`, as YAML has it."""
+    return ", ".join(f"{name}: {plain(value)}" for name, value in config.items())
+
+
+def plain(value: Any) -> str:
+    """A value as YAML writes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    bounds = isinstance(value, str) and "_" in value and value[0].isdigit()
+    return f'"{value}"' if bounds else f"{value}"

@@ -1,0 +1,30 @@
+"""Entries as one JSON document."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rcdiag.glossary.entry import Entry
+from rcdiag.results import FORMAT_VERSION
+
+
+def document(found: Entry | dict[str, dict[str, str]]) -> str:
+    """One entry, or the list of all names."""
+    content = {"entry": dataclasses.asdict(found)} if isinstance(found, Entry) else {"names": found}
+    head: dict[str, Any] = {
+        "kind": "explain",
+        "format_version": FORMAT_VERSION,
+        "provenance": {
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            "versions": {"rcdiag": importlib.metadata.version("rcdiag")},
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        },
+    }
+    return json.dumps({**head, **content}, indent=1, allow_nan=False) + "\n"

@@ -1,0 +1,65 @@
+"""Estimator families that `rcdiag sweep` tries, from their registry."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from rcdiag.glossary import options, presets
+from rcdiag.glossary.describe import describe
+from rcdiag.glossary.entry import Entry, Kind, first_clause
+from rcdiag.glossary.words import WORDS
+from rcdiag.glossary.written import settings_of
+from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
+
+TITLE = "estimator family"
+_OF_K = ("_k2", "_k3")
+
+
+def own() -> list[str]:
+    """Families whose names nothing else has; `senses.py` tells of the others."""
+    taken = {*options.KIND.lines(), *presets.KIND.lines(), *WORDS}
+    return [name for name in FAMILIES if name not in taken]
+
+
+def bounds_text(bounds: Bounds) -> str:
+    """`lower 0.5, upper 2`."""
+    return ", ".join(f"{name} {value:.9g}" for name, value in bounds.items()) or "no bounds"
+
+
+@cache
+def _some(name: str) -> Bounds:
+    """A setting from the middle of those that are tried."""
+    tried = settings(FAMILIES[name], 20)
+    return tried[len(tried) // 2]
+
+
+def _units(name: str) -> str:
+    if name.endswith(_OF_K):
+        return "bounds in nats"
+    if name.startswith("k3_rs"):
+        return "rs_upper in nats, is_upper a ratio"
+    return "bounds as ratios"
+
+
+def entry(name: str) -> Entry:
+    family, bounds = FAMILIES[name], _some(name)
+    correction = family.correction(bounds)
+    return Entry(
+        name=name,
+        kind=TITLE,
+        what=f"{family.title}: {family.about} Bounds hold by {family.level}; rows are ordered by "
+        f"{family.axis}.",
+        direction="ratio = target / behavior probability",
+        units=_units(name),
+        generations=settings_of(correction),
+        example=f"{bounds_text(bounds)}: {describe(correction)}",
+        see=("bounds", family.level, "bias", "efficiency"),
+    )
+
+
+KIND: Kind = Kind(
+    title=TITLE,
+    plural="Estimator families of `rcdiag sweep`",
+    lines=lambda: {name: first_clause(FAMILIES[name].about) for name in own()},
+    entry=entry,
+)

@@ -1,0 +1,40 @@
+"""Levels of numbers and severities of findings."""
+
+from __future__ import annotations
+
+from rcdiag.glossary.entry import Entry, Kind, first_clause
+
+LEVELS: dict[str, str] = {
+    "ok": "A number within its guide. A metric without a guide has no level at all.",
+    "note": "A finding that the reader should know and that does not count against a run.",
+    "warning": "A number at or beyond the first bound of its guide, or a finding of that weight: "
+    "the verdict is `doubtful`.",
+    "error": "A number at or beyond the second bound of its guide, or a finding of that weight: "
+    "the verdict is `bad`.",
+}
+EXAMPLES: dict[str, str] = {
+    "ok": "k3_kl below 0.001",
+    "note": "few-clusters",
+    "warning": "k3_kl from 0.001 on; rcdiag score rollouts.parquet --fail-on warning",
+    "error": "k3_kl from 0.01 on; rcdiag score rollouts.parquet --fail-on error",
+}
+_SOURCE = "every guide names its source: `rcdiag explain NAME`; the worst level decides"
+
+
+def entry(name: str) -> Entry:
+    return Entry(
+        name=name,
+        kind=KIND.title,
+        what=LEVELS[name],
+        healthy=None if name == "note" else _SOURCE,
+        example=EXAMPLES[name],
+        see=("k3_kl",) if name != "note" else ("few-clusters",),
+    )
+
+
+KIND: Kind = Kind(
+    title="level",
+    plural="Levels",
+    lines=lambda: {name: first_clause(what) for name, what in LEVELS.items()},
+    entry=entry,
+)

@@ -1,0 +1,139 @@
+"""What `rollout_rs` may be: rejection by ratios up to verl 0.7.0, by k1, k2, k3 from 0.7.1 on.
+
+Source: reference/verl.md 1.4 and 4.1.
+"""
+
+from __future__ import annotations
+
+from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind
+from rcdiag.glossary.generations import BY_K, BY_RATIO, OLD, SLIME, label
+from rcdiag.trainers.verl.k_rejection import OPTIONS
+
+_K = {
+    "k1": "-log_ratio",
+    "k2": "log_ratio^2 / 2",
+    "k3": "ratio - 1 - log_ratio",
+}
+_OVER = {
+    "token": ("of the token", "{k}"),
+    "seq_sum": ("summed over the sequence", "sum of {k}"),
+    "seq_mean": ("averaged over the sequence", "mean of {k}"),
+    "seq_max": ("largest of the sequence", "max of {k}"),
+}
+# What a k1 bound is a bound on.
+_RATIO = {
+    "token": "the token's ratio",
+    "seq_sum": "the product of the sequence's ratios",
+    "seq_mean": "the geometric mean of the sequence's ratios",
+}
+LEVELS = {
+    "token": "the token's ratio",
+    "sequence": "the product of the sequence's ratios, exp(sum log_ratio)",
+    "geometric": "the geometric mean of the sequence's ratios, exp(mean log_ratio)",
+}
+# Up to verl 0.7.0, and later.
+_LATER = {
+    "token": ("rollout_is and rollout_rs", "rollout_is; for rejection token_k1"),
+    "sequence": ("rollout_is and rollout_rs", "rollout_is; for rejection seq_sum_k1"),
+    "geometric": ("rollout_rs alone", "none; for rejection seq_mean_k1"),
+}
+_GUIDES = {
+    "seq_mean_k1": "a switch on the mean KL, not a smooth filter: 0.999_1.001 keeps every long "
+    "sequence below 0.001 nats per token and none above; what is kept "
+    "has weight 1 unless rollout_is is set",
+    "seq_mean_k3": "a switch on the mean KL; what is kept has weight 1 unless rollout_is is set",
+    "seq_sum_k1": "keeps fewer the longer the sequences are",
+    "seq_max_k2": "keeps fewer the longer the sequences are",
+    "seq_max_k3": "keeps fewer the longer the sequences are",
+    "geometric": "a switch on the mean KL; what is kept has weight 1 unless rollout_is is set",
+    "sequence": "keeps fewer the longer the sequences are",
+}
+
+
+def statistic(option: str) -> str:
+    """`k1 = -log_ratio, averaged over the sequence`."""
+    over, _, k = option.rpartition("_")
+    return f"{k} = {_K[k]}, {_OVER[over][0]}"
+
+
+def _what(option: str) -> str:
+    whole = "a token" if option.startswith("token") else "a whole sequence"
+    if option in LEVELS:
+        return f"Level of weights or rejection: {LEVELS[option]}."
+    return f"Takes {whole} out of the loss mask by {statistic(option)}."
+
+
+def entry(option: str) -> Entry:
+    return _of_ratio(option) if option in LEVELS else _of_k(option)
+
+
+def _of_ratio(level: str) -> Entry:
+    by_ratio, by_k = _LATER[level]
+    return Entry(
+        name=level,
+        kind=KIND.title,
+        what=_what(level),
+        formula=LEVELS[level].rpartition(", ")[2] if level != "token" else "exp(log_ratio)",
+        direction=LOG_RATIO,
+        units="ratio",
+        healthy=_GUIDES.get(level),
+        generations={
+            label(OLD): "rollout_is_level",
+            label(BY_RATIO): by_ratio,
+            label(BY_K): by_k,
+            label(SLIME): "tis_level and rs_level",
+        },
+        example="log-ratios [0.1, -0.1, 1]: token 1.105, 0.9048, 2.718; sequence 2.718; "
+        "geometric 1.396",
+        see=("rollout_is", "rollout_rs", "tis_level"),
+    )
+
+
+def _of_k(option: str) -> Entry:
+    over, _, k = option.rpartition("_")
+    is_k1 = k == "k1"
+    formula = _OVER[over][1].format(k=_K[k])
+    return Entry(
+        name=option,
+        kind=KIND.title,
+        what=_what(option),
+        formula=f"keeps {'ln lower <= ' if is_k1 else ''}{formula} <= {'ln ' * is_k1}upper",
+        direction=_sets(over) if is_k1 else LOG_RATIO,
+        units="bounds as ratios, the statistic in nats" if is_k1 else "nats",
+        healthy=_GUIDES.get(option),
+        generations={
+            label(BY_K): f"log-ratios are clamped to +-20 per token before; {_lower(is_k1)}",
+        },
+        example=_example(over) if is_k1 else f"rollout_rs: {option}, rollout_rs_threshold: 0.01",
+        see=("rollout_rs_threshold", *(("mirrored-bounds",) if is_k1 else ()), k),
+    )
+
+
+def _lower(is_k1: bool) -> str:
+    if is_k1:
+        return 'the threshold is "lower_upper", or one number u for 1/u to u'
+    return "the threshold is one number, the upper bound"
+
+
+def _sets(over: str) -> str:
+    """Both readings of k1 bounds."""
+    return (
+        f"the code keeps {_RATIO[over]} within [1/upper, 1/lower], since it holds -log_ratio "
+        "against the logs of the bounds; verl's documents say [lower, upper]"
+    )
+
+
+def _example(over: str) -> str:
+    ends = "tokens" if over == "token" else "sequences"
+    return (
+        f'"0.6_1.6": the code keeps {ends} with a ratio within [0.625, 1.667], by the documents '
+        "within [0.6, 1.6]; the same for 0.5_2.0 and all bounds that are each other's inverse"
+    )
+
+
+KIND: Kind = Kind(
+    title="option of rejection",
+    plural="Options of rejection and levels of weights",
+    lines=lambda: {**LEVELS, **{option: statistic(option) for option in OPTIONS}},
+    entry=entry,
+)

@@ -1,0 +1,73 @@
+"""Presets: what each generation makes of a name, from the trainers' own registry."""
+
+from __future__ import annotations
+
+from rcdiag.glossary.describe import describe, settings_text
+from rcdiag.glossary.entry import Entry, Kind
+from rcdiag.glossary.generations import grouped
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.trainer import Trainer
+
+# Presets that go on under another name. Source: reference/verl.md 2.
+RENAMED: dict[str, tuple[str, ...]] = {
+    "ppo_is_bypass": ("bypass_ppo_clip",),
+    "pg_is": ("bypass_pg_is",),
+    "pg_rs": ("bypass_pg_rs", "bypass_pg_geo_rs"),
+    "pg_geo_rs_seq_tis": ("bypass_pg_geo_rs_seq_tis",),
+    "geo_rs_seq_tis": ("decoupled_geo_rs_seq_tis",),
+    "bypass_pg_rs": ("bypass_pg_geo_rs",),
+    "bypass_ppo_clip": ("ppo_is_bypass",),
+    "bypass_pg_is": ("pg_is",),
+    "bypass_pg_geo_rs": ("bypass_pg_rs", "pg_rs"),
+    "bypass_pg_geo_rs_seq_tis": ("pg_geo_rs_seq_tis",),
+    "decoupled_geo_rs_seq_tis": ("geo_rs_seq_tis",),
+}
+
+
+def having(name: str) -> list[Trainer]:
+    return [trainer for trainer in TRAINERS.values() if name in trainer.presets]
+
+
+def text(trainer: Trainer, name: str) -> str:
+    """What a preset does in one generation."""
+    return describe(trainer.read({**trainer.settings, **trainer.presets[name]}))
+
+
+def _with_settings(trainer: Trainer, name: str) -> str:
+    settings = settings_text(trainer.presets[name]) or "all settings at their defaults"
+    return f"{text(trainer, name)}  ({settings})"
+
+
+def entry(name: str) -> Entry:
+    trainers = having(name)
+    newest = trainers[-1]
+    return Entry(
+        name=name,
+        kind=KIND.title,
+        what=_line(name),
+        generations=grouped({each.name: _with_settings(each, name) for each in trainers}),
+        example=f"rcdiag score rollouts.parquet --trainer {newest.name} --preset {name}",
+        see=(*RENAMED.get(name, ()), *_words(newest, name)),
+    )
+
+
+def _words(trainer: Trainer, name: str) -> tuple[str, ...]:
+    """Words that the description uses."""
+    correction = trainer.read({**trainer.settings, **trainer.presets[name]})
+    return (correction.mode, *(each.statistic for each in correction.rejections))
+
+
+def _line(name: str) -> str:
+    """The newest generation's; several trainers may have the name."""
+    said = {text(trainer, name) for trainer in having(name)}
+    newest = text(having(name)[-1], name)
+    return newest if len(said) == 1 else f"{newest} (not so in every generation)"
+
+
+def _lines() -> dict[str, str]:
+    return {
+        name: _line(name) for trainer in reversed(TRAINERS.values()) for name in trainer.presets
+    }
+
+
+KIND: Kind = Kind(title="preset", plural="Presets", lines=_lines, entry=entry)

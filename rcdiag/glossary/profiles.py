@@ -1,0 +1,39 @@
+"""Profiles, from their own registry."""
+
+from __future__ import annotations
+
+from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind
+from rcdiag.statistics.profiles import LABELS, PROFILES
+
+# Columns of the table without which a profile is not made.
+NEEDS: dict[str, str] = {"entropy": "a `{policy}_entropy` column", "reward": "a `reward` column"}
+
+
+def _bins(name: str) -> str:
+    labels = LABELS.get(name) or PROFILES[name].labels()
+    if len(labels) <= 4:
+        return ", ".join(labels)
+    return f"{labels[0]}, {labels[1]}, ..., {labels[-1]}"
+
+
+def entry(name: str) -> Entry:
+    axis = PROFILES[name]
+    needs = f" Needs {NEEDS[name]}." if name in NEEDS else ""
+    return Entry(
+        name=name,
+        kind=KIND.title,
+        what=f"Mismatch by {axis.title}. {axis.about}{needs}",
+        formula="per bin: mean and rms of log_ratio, k3, share of sum log_ratio^2; bins "
+        + _bins(name),
+        direction=LOG_RATIO,
+        units=f"{axis.unit or 'none'}; nats for the mismatch of a bin",
+        example="rcdiag score rollouts.parquet --html mismatch.html",
+    )
+
+
+KIND: Kind = Kind(
+    title="profile",
+    plural="Profiles: mismatch along an axis",
+    lines=lambda: {name: f"mismatch by {axis.title}" for name, axis in PROFILES.items()},
+    entry=entry,
+)

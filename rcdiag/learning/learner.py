@@ -1,0 +1,85 @@
+"""What a replay needs of a model: one small protocol; `rcdiag.training` is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.table.trajectories import Trajectories
+
+Array = NDArray[np.float64]
+Parts = Sequence[Trajectories]
+
+
+class Gradient(Protocol):
+    """d loss / d parameters."""
+
+    def norm(self) -> float: ...
+    def dot(self, other: Any) -> float: ...
+    def norm_by_layer(self) -> dict[str, float]: ...
+
+
+class Gradients(Protocol):
+    """Of several coefficient vectors."""
+
+    @property
+    def whole(self) -> Sequence[Any]: ...  # [K] Gradient
+    @property
+    def sketches(self) -> Array | None: ...  # [K, rows with an unmasked token, dims]
+    @property
+    def backwards(self) -> int: ...
+
+
+class Scores(Protocol):
+    """Of every unmasked token, nats."""
+
+    @property
+    def log_probs(self) -> Array: ...
+    @property
+    def entropy(self) -> Array | None: ...
+
+
+class Learner(Protocol):
+    """A model that gives log-probs and gradients, and takes steps."""
+
+    def log_probs(self, parts: Parts, *, entropy: bool = False) -> Scores: ...
+    def gradients(self, parts: Parts, coefficients: Array, *, sketch: Any = None) -> Gradients: ...
+    def apply(self, gradient: Any, settings: Any) -> Any: ...
+    def snapshot(self) -> Any: ...
+    def load_snapshot(self, snapshot: Any) -> None: ...
+    def restore(self) -> None: ...
+    def save(self, folder: Path) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fresh:
+    """New responses of the model as it is, with their rewards."""
+
+    parts: Parts
+    reward: Array  # [rows]
+    group: NDArray[np.uint64]  # [rows] by prompt
+
+
+# Responses to the batch's prompts: how many in all (None: as many as recorded), and a seed.
+Sampler = Callable[[int | None, int], Fresh]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """How the update is made."""
+
+    optimizer: Any  # settings that the learner understands
+    learning_rate: float
+    sketch: Any
+    reference: Literal["seq_is", "fresh", "none"] = "seq_is"
+    epochs: int = 1
+    minibatches: int = 1
+    split: int | None = None
+    evaluate: int | None = None  # fresh samples before and after
+    seed: int = 0
+    about: dict[str, Any] = field(default_factory=dict)  # for the result document

@@ -1,0 +1,157 @@
+"""What training takes of memory, before anything is loaded, and what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rcdiag.engines.hf import head as scoring_head
+from rcdiag.engines.hf.model import BATCH_TOKENS, choose_device
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+from rcdiag.learning.settings import LoraSettings
+from rcdiag.learning.sizes import ModelSize, model_size
+from rcdiag.table.trajectories import Trajectories
+
+STATE_BYTES = {"sgd": 4, "adamw": 8}  # per trained parameter: momentum; two moments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingPlan:
+    """What decides the memory."""
+
+    spec: PolicySpec
+    presets: int  # gradients held at once
+    copies: int = 0  # trained copies that wait on the CPU, of a replay over several steps
+    optimizer: str = "adamw"
+    lora: LoraSettings | None = None
+    checkpointing: bool = False
+    batch_tokens: int | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return choose_device(self.spec.options.get("device"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryNeed:
+    """Bytes on the device of the model, and of the copies, which are on the CPU."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    copies: int
+
+    def on(self, device: str) -> int:
+        """At the worst moment: the gradients of all presets are gone before copies are made."""
+        held = self.weights + self.optimizer + self.activations
+        if device == "cpu":
+            return held + max(self.gradients, self.copies)
+        return held + self.gradients
+
+
+def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNeed:
+    """An estimate; activations are within a factor of two (tested on the shipped policy)."""
+    size = model_size(plan.spec, plan.lora)
+    longest = max(_longest(part) for part in parts)
+    tokens = max(plan.batch_tokens or BATCH_TOKENS[plan.device.type], longest)
+    width = 4 if plan.spec.dtype == "float32" else 2
+    masters = 0 if width == 4 or plan.lora else 4
+    return MemoryNeed(
+        # Autocast keeps a bfloat16 copy of what it multiplies with.
+        weights=size.parameters * (width + (2 if "autocast" in plan.spec.options else 0)),
+        # Those of the presets, and the one that a backward has just made.
+        gradients=size.trained * (4 * plan.presets + width),
+        optimizer=size.trained * (masters + STATE_BYTES[plan.optimizer] + _step_bytes(plan)),
+        activations=_activations(plan, size, tokens, longest),
+        copies=size.trained * (4 + STATE_BYTES[plan.optimizer]) * plan.copies,
+    )
+
+
+def _step_bytes(plan: TrainingPlan) -> int:
+    """During a step: gradient and weights before it; on a CPU the loaded weights stay as well."""
+    return 4 + 4 + (4 if plan.device.type == "cpu" else 0)
+
+
+def _activations(plan: TrainingPlan, size: ModelSize, tokens: int, longest: int) -> int:
+    """What one micro-batch keeps for its backward, and the logits of one chunk.
+
+    Per token and layer: inputs and outputs of its products, and the norms' float32 copies. With
+    checkpointing the layers' inputs, and one layer at a time. Eager attention keeps its weights,
+    in bfloat16 in float32 too.
+    """
+    low = plan.spec.dtype == "bfloat16" or "autocast" in plan.spec.options
+    width = 2 if low else 4
+    layer = tokens * (width * size.products + 4 * size.norms)
+    if plan.spec.options.get("attention") == "eager":
+        layer += tokens * longest * size.heads * (6 if low else 4)
+    inputs = tokens * size.hidden * width * size.layers
+    body = inputs + layer if plan.checkpointing else layer * size.layers
+    return body + 5 * 4 * scoring_head.LOGITS_AT_ONCE[plan.device.type]
+
+
+def _longest(part: Trajectories) -> int:
+    prompts = 0 if part.prompt_ids is None else part.prompt_ids.lengths
+    return int((prompts + part.response_ids.lengths).max(initial=0))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes free on the GPU, or MemAvailable of Linux."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+
+
+def check_memory(plan: TrainingPlan, parts: Sequence[Trajectories]) -> None:
+    """Refuse what cannot fit, and say what would."""
+    free = {device.type: free_memory(device) for device in (torch.device("cpu"), plan.device)}
+    need = memory_needed(plan, parts)
+    if _fits(plan, need, free):
+        return
+    fitting = [
+        f"{name} ({_gb(found.on(plan.device.type))})"
+        for name, other in _alternatives(plan)
+        if _fits(plan, found := memory_needed(other, parts), free)
+    ]
+    copies = f", {plan.copies} copies on cpu {_gb(need.copies)}" if plan.copies else ""
+    raise RcdiagError(
+        f"model {plan.spec.model}: training needs about {_gb(need.on(plan.device.type))} on "
+        f"{plan.device.type} (weights {_gb(need.weights)}, {plan.presets} gradients "
+        f"{_gb(need.gradients)}, {plan.optimizer} {_gb(need.optimizer)}, activations "
+        f"{_gb(need.activations)}{copies}), and "
+        + ", ".join(f"{_gb(bytes_)} are free on {kind}" for kind, bytes_ in free.items()),
+        hint=f"these would fit: {'; '.join(fitting)}" if fitting else "take a larger machine",
+    )
+
+
+def _fits(plan: TrainingPlan, need: MemoryNeed, free: dict[str, int]) -> bool:
+    return need.on(plan.device.type) <= free[plan.device.type] and need.copies <= free["cpu"]
+
+
+def _alternatives(plan: TrainingPlan) -> list[tuple[str, TrainingPlan]]:
+    """Ways to need less, the gentlest first, each on top of those before; then LoRA by itself."""
+    tokens = (plan.batch_tokens or BATCH_TOKENS[plan.device.type]) // 4
+    half = PolicySpec(**{**plan.spec.to_dict(), "dtype": "bfloat16"})
+    ways: list[tuple[str, dict[str, Any]]] = [
+        (f"micro-batches of {tokens:,} tokens", {"batch_tokens": tokens}),
+        ("gradient checkpointing", {"checkpointing": True}),
+        ("one preset at a time", {"presets": 1, "copies": min(plan.copies, 2)}),
+        ("bfloat16", {"spec": half}),
+        ("LoRA of rank 16", {"lora": LoraSettings()}),
+    ]
+    found, names, current = [], [], plan
+    for name, change in ways:
+        current = replace(current, **change)
+        names.append(name)
+        found.append((" + ".join(names), current))
+    return [*found, (ways[-1][0], replace(plan, lora=LoraSettings()))]
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"

@@ -1,0 +1,150 @@
+"""Optimizer steps as a trainer takes them, and the way back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rcdiag.learning.gradient import Gradient
+from rcdiag.learning.settings import OptimizerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one optimizer step did."""
+
+    gradient_norm: float  # before clipping
+    clipped: bool  # by max_grad_norm
+    skipped: bool  # the norm is not finite: verl's actor takes no step then (_optimizer_step)
+    step_norm: float  # of the change of the float32 weights
+    stored_step_norm: float  # of the change of the weights as the model holds them
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Weights and optimizer at one moment, on the CPU."""
+
+    masters: Mapping[str, Tensor]
+    state: dict[str, Any] | None
+    settings: OptimizerSettings | None
+
+
+class Stepper:
+    """Float32 weights, their optimizer, and the model's own copy in its precision.
+
+    bfloat16 models keep float32 masters beside the weights, as FSDP's mixed precision and
+    Megatron's optimizer do: most steps are lost in bfloat16 otherwise.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.masters = {name: _master(p) for name, p in parameters.items()}
+        self.settings: OptimizerSettings | None = None
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.loaded = self.snapshot()
+
+    def apply(self, gradient: Gradient, settings: OptimizerSettings) -> StepReport:
+        """Theta <- theta - step(gradient): down the loss whose gradient is given."""
+        self._prepare(settings)
+        assert self.optimizer is not None
+        for name, master in self.masters.items():
+            master.grad = gradient.values[name].clone()
+        limit = settings.max_grad_norm
+        norm = float(
+            nn.utils.clip_grad_norm_(
+                self.masters.values(), float("inf") if limit is None else limit
+            )
+        )
+        clipped = limit is not None and norm > limit
+        if not torch.isfinite(torch.tensor(norm)):
+            self._drop_gradients()
+            return StepReport(norm, clipped, True, 0.0, 0.0)
+        moved, stored = self._step(self.optimizer)
+        return StepReport(norm, clipped, False, moved, stored)
+
+    @torch.no_grad()
+    def _step(self, optimizer: torch.optim.Optimizer) -> tuple[float, float]:
+        before = {name: master.detach().clone() for name, master in self.masters.items()}
+        stored = {name: p.detach().clone() for name, p in self.parameters.items()}
+        optimizer.step()
+        self._drop_gradients()
+        self._store()
+        return _distance(before, self.masters), _distance(stored, self.parameters)
+
+    def _drop_gradients(self) -> None:
+        for master in self.masters.values():
+            master.grad = None
+
+    def _prepare(self, settings: OptimizerSettings) -> None:
+        """Make the optimizer at the first step; later only its learning rate may change."""
+        if self.optimizer is None or self.settings is None:
+            self.optimizer = make_optimizer(self.masters, settings)
+        elif replace(settings, learning_rate=0.0) != replace(self.settings, learning_rate=0.0):
+            raise ValueError("other optimizer settings in mid-course: restore() first")
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate
+        self.settings = settings
+
+    def snapshot(self) -> Snapshot:
+        state = None if self.optimizer is None else _to_cpu(self.optimizer.state_dict())
+        masters = {name: _to_cpu(master.detach()) for name, master in self.masters.items()}
+        return Snapshot(masters, state, self.settings)
+
+    @torch.no_grad()
+    def load(self, snapshot: Snapshot) -> None:
+        """Weights and optimizer exactly as they were."""
+        for name, master in self.masters.items():
+            master.copy_(snapshot.masters[name])
+        self._store()
+        self.optimizer, self.settings = None, snapshot.settings
+        if snapshot.settings is not None and snapshot.state is not None:
+            self.optimizer = make_optimizer(self.masters, snapshot.settings)
+            self.optimizer.load_state_dict(copy.deepcopy(snapshot.state))
+
+    def _store(self) -> None:
+        for name, parameter in self.parameters.items():
+            if self.masters[name] is not parameter:
+                parameter.copy_(self.masters[name])
+
+
+def make_optimizer(
+    masters: Mapping[str, Tensor], settings: OptimizerSettings
+) -> torch.optim.Optimizer:
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.name == "sgd":
+        return torch.optim.SGD(
+            masters.values(), lr=rate, momentum=settings.momentum, weight_decay=decay
+        )
+    if settings.name == "adamw":
+        return torch.optim.AdamW(
+            masters.values(), lr=rate, betas=settings.betas, eps=settings.eps, weight_decay=decay
+        )
+    raise ValueError(f"optimizer `{settings.name}`: sgd or adamw")
+
+
+def _master(parameter: nn.Parameter) -> Tensor:
+    if parameter.dtype == torch.float32:
+        return parameter
+    return parameter.detach().float().requires_grad_()
+
+
+def _distance(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
+    """sqrt(sum |after - before|^2), in float64."""
+    squares = [float((after[k].double() - v.double()).square().sum()) for k, v in before.items()]
+    return sum(squares) ** 0.5
+
+
+def _to_cpu(value: Any) -> Any:
+    """A copy of tensors in nested plain data, on the CPU."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _to_cpu(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_to_cpu(item) for item in value]
+    return value

@@ -1,0 +1,123 @@
+"""Rows of a table as micro-batches of about equal length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rcdiag.engines.packing import length_buckets, padded, whole_sequences
+from rcdiag.errors import RcdiagError
+from rcdiag.table.trajectories import Ragged, Trajectories
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence with at least one unmasked token."""
+
+    ids: NDArray[np.int64]  # what the model reads: up to the token before the last unmasked one
+    places: NDArray[np.int64]  # [tokens] the state at place p predicts `targets`
+    targets: NDArray[np.int64]  # [tokens] unmasked response tokens
+    temperature: float
+    first: int  # number of its first token among the unmasked tokens of all rows
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Some rows, padded on the right: under a causal mask no token sees the padding."""
+
+    rows: NDArray[np.int64]  # [rows] numbers among the rows with an unmasked token
+    ids: Tensor  # [rows, width]
+    row: Tensor  # [tokens] which of the rows here
+    place: Tensor  # [tokens]
+    targets: Tensor  # [tokens]
+    temperature: Tensor  # [tokens] float64, on the CPU
+    tokens: NDArray[np.int64]  # [tokens] numbers among the unmasked tokens of all rows
+
+
+def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[Row]:
+    """The rows with an unmasked token, in the order of the table: those of a ReplayBatch."""
+    rows: list[Row] = []
+    first = 0
+    for part in parts:
+        if part.prompt_ids is None:
+            raise RcdiagError("the table has no prompts", hint="record the column `prompt_ids`")
+        sequences, starts = whole_sequences(part)
+        masks = Ragged(part.mask, part.response_ids.offsets)
+        temperatures = part.scoring_temperature
+        for index, ids in enumerate(sequences):
+            wanted = np.flatnonzero(masks.row(index))
+            if len(wanted):
+                _check_row(ids, starts[index] + wanted, part.first_row + index, vocab_size)
+                places = starts[index] + wanted - 1
+                rows.append(_row(ids.astype(np.int64), places, temperatures[index], first))
+                first += len(wanted)
+    return rows
+
+
+def _row(ids: NDArray[np.int64], places: NDArray[np.int64], temperature: float, first: int) -> Row:
+    return Row(ids[: places[-1] + 1], places, ids[places + 1], float(temperature), first)
+
+
+def _check_row(ids: NDArray, wanted: NDArray[np.int64], number: int, vocab_size: int) -> None:
+    strange = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(strange):
+        raise RcdiagError(
+            f"row {number:,}: token id {strange[0]} is not in the model's vocabulary of "
+            f"{vocab_size:,}",
+            hint="give the model that sampled this table",
+        )
+    if wanted[0] == 0:
+        raise RcdiagError(
+            f"row {number:,}: its prompt is empty, so nothing predicts its first token",
+            hint="record the whole prompt in `prompt_ids`",
+        )
+
+
+def micro_batches(
+    rows: Sequence[Row],
+    wanted: NDArray[np.bool_],
+    batch_tokens: int,
+    device: torch.device,
+    context: int | None,
+) -> Iterator[MicroBatch]:
+    """The `wanted` rows, longest first, at most `batch_tokens` with padding, one row at least."""
+    lengths = np.array([len(row.ids) for row in rows])
+    for chosen in length_buckets(np.where(wanted, lengths, 0), batch_tokens):
+        yield _padded(rows, chosen, device, context)
+
+
+def _padded(
+    rows: Sequence[Row], chosen: NDArray[np.int64], device: torch.device, context: int | None
+) -> MicroBatch:
+    picked = [rows[index] for index in chosen]
+    ids = padded([row.ids for row in picked], context)
+    counts = [len(row.places) for row in picked]
+
+    def on_device(values: NDArray) -> Tensor:
+        return torch.from_numpy(values).to(device)
+
+    return MicroBatch(
+        rows=chosen,
+        ids=on_device(ids),
+        row=on_device(np.repeat(np.arange(len(picked)), counts)),
+        place=on_device(np.concatenate([row.places for row in picked])),
+        targets=on_device(np.concatenate([row.targets for row in picked])),
+        temperature=torch.from_numpy(np.repeat([row.temperature for row in picked], counts)),
+        tokens=np.concatenate([row.first + np.arange(len(row.places)) for row in picked]),
+    )
+
+
+def token_count(rows: Sequence[Row]) -> int:
+    """Unmasked tokens of all rows."""
+    return sum(len(row.places) for row in rows)
+
+
+def rows_with(rows: Sequence[Row], coefficients: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """[rows] those with a coefficient other than 0 in any of the vectors [K, tokens]."""
+    moved = (coefficients != 0).any(axis=0)
+    return np.array([moved[row.first : row.first + len(row.places)].any() for row in rows], bool)

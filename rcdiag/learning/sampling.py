@@ -1,0 +1,165 @@
+"""Fresh samples from the policy as it is now, with their log-probs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rcdiag.engines.hf import head as scoring_head
+from rcdiag.learning.load import Policy
+from rcdiag.table.trajectories import Ragged, Trajectories
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One response, up to and with the token that ends it."""
+
+    prompt: int  # number of its prompt
+    ids: NDArray[np.int32]
+    log_probs: NDArray[np.float64]  # of the whole distribution at the temperature, nats
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    temperature: float
+    max_new_tokens: int
+    seed: int
+    samples: int = 1  # of each prompt
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature {self.temperature}: wanted above 0")
+
+
+@torch.no_grad()
+def generate(
+    policy: Policy,
+    prompts: Sequence[NDArray[np.int32]],
+    settings: SamplingSettings,
+    batch_tokens: int,
+) -> list[Generated]:
+    """Samples of each prompt in their order; the same for the same seed and batch size.
+
+    No top-p, top-k or penalties, whatever the checkpoint's generation_config asks for.
+    """
+    random = torch.Generator(policy.device).manual_seed(settings.seed)
+    repeated = np.repeat(np.arange(len(prompts)), settings.samples)
+    found: list[Generated] = []
+    for chosen in _batches(prompts, repeated, settings, batch_tokens, policy):
+        ids, log_probs = _sample(policy, [prompts[p] for p in chosen], settings, random)
+        found += _ended(chosen, ids, log_probs, end_tokens(policy))
+    return found
+
+
+def _batches(
+    prompts: Sequence[NDArray],
+    repeated: NDArray[np.int64],
+    settings: SamplingSettings,
+    batch_tokens: int,
+    policy: Policy,
+) -> Iterator[NDArray[np.int64]]:
+    """Runs of prompts whose tokens fit, and whose logits do."""
+    widest = max((len(prompt) for prompt in prompts), default=0) + settings.max_new_tokens
+    logits = scoring_head.LOGITS_AT_ONCE[policy.device.type] // policy.vocab_size
+    # A cache of keys and values takes a small part of what a backward keeps.
+    count = max(min(8 * batch_tokens // max(widest, 1), logits), 1)
+    return (repeated[start : start + count] for start in range(0, len(repeated), count))
+
+
+def _sample(
+    policy: Policy,
+    prompts: Sequence[NDArray],
+    settings: SamplingSettings,
+    random: torch.Generator,
+) -> tuple[NDArray, NDArray]:
+    """[rows, steps] tokens and log-probs; what follows an end token means nothing."""
+    inputs, mask = _left_padded(prompts, policy.device)
+    # Padding has no position: the first token of each prompt is at 0.
+    places = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    ends = torch.tensor(end_tokens(policy), device=policy.device, dtype=torch.long)
+    shape = (len(prompts), settings.max_new_tokens)
+    tokens = torch.zeros(shape, dtype=torch.long, device=policy.device)
+    scores = torch.zeros(shape, dtype=torch.float64, device=policy.device)
+    going = torch.arange(len(prompts), device=policy.device)  # rows that have not ended
+    cache = None
+    for step in range(settings.max_new_tokens):
+        logits, cache = _last_logits(policy, inputs, mask, places, cache)
+        law = torch.log_softmax(logits.float() / settings.temperature, dim=-1)
+        inputs = torch.multinomial(law.exp(), 1, generator=random)
+        tokens[going, step] = inputs[:, 0]
+        scores[going, step] = law.gather(1, inputs)[:, 0].double()
+        on = torch.isin(inputs[:, 0], ends, invert=True).nonzero()[:, 0]
+        if not len(on):
+            break
+        if len(on) < len(going):
+            cache.batch_select_indices(on)
+            going, inputs, mask, places = going[on], inputs[on], mask[on], places[on]
+        mask = torch.cat([mask, torch.ones_like(inputs)], dim=1)
+        places = places[:, -1:] + 1
+    return tokens.cpu().numpy(), scores.cpu().numpy()
+
+
+def _last_logits(
+    policy: Policy, inputs: Tensor, mask: Tensor, places: Tensor, cache: Any
+) -> tuple[Tensor, Any]:
+    """[rows, vocabulary] after the last input of each row, and the cache with the inputs in it."""
+    with policy.precision():
+        output = policy.body(
+            input_ids=inputs,
+            attention_mask=mask,
+            position_ids=places,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return policy.to_logits(output.last_hidden_state[:, -1]), output.past_key_values
+
+
+def _left_padded(prompts: Sequence[NDArray], device: torch.device) -> tuple[Tensor, Tensor]:
+    width = max(len(prompt) for prompt in prompts)
+    ids, mask = np.zeros((2, len(prompts), width), np.int64)
+    for index, prompt in enumerate(prompts):
+        ids[index, width - len(prompt) :] = prompt
+        mask[index, width - len(prompt) :] = 1
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
+
+
+def end_tokens(policy: Policy) -> list[int]:
+    """Tokens that end a response, as the checkpoint states them; none where it states none."""
+    found = policy.model.generation_config.eos_token_id
+    if found is None:
+        return []
+    return list(found) if isinstance(found, list) else [found]
+
+
+def _ended(
+    chosen: NDArray[np.int64], ids: NDArray, log_probs: NDArray, ends: Sequence[int]
+) -> Iterator[Generated]:
+    for prompt, row, scores in zip(chosen, ids, log_probs, strict=True):
+        at = np.flatnonzero(np.isin(row, ends))
+        length = at[0] + 1 if len(at) else len(row)
+        yield Generated(int(prompt), row[:length].astype(np.int32), scores[:length])
+
+
+def as_trajectories(
+    prompts: Sequence[NDArray[np.int32]], generated: Sequence[Generated], temperature: float
+) -> Trajectories:
+    """The samples as rows of a table, their log-probs under the name `rollout`."""
+    return Trajectories(
+        first_row=0,
+        response_ids=_ragged([one.ids for one in generated]),
+        mask=np.ones(sum(len(one.ids) for one in generated), np.bool_),
+        prompt_ids=_ragged([prompts[one.prompt] for one in generated]),
+        log_probs={"rollout": np.concatenate([one.log_probs for one in generated])},
+        temperature=np.full(len(generated), temperature),
+    )
+
+
+def _ragged(rows: Sequence[NDArray]) -> Ragged:
+    offsets = np.cumsum([0, *(len(row) for row in rows)])
+    return Ragged(np.concatenate(rows), offsets.astype(np.int64))

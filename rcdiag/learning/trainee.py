@@ -1,0 +1,180 @@
+"""A policy that can be asked for log-probs, gradients and samples, and can take steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rcdiag.engines.hf.head import scores_in_chunks
+from rcdiag.engines.hf.model import BATCH_TOKENS, context_of
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.learning.backward import Summed, accumulate
+from rcdiag.learning.basis import Basis, basis_of
+from rcdiag.learning.gradient import Gradient, combined
+from rcdiag.learning.layers import layer_groups
+from rcdiag.learning.load import Policy, load_policy
+from rcdiag.learning.one_row import OneRow, sketcher
+from rcdiag.learning.optimizer import Snapshot, Stepper, StepReport
+from rcdiag.learning.probes import Probes
+from rcdiag.learning.rows import MicroBatch, Row, micro_batches, rows_of, rows_with, token_count
+from rcdiag.learning.sampling import Generated, SamplingSettings, generate
+from rcdiag.learning.saving import save_policy
+from rcdiag.learning.settings import LoraSettings, OptimizerSettings, SketchSettings
+from rcdiag.learning.taps import RowsMixed
+from rcdiag.table.trajectories import Trajectories
+
+Array = NDArray[np.float64]
+Parts = Sequence[Trajectories]  # rows of a table, in its order
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """Of each unmasked token, nats."""
+
+    log_probs: Array
+    entropy: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradients of K coefficient vectors."""
+
+    whole: list[Gradient]  # [K]
+    sketches: Array | None  # [K, rows with an unmasked token, dims]
+    backwards: int  # backward passes that each micro-batch had at most
+
+
+class Trainee:
+    """One model, loaded once. The checkpoint that it came from is never written to."""
+
+    def __init__(self, policy: Policy, batch_tokens: int | None = None) -> None:
+        self.policy = policy
+        self.batch_tokens = batch_tokens or BATCH_TOKENS[policy.device.type]
+        self._groups = layer_groups(policy)
+        self._stepper = Stepper(policy.parameters)
+
+    @classmethod
+    def load(
+        cls,
+        spec: PolicySpec,
+        *,
+        lora: LoraSettings | None = None,
+        checkpointing: bool = False,
+        batch_tokens: int | None = None,
+    ) -> Trainee:
+        return cls(load_policy(spec, lora, checkpointing), batch_tokens)
+
+    @torch.no_grad()
+    def log_probs(self, parts: Parts, *, entropy: bool = False) -> TokenScores:
+        """Of the whole distribution at each row's temperature, as `backends.hf` scores them."""
+        rows = self._rows(parts)
+        found = np.empty((token_count(rows), 1 + entropy))
+        for batch in self._batches(rows, np.ones(len(rows), np.bool_)):
+            states = self.policy.states(batch)
+            with self.policy.precision():
+                scores = scores_in_chunks(
+                    states,
+                    self.policy.to_logits,
+                    self.policy.vocab_size,
+                    batch.targets.cpu(),
+                    batch.temperature,
+                    entropy=entropy,
+                    top_k=0,
+                )
+            found[batch.tokens] = scores.double().cpu().numpy()
+        return TokenScores(found[:, 0].copy(), found[:, 1].copy() if entropy else None)
+
+    def gradients(
+        self, parts: Parts, coefficients: Array, *, sketch: SketchSettings | None = None
+    ) -> Gradients:
+        """d/d theta of sum_t c_t log pi(y_t) for each of coefficients [K, unmasked tokens].
+
+        One forward of each micro-batch for all; a backward for each vector that is not a linear
+        combination of others. Rows whose coefficients are all 0 cost nothing. With sketches of
+        a model that has no taps, micro-batches are of one row.
+        """
+        rows = self._rows(parts)
+        basis = basis_of(coefficients)
+        chosen = coefficients[basis.rows]
+        summed = self._accumulated(rows, chosen, None if sketch is None else self.probes(sketch))
+        return Gradients(self._combined(summed, basis), _sketches(summed, basis), len(basis.rows))
+
+    def _accumulated(self, rows: list[Row], chosen: Array, probes: Probes | None) -> Summed:
+        wanted = rows_with(rows, chosen)
+        taps = None if probes is None else sketcher(self.policy.body, probes)
+        if not isinstance(taps, OneRow):
+            with contextlib.suppress(RowsMixed):  # it shows in the first backward
+                batches = self._batches(rows, wanted)
+                return accumulate(self.policy, batches, chosen, len(rows), taps)
+        assert probes is not None
+        alone = self._batches(rows, wanted, batch_tokens=1)
+        return accumulate(self.policy, alone, chosen, len(rows), OneRow(probes))
+
+    def sequence_gradients(self, parts: Parts, coefficients: Array) -> Iterator[list[Gradient]]:
+        """For each row with an unmasked token, the K gradients of it alone, exact.
+
+        One forward and up to K backwards of each row: for small batches, and to check sketches.
+        """
+        rows = self._rows(parts)
+        basis = basis_of(coefficients)
+        for index in range(len(rows)):
+            wanted = np.arange(len(rows)) == index
+            batches = self._batches(rows, wanted)
+            summed = accumulate(self.policy, batches, coefficients[basis.rows], len(rows), None)
+            yield self._combined(summed, basis)
+
+    def probes(self, settings: SketchSettings) -> Probes:
+        """The signs that `gradients` sketches with."""
+        return Probes(self.policy.parameters, settings)
+
+    def apply(self, gradient: Gradient, settings: OptimizerSettings) -> StepReport:
+        """One optimizer step down `gradient`; the optimizer's state stays until `restore`."""
+        return self._stepper.apply(gradient, settings)
+
+    def restore(self) -> None:
+        """Back to the loaded weights, bit by bit; the optimizer's state is forgotten."""
+        self._stepper.load(self._stepper.loaded)
+
+    def snapshot(self) -> Snapshot:
+        return self._stepper.snapshot()
+
+    def load_snapshot(self, snapshot: Snapshot) -> None:
+        self._stepper.load(snapshot)
+
+    def save(self, folder: Path) -> None:
+        save_policy(self.policy, folder)
+
+    def generate(
+        self, prompts: Sequence[NDArray[np.int32]], settings: SamplingSettings
+    ) -> list[Generated]:
+        return generate(self.policy, prompts, settings, self.batch_tokens)
+
+    def _rows(self, parts: Parts) -> list[Row]:
+        return rows_of(parts, self.policy.vocab_size)
+
+    def _batches(
+        self, rows: list[Row], wanted: NDArray[np.bool_], batch_tokens: int | None = None
+    ) -> Iterator[MicroBatch]:
+        context, tokens = context_of(self.policy.model), batch_tokens or self.batch_tokens
+        return micro_batches(rows, wanted, tokens, self.policy.device, context)
+
+    def _combined(self, summed: Summed, basis: Basis) -> list[Gradient]:
+        parts = [Gradient(values, self._groups) for values in summed.gradients]
+        if not parts:
+            zeros = {n: torch.zeros_like(p).float() for n, p in self.policy.parameters.items()}
+            return [Gradient(zeros, self._groups) for _ in basis.combine]
+        own = {int(row): part for row, part in zip(basis.rows, parts, strict=True)}
+        return [own[k] if k in own else combined(parts, w) for k, w in enumerate(basis.combine)]
+
+
+def _sketches(summed: Summed, basis: Basis) -> Array | None:
+    """[K, rows, dims] by the same combinations as the gradients."""
+    if summed.sketches is None:
+        return None
+    return np.einsum("kb,brd->krd", basis.combine, summed.sketches)

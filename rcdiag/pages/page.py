@@ -1,0 +1,72 @@
+"""One self-contained HTML page from a result."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+import json
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from rcdiag.pages.figures import drawn
+from rcdiag.pages.pages import PAGES
+from rcdiag.pages.svg import to_svg
+from rcdiag.pages.words import VERDICTS, interval, number, percent
+from rcdiag.results import Result
+
+WIDE = 6.0  # inches: figures beyond take the whole width of the page
+
+
+def page(result: Result) -> str:
+    """The report: verdict, findings, numbers, figures, provenance; no network."""
+    made = PAGES[result.kind]
+    values: dict[str, Any] = {"provenance_of_policies": {}, "script": None}
+    values |= made.context(result)
+    style = importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()
+    figures = [
+        (name, spec, to_svg(figure, name), figure.get_figwidth() > WIDE)
+        for name, spec, figure in drawn(result)
+    ]
+    verdict = VERDICTS[result.kind](result)
+    template = _environment().get_template(f"{result.kind}.html.j2")
+    return template.render(result=result, style=style, figures=figures, verdict=verdict, **values)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("rcdiag.pages", "."),
+        autoescape=select_autoescape(["html", "j2"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "interval": interval,
+        "percent": percent,
+        "largest": largest,
+        "shade": shade,
+        "visible": lambda text: text.replace("\n", "⏎").replace(" ", "␣"),
+        "compact": lambda value: json.dumps(value),
+        "pretty": lambda value: json.dumps(value, indent=1),
+        "sha256": sha256,
+    }
+    return environment
+
+
+def sha256(script: str) -> str:
+    """What a Content-Security-Policy names a script by."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def largest(log_ratio: list[float]) -> float:
+    """The value that is farthest from 0."""
+    return max(log_ratio, key=lambda value: abs(value) if value == value else -1.0)
+
+
+def shade(log_ratio: float) -> str:
+    """Colour class of a token: its sign, and its size in four steps."""
+    size = sum(abs(log_ratio) > bound for bound in (0.01, 0.1, 0.5, 2.0))
+    return f"{'up' if log_ratio > 0 else 'down'}{size}" if size else ""

@@ -1,0 +1,1 @@
+"""The page of a replay: its figures and their words."""

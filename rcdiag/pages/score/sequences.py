@@ -1,0 +1,57 @@
+"""Figures of whole sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, SymLogNorm
+from matplotlib.figure import Figure
+
+from rcdiag.pages.style import FIRST, INK, SECOND
+from rcdiag.results import ScoreResult
+
+
+def paths(result: ScoreResult, figure: Figure) -> None:
+    """Cumulative log-ratio of a sample of sequences, and of the worst."""
+    axes = figure.add_subplot()
+    for path in result.figures["paths"]:
+        axes.plot(path["tokens"], path["sums"], color=FIRST, alpha=0.45, linewidth=0.8)
+    for sequence in result.worst_sequences[:5]:
+        sums = np.cumsum(sequence.log_ratio)
+        axes.plot(np.arange(1, len(sums) + 1), sums, color=SECOND, linewidth=1.1)
+    axes.axhline(0.0, color=INK, linewidth=0.8)
+    axes.annotate("5 largest |sum|", (0.03, 0.97), xycoords="axes fraction", color=SECOND, va="top")
+    axes.set_xlabel("sampled tokens")
+    axes.set_ylabel("cumulative log-ratio (nats)")
+
+
+def worst_sequences(result: ScoreResult, figure: Figure) -> None:
+    """A strip per sequence, a cell per token, coloured by its log-ratio."""
+    axes = figure.add_subplot()
+    sequences = result.worst_sequences
+    width = max(len(sequence.log_ratio) for sequence in sequences)
+    strips = np.full((len(sequences), width), np.nan)
+    for index, sequence in enumerate(sequences):
+        strips[index, : len(sequence.log_ratio)] = sequence.log_ratio
+    largest = float(np.nanmax(np.abs(np.where(np.isfinite(strips), strips, np.nan)), initial=1e-9))
+    colours = LinearSegmentedColormap.from_list("sign", [SECOND, SECOND + "00", FIRST])
+    mesh = axes.pcolormesh(
+        np.arange(width + 1),
+        np.arange(len(sequences) + 1) + 0.5,
+        np.ma.masked_invalid(strips),
+        cmap=colours,
+        norm=SymLogNorm(largest / 100, vmin=-largest, vmax=largest),
+        rasterized=True,
+    )
+    axes.set_yticks(
+        range(1, len(sequences) + 1), [f"row {sequence.row}" for sequence in sequences], fontsize=8
+    )
+    axes.invert_yaxis()
+    axes.grid(False)
+    axes.set_xlabel("sampled token")
+    bar = figure.colorbar(mesh, ax=axes, label="log-ratio (nats)", aspect=30)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    ticks = [sign * largest for sign in (-1, -0.1, 0, 0.1, 1)]
+    bar.set_ticks(
+        ticks, labels=[f"{tick:+.2g}".replace("-", "−") if tick else "0" for tick in ticks]
+    )
+    bar.ax.minorticks_off()

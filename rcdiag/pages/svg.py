@@ -1,0 +1,45 @@
+"""Figures as bytes, and as SVG in the colours of the page."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from rcdiag.pages.style import STYLE, VARIABLES
+
+
+def to_svg(figure: Figure, name: str) -> str:
+    """Inline SVG in the page's colours, with ids of its own; the same figure, the same bytes."""
+    svg = rendered(figure, "svg").decode()
+    svg = svg[svg.index("<svg") :]
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, variable)
+    svg = _smaller(svg)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    # The page scales it; a fixed size would make small screens scroll.
+    head, body = svg.split(">", 1)
+    return re.sub(r' (width|height)="[\d.]+pt"', "", head) + ">" + body
+
+
+def _smaller(svg: str) -> str:
+    """Without what no page needs: metadata, ids that nothing points at, digits, line ends."""
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
+    svg = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", svg)
+    # Within attributes: texts keep their digits.
+    svg = re.sub(r'="[^"]*"', lambda found: re.sub(r"(\d\.\d\d)\d+", r"\1", found[0]), svg)
+    return re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", svg))
+
+
+def rendered(figure: Figure, kind: str) -> bytes:
+    """PNG or SVG; the same figure, the same bytes."""
+    stream = io.BytesIO()
+    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    face = "none" if kind == "svg" else "white"
+    with mpl.rc_context(STYLE):
+        figure.savefig(stream, format=kind, metadata=metadata, dpi=200, facecolor=face)
+    return stream.getvalue()

@@ -1,0 +1,104 @@
+"""Registries: the definitions that a user can add to, by name, those of installed plugins included.
+
+A package of somebody else adds metrics, trainers, engines, ... by an entry point of the group
+`rcdiag.plugins`. The entry point names a function without arguments; it is called once, before a
+registry is first read, and adds its definitions: `METRICS.add(Metric(...))`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.metadata
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from rcdiag.errors import RcdiagError
+
+GROUP = "rcdiag.plugins"
+
+
+class Definition(Protocol):
+    """Something that has a name by which users ask for it."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Definition)
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Definitions by name, in the order in which a reader should see them."""
+
+    def __init__(self, what: str, definitions: Iterable[T] = ()) -> None:
+        """`what` is the word for one definition in messages: "metric", "trainer"."""
+        self.what = what
+        self._definitions: dict[str, T] = {}
+        for definition in definitions:
+            self.add(definition)
+
+    def add(self, definition: T) -> T:
+        """Register a definition; a name that is taken is refused, never replaced."""
+        if definition.name in self._definitions:
+            raise RcdiagError(
+                f"{self.what} `{definition.name}` is defined twice",
+                hint="give the new one another name; nothing that ships is replaced",
+            )
+        self._definitions[definition.name] = definition
+        return definition
+
+    def remove(self, name: str) -> None:
+        """Take a definition out again."""
+        del self._definitions[name]
+
+    @contextlib.contextmanager
+    def with_added(self, definition: T) -> Iterator[T]:
+        """Register a definition for the length of a `with` block."""
+        self.add(definition)
+        try:
+            yield definition
+        finally:
+            self.remove(definition.name)
+
+    def find(self, name: str, option: str = "") -> T:
+        """The definition of a name that a user gave, by `option`; RcdiagError for an unknown one."""
+        if name not in self:
+            near = difflib.get_close_matches(name, self, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise RcdiagError(
+                f"{option} {name}: no such {self.what}".strip(),
+                hint=f"{hint}known: {', '.join(self)}",
+            )
+        return self[name]
+
+    def __getitem__(self, name: str) -> T:
+        load_plugins()
+        return self._definitions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        load_plugins()
+        return iter(tuple(self._definitions))
+
+    def __len__(self) -> int:
+        load_plugins()
+        return len(self._definitions)
+
+
+_loaded = False
+
+
+def load_plugins() -> None:
+    """Call every installed plugin once; a plugin that fails is an error that names it."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True  # a plugin reads registries too
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        try:
+            entry.load()()
+        except Exception as error:
+            raise RcdiagError(
+                f"plugin `{entry.name}` ({entry.value}) failed: {type(error).__name__}: {error}",
+                hint="mend or uninstall the package that brings it",
+            ) from error

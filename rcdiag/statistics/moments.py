@@ -1,0 +1,86 @@
+"""First and second moments of several policies' log-probs, by cluster: mergeable and small.
+
+All log-probs are held as differences from the first policy's, so that nothing large cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rcdiag.results import MetricValue
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
+from rcdiag.statistics.intervals import ratio_interval
+from rcdiag.statistics.ratios import Array
+from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import Trajectories
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Sums by cluster over the unmasked tokens: count, first log-prob, differences, products."""
+
+    policies: tuple[str, ...]
+    sums: ClusterSums
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of each cluster, [clusters]."""
+        return self.sums.sums[:, 0]
+
+    def log_prob(self, policy: str) -> Array:
+        """[clusters] summed log-probs of a policy, nats."""
+        return self.sums.sums[:, 1] + self.difference(policy)
+
+    def difference(self, policy: str) -> Array:
+        """[clusters] summed log-probs of a policy less those of the first, nats."""
+        return self.sums.sums[:, 2 + self.policies.index(policy)]
+
+    def product(self, one: str, other: str) -> Array:
+        """[clusters] summed products of two policies' differences from the first, nats^2."""
+        count = len(self.policies)
+        at = 2 + count + self.policies.index(one) * count + self.policies.index(other)
+        return self.sums.sums[:, at]
+
+    def squares(self, one: str, other: str) -> Array:
+        """[clusters] summed squares of the log-ratio of two policies, nats^2."""
+        crossed = 2.0 * self.product(one, other)
+        return np.maximum(self.product(one, one) + self.product(other, other) - crossed, 0.0)
+
+
+def moments_of(trajectories: Trajectories, policies: Sequence[str]) -> Moments:
+    """Of some rows; the mask is applied here. Infinities count as NaN: no moment has a value."""
+    mask, lengths = trajectories.mask, trajectories.sampled_lengths
+    known = [trajectories.log_probs[name][mask] for name in policies]
+    known = [np.where(np.isfinite(each), each, np.nan) for each in known]
+    columns = [lengths.astype(np.float64), segment_sum(known[0], lengths)]
+    apart = [each - known[0] for each in known]
+    columns += [segment_sum(each, lengths) for each in apart]
+    columns += [segment_sum(one * other, lengths) for one in apart for other in apart]
+    rows = np.stack(columns, axis=1)[lengths > 0]
+    numbers = trajectories.first_row + np.arange(len(trajectories), dtype=np.uint64)
+    keys = numbers.astype(np.uint64) if trajectories.group is None else trajectories.group
+    return Moments(tuple(policies), cluster_sums(keys[lengths > 0], rows))
+
+
+def union_of_moments(parts: Sequence[Moments]) -> Moments:
+    """Of all rows together."""
+    return Moments(parts[0].policies, union([part.sums for part in parts]))
+
+
+def mean(sums: Array, counts: Array, *, floor: float | None = None) -> MetricValue:
+    """Sum / sum over clusters, with its cluster-robust interval; None where that is 0 / 0."""
+    if not counts.any():
+        return MetricValue(value=None)
+    value = float(sums.sum() / counts.sum())
+    low, high = (float(each[0]) for each in ratio_interval(sums[:, None], counts[:, None]))
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return MetricValue(value=value)
+    return MetricValue(value=value, low=low if floor is None else max(low, floor), high=high)
+
+
+def k2(moments: Moments, one: str, other: str) -> MetricValue:
+    """Half the mean squared log-ratio of two policies, nats per token."""
+    return mean(0.5 * moments.squares(one, other), moments.tokens, floor=0.0)

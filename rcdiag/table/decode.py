@@ -1,0 +1,232 @@
+"""Parquet rows -> `Trajectories`, checked: every complaint names file, row and column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.parquet import Batch
+from rcdiag.table.segments import segment_sum
+from rcdiag.table.trajectories import Ragged, Trajectories
+
+# log-softmax in float32 may round a certain token to a few 1e-7 above 0, in bfloat16 logits with
+# a fused kernel to about 1e-4; anything above is no log-prob.
+LARGEST_LOG_PROB = 1e-3
+
+ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
+# What profiles and examples want besides.
+DETAIL_COLUMNS = ("reward", "sample_id", "advantage", "advantages")
+
+
+def columns_needed(
+    names: Sequence[str], policies: Sequence[str], *, prompts: bool = False, details: bool = False
+) -> list[str]:
+    """The columns of a table with columns `names` that `decode` reads."""
+    wanted = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
+    if prompts:
+        wanted.append("prompt_ids")
+    if details:
+        wanted += [*DETAIL_COLUMNS, *(f"{policy}_entropy" for policy in policies)]
+    return [name for name in wanted if name in names]
+
+
+def decode(
+    batch: Batch,
+    policies: Sequence[str] = (),
+    *,
+    prompts: bool = False,
+    details: bool = False,
+) -> Trajectories:
+    """The rows of a batch as arrays, with the log-probs of `policies`, in float64.
+
+    `details` adds what is there of rewards, advantages, ids and the policies' entropies.
+    """
+    names = batch.table.column_names
+    given = set(names) if details else set()
+    response_ids = token_ids(batch, "response_ids")
+    mask = _mask(batch, response_ids)
+    return Trajectories(
+        first_row=batch.first_row,
+        response_ids=response_ids,
+        mask=mask,
+        prompt_ids=token_ids(batch, "prompt_ids") if prompts else None,
+        log_probs={policy: _log_probs(batch, policy, response_ids, mask) for policy in policies},
+        temperature=floats(batch, "temperature") if "temperature" in names else None,
+        group=hashed(batch, "group_id") if "group_id" in names else None,
+        step=_step(batch) if "step" in names else None,
+        reward=floats(batch, "reward") if "reward" in given else None,
+        advantage=_advantage(batch, response_ids, mask, given),
+        advantages=_advantages(batch, response_ids, mask) if "advantages" in given else None,
+        entropy={
+            policy: _entropy(batch, policy, response_ids, mask)
+            for policy in policies
+            if f"{policy}_entropy" in given
+        },
+        sample_id=_column(batch, "sample_id").to_pylist() if "sample_id" in given else None,
+    )
+
+
+def _column(batch: Batch, name: str) -> pa.Array:
+    column = batch.table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _no_nulls(batch: Batch, name: str, array: pa.Array) -> None:
+    if array.null_count:
+        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        raise RcdiagError(
+            f"{batch.where(row)}: column `{name}` is null",
+            hint="drop the row, or write what belongs there (an empty list for no tokens)",
+        )
+
+
+def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
+    """A list column as flat values and offsets, without copying where Arrow allows it.
+
+    Where `mask` is False a null is taken for NaN; everywhere else it is refused.
+    """
+    array = _column(batch, name)
+    _no_nulls(batch, name, array)
+    if not pt.is_large_list(array.type):
+        array = array.cast(pa.large_list(array.type.value_type))
+    offsets = array.offsets.to_numpy()
+    values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+    null = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    if null is not None and mask is not None and len(mask) == len(null):
+        null &= mask
+    if null is not None and null.any():
+        at = int(np.argmax(null))
+        row = int(np.searchsorted(offsets - offsets[0], at, side="right")) - 1
+        raise RcdiagError(
+            f"{batch.where(row)}: column `{name}` holds a null in its list",
+            hint="masked positions may hold any number (NaN too), but not null",
+        )
+    return Ragged(values.to_numpy(zero_copy_only=False), offsets - offsets[0])
+
+
+def _row_of(offsets: NDArray[np.int64], token: int) -> int:
+    return int(np.searchsorted(offsets, token, side="right")) - 1
+
+
+def token_ids(batch: Batch, name: str) -> Ragged:
+    """Token ids as int32; negative ids and ids beyond int32 are refused."""
+    found = ragged(batch, name)
+    values = found.values
+    if len(values):
+        bad = (values < 0) | (values > np.iinfo(np.int32).max)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise RcdiagError(
+                f"{batch.where(_row_of(found.offsets, at))}: column `{name}` holds token id "
+                f"{values[at]}",
+                hint="token ids are 0 or more; padding does not belong into the table",
+            )
+    return Ragged(values.astype(np.int32, copy=False), found.offsets)
+
+
+def _same_lengths(batch: Batch, name: str, found: Ragged, response_ids: Ragged) -> None:
+    differ = found.lengths != response_ids.lengths
+    if differ.any():
+        row = int(np.argmax(differ))
+        raise RcdiagError(
+            f"{batch.where(row)}: {response_ids.lengths[row]} response tokens, but "
+            f"{found.lengths[row]} values in column `{name}`",
+            hint="off by one usually means that the end-of-sequence token was dropped on one side",
+        )
+
+
+def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:
+    if "response_mask" not in batch.table.column_names:
+        return np.ones(len(response_ids.values), dtype=np.bool_)
+    found = ragged(batch, "response_mask")
+    _same_lengths(batch, "response_mask", found, response_ids)
+    values = found.values
+    if values.dtype != np.bool_:
+        bad = (values != 0) & (values != 1)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise RcdiagError(
+                f"{batch.where(_row_of(found.offsets, at))}: column `response_mask` holds "
+                f"{values[at]}",
+                hint="a mask is 1 for tokens that the policy sampled and 0 for all others",
+            )
+    return values.astype(np.bool_, copy=False)
+
+
+def _log_probs(
+    batch: Batch, policy: str, response_ids: Ragged, mask: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    name = f"{policy}_log_probs"
+    found = ragged(batch, name, mask)
+    _same_lengths(batch, name, found, response_ids)
+    values = found.values.astype(np.float64)
+    # +inf is left to the count of non-finite values: a finding, not a unit error.
+    bad = mask & (values > LARGEST_LOG_PROB) & np.isfinite(values)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise RcdiagError(
+            f"{batch.where(_row_of(found.offsets, at))}: column `{name}` holds {values[at]:.6g} "
+            f"at response token {at - found.offsets[_row_of(found.offsets, at)]}; a log-prob is "
+            "never positive",
+            hint="are these probabilities, negated log-probs or logits? Store natural log-probs",
+        )
+    return values
+
+
+def _entropy(
+    batch: Batch, policy: str, response_ids: Ragged, mask: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    name = f"{policy}_entropy"
+    found = ragged(batch, name, mask)
+    _same_lengths(batch, name, found, response_ids)
+    return found.values.astype(np.float64)
+
+
+def _advantage(
+    batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_], given: set[str]
+) -> NDArray[np.float64] | None:
+    """Of each row: `advantage`, else the mean of `advantages` over its unmasked tokens."""
+    if "advantage" in given:
+        return floats(batch, "advantage")
+    if "advantages" not in given:
+        return None
+    values = _advantages(batch, response_ids, mask)
+    lengths = response_ids.lengths
+    sums = segment_sum(np.where(mask, values, 0.0), lengths)
+    with np.errstate(invalid="ignore"):  # a row without an unmasked token has none
+        return sums / segment_sum(mask.astype(np.int64), lengths)
+
+
+def _advantages(batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Of every response token; what stands at masked places is not looked at."""
+    found = ragged(batch, "advantages", mask)
+    _same_lengths(batch, "advantages", found, response_ids)
+    return found.values.astype(np.float64)
+
+
+def floats(batch: Batch, name: str) -> NDArray[np.float64]:
+    """A number per row; null is unknown, NaN."""
+    array = _column(batch, name).cast(pa.float64())
+    return pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False)
+
+
+def _step(batch: Batch) -> NDArray[np.int64]:
+    array = _column(batch, "step")
+    _no_nulls(batch, "step", array)
+    return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+
+def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
+    """Keys (strings or integers) as 64-bit hashes, so that millions of them stay small."""
+    array = _column(batch, name)
+    _no_nulls(batch, name, array)
+    if not pt.is_integer(array.type):
+        array = array.cast(pa.large_string())
+    return pl.Series(array).hash(seed=0).to_numpy()

@@ -1,0 +1,51 @@
+"""Scores as parquet columns: the parts that a run leaves behind, and the columns of the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rcdiag.table.trajectories import Scores
+from rcdiag.table.writer import TableWriter
+
+
+def score_columns(policy: str) -> list[str]:
+    """The columns that a policy's scores may fill: log-probs, entropy, top-k ids and log-probs."""
+    return [f"{policy}_{what}" for what in ("log_probs", "entropy", "top_ids", "top_logprobs")]
+
+
+def score_table(policy: str, scores: Scores, offsets: NDArray[np.int64]) -> pa.Table:
+    """One list per row of each score, under the policy's name."""
+    log_probs, entropy, top_ids, top_log_probs = score_columns(policy)
+    columns = {log_probs: _lists(scores.log_probs, offsets)}
+    if scores.entropy is not None:
+        columns[entropy] = _lists(scores.entropy, offsets)
+    if scores.top_ids is not None and scores.top_log_probs is not None:
+        columns[top_ids] = _lists_of_lists(scores.top_ids, offsets)
+        columns[top_log_probs] = _lists_of_lists(scores.top_log_probs, offsets)
+    return pa.table(columns)
+
+
+def write_part(path: Path, table: pa.Table, metadata: dict) -> None:
+    with TableWriter(path, table.schema, metadata) as writer:
+        writer.write(table)
+
+
+def read_part(path: Path) -> pa.Table:
+    return pq.read_table(path).replace_schema_metadata(None)
+
+
+def _lists(values: NDArray, offsets: NDArray[np.int64]) -> pa.Array:
+    return pa.ListArray.from_arrays(offsets.astype(np.int32), pa.array(values))
+
+
+def _lists_of_lists(values: NDArray, offsets: NDArray[np.int64]) -> pa.Array:
+    rows, width = values.shape
+    inner = pa.ListArray.from_arrays(
+        np.arange(rows + 1, dtype=np.int32) * width, pa.array(values.ravel())
+    )
+    return pa.ListArray.from_arrays(offsets.astype(np.int32), inner)

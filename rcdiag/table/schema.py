@@ -1,0 +1,114 @@
+"""The trajectory table: canonical columns, their types, and how a column is taken for one."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.trajectories import POLICY_NAME
+
+METADATA_KEY = b"rcdiag"
+FORMAT_VERSION = 1
+
+LOG_PROBS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_log_probs")
+ENTROPY = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_entropy")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A canonical column: which Arrow types may stand for it, in words and as a test."""
+
+    wanted: str
+    accepts: Callable[[pa.DataType], bool]
+
+
+def _list_of(element: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    def accepts(kind: pa.DataType) -> bool:
+        is_list = pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+        return is_list and element(kind.value_type)
+
+    return accepts
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pt.is_integer(kind) or pt.is_floating(kind)
+
+
+def _is_key(kind: pa.DataType) -> bool:
+    if pt.is_dictionary(kind):
+        kind = kind.value_type
+    text = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
+    return text or pt.is_integer(kind)
+
+
+def _is_version(kind: pa.DataType) -> bool:
+    return pt.is_integer(kind) or _list_of(pt.is_integer)(kind)
+
+
+TOKEN_IDS = Column("list<int32>", _list_of(pt.is_integer))
+TOKEN_FLOATS = Column("list<float32> or list<float64>", _list_of(pt.is_floating))
+NUMBER = Column("a number", _is_number)
+KEY = Column("string or int64", _is_key)
+
+COLUMNS: dict[str, Column] = {
+    "response_ids": TOKEN_IDS,
+    "prompt_ids": TOKEN_IDS,
+    "response_mask": Column(
+        "list<uint8> or list<bool>",
+        _list_of(lambda kind: pt.is_boolean(kind) or pt.is_integer(kind)),
+    ),
+    "sample_id": KEY,
+    "group_id": KEY,
+    "step": Column("int64", pt.is_integer),
+    "policy_version": Column("int64 or list<int32>", _is_version),
+    "reward": NUMBER,
+    "advantage": NUMBER,
+    "advantages": TOKEN_FLOATS,
+    "temperature": NUMBER,
+    "top_p": NUMBER,
+    "top_k": NUMBER,
+}
+
+
+def column_spec(name: str) -> Column | None:
+    """The canonical column that a name stands for; None for an extra column."""
+    if LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name):
+        return TOKEN_FLOATS
+    return COLUMNS.get(name)
+
+
+def check_types(schema: pa.Schema, file: str) -> None:
+    """Every canonical column has a type that it may have."""
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        column = column_spec(name)
+        if column and not column.accepts(kind):
+            raise RcdiagError(
+                f"{file}: column `{name}` is {kind}, wanted {column.wanted}",
+                hint="cast the column, or, if it means something else, give the right one by "
+                f"--column {name}=OTHER_COLUMN",
+            )
+
+
+def require(name: str, schema: pa.Schema, file: str) -> None:
+    """The column is there; else an error that offers the nearest name."""
+    if name in schema.names:
+        return
+    # A column that means something else already must never be offered in its place.
+    free = [each for each in schema.names if column_spec(each) is None]
+    near = difflib.get_close_matches(name, free, n=1, cutoff=0.5)
+    hint = f"--column {name}={near[0] if near else 'YOUR_COLUMN'}"
+    hint += " (the nearest name)" if near else ""
+    if policy := LOG_PROBS.fullmatch(name):
+        hint += f"; or score it: --policy {policy['policy']}=hf:float32 --model PATH"
+    raise RcdiagError(f"{file}: no column `{name}`; found: {', '.join(schema.names)}", hint=hint)
+
+
+def policies_in(names: list[str]) -> list[str]:
+    """Policies that have a `{policy}_log_probs` column."""
+    return [match["policy"] for name in names if (match := LOG_PROBS.fullmatch(name))]

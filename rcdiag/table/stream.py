@@ -1,0 +1,61 @@
+"""Read a table as a stream of checked trajectories: whole, or in given ranges of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from rcdiag.table.columns import UniqueSampleIds
+from rcdiag.table.decode import columns_needed, decode
+from rcdiag.table.parquet import Batch, Dump
+from rcdiag.table.trajectories import Trajectories
+
+RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
+
+
+def read_trajectories(
+    dump: Dump, policies: Sequence[str], *, prompts: bool = False
+) -> Iterator[Trajectories]:
+    """All rows with the recorded log-probs of `policies`; duplicate ids are refused at the end."""
+    dump.require(*(f"{policy}_log_probs" for policy in policies))
+    names = columns_needed(dump.schema.names, policies, prompts=prompts, details=True)
+    unique = UniqueSampleIds()
+    for batch in dump.batches(names):
+        unique.add(batch)
+        yield decode(batch, policies, prompts=prompts, details=True)
+    unique.check(dump)
+
+
+def read_chunks(
+    dump: Dump, ranges: Sequence[RowRange], names: Sequence[str] | None = None
+) -> Iterator[list[Batch]]:
+    """For each of the ascending, disjoint `ranges`, the batches that make it up."""
+    waiting = iter(ranges)
+    current = next(waiting, None)
+    parts: list[Batch] = []
+    for batch in dump.batches(names):
+        end = batch.first_row + batch.table.num_rows
+        while current is not None and current[0] < end:
+            start = max(current[0], batch.first_row)
+            stop = min(current[1], end)
+            parts.append(batch.slice(start - batch.first_row, stop - batch.first_row))
+            if current[1] > end:
+                break
+            yield parts
+            parts, current = [], next(waiting, None)
+        if current is None:
+            return
+
+
+def joined(parts: Sequence[Batch]) -> pa.Table:
+    """The batches of one range as one table."""
+    return pa.concat_tables([part.table for part in parts])
+
+
+def whole(parts: Sequence[Batch]) -> Batch:
+    """The batches of one range as one batch; rows are counted in the file of the first.
+
+    A range that spans files would misname rows in errors, so check rows before joining them.
+    """
+    return Batch(joined(parts).combine_chunks(), parts[0].file, parts[0].row_in_file)

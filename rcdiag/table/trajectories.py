@@ -1,0 +1,120 @@
+"""Two policies on the same tokens: the whole domain in one type.
+
+Ragged rows of sampled responses, and the one door where the response mask is applied.
+
+Models need whole sequences (prompt, tool tokens, response); statistics need only the tokens that
+the policy sampled. `Trajectories` is the first, `Trajectories.pair` hands out the second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.table.segments import segment_sum
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyPair:
+    """Log-probs of the policy that sampled and of the policy we want expectations under.
+
+    Flat and already masked: no padding, tool or template token is in here.
+    """
+
+    behavior_log_probs: NDArray[np.float64]  # [tokens] nats
+    target_log_probs: NDArray[np.float64]  # [tokens] nats
+    lengths: NDArray[np.int64]  # [sequences] tokens of each sequence; 0 is allowed
+
+    @property
+    def log_ratio(self) -> NDArray[np.float64]:
+        """Target - behavior log-prob of each token, nats."""
+        # inf - inf is NaN, which is what it is; no warning needed.
+        with np.errstate(invalid="ignore"):
+            return self.target_log_probs - self.behavior_log_probs
+
+
+POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a model can take."""
+
+    model: str
+    vocab_size: int
+    context: int | None  # tokens; None where the model states no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Lists of different lengths, flat: Arrow's own layout."""
+
+    values: NDArray  # [tokens]
+    offsets: NDArray[np.int64]  # [sequences + 1], offsets[0] == 0
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    def row(self, index: int) -> NDArray:
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trajectories:
+    """Consecutive rows of a trajectory table."""
+
+    first_row: int  # number of the first row in the whole table
+    response_ids: Ragged  # [response tokens] int32
+    mask: NDArray[np.bool_]  # [response tokens] True = sampled by the policy
+    prompt_ids: Ragged | None = None  # [prompt tokens] int32
+    log_probs: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # [response tokens]
+    temperature: NDArray[np.float64] | None = None  # [sequences] NaN = unknown
+    group: NDArray[np.uint64] | None = None  # [sequences] hash of group_id
+    step: NDArray[np.int64] | None = None  # [sequences]
+    reward: NDArray[np.float64] | None = None  # [sequences] NaN = unknown
+    advantage: NDArray[np.float64] | None = None  # [sequences] NaN = unknown
+    advantages: NDArray[np.float64] | None = None  # [response tokens]
+    entropy: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # [response tokens]
+    sample_id: Sequence[str | int] | None = None  # [sequences]
+
+    def __len__(self) -> int:
+        return len(self.response_ids)
+
+    @property
+    def sampled_lengths(self) -> NDArray[np.int64]:
+        """Unmasked response tokens of each sequence."""
+        return segment_sum(self.mask.astype(np.int64), self.response_ids.lengths)
+
+    @property
+    def scoring_temperature(self) -> NDArray[np.float64]:
+        """Temperature to score each row at: its own, or 1 where it is unknown."""
+        if self.temperature is None:
+            return np.ones(len(self))
+        return np.where(np.isnan(self.temperature), 1.0, self.temperature)
+
+    def pair(self, behavior: str, target: str) -> PolicyPair:
+        """Both policies' log-probs at the unmasked tokens: the door."""
+        everything = self.mask.all()  # then nothing is copied
+        return PolicyPair(
+            behavior_log_probs=self.log_probs[behavior][... if everything else self.mask],
+            target_log_probs=self.log_probs[target][... if everything else self.mask],
+            lengths=self.sampled_lengths,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a model says of every response token, in the order of `Trajectories.response_ids`."""
+
+    log_probs: NDArray[np.float32]  # [response tokens] nats
+    entropy: NDArray[np.float32] | None = None  # [response tokens] nats
+    top_ids: NDArray[np.int32] | None = None  # [response tokens, k]
+    top_log_probs: NDArray[np.float32] | None = None  # [response tokens, k] nats

@@ -1,0 +1,100 @@
+"""Write trajectory tables: encodings for log-probs, provenance, and never a half-written file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from rcdiag.files import not_writable
+from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY
+
+# Rows are gathered until a row group holds about this many values of its largest column.
+VALUES_PER_ROW_GROUP = 2_000_000
+
+
+class TableWriter:
+    """Parquet under a temporary name, renamed to `path` when all went well."""
+
+    def __init__(self, path: Path, schema: pa.Schema, metadata: dict) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        provenance = {"format_version": FORMAT_VERSION, **metadata}
+        raw = {**(schema.metadata or {}), METADATA_KEY: json.dumps(provenance).encode()}
+        self._schema = schema.with_metadata(raw)
+        self._pending: list[pa.Table] = []
+        self._pending_values = 0
+
+    def __enter__(self) -> TableWriter:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(
+                self._temporary, self._schema, **encodings(self._schema)
+            )
+        except OSError as error:
+            raise not_writable(self._path, error) from error
+        return self
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows; they reach the disk when a row group is full."""
+        self._pending.append(table.select(self._schema.names).cast(self._schema))
+        self._pending_values += _largest_column(table)
+        if self._pending_values >= VALUES_PER_ROW_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            table = pa.concat_tables(self._pending)
+            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+            self._pending, self._pending_values = [], 0
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._flush()
+            self._writer.close()
+            if kind is None:
+                os.replace(self._temporary, self._path)
+        except OSError as failure:
+            raise not_writable(self._path, failure) from failure
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+
+def encodings(schema: pa.Schema) -> dict:
+    """Zstd for all; floats in byte-stream-split, everything else with dictionaries.
+
+    The exponent bytes of log-probs repeat and their mantissas do not: split into streams the
+    former compress, while a dictionary of floats only costs. Measured by `benchmarks/parquet.py`.
+    """
+    floats: list[str] = []
+    others: list[str] = []
+    for field in schema:
+        path, kind = field.name, field.type
+        while pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+            path, kind = f"{path}.list.element", kind.value_type
+        # Arrow has no byte-stream-split for half precision.
+        is_float = pt.is_float32(kind) or pt.is_float64(kind)
+        (floats if is_float and path != field.name else others).append(path)
+    return {
+        "compression": "zstd",
+        "compression_level": 3,
+        "use_dictionary": others,
+        "use_byte_stream_split": floats,
+    }
+
+
+def _largest_column(table: pa.Table) -> int:
+    lists = (column for column in table.columns if pt.is_list(column.type))
+    return max((pc.sum(pc.list_value_length(each)).as_py() or 0 for each in lists), default=0)

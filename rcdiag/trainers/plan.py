@@ -1,0 +1,92 @@
+"""From names and settings to the corrections that are computed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rcdiag.corrections.correction import Correction, in_float32
+from rcdiag.errors import RcdiagError
+from rcdiag.results import Finding
+from rcdiag.trainers.trainer import Config, Refused, Trainer
+
+ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which corrections are wanted, in a trainer's own settings and in canonical form."""
+
+    trainer: Trainer
+    configs: Mapping[str, Config]  # name of the preset -> the trainer's settings
+    corrections: Mapping[str, Correction]
+    dtype: type[np.floating] = np.float64  # arithmetic of the trainer's numbers
+    findings: tuple[Finding, ...] = ()  # on how the settings were read
+
+
+def preset_configs(
+    trainer: Trainer, names: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Config]:
+    """Settings of the named presets (all without names), with what is overridden."""
+    for name in (*names, *overrides):
+        if name not in trainer.presets:
+            raise _unknown(trainer, name)
+        if names and name not in names:
+            raise RcdiagError(f"--set {name}...: not among --preset", hint=f"--preset {name}")
+    return {
+        name: {**trainer.presets[name], **overrides.get(name, {})}
+        for name in (names or trainer.presets)
+    }
+
+
+def _unknown(trainer: Trainer, name: str) -> RcdiagError:
+    near = difflib.get_close_matches(name, trainer.presets, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return RcdiagError(
+        f"{trainer.name} has no preset `{name}`",
+        hint=f"{hint}there are {', '.join(trainer.presets)}",
+    )
+
+
+def plan_corrections(
+    trainer: Trainer,
+    configs: Mapping[str, Config],
+    arithmetic: str = "float64",
+    findings: Sequence[Finding] = (),
+) -> Plan:
+    """Read each configuration as the trainer would; one that it would stop on is a finding."""
+    whole: dict[str, Config] = {}
+    corrections = {}
+    refused = []
+    for name, config in configs.items():
+        unknown = [key for key in config if key not in trainer.settings]
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], trainer.settings, n=1)
+            raise RcdiagError(
+                f"{name}: {trainer.name} has no setting `{unknown[0]}`",
+                hint=f"did you mean {near[0]}?" if near else f"{', '.join(trainer.settings)}",
+            )
+        settings = {**trainer.settings, **config}
+        try:
+            corrections[name] = trainer.read(settings)
+        except Refused as error:
+            refused.append(_refused(trainer, name, settings, error))
+        else:
+            whole[name] = settings
+    if arithmetic == "float32":
+        corrections = {name: in_float32(each) for name, each in corrections.items()}
+    return Plan(trainer, whole, corrections, ARITHMETICS[arithmetic], tuple([*findings, *refused]))
+
+
+def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> Finding:
+    return Finding(
+        slug="trainer-refuses",
+        severity="error",
+        message=f"{name}: {trainer.name} stops on {error.message}; nothing is computed for it",
+        fix=error.hint,
+        evidence={"preset": name, "trainer": trainer.name, "config": dict(settings)},
+    )

@@ -1,0 +1,1 @@
+"""slime: the MIS helper and its own loss."""

@@ -1,0 +1,89 @@
+"""Corrections as the YAML of slime's MIS helper. Source: reference/frameworks.md 1.2."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.corrections.bounds import Weights, Window, weights_of, windows_of
+from rcdiag.corrections.correction import Correction
+from rcdiag.trainers.settings_text import ABOVE_ALL, BELOW_ALL, Inexpressible, Written, rounded
+
+LEVELS = ("token", "sequence", "geometric")
+ALL = Window(-np.inf, np.inf)
+
+
+def mis(correction: Correction) -> Written:
+    """Weights, one rejection at another level or the same, and a veto."""
+    if correction.mode != "decoupled" or correction.loss != "ppo_clip":
+        raise Inexpressible("bypass mode or loss of its own in the MIS helper")
+    windows = windows_of(correction.rejections)
+    if odd := [name for name in windows if name not in LEVELS]:
+        raise Inexpressible(f"rejection by {odd[0]}")
+    if correction.weighting is None:
+        if windows or correction.veto is not None:
+            raise Inexpressible("rejection without weights (use_tis off is everything off)")
+        return Written({"use_tis": False})
+    if not correction.weights_applied:
+        raise Inexpressible("weights that are logged only")
+    weights = weights_of(correction.weighting)
+    tis = _tis(weights, windows.get(weights.level))
+    if tis.settings["tis_mode"] == "mask":
+        windows = {name: each for name, each in windows.items() if name != weights.level}
+    return (
+        Written({"use_tis": True, "tis_level": weights.level})
+        | tis
+        | Written({"tis_batch_normalize": correction.batch_normalize})
+        | _rs(correction, windows, weights.level)
+    )
+
+
+def _tis(weights: Weights, rejects: Window | None) -> Written:
+    """Weights as they are together with a rejection at their level are its `mask` mode."""
+    if weights.zeroes:
+        raise Inexpressible("weights that are zeroed outside of bounds (IcePop)")
+    if weights.window.bounds_nothing and rejects is not None:
+        said = "mask rejects outside of the bounds and leaves the weights as they are"
+        return _mode("mask", {"tis_mode": said}) | _bounds("tis", rejects)
+    bounds = _bounds("tis", weights.window)
+    if weights.window.lower > -np.inf:
+        return _mode("clip", {}) | bounds
+    del bounds.settings["tis_lower_bound"]  # truncation has none
+    comments = {}
+    if weights.window.upper == np.inf:
+        comments["tis_upper_bound"] = "truncates nothing: slime clamps ratios at e^20"
+    return _mode("truncate", comments) | bounds
+
+
+def _mode(name: str, comments: dict[str, str]) -> Written:
+    return Written({"tis_mode": name}, comments)
+
+
+def _rs(correction: Correction, windows: dict[str, Window], level: str) -> Written:
+    """The veto works with `use_rs` only; alone it stands beside bounds that reject nothing."""
+    if correction.veto is not None and correction.veto_on_weights:
+        raise Inexpressible("veto that zeroes weights and leaves the mask alone")
+    if len(windows) > 1:
+        raise Inexpressible("two rejections beside its weights")
+    if not windows and correction.veto is None:
+        return Written({"use_rs": False})
+    comments = {}
+    if not windows:
+        comments["rs_upper_bound"] = "these bounds reject nothing; the veto needs use_rs"
+    ((name, window),) = (windows or {level: ALL}).items()
+    veto = None if correction.veto is None else float(correction.veto)
+    return (
+        Written({"use_rs": True, "rs_level": name}, comments)
+        | _bounds("rs", window)
+        | Written({"rs_veto_threshold": veto})
+    )
+
+
+def _bounds(which: str, window: Window) -> Written:
+    """Ratios; a bound that is null would be filled in from another one."""
+    lower, upper = np.exp(window.lower), np.exp(window.upper)
+    return Written(
+        {
+            f"{which}_lower_bound": rounded(lower or BELOW_ALL),
+            f"{which}_upper_bound": ABOVE_ALL if upper == np.inf else rounded(upper),
+        }
+    )

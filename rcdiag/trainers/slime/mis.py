@@ -1,0 +1,274 @@
+"""slime's MIS helper. Metrics are means over sequences of masked means (no per-token loss).
+
+Sources: slime commit 624b824a8 (2026-08-21), `examples/train_infer_mismatch_helper/mis.py` and
+`mis.yaml`, as described in reference/frameworks.md 1. slime computes them by micro-batch and rank;
+here the batch is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.apply import (
+    applied_weights,
+    log_ratio,
+    raw_weights,
+    veto_quantity,
+    vetoed_rows,
+)
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.quantities import (
+    SAFETY_BOUND,
+    Beyond,
+    LogRatio,
+    Quantity,
+    Ratio,
+    SquaredRatio,
+    UnclampedK3,
+)
+from rcdiag.corrections.sequences import Column
+from rcdiag.corrections.trainer_means import EPSILON, Batch
+from rcdiag.trainers.trainer import Config, Metrics, Refused, Trainer, choice
+
+LEVELS = ("token", "sequence", "geometric")
+
+
+def read(config: Config) -> Correction:
+    """The canonical correction. Without `use_tis` nothing happens, rejection included."""
+    if not config["use_tis"]:
+        return Correction(weights_applied=False)
+    level = choice(config, "tis_level", LEVELS)
+    mode = choice(config, "tis_mode", ("truncate", "clip", "mask"))
+    if config["tis_batch_normalize"] and level == "geometric":
+        raise Refused(
+            "tis_batch_normalize: slime stops with geometric weights (unsupported tis_level)",
+            "turn it off, or take another level",
+        )
+    upper = _number(config, "tis_upper_bound")
+    lower = config["tis_lower_bound"]
+    lower = 1.0 / upper if lower is None else _number(config, "tis_lower_bound")
+    if mode != "truncate":
+        _ordered("tis", lower, upper)
+    rejections = [Rejection(level, upper, lower)] if mode == "mask" else []
+    veto = None
+    if config["use_rs"]:
+        rs_level = choice(config, "rs_level", LEVELS)
+        low, high = config["rs_lower_bound"], config["rs_upper_bound"]
+        low = lower if low is None else _number(config, "rs_lower_bound")
+        high = upper if high is None else _number(config, "rs_upper_bound")
+        _ordered("rs", low, high)
+        rejections.append(Rejection(rs_level, high, low))
+        if config["rs_veto_threshold"] is not None:
+            veto = _number(config, "rs_veto_threshold")
+    return Correction(
+        weighting=Weighting(level, upper, lower, mode),
+        rejections=tuple(rejections),
+        veto=veto,
+        batch_normalize=bool(config["tis_batch_normalize"]),
+    )
+
+
+def _ordered(which: str, lower: float, upper: float) -> None:
+    """Slime's helper asserts it wherever it clips or rejects."""
+    if not lower < upper:
+        raise Refused(
+            f"{which}_lower_bound: {lower:g} is not below the upper bound {upper:g}",
+            "rs bounds that are null are those of tis",
+        )
+
+
+def _number(config: Config, name: str) -> float:
+    """YAML 1.1 reads 1e-4 without a dot as text; slime then stops, and so do we."""
+    value = config[name]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise Refused(
+            f"{name}: wanted a number above 0, got {value!r}",
+            "YAML takes 1e-4 for text; write 1.0e-4",
+        )
+    return float(value)
+
+
+def _rejection(correction: Correction) -> Rejection | None:
+    """That of `use_rs`; `mask` mode puts one of its own before it."""
+    assert correction.weighting is not None
+    own = correction.weighting.outside == "mask"
+    found = correction.rejections[1:] if own else correction.rejections
+    return found[0] if found else None
+
+
+def quantities(correction: Correction) -> list[Quantity]:
+    found: list[Quantity] = [LogRatio(), UnclampedK3(), SquaredRatio()]
+    if correction.weighting is None:
+        return found
+    weighting = correction.weighting
+    sides: list[tuple[str, float, float]] = [
+        (weighting.level, weighting.lower_or_reciprocal, weighting.upper)
+    ]
+    if (rejection := _rejection(correction)) is not None:
+        sides.append((rejection.statistic, rejection.lower or 0.0, rejection.upper))
+    for level, lower, upper in sides:
+        if level == "token":
+            found += [Ratio(), Beyond("ratio", upper), Beyond("ratio", lower, below=True)]
+    if correction.veto is not None:
+        found.append(veto_quantity(correction.veto))
+    return found
+
+
+def metrics(batch: Batch, correction: Correction) -> Metrics:
+    """All keys with their prefix."""
+    found = _off_policy(batch)
+    if correction.weighting is not None:
+        found |= _weights(batch, correction)
+        found |= _rejected(batch, correction)
+        found |= _final(batch, correction)
+    return {f"mis_{name}": value for name, value in found.items()}
+
+
+def _mean(batch: Batch, values: NDArray) -> float:
+    """Over all rows; one without a token adds 0."""
+    return float(values.sum() / batch.all_rows)
+
+
+def _row_means(batch: Batch, column: Column) -> NDArray[np.float64]:
+    return column.sum / batch.rows.lengths
+
+
+def _off_policy(batch: Batch) -> Metrics:
+    rows = batch.rows
+    training, rollout = rows.target / rows.lengths, rows.behavior / rows.lengths
+    difference = rollout - training
+    sums = np.clip(rows.columns[LogRatio()].sum, -SAFETY_BOUND, SAFETY_BOUND)
+    of_rows = {
+        "training_log_ppl": -training,
+        "training_ppl": np.exp(-training),
+        "rollout_log_ppl": -rollout,
+        "rollout_ppl": np.exp(-rollout),
+        "kl": -_row_means(batch, rows.columns[LogRatio()]),
+        "k3_kl": _row_means(batch, rows.columns[UnclampedK3()]),
+        "log_ppl_diff": difference,
+        "log_ppl_abs_diff": np.abs(difference),
+        "ppl_ratio": np.exp(difference),
+        "chi2_token": _row_means(batch, rows.columns[SquaredRatio()]) - 1.0,
+        "chi2_seq": np.exp(2.0 * sums) - 1.0,
+    }
+    return {name: _mean(batch, values) for name, values in of_rows.items()}
+
+
+def _weights(batch: Batch, correction: Correction) -> Metrics:
+    weighting = correction.weighting
+    assert weighting is not None
+    raw, applied = raw_weights(batch.rows, weighting), applied_weights(batch.rows, weighting)
+    low, high = _beyond(batch, weighting.level, weighting.lower_or_reciprocal, weighting.upper)
+    found = {"tis_weight_before_bound": _mean(batch, _row_means(batch, raw))}
+    if weighting.outside == "truncate":
+        found["tis_truncate_fraction"] = high
+    else:
+        found |= {
+            f"tis_{weighting.outside}_fraction_low": low,
+            f"tis_{weighting.outside}_fraction_high": high,
+        }
+    found["tis_weight_after_bound"] = _mean(batch, _row_means(batch, applied))
+    return found
+
+
+def _beyond(batch: Batch, level: Any, lower: float, upper: float) -> tuple[float, float]:
+    """Mean over sequences of the shares below and above the bounds."""
+    rows = batch.rows
+    if level == "token":
+        below = _row_means(batch, rows.columns[Beyond("ratio", lower, below=True)])
+        above = _row_means(batch, rows.columns[Beyond("ratio", upper)])
+    else:
+        clamped = np.clip(log_ratio(rows, level), -SAFETY_BOUND, SAFETY_BOUND)
+        below = (np.exp(clamped) < lower).astype(np.float64)
+        above = (np.exp(clamped) > upper).astype(np.float64)
+    return _mean(batch, below), _mean(batch, above)
+
+
+def _rejected(batch: Batch, correction: Correction) -> Metrics:
+    rejection = _rejection(correction)
+    if rejection is None:
+        return {}
+    low, high = _beyond(batch, rejection.statistic, rejection.lower or 0.0, rejection.upper)
+    found = {"rs_mask_fraction_low": low, "rs_mask_fraction_high": high}
+    if correction.veto is not None:
+        below = batch.rows.columns[veto_quantity(correction.veto)]
+        found["rs_catastrophic_token_fraction"] = _mean(batch, _row_means(batch, below))
+        vetoed = vetoed_rows(batch.rows, correction.veto)
+        found["rs_catastrophic_seq_fraction"] = _mean(batch, vetoed)
+    return found
+
+
+def normalizer(batch: Batch, correction: Correction) -> float:
+    """What the weights are divided by: their mean over tokens, or over sequences; 1 if tiny."""
+    weighting = correction.weighting
+    if weighting is None or not correction.batch_normalize:
+        return 1.0
+    applied = applied_weights(batch.rows, weighting)
+    if weighting.level == "token":
+        mean = float(applied.sum.sum() / batch.rows.tokens)
+    else:
+        mean = _mean(batch, _row_means(batch, applied))
+    return mean if mean > EPSILON else 1.0
+
+
+def _final(batch: Batch, correction: Correction) -> Metrics:
+    """Of the weights after normalisation, before rejection, whatever the names say."""
+    weighting = correction.weighting
+    assert weighting is not None
+    applied = applied_weights(batch.rows, weighting)
+    factor = normalizer(batch, correction)
+    means = _row_means(batch, applied)
+    found = {"is_ratio_mean_after_tis_rs": _mean(batch, means)}
+    if correction.batch_normalize:
+        found["batch_norm_factor"] = factor * len(batch.rows) / batch.all_rows
+    return found | {
+        "is_ratio_mean_final": _mean(batch, means / factor),
+        "is_ratio_min_final": _mean(batch, applied.min / factor),
+        "is_ratio_max_final": _mean(batch, applied.max / factor),
+    }
+
+
+def ignored(config: Config) -> list[str]:
+    """What slime takes and does nothing with."""
+    if config["use_rs"] and not config["use_tis"]:
+        return ["use_rs has no effect without use_tis: slime returns before it rejects anything"]
+    found = []
+    if config["use_tis"] and not config["use_rs"]:
+        changed = [name for name in _NEED_RS if config[name] != _SETTINGS[name]]
+        found += [f"{name} has no effect without use_rs" for name in changed]
+        lower = config["tis_lower_bound"]
+        if config["tis_mode"] == "truncate" and lower != _SETTINGS["tis_lower_bound"]:
+            found.append("tis_lower_bound has no effect in truncate mode without use_rs")
+    return found
+
+
+_NEED_RS = ("rs_level", "rs_lower_bound", "rs_upper_bound", "rs_veto_threshold")
+_SETTINGS: dict[str, Any] = {
+    "use_tis": True,
+    "use_rs": True,
+    "tis_level": "token",
+    "rs_level": "token",
+    "tis_mode": "truncate",
+    "tis_lower_bound": 0.5,
+    "tis_upper_bound": 2.0,
+    "rs_lower_bound": None,
+    "rs_upper_bound": None,
+    "rs_veto_threshold": 1e-4,
+    "tis_batch_normalize": True,
+}
+
+TRAINERS = (
+    Trainer(
+        "slime",
+        "the MIS helper with its YAML file; rejection and veto need use_tis",
+        _SETTINGS,
+        {"default": {}},
+        read,
+        quantities,
+        metrics,
+        ignored=ignored,
+    ),
+)

@@ -1,0 +1,1 @@
+"""verl, from 0.6.0 to 0.9: presets, metrics, losses, configuration."""

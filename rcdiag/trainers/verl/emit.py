@@ -1,0 +1,143 @@
+"""Corrections as the settings of verl, by generation. Source: reference/verl.md 1.4, 1.5, 4.1."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.corrections.bounds import Window, weights_of, windows_of
+from rcdiag.corrections.correction import Correction, Weighting
+from rcdiag.trainers.settings_text import (
+    ABOVE_ALL,
+    BELOW_ALL,
+    Inexpressible,
+    Value,
+    Written,
+    digits,
+    rounded,
+)
+
+OF_K1 = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+
+
+def by_k(correction: Correction, *, icepop: bool) -> Written:
+    """For verl 0.7.1 and later: rejection by k1, k2, k3; IcePop as `lower_upper` from 0.8.0 on."""
+    if correction.veto is not None:
+        raise Inexpressible("veto")
+    return (
+        _weights(correction, icepop=icepop)
+        | _by_k(windows_of(correction.rejections))
+        | _loss(correction, "loss_type")
+    )
+
+
+def by_ratios(correction: Correction, *, loss: str) -> Written:
+    """For verl 0.6.1 to 0.7.0: one rejection by a ratio, and a veto; `loss` names a setting."""
+    if correction.veto is not None and correction.veto_on_weights:
+        raise Inexpressible("veto that zeroes weights and leaves the mask alone")
+    veto: dict[str, Value] = {}
+    if correction.veto is not None:
+        veto = {"rollout_token_veto_threshold": float(correction.veto)}
+    return (
+        _weights(correction, icepop=False)
+        | _by_ratio(windows_of(correction.rejections))
+        | Written(veto)
+        | _loss(correction, loss)
+    )
+
+
+def _weights(correction: Correction, *, icepop: bool) -> Written:
+    weighting = correction.weighting
+    if weighting is None:
+        return Written({"rollout_is": None})
+    if weighting.level == "geometric":
+        raise Inexpressible("weights of geometric means")
+    written = _bounded(weighting, icepop=icepop)
+    if correction.batch_normalize:
+        written |= Written({"rollout_is_batch_normalize": True})
+    return Written({"rollout_is": weighting.level}) | written
+
+
+def _bounded(weighting: Weighting, *, icepop: bool) -> Written:
+    name, weights = "rollout_is_threshold", weights_of(weighting)
+    lower, upper = np.exp(weights.window.lower), np.exp(weights.window.upper)
+    if weights.zeroes:
+        if not icepop:
+            raise Inexpressible("weights that are zeroed outside of bounds (IcePop)")
+        text = f"{digits(lower or BELOW_ALL)}_{digits(min(upper, ABOVE_ALL))}"
+        said = "IcePop: weights outside are 0, their tokens stay in the loss; keep the quotes"
+        return Written({name: text}, {name: said})
+    if lower > 0.0:
+        raise Inexpressible("weights that are clipped from below")
+    if upper == np.inf:
+        said = "truncates nothing: verl clamps ratios at e^20, which is less"
+        return Written({name: ABOVE_ALL}, {name: said})
+    return Written({name: rounded(upper)})
+
+
+def _by_k(windows: dict[str, Window]) -> Written:
+    if not windows:
+        return Written()
+    names = [OF_K1.get(name, name) for name in windows]
+    kept = [
+        f"{name} ratios from {np.exp(window.lower):.6g} to {np.exp(window.upper):.6g}"
+        for name, window in windows.items()
+        if name in OF_K1
+    ]
+    said = "verl holds k1 bounds against -log_ratio: these keep " + " and ".join(kept)
+    return Written(
+        {
+            "rollout_rs": ",".join(names),
+            "rollout_rs_threshold": ",".join(_threshold(*each) for each in windows.items()),
+        },
+        {"rollout_rs_threshold": said} if kept else {},
+    )
+
+
+def _threshold(name: str, window: Window) -> str:
+    """Ratios kept from L to U are written "1/U_1/L"; k2 and k3 have an upper bound, in nats."""
+    if name not in OF_K1:
+        if window.lower > -np.inf:
+            raise Inexpressible(f"lower bound on {name}")
+        return digits(window.upper)
+    if window.upper == np.inf and name == "sequence":
+        raise Inexpressible("rejection of sequences without an upper bound on the ratio")
+    lower = np.exp(-window.upper) or BELOW_ALL
+    return f"{digits(lower)}_{digits(np.exp(-window.lower))}"
+
+
+def _by_ratio(windows: dict[str, Window]) -> Written:
+    if not windows:
+        return Written()
+    if len(windows) > 1:
+        raise Inexpressible("two rejections at once")
+    ((name, window),) = windows.items()
+    if name not in OF_K1:
+        raise Inexpressible(f"rejection by {name}")
+    upper = np.exp(window.upper)
+    lower = np.exp(window.lower)
+    return Written(
+        {
+            "rollout_rs": name,
+            "rollout_rs_threshold": ABOVE_ALL if upper == np.inf else rounded(upper),
+            "rollout_rs_threshold_lower": rounded(lower),
+        }
+    )
+
+
+def _loss(correction: Correction, name: str) -> Written:
+    """`loss_type`, which 0.6.1 calls `use_policy_gradient`; bypass with PPO only logs weights."""
+    bypass, reinforce = correction.mode == "bypass", correction.loss == "reinforce"
+    if correction.loss not in ("ppo_clip", "reinforce"):
+        raise Inexpressible(f"loss `{correction.loss}` for its rollout correction")
+    applied = not bypass or reinforce
+    if correction.weighting is not None and correction.weights_applied != applied:
+        raise Inexpressible(
+            "weights that are logged only, outside of bypass mode"
+            if applied
+            else "weights in the loss of bypass mode with ppo_clip"
+        )
+    settings: dict[str, Value] = {"bypass_mode": True} if bypass else {}
+    if reinforce:
+        settings[name] = "reinforce" if name == "loss_type" else True
+    said = "verl 0.9 also wants actor_rollout_ref.actor.policy_loss.loss_mode: bypass_mode"
+    return Written(settings, {"bypass_mode": said} if bypass else {})

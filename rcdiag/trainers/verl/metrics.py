@@ -1,0 +1,267 @@
+"""The metrics that verl logs, generation by generation. Source: verl 0.6.0 to 0.9.1, read and run.
+
+Everything reads the mask before rejection. Rows without a token count in every mean over rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from rcdiag.corrections.apply import (
+    applied_weights,
+    clipped_weights,
+    log_ratio,
+    raw_weights,
+    statistic_of_rows,
+)
+from rcdiag.corrections.correction import Rejection, Weighting
+from rcdiag.corrections.quantities import (
+    SAFETY_BOUND,
+    Beyond,
+    K,
+    Kept,
+    LogRatio,
+    Quantity,
+    Ratio,
+    SquaredRatio,
+    UnclampedK3,
+)
+from rcdiag.corrections.sequences import Column
+from rcdiag.corrections.trainer_means import EPSILON, Batch, share, std
+
+Metrics = dict[str, float]
+Statistics = Literal["raw", "applied"]
+
+ALWAYS: tuple[Quantity, ...] = (LogRatio(), UnclampedK3(), SquaredRatio())
+
+
+def off_policy(batch: Batch) -> Metrics:
+    """KL, perplexities and chi-squared, without a prefix. KL and k3 are not clamped; chi2 is."""
+    rows = batch.rows
+    training = batch.padded(rows.target / (rows.lengths + rows.epsilon))
+    rollout = batch.padded(rows.behavior / (rows.lengths + rows.epsilon))
+    difference = rollout - training
+    sums = batch.padded(rows.columns[LogRatio()].sum)
+    squared = np.exp(2.0 * np.clip(sums, -SAFETY_BOUND, SAFETY_BOUND))
+    return {
+        "training_ppl": float(np.exp(-training).mean()),
+        "training_log_ppl": float((-training).mean()),
+        "kl": -batch.token_mean(rows.columns[LogRatio()]),
+        "k3_kl": batch.token_mean(rows.columns[UnclampedK3()]),
+        "rollout_ppl": float(np.exp(-rollout).mean()),
+        "rollout_log_ppl": float((-rollout).mean()),
+        "log_ppl_diff": float(difference.mean()),
+        "log_ppl_abs_diff": float(np.abs(difference).mean()),
+        "log_ppl_diff_max": float(difference.max()),
+        "log_ppl_diff_min": float(difference.min()),
+        "ppl_ratio": float(np.exp(difference).mean()),
+        "chi2_token": batch.token_mean(rows.columns[SquaredRatio()]) - 1.0,
+        "chi2_seq": float(squared.mean()) - 1.0,
+    }
+
+
+def weight_quantities(weighting: Weighting, of: Statistics) -> list[Quantity]:
+    """What `weight_metrics` reads of the tokens."""
+    if weighting.level != "token":
+        return []
+    lower, upper = weighting.lower_or_reciprocal, weighting.upper
+    found: list[Quantity] = [Ratio(), Beyond("ratio", upper), Beyond("ratio", lower, below=True)]
+    return found if of == "applied" else [*found, Ratio(lower, upper)]
+
+
+def weight_metrics(
+    batch: Batch,
+    weighting: Weighting,
+    prefix: str,
+    *,
+    of: Statistics,
+    fractions_of: Statistics = "raw",
+    geometric_fractions: Literal["tokens", "rows"] = "rows",
+) -> Metrics:
+    """Statistics of weights (`rollout_is_*`) or of ratio rejection (`rollout_rs_*` up to 0.7.0).
+
+    Up to 0.7.1 they are `of` the raw ratio; from 0.8.0 on of the applied weights. `fractions_of`
+    is what `seq_fraction_*` compares with the bounds: applied in 0.8.0 alone (verl #6806).
+    """
+    rows = batch.rows
+    raw = raw_weights(rows, weighting)
+    used = raw if of == "raw" else applied_weights(rows, weighting)
+    clipped = clipped_weights(rows, weighting) if of == "raw" else used
+    metrics = {
+        "mean": batch.token_mean(used),
+        **_bounds(batch, weighting, used, geometric_fractions),
+        "std": batch.token_std(clipped),
+        "eff_sample_size": batch.ess(clipped),
+        **_of_rows(batch, weighting, used, raw if fractions_of == "raw" else used),
+    }
+    return {f"{prefix}_{name}": value for name, value in metrics.items()}
+
+
+def _bounds(batch: Batch, weighting: Weighting, used: Column, geometric_fractions: str) -> Metrics:
+    lower, upper = weighting.lower_or_reciprocal, weighting.upper
+    if weighting.level == "token":
+        columns = batch.rows.columns
+        return {
+            "max": float(used.max.max()),
+            "min": float(used.min.min()),
+            "ratio_fraction_high": batch.token_mean(columns[Beyond("ratio", upper)]),
+            "ratio_fraction_low": batch.token_mean(columns[Beyond("ratio", lower, below=True)]),
+        }
+    logs = log_ratio(batch.rows, weighting.level)
+    padded = batch.padded(logs)
+    # verl holds the logs of its bounds in float32, whatever the log-probs are in.
+    high, low = (
+        padded > float(np.log(np.float32(upper))),
+        padded < float(np.log(np.float32(lower))),
+    )
+    if weighting.level == "geometric" and geometric_fractions == "tokens":
+        lengths = batch.rows.lengths
+        of_tokens = [
+            batch.token_share(float((flags[: len(lengths)] * lengths).sum()))
+            for flags in (high, low)
+        ]
+    else:
+        of_tokens = [share(high), share(low)]
+    return {
+        "max": float(np.exp(min(padded.max(), SAFETY_BOUND))),
+        "min": float(np.exp(padded.min())),
+        "ratio_fraction_high": of_tokens[0],
+        "ratio_fraction_low": of_tokens[1],
+    }
+
+
+def _of_rows(batch: Batch, weighting: Weighting, used: Column, compared: Column) -> Metrics:
+    means = batch.padded(batch.row_means(used))
+    against = batch.padded(batch.row_means(compared))
+    return {
+        "seq_mean": float(means.mean()),
+        "seq_std": std(means),
+        "seq_max": float(means.max()),
+        "seq_min": float(means.min()),
+        "seq_max_deviation": float(np.abs(means - 1.0).max()),
+        "seq_fraction_high": share(against > weighting.upper),
+        "seq_fraction_low": share(against < weighting.lower_or_reciprocal),
+    }
+
+
+def k_quantities(rejection: Rejection) -> list[Quantity]:
+    """What `k_metrics` reads of the tokens."""
+    k = rejection.statistic[-2:]
+    found: list[Quantity] = [K(k)]
+    if rejection.of_tokens:
+        lower = 0.0 if rejection.lower is None else rejection.lower
+        found += [K(k, lower, rejection.upper), Beyond(k, rejection.upper)]
+        found += [Kept(((k, -np.inf if rejection.lower is None else lower, rejection.upper),))]
+        if rejection.lower is not None:
+            found.append(Beyond(k, rejection.lower, below=True))
+    return found
+
+
+def k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
+    """Statistics of one rejection by k1, k2 or k3 (`rollout_rs_{option}_*`, from 0.7.1 on)."""
+    find = _token_k_metrics if rejection.of_tokens else _sequence_k_metrics
+    prefix = f"rollout_rs_{rejection.statistic}"
+    return {f"{prefix}_{name}": value for name, value in find(batch, rejection).items()}
+
+
+def _token_k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
+    columns, k = batch.rows.columns, rejection.statistic[-2:]
+    column = columns[K(k)]
+    lower = 0.0 if rejection.lower is None else rejection.lower
+    kept = columns[k_quantities(rejection)[3]].sum
+    low = 0.0
+    if rejection.lower is not None:
+        low = batch.token_mean(columns[Beyond(k, rejection.lower, below=True)])
+    return {
+        "mean": batch.token_mean(column),
+        "max": float(column.max.max()),
+        "min": float(column.min.min()),
+        "fraction_high": batch.token_mean(columns[Beyond(k, rejection.upper)]),
+        "fraction_low": low,
+        "std": batch.token_std(columns[K(k, lower, rejection.upper)]),
+        **_of_valid_rows(batch.row_means(column), rejection),
+        **_masked(batch, kept),
+    }
+
+
+def _sequence_k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
+    values = statistic_of_rows(batch.rows, rejection.statistic)
+    lengths = batch.rows.lengths
+    lower = 0.0 if rejection.lower is None else rejection.lower
+    keep = (values <= rejection.upper) & (rejection.lower is None or values >= lower)
+    low = 0.0 if rejection.lower is None else share(values < lower)
+    clipped = np.clip(values, lower, rejection.upper)
+    return {
+        "mean": batch.token_mean(Column.of_sequences(values, lengths)),
+        "max": float(values.max()),
+        "min": float(values.min()),
+        "fraction_high": share(values > rejection.upper),
+        "fraction_low": low,
+        "std": batch.token_std(Column.of_sequences(clipped, lengths)),
+        **_of_valid_rows(values, rejection),
+        **_masked(batch, np.where(keep, lengths, 0.0)),
+    }
+
+
+def _of_valid_rows(values: np.ndarray, rejection: Rejection) -> Metrics:
+    found = {
+        "seq_mean": float(values.mean()),
+        "seq_std": std(values),
+        "seq_max": float(values.max()),
+        "seq_min": float(values.min()),
+        "seq_max_deviation": float(np.abs(values).max()),
+        "seq_fraction_high": share(values > rejection.upper),
+    }
+    if rejection.lower is not None:
+        found["seq_fraction_low"] = share(values < rejection.lower)
+    return found
+
+
+def _masked(batch: Batch, kept: np.ndarray) -> Metrics:
+    """Over the option's own valid rows; the combined fraction counts all rows."""
+    lengths = batch.rows.lengths
+    rejected = float((lengths - kept).sum())
+    return {
+        "masked_fraction": batch.token_share(rejected),
+        "seq_masked_fraction": share(kept < lengths),
+    }
+
+
+def masked_fractions(batch: Batch, kept: np.ndarray, padding_rejected: float = 0.0) -> Metrics:
+    """`rollout_rs_masked_fraction` and `rollout_rs_seq_masked_fraction`, over all rows."""
+    lengths = batch.rows.lengths
+    touched = batch.padded((kept < lengths).astype(np.float64), padding_rejected)
+    return {
+        "rollout_rs_masked_fraction": batch.token_share(float((lengths - kept).sum())),
+        "rollout_rs_seq_masked_fraction": float(touched.mean()),
+    }
+
+
+def batch_norm(batch: Batch, weighting: Weighting, *, valid_rows: bool) -> Metrics:
+    """The mean that applied weights are divided by; 1 where it is 1e-8 or less.
+
+    Over tokens, or over the row means: of all rows up to 0.6.1, of rows with a token from 0.7.0.
+    """
+    applied = applied_weights(batch.rows, weighting)
+    if weighting.level == "token":
+        mean = batch.token_mean(applied)
+    else:
+        means = batch.row_means(applied)
+        mean = float((means if valid_rows else batch.padded(means)).mean())
+    return {"rollout_is_batch_norm_factor": mean if mean > EPSILON else 1.0}
+
+
+def out_of_bounds(batch: Batch, weighting: Weighting) -> float:
+    """Share of tokens that IcePop zeroes, `rollout_is_oob_ratio`."""
+    if weighting.level == "token":
+        columns = batch.rows.columns
+        beyond = (
+            Beyond("ratio", weighting.upper),
+            Beyond("ratio", weighting.lower_or_reciprocal, below=True),
+        )
+        return sum(batch.token_mean(columns[each]) for each in beyond)
+    raw = raw_weights(batch.rows, weighting).max
+    outside = (raw < weighting.lower_or_reciprocal) | (raw > weighting.upper)
+    return batch.token_mean(Column.of_sequences(outside.astype(float), batch.rows.lengths))

@@ -1,0 +1,207 @@
+"""verl 0.6.1, its next development version and 0.7.0: rejection by ratios, and a veto.
+
+Sources: packages verl 0.6.1 and 0.7.0, `rollout_corr_helper.py` and `config/algorithm.py`; verl's
+document of 2025-12-03.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from rcdiag.corrections.apply import outcome, veto_quantity, vetoed_rows
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.quantities import Quantity
+from rcdiag.corrections.trainer_means import Batch
+from rcdiag.trainers.trainer import (
+    Config,
+    Metrics,
+    Refused,
+    Trainer,
+    choice,
+    optional_number,
+    positive,
+)
+from rcdiag.trainers.verl.ignored import ignored
+from rcdiag.trainers.verl.metrics import (
+    ALWAYS,
+    batch_norm,
+    masked_fractions,
+    off_policy,
+    weight_metrics,
+    weight_quantities,
+)
+
+
+def read(config: Config) -> Correction:
+    """The canonical correction; loss and mode under the names of 0.7.0."""
+    level = choice(config, "rollout_is", (None, "token", "sequence"))
+    weighting = None
+    if level is not None and config["rollout_is_threshold"] is not None:
+        weighting = Weighting(level, positive(config, "rollout_is_threshold"))
+    veto = config["rollout_token_veto_threshold"]
+    if veto is not None:
+        veto = positive(config, "rollout_token_veto_threshold")
+    gradient = config.get("use_policy_gradient", False)
+    loss = config.get("loss_type", "reinforce" if gradient else "ppo_clip")
+    return Correction(
+        weighting=weighting,
+        rejections=_rejections(config),
+        veto=veto,
+        batch_normalize=bool(config["rollout_is_batch_normalize"]),
+        weights_applied=not config["bypass_mode"] or loss == "reinforce",
+        mode="bypass" if config["bypass_mode"] else "decoupled",
+        loss=loss,
+    )
+
+
+def _rejections(config: Config) -> tuple[Rejection, ...]:
+    level = choice(config, "rollout_rs", (None, "token", "sequence", "geometric"))
+    if level is None:
+        return ()
+    if config["rollout_rs_threshold"] is None:
+        raise Refused(
+            "rollout_rs_threshold: not set, and verl stops without it",
+            "its documents say that it falls back to rollout_is_threshold; the code does not",
+        )
+    upper = positive(config, "rollout_rs_threshold")
+    lower = optional_number(config, "rollout_rs_threshold_lower")
+    return (Rejection(level, upper, 1.0 / upper if lower is None else lower),)
+
+
+def _as_weighting(rejection: Rejection) -> Weighting:
+    return Weighting(rejection.statistic, rejection.upper, rejection.lower)  # type: ignore[arg-type]
+
+
+def quantities(correction: Correction) -> list[Quantity]:
+    found = list(ALWAYS)
+    for weighting in (correction.weighting, *map(_as_weighting, correction.rejections)):
+        if weighting is not None:
+            found += weight_quantities(weighting, "raw")
+    if correction.veto is not None:
+        found.append(veto_quantity(correction.veto))
+    return found
+
+
+def metrics(batch: Batch, correction: Correction, *, normalize_valid: bool) -> Metrics:
+    """All keys with their prefix."""
+    found: Metrics = {}
+    if correction.weighting is not None:
+        found |= weight_metrics(batch, correction.weighting, "rollout_is", of="raw")
+        if correction.batch_normalize:
+            found |= batch_norm(batch, correction.weighting, valid_rows=normalize_valid)
+    for rejection in correction.rejections:
+        found |= _rejection_metrics(batch, rejection)
+    found |= _veto(batch, correction)
+    found |= off_policy(batch)
+    return {f"rollout_corr/{name}": value for name, value in found.items()}
+
+
+def _rejection_metrics(batch: Batch, rejection: Rejection) -> Metrics:
+    lower, upper = rejection.lower or 0.0, rejection.upper
+    kept = outcome(batch.rows, Correction(rejections=(rejection,))).kept
+    # A row without a token has a product of 1, and is rejected where the bounds leave 1 out.
+    by_row = not rejection.of_tokens
+    padding = 1.0 if by_row and not lower <= 1.0 <= upper else 0.0
+    return {
+        **weight_metrics(batch, _as_weighting(rejection), "rollout_rs", of="raw"),
+        **masked_fractions(batch, kept, padding),
+    }
+
+
+def _veto(batch: Batch, correction: Correction) -> Metrics:
+    vetoed, below = 0.0, 0.0
+    if correction.veto is not None:
+        quantity = veto_quantity(correction.veto)
+        vetoed = float(vetoed_rows(batch.rows, correction.veto).sum() / batch.all_rows)
+        below = batch.token_mean(batch.rows.columns[quantity])
+    return {
+        "rollout_is_veto_fraction": vetoed,
+        "rollout_is_catastrophic_token_fraction": below,
+    }
+
+
+_SETTINGS: dict[str, Any] = {
+    "rollout_is": "sequence",
+    "rollout_is_threshold": 2.0,
+    "rollout_rs": None,
+    "rollout_rs_threshold": None,
+    "rollout_rs_threshold_lower": None,
+    "rollout_token_veto_threshold": None,
+    "bypass_mode": False,
+    "rollout_is_batch_normalize": False,
+}
+_GEO: dict[str, Any] = {
+    "rollout_is": None,
+    "rollout_rs": "geometric",
+    "rollout_rs_threshold": 1.001,
+    "rollout_token_veto_threshold": 1e-4,
+}
+_SEQ: dict[str, Any] = {"rollout_is": "sequence"}
+_OFF: dict[str, Any] = {"rollout_is": None}
+_DECOUPLED: dict[str, Config] = {
+    "decoupled_token_is": {"rollout_is": "token"},
+    "decoupled_seq_is": _SEQ,
+    "decoupled_seq_is_rs": {**_SEQ, "rollout_rs": "sequence", "rollout_rs_threshold": 2.0},
+    "decoupled_geo_rs": _GEO,
+}
+_BYPASS = {"bypass_mode": True}
+_PG = {**_BYPASS, "use_policy_gradient": True}
+_REINFORCE = {**_BYPASS, "loss_type": "reinforce"}
+
+TRAINERS = (
+    Trainer(
+        "verl-0.6.1",
+        "rejection by token, sequence or geometric ratio; batch normalisation over all rows",
+        {**_SETTINGS, "use_policy_gradient": False},
+        {
+            **_DECOUPLED,
+            "ppo_is_bypass": {"rollout_is": "token", **_BYPASS},
+            "pg_is": {**_SEQ, **_PG},
+            "pg_rs": {**_GEO, **_PG},
+            "disabled": _OFF,
+        },
+        read,
+        quantities,
+        partial(metrics, normalize_valid=False),
+        ignored=ignored,
+    ),
+    Trainer(
+        "verl-20251203",
+        "as verl-0.6.1, with geometric rejection and sequence weights together (verl's document "
+        "of 2025-12-03); its ppo_is_bypass has no weights",
+        {**_SETTINGS, "use_policy_gradient": False},
+        {
+            **_DECOUPLED,
+            "geo_rs_seq_tis": {**_GEO, **_SEQ},
+            "ppo_is_bypass": {**_OFF, **_BYPASS},
+            "pg_is": {**_SEQ, **_PG},
+            "pg_rs": {**_GEO, **_PG},
+            "pg_geo_rs_seq_tis": {**_GEO, **_SEQ, **_PG},
+            "disabled": _OFF,
+        },
+        read,
+        quantities,
+        partial(metrics, normalize_valid=False),
+        ignored=ignored,
+    ),
+    Trainer(
+        "verl-0.7.0",
+        "as verl-0.6.1; batch normalisation over rows with tokens, losses renamed",
+        {**_SETTINGS, "loss_type": "ppo_clip"},
+        {
+            **_DECOUPLED,
+            "geo_rs_seq_tis": {**_GEO, **_SEQ},
+            "bypass_ppo_clip": {**_OFF, **_BYPASS},
+            "bypass_ppo_clip_geo_rs": {**_GEO, **_BYPASS},
+            "bypass_pg_is": {**_SEQ, **_REINFORCE},
+            "bypass_pg_rs": {**_GEO, **_REINFORCE},
+            "bypass_pg_geo_rs_seq_tis": {**_GEO, **_SEQ, **_REINFORCE},
+            "disabled": _OFF,
+        },
+        read,
+        quantities,
+        partial(metrics, normalize_valid=True),
+        ignored=ignored,
+    ),
+)

@@ -1,0 +1,198 @@
+"""What the rest of a whole verl config does to its rollout correction.
+
+The correction block alone may look right and do nothing: who reads it, which loss is chosen and
+what the sampler records stand elsewhere in the file. To add a check: one function, one line in
+CHECKS. Source: reference/verl.md 1.6, 3, 5 and 8.7, with the numbers of verl's own issues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rcdiag.results import Finding
+from rcdiag.trainers.trainer import Config
+
+# verl logs nothing of the rollout policy in these, unless asked to.
+LOG_PROBS_OFF_BY_DEFAULT = ("0.6.0", "20251027", "0.6.1", "20251203", "0.7.0", "0.7.1", "0.8.0")
+LEGACY_ACTOR = LOG_PROBS_OFF_BY_DEFAULT[:-1]
+PROCESSED_BY_DEFAULT = ("0.7.0", "0.7.1", "0.8.0", "0.9")
+BY_GROUP = ("grpo", "rloo")  # advantages against the other samples of a prompt
+WHOLE = "actor_rollout_ref"  # a file without it says nothing about actor and sampler
+
+
+@dataclass(frozen=True, slots=True)
+class WholeConfig:
+    """A verl config file, and the correction that it asks for."""
+
+    document: Mapping[str, Any]
+    version: str
+    settings: Config  # of the correction, defaults filled in
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """A value by its dotted path."""
+        place: Any = self.document
+        for name in path.split("."):
+            if not isinstance(place, Mapping) or name not in place:
+                return default
+            place = place[name]
+        return place
+
+    @property
+    def bypass(self) -> bool:
+        return bool(self.settings.get("bypass_mode"))
+
+    @property
+    def rejects(self) -> bool:
+        return self.settings.get("rollout_rs") is not None
+
+    @property
+    def corrects(self) -> bool:
+        return bool(self.settings.get("rollout_is")) or self.rejects or self.bypass
+
+    @property
+    def v1(self) -> bool:
+        """Whether the V1 trainer runs: the default from 0.9 on."""
+        return self.version == "0.9" and self.get("trainer.use_v1", True) is not False
+
+
+def whole_config_findings(
+    document: Mapping[str, Any], trainer: str, settings: Config
+) -> list[Finding]:
+    """All that the rest of the file has to say; nothing where the file is a block alone."""
+    family, _, version = trainer.partition("-")
+    if family != "verl" or not isinstance(document.get(WHOLE), Mapping):
+        return []
+    config = WholeConfig(document, version, settings)
+    return [finding for check in CHECKS for finding in check(config)]
+
+
+def _bypass_without_its_loss(config: WholeConfig) -> list[Finding]:
+    place = "actor_rollout_ref.actor.policy_loss.loss_mode"
+    mode = config.get(place, "vanilla")
+    if not (config.bypass and config.v1) or mode == "bypass_mode":
+        return []
+    return [
+        Finding(
+            slug="bypass-not-active",
+            severity="error",
+            message=f"bypass_mode is on and {place} is {mode}: the V1 trainer copies the rollout "
+            "log-probs into old_log_probs and reads nothing else of the block, so rollout_is, "
+            "rollout_rs and loss_type do nothing (verl #4912)",
+            fix=f"set {place}=bypass_mode, or trainer.use_v1=false",
+            evidence={"loss_mode": mode, "issue": "verl#4912"},
+        )
+    ]
+
+
+def _on_policy_shortcut(config: WholeConfig) -> list[Finding]:
+    actor = "actor_rollout_ref.actor"
+    batch, mini = config.get("data.train_batch_size"), config.get(f"{actor}.ppo_mini_batch_size")
+    epochs = config.get(f"{actor}.ppo_epochs", 1)
+    one = isinstance(batch, int) and isinstance(mini, int) and batch <= mini and epochs == 1
+    kept = config.get(f"{actor}.use_rollout_log_probs", False)
+    if not (config.bypass and one and config.version in LEGACY_ACTOR) or kept:
+        return []
+    return [
+        Finding(
+            slug="bypass-not-active",
+            severity="error",
+            message=f"one mini-batch ({mini} of {batch}) and one epoch: verl {config.version} then "
+            "takes the current log-probs for the old ones, the PPO ratio is 1, and bypass mode "
+            "does nothing",
+            fix=f"set {actor}.use_rollout_log_probs=true",
+            evidence={"train_batch_size": batch, "ppo_mini_batch_size": mini},
+        )
+    ]
+
+
+def _rejected_in_denominator(config: WholeConfig) -> list[Finding]:
+    engine = config.version in ("0.8.0", "0.9")
+    if not (config.rejects and engine and (config.bypass or config.v1)):
+        return []
+    why = (
+        "batch_num_tokens is counted before rejection in bypass mode (verl #4852)"
+        if config.bypass
+        else "the V1 trainer's loss_mask never learns of the rejection"
+    )
+    return [
+        Finding(
+            slug="rejected-in-denominator",
+            severity="warning",
+            message=f"{why}: rejected tokens stay in the denominator of the loss, which shrinks "
+            "by the share that is kept, and the learning rate with it",
+            fix="raise the learning rate by 1 / kept share where much is rejected, or fix the "
+            "denominator; `rcdiag replay --denominator kept` shows the other loss",
+            evidence={"issue": "verl#4852"},
+        )
+    ]
+
+
+def _rejected_in_baseline(config: WholeConfig) -> list[Finding]:
+    estimator = config.get("algorithm.adv_estimator")
+    if not (config.rejects and estimator in BY_GROUP):
+        return []
+    return [
+        Finding(
+            slug="rejected-in-baseline",
+            severity="note",
+            message=f"adv_estimator {estimator}: rewards of rejected rows still make the baseline "
+            "of their group (verl #6362)",
+            fix="look at kept groups and at the advantages recomputed without rejected rows",
+            evidence={"issue": "verl#6362"},
+        )
+    ]
+
+
+def _log_probs_off(config: WholeConfig) -> list[Finding]:
+    place = "actor_rollout_ref.rollout.calculate_log_probs"
+    recorded = config.get(place, config.version not in LOG_PROBS_OFF_BY_DEFAULT)
+    if recorded or not config.corrects:
+        return []
+    return [
+        Finding(
+            slug="rollout-log-probs-off",
+            severity="error",
+            message=f"{place} is false: the sampler records no log-probs, and there is nothing to "
+            "correct with",
+            fix=f"set {place}=true",
+            evidence={},
+        )
+    ]
+
+
+def _other_law(config: WholeConfig) -> list[Finding]:
+    """The sampler records another distribution than the trainer computes."""
+    place = "actor_rollout_ref.rollout"
+    default = "processed_logprobs" if config.version in PROCESSED_BY_DEFAULT else "raw_logprobs"
+    processed = config.get(f"{place}.logprobs_mode", default) == "processed_logprobs"
+    temperature = config.get(f"{place}.temperature", 1.0)
+    top_p, top_k = config.get(f"{place}.top_p", 1), config.get(f"{place}.top_k", -1)
+    if processed and (top_p != 1 or top_k not in (-1, 0, None)):
+        said = f"top_p {top_p}, top_k {top_k}: recorded log-probs are renormalised over the kept "
+        said += "set, the trainer's are not, so log-ratios are below 0 throughout"
+    elif not processed and temperature != 1:
+        said = f"temperature {temperature} with raw_logprobs: recorded log-probs are those before "
+        said += "the temperature, the trainer's those after it (verl #4162)"
+    else:
+        return []
+    return [
+        Finding(
+            slug="sampler-law-differs",
+            severity="warning",
+            message=said,
+            fix="sample from the whole distribution (top_p 1, top_k -1), record processed_logprobs",
+            evidence={"temperature": temperature, "top_p": top_p, "top_k": top_k},
+        )
+    ]
+
+
+CHECKS = (
+    _bypass_without_its_loss,
+    _on_policy_shortcut,
+    _log_probs_off,
+    _rejected_in_denominator,
+    _rejected_in_baseline,
+    _other_law,
+)

@@ -1,0 +1,1 @@
+"""What rcdiag does: one function for every command, inputs to result."""

@@ -1,0 +1,180 @@
+"""Use case `compare`: all pairs of the policies of one table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from math import isfinite
+from typing import Any
+
+from rcdiag.diagnosis.compare_findings import compare_findings
+from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
+from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
+from rcdiag.errors import RcdiagError
+from rcdiag.results import (
+    CompareResult,
+    JoinReport,
+    MetricValue,
+    NoiseFloor,
+    PairResult,
+    PolicySummary,
+    Triangulation,
+    by_severity,
+)
+from rcdiag.statistics.extremes import NonFinite
+from rcdiag.statistics.metrics import mismatch
+from rcdiag.statistics.moments import Moments, k2, mean, union_of_moments
+from rcdiag.table.parquet import Dump
+from rcdiag.table.stream import read_trajectories
+from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
+from rcdiag.usecases.compare.pairs import Comparison
+from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
+from rcdiag.usecases.provenance import provenance
+
+
+def compare(
+    dump: Dump,
+    *,
+    policies: Sequence[str] = (),
+    behavior: str | None = None,
+    target: str | None = None,
+    seed: int = 0,
+    origin: Dump | None = None,
+    joined: JoinReport | None = None,
+) -> CompareResult:
+    """Every pair of policies: how far apart, who is nearest to the sampler, which step adds what.
+
+    The sampler is `behavior` (`rollout` where there is one), the trainer `target` (`old`).
+    `policies` is their order from the sampler to the trainer; without it all are taken, in the
+    order of engine and precision. `origin` is the table that the user gave, where `dump` is made
+    of it; `joined` says how, if of several.
+    """
+    about = dump.metadata.get("policies", {})
+    where = str((origin or dump).files[0].path)
+    choose(dump.policies, [name for name in (behavior, target) if name], where, least=1)
+    behavior, target = behavior or "rollout", target or "old"
+    names = choose(dump.policies, policies, where)
+    names += [
+        name
+        for name in dump.policies
+        if name not in names and repeat_of(about.get(name, {})) in names
+    ]
+    order = _without_repeats(policies, about) or ladder_order(names, about, behavior, target)
+    order = order or names
+    repeats = [name for name in names if name not in order]
+    comparison, non_finite = _read(dump, (*order, *repeats))
+    moments = union_of_moments(comparison.moments)
+    states = {pair: state.suite() for pair, state in comparison.pairs.items()}
+    some = next(iter(states.values()))
+    values = {pair: mismatch(state, seed) for pair, state in states.items()}
+    floor = _floor(moments, about, repeats, values)
+    result = CompareResult(
+        provenance=provenance(origin or dump, seed),
+        policies=_summaries(moments, about, behavior),
+        num_sequences=len(some.table),
+        num_tokens=int(some.table.lengths.sum()),
+        num_clusters=len(some.tokens),
+        empty_sequences=dump.num_rows - len(some.table),
+        pairs={
+            f"{one}->{other}": PairResult(
+                behavior=one,
+                target=other,
+                mismatch=found,
+                at_floor=at_floor(k2(moments, one, other), floor),
+            )
+            for (one, other), found in values.items()
+        },
+        nearest=[],
+        ladder=ladder(moments, order, floor),
+        triangulation=_triangulation(moments, order, about, behavior, floor),
+        noise_floor=floor,
+        joined=joined,
+        figures={f"{a}->{b}": comparison.pairs[a, b].figure() for a, b in comparison.once()},
+    )
+    result = replace(result, nearest=[n for n, each in result.policies.items() if each.nearest])
+    touched = _touched(values.values())
+    findings = [
+        *non_finite_log_probs(non_finite, touched),
+        *compare_findings(result, behavior),
+        *few_clusters(result.num_clusters),
+    ]
+    return replace(result, findings=by_severity(findings))
+
+
+def _touched(found: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
+    """Every metric once: of a pair in which it is no number, if there is one."""
+    merged: dict[str, MetricValue] = {}
+    for values in found:
+        for name, value in values.items():
+            if name not in merged or (value.value is not None and not isfinite(value.value)):
+                merged[name] = value
+    return merged
+
+
+def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if not repeat_of(about.get(name, {}))]
+
+
+def _read(dump: Dump, policies: Sequence[str]) -> tuple[Comparison, NonFinite]:
+    """One pass over the table."""
+    comparison, non_finite = Comparison(tuple(policies)), NonFinite()
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        for trajectories in read_trajectories(dump, policies):
+            non_finite.add(trajectories, policies)
+            comparison.add(trajectories, executor)
+    if not comparison.moments:
+        raise RcdiagError(
+            f"{dump.files[0].path}: no unmasked response token in the whole table",
+            hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
+        )
+    return comparison, non_finite
+
+
+def _summaries(
+    moments: Moments, about: Mapping[str, Any], behavior: str
+) -> dict[str, PolicySummary]:
+    behind = behind_the_best(moments)
+    return {
+        name: PolicySummary(
+            about=describe(about.get(name, {})),
+            role=role(name, about.get(name, {}), behavior),
+            log_prob_mean=mean(moments.log_prob(name), moments.tokens),
+            behind=behind[name],
+            nearest=is_nearest(behind[name]),
+            provenance=about.get(name, {}),
+        )
+        for name in moments.policies
+    }
+
+
+def _floor(
+    moments: Moments,
+    about: Mapping[str, Any],
+    repeats: Sequence[str],
+    values: Mapping[tuple[str, str], Mapping[str, Any]],
+) -> NoiseFloor | None:
+    """Of the first policy that was scored twice."""
+    for name in repeats:
+        first = repeat_of(about.get(name, {}))
+        if first in moments.policies:
+            largest = values[first, name]["log_ratio_abs_max"].value
+            return noise_floor(moments, first, name, largest)
+    return None
+
+
+def _triangulation(
+    moments: Moments,
+    order: Sequence[str],
+    about: Mapping[str, Any],
+    behavior: str,
+    floor: NoiseFloor | None,
+) -> Triangulation | None:
+    """Of the sampler, the first re-scored policy, and the last of the ladder."""
+    engines = [name for name in order if role(name, about.get(name, {}), behavior) == "engine"]
+    if behavior not in order or not engines or order[-1] in (behavior, *engines):
+        return None
+    found = triangulate(moments, behavior, engines[0], order[-1], floor)
+    known = all(each.value is not None and isfinite(each.value) for each in found.k2.values())
+    return found if known else None

@@ -1,0 +1,27 @@
+"""Where a result comes from: what every result document says about itself."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rcdiag.table.parquet import Dump
+
+LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
+
+
+def provenance(dump: Dump, seed: int) -> dict[str, Any]:
+    """Command line, versions, table, fingerprint, seed, time."""
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
+        "dump": [str(file.path) for file in dump.files],
+        "rows": dump.num_rows,
+        "fingerprint": dump.fingerprint,
+        "seed": seed,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

@@ -1,0 +1,119 @@
+"""Fresh responses of a model to the prompts of a batch, rewarded by a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.learning.learner import Fresh
+from rcdiag.learning.sampling import SamplingSettings
+from rcdiag.learning.trainee import Trainee
+from rcdiag.table.trajectories import Ragged, Trajectories
+
+# (prompt, response, row of the table) -> reward
+Reward = Callable[[str, str, dict[str, Any]], float]
+# Token ids -> their text, one string each.
+Decode = Callable[[Sequence[int]], list[str]]
+
+SAMPLES = 8  # of a prompt, where the table does not say
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompts:
+    """The different prompts of a batch."""
+
+    ids: list[NDArray[np.int32]]
+    group: NDArray[np.uint64]  # [prompts]
+    rows: list[dict[str, Any]]  # a row of each in the table
+    temperature: float
+    max_new_tokens: int
+    samples: int  # of each prompt, as many as were recorded
+
+
+def prompts_of(
+    parts: Sequence[Trajectories], read: Callable[[list[int]], dict[int, dict[str, Any]]]
+) -> Prompts:
+    """The first row of every group stands for its prompt; `read` gives whole rows by number."""
+    first: dict[int, tuple[NDArray[np.int32], int]] = {}
+    temperatures, rows, longest = set(), 0, 1
+    for part in parts:
+        assert part.prompt_ids is not None
+        for index in np.flatnonzero(part.sampled_lengths > 0):
+            number = part.first_row + int(index)
+            key = number if part.group is None else int(part.group[index])
+            first.setdefault(key, (part.prompt_ids.row(int(index)), number))
+            temperatures.add(float(part.scoring_temperature[index]))
+            rows += 1
+            longest = max(longest, int(part.response_ids.lengths[index]))
+    if len(temperatures) != 1:
+        raise RcdiagError(
+            f"rows of {len(temperatures)} temperatures: fresh samples would be of several policies",
+            hint="replay rows of one temperature, or take --reference seq_is",
+        )
+    keys = sorted(first)
+    whole = read([first[key][1] for key in keys])
+    return Prompts(
+        ids=[first[key][0] for key in keys],
+        group=np.array(keys, dtype=np.uint64),
+        rows=[whole[first[key][1]] for key in keys],
+        temperature=temperatures.pop(),
+        max_new_tokens=longest,
+        samples=max(round(rows / len(keys)), 1) if rows > len(keys) else SAMPLES,
+    )
+
+
+def sampler(
+    trainee: Trainee, prompts: Prompts, reward: Reward, decode: Decode
+) -> Callable[[int | None, int], Fresh]:
+    """A function of how many samples in all (None: as many as recorded) and a seed."""
+
+    def sample(count: int | None, seed: int) -> Fresh:
+        each = prompts.samples if count is None else max(-(-count // len(prompts.ids)), 1)
+        settings = SamplingSettings(
+            temperature=prompts.temperature,
+            max_new_tokens=prompts.max_new_tokens,
+            seed=seed,
+            samples=each,
+        )
+        found = trainee.generate(prompts.ids, settings)
+        rewards = np.array([_rewarded(prompts, one, reward, decode) for one in found])
+        group = prompts.group[[one.prompt for one in found]]
+        return Fresh(parts=[_trajectories(prompts, found, group)], reward=rewards, group=group)
+
+    return sample
+
+
+def _rewarded(prompts: Prompts, one: Any, reward: Reward, decode: Decode) -> float:
+    texts = ["".join(decode(ids.tolist())) for ids in (prompts.ids[one.prompt], one.ids)]
+    try:
+        value = float(reward(texts[0], texts[1], prompts.rows[one.prompt]))
+    except Exception as error:
+        raise RcdiagError(
+            f"--reward: the function failed ({type(error).__name__}: {error})",
+            hint="it takes (prompt, response, row) and gives a number",
+        ) from error
+    if not np.isfinite(value):
+        raise RcdiagError(f"--reward: the function gave {value}", hint="it must give a number")
+    return value
+
+
+def _trajectories(prompts: Prompts, found: Sequence[Any], group: NDArray) -> Trajectories:
+    responses = _ragged([one.ids for one in found])
+    return Trajectories(
+        first_row=0,
+        response_ids=responses,
+        mask=np.ones(len(responses.values), np.bool_),
+        prompt_ids=_ragged([prompts.ids[one.prompt] for one in found]),
+        temperature=np.full(len(found), prompts.temperature),
+        group=group,
+    )
+
+
+def _ragged(lists: Sequence[NDArray]) -> Ragged:
+    lengths = np.array([len(each) for each in lists])
+    return Ragged(np.concatenate(lists), np.concatenate([[0], np.cumsum(lengths)]))

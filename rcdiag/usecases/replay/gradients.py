@@ -1,0 +1,266 @@
+"""Gradients of independent prompt groups: their common direction, bias and noise.
+
+Everything comes from inner products of the groups' gradients. A product of a group with itself
+holds its noise, so only products of different groups are used: they are unbiased. Source:
+reference/theory.md 2.7.
+
+The gradient of every preset in one go, against a reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.learning.learner import Fresh, Learner, Parts, Training
+from rcdiag.results import GradientReport, MetricValue
+from rcdiag.table.segments import segment_sum
+from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.preset import Evaluated
+
+Array = NDArray[np.float64]
+
+REPLICATES = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Inner products [groups, groups] of two sets of gradients G and R, sums over each group."""
+
+    gg: Array
+    gr: Array
+    rr: Array
+
+    @classmethod
+    def of(cls, g: Array, r: Array) -> Products:
+        """From sketches [groups, dims]."""
+        return cls(g @ g.T, g @ r.T, r @ r.T)
+
+    def __len__(self) -> int:
+        return len(self.gg)
+
+
+def by_group(sketches: Array, group: NDArray) -> Array:
+    """Sketches [rows, dims] added up by group, [groups, dims]."""
+    keys, index = np.unique(group, return_inverse=True)
+    sums = np.zeros((len(keys), sketches.shape[1]))
+    np.add.at(sums, index, sketches)
+    return sums
+
+
+def off_diagonal(products: Array, counts: Array) -> Array:
+    """sum_{c != d} w_c w_d <c, d> for each of `counts` [replicates, groups]; copies left out.
+
+    Times n / (n - 1) it estimates the squared norm (or product) of the expected sum.
+    """
+    whole = ((counts @ products) * counts).sum(axis=1)
+    return whole - np.square(counts) @ np.diag(products)
+
+
+def draws(groups: int, seed: int) -> Array:
+    """First once each, then groups drawn anew: [1 + REPLICATES, groups]."""
+    random = np.random.default_rng(seed)
+    found = np.ones((1 + REPLICATES, groups))
+    for replicate in range(1, 1 + REPLICATES):
+        found[replicate] = np.bincount(random.integers(groups, size=groups), minlength=groups)
+    return found
+
+
+def cosine(products: Products, seed: int) -> MetricValue:
+    """E<G, R> / sqrt(E|G|^2 E|R|^2) by products of different groups; None below three of them.
+
+    None too where noise leaves no squared norm above 0: then no direction can be told.
+    """
+    if len(products) < 3:
+        return MetricValue(value=None)
+    counts = draws(len(products), seed)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gr, gg, rr = (
+            off_diagonal(each, counts) for each in (products.gr, products.gg, products.rr)
+        )
+        values = np.where((gg > 0) & (rr > 0), gr / np.sqrt(gg * rr), np.nan)
+    return _with_interval(np.clip(values, -1.0, 1.0))
+
+
+def relative_norm(products: Products, seed: int) -> MetricValue:
+    """sqrt(E|G|^2 / E|R|^2) by products of different groups; None where noise hides either."""
+    if len(products) < 3:
+        return MetricValue(value=None)
+    counts = draws(len(products), seed)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gg, rr = off_diagonal(products.gg, counts), off_diagonal(products.rr, counts)
+        values = np.where((gg > 0) & (rr > 0), np.sqrt(gg / rr), np.nan)
+    return _with_interval(values)
+
+
+def relative_bias(products: Products, seed: int) -> MetricValue:
+    """|E[G - R]|^2 / |E[R]|^2, both by products of different groups."""
+    if len(products) < 3:
+        return MetricValue(value=None)
+    counts = draws(len(products), seed)
+    difference = products.gg - products.gr - products.gr.T + products.rr
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart, rr = off_diagonal(difference, counts), off_diagonal(products.rr, counts)
+        values = np.where(rr > 0, np.maximum(apart, 0.0) / rr, np.nan)
+    return _with_interval(values)
+
+
+def relative_variance(gg: Array) -> float | None:
+    """Trace of the covariance of the summed gradient over the squared norm of its expectation.
+
+    n / (n - 1) sum_c |G_c - mean|^2 over n / (n - 1) sum_{c != d} <G_c, G_d>.
+    """
+    count = len(gg)
+    if count < 3:
+        return None
+    expected = float(off_diagonal(gg, np.ones((1, count)))[0])
+    noise = float(np.trace(gg) - gg.sum() / count)
+    return noise / expected if expected > 0 else None
+
+
+def _with_interval(values: Array) -> MetricValue:
+    """The first is the value; percentiles of the others where nearly all are defined."""
+    value, others = float(values[0]), values[1:]
+    known = others[np.isfinite(others)]
+    if not np.isfinite(value):
+        return MetricValue(value=None)
+    if len(known) < 0.95 * len(others):
+        return MetricValue(value=value)
+    low, high = np.quantile(known, [0.025, 0.975])
+    return MetricValue(value=value, low=float(min(low, value)), high=float(max(high, value)))
+
+
+TOP = 0.01
+LISTED = 100
+REFERENCE, SKEW = "reference", "skew"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """Whole gradients, and what is known of each sequence's, by name."""
+
+    whole: Mapping[str, Any]
+    sketches: Mapping[str, Array]  # [rows, dims]
+    group: NDArray[np.uint64]  # [rows]
+    # The reference has rows of its own when it comes from fresh samples.
+    reference: Array | None
+    reference_group: NDArray[np.uint64] | None
+    reference_whole: Any  # Gradient, or None
+    backwards: int
+
+
+def seq_is_coefficients(batch: ReplayBatch) -> Array:
+    """- A rho_seq / N of each token: the unbiased estimate of the on-policy gradient.
+
+    rho_seq is the product of old / rollout over the sequence, without any clamp. Source:
+    reference/theory.md 2.7 and 1.3 (P1).
+    """
+    log_ratio = segment_sum(batch.old - batch.rollout, batch.lengths)
+    with np.errstate(over="ignore"):
+        ratio = np.exp(log_ratio)
+    return -batch.advantages * np.repeat(ratio, batch.lengths) / batch.tokens
+
+
+def skew_coefficients(batch: ReplayBatch) -> Array:
+    """(ratio - 1) A / N of each token: what leaving out token weights does to the gradient.
+
+    Source: reference/theory.md 2.7, "skew" (2605.14220).
+    """
+    with np.errstate(over="ignore"):
+        return np.expm1(batch.old - batch.rollout) * batch.advantages / batch.tokens
+
+
+def on_policy_coefficients(advantages: Array, tokens: int) -> Array:
+    """- A / N: samples of the policy itself need no correction."""
+    return -advantages / tokens
+
+
+def gradients(
+    learner: Learner,
+    parts: Parts,
+    batch: ReplayBatch,
+    presets: Mapping[str, Evaluated],
+    training: Training,
+    fresh: tuple[Fresh, Array] | None,
+) -> Found:
+    """One call for all presets and, where it is of the same rows, the reference.
+
+    `fresh` are samples of the policy itself with the advantage of each token.
+    """
+    vectors = {name: done.coefficients for name, done in presets.items()}
+    vectors[SKEW] = skew_coefficients(batch)
+    if training.reference == "seq_is":
+        vectors[REFERENCE] = seq_is_coefficients(batch)
+    usable = {name: values for name, values in vectors.items() if np.isfinite(values).all()}
+    found = learner.gradients(parts, np.stack(list(usable.values())), sketch=training.sketch)
+    assert found.sketches is not None
+    whole = dict(zip(usable, found.whole, strict=True))
+    sketches = dict(zip(usable, found.sketches, strict=True))
+    reference, group, of_whole, backwards = _reference(
+        learner, whole, sketches, batch, training, fresh
+    )
+    return Found(
+        whole, sketches, batch.group, reference, group, of_whole, found.backwards + backwards
+    )
+
+
+def _reference(
+    learner: Learner,
+    whole: Mapping[str, Any],
+    sketches: Mapping[str, Array],
+    batch: ReplayBatch,
+    training: Training,
+    fresh: tuple[Fresh, Array] | None,
+) -> tuple[Array | None, NDArray[np.uint64] | None, Any, int]:
+    if fresh is not None:
+        samples, advantages = fresh
+        vector = on_policy_coefficients(advantages, len(advantages))
+        found = learner.gradients(samples.parts, vector[None], sketch=training.sketch)
+        assert found.sketches is not None
+        return found.sketches[0], samples.group, found.whole[0], found.backwards
+    if REFERENCE not in sketches:
+        return None, None, None, 0
+    return sketches[REFERENCE], batch.group, whole[REFERENCE], 0
+
+
+def report(found: Found, name: str, seed: int) -> GradientReport | None:
+    """The gradient of one preset in numbers; None where its coefficients are not finite."""
+    if name not in found.whole:
+        return None
+    norm, sketch = found.whole[name].norm(), found.sketches[name]
+    reference = found.reference_whole
+    of_reference = None if reference is None else reference.norm()
+    sizes = np.sort(np.square(sketch).sum(axis=1))[::-1]
+    g, r = _by_prompt(found, name)
+    products = None if r is None else Products.of(g, r)
+    variance = relative_variance(g @ g.T)
+    nothing = cosine(Products.of(g[:0], g[:0]), seed)
+    count = max(round(TOP * len(sizes)), 1)
+    return GradientReport(
+        norm=norm,
+        norm_by_layer=found.whole[name].norm_by_layer(),
+        cosine=nothing if products is None else cosine(products, seed),
+        cosine_whole=found.whole[name].dot(reference) / (norm * of_reference)
+        if norm and of_reference
+        else None,
+        norm_ratio=norm / of_reference if of_reference else None,
+        norm_ratio_unbiased=nothing if products is None else relative_norm(products, seed),
+        bias=nothing if products is None else relative_bias(products, seed),
+        variance=variance,
+        signal_to_noise=1.0 / variance if variance else None,
+        sequence_norms=np.sqrt(sizes[:LISTED]).tolist(),
+        top_share=float(sizes[:count].sum() / sizes.sum()) if sizes.sum() > 0 else None,
+        skew=found.whole[SKEW].norm() / norm if norm and SKEW in found.whole else None,
+    )
+
+
+def _by_prompt(found: Found, name: str) -> tuple[Array, Array | None]:
+    """Sketches by prompt group, of the preset and of the reference; the same groups in both."""
+    g = by_group(found.sketches[name], found.group)
+    if found.reference is None or found.reference_group is None:
+        return g, None
+    return g, by_group(found.reference, found.reference_group)

@@ -1,0 +1,169 @@
+"""What to take, by the procedure of reference/theory.md 4.3; its steps are named in comments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rcdiag.diagnosis.constraints import FEWEST_EFFECTIVE, Judged, refused
+from rcdiag.results import MetricValue
+from rcdiag.results.sweep import Candidate, Recommendation, SweepFamily
+from rcdiag.usecases.sweep import reasons
+from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
+from rcdiag.usecases.sweep.gradients import REFERENCE
+from rcdiag.usecases.sweep.scores import Scores, bias_bound, by_bound, by_gradient
+from rcdiag.usecases.sweep.state import SweepState
+
+Values = Mapping[str, MetricValue]
+
+# The weights of sequences differ from 1 by less than this on average: nothing to correct.
+NEGLIGIBLE = 0.01
+HEAVY_TAIL = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the recommendation is made from."""
+
+    state: SweepState
+    values: Values  # of the mismatch suite
+    families: Mapping[str, SweepFamily]
+    bad_tokens: int  # unmasked tokens with a log-prob that is no number
+    seed: int
+
+    @property
+    def sequences(self) -> int:
+        return int(self.state.cluster("", "sequences").sum())
+
+    @property
+    def clusters(self) -> int:
+        return len(self.state.keyed.keys)
+
+
+def recommend(evidence: Evidence) -> Recommendation:
+    """Gate, constraints, scores, one-standard-error rule."""
+    said = [*reasons.table(evidence.sequences, evidence.clusters)]
+    if evidence.bad_tokens:  # step 0: hygiene
+        said.append(reasons.not_numbers(evidence.bad_tokens))
+        return _without_scores("fix-the-cause", said)
+    if evidence.clusters < 2:
+        return _without_scores("cannot-judge", [*said, reasons.ONE_CLUSTER])
+    judged = _judged(evidence)
+    broken = {name: refused(each) for name, each in judged.items()}
+    scores, method, why = _scored(evidence)
+    said += why
+    away = _distance(evidence)
+    causes = reasons.gate(evidence.values)
+    if away < NEGLIGIBLE:
+        said.append(reasons.negligible(away, NEGLIGIBLE))
+        return _chosen(scores, broken, "do-not-correct", "none", said, method)
+    if causes:  # step 0: the behavior policy is not the one that sampled
+        return _chosen(scores, broken, "fix-the-cause", None, [*said, *causes], method)
+    said += reasons.causes(evidence.values)  # step 1
+    allowed = [name for name, each in broken.items() if not each]
+    if not allowed:  # step 3
+        said.append(reasons.nothing_allowed(broken))
+        return _chosen(scores, broken, "cannot-judge", None, said, method)
+    said += reasons.best_bound(evidence.families, evidence.sequences)  # step 5
+    best, near = _near(scores, allowed)  # step 6
+    choice = min(near, key=lambda name: (CANDIDATES[name].complexity, -scores.value(name)))
+    said.append(reasons.choice(best, choice, near, scores))
+    answer = "do-not-correct" if choice == "none" else "correct"
+    return _chosen(scores, broken, answer, choice, said, method)
+
+
+def _judged(evidence: Evidence) -> dict[str, Judged]:
+    state, groups = evidence.state, kept_groups(evidence.state)
+    return {
+        name: Judged(
+            sweep_rows(state, name, [each.bounds], groups)[0],
+            evidence.sequences,
+            state.gradients.tails[name],
+            int(state.cluster("", "above_clamp").sum()),
+        )
+        for name, each in CANDIDATES.items()
+    }
+
+
+def _distance(evidence: Evidence) -> float:
+    """E|ratio - 1| over sequences."""
+    once = np.ones((1, evidence.clusters))
+    return float(bias_bound(evidence.state, "none", once)[0])
+
+
+def _scored(evidence: Evidence) -> tuple[Scores, str, list[str]]:
+    """Steps 2 and 4: by gradients, or by the bound where the reference cannot be believed."""
+    names = list(CANDIDATES)
+    if guard := _guard(evidence):
+        return by_bound(evidence.state, names, evidence.seed), reasons.BY_BOUND, [guard]
+    found = by_gradient(evidence.state, names, evidence.seed)
+    if found is not None:
+        return found, reasons.by_gradient(evidence.state), []
+    known = bool(evidence.state.cluster(REFERENCE, "signals").any())
+    why = reasons.SIGNAL_LOST if known else reasons.NO_SIGNAL
+    return by_bound(evidence.state, names, evidence.seed), reasons.BY_BOUND, [why]
+
+
+def _guard(evidence: Evidence) -> str | None:
+    """Whether too few sequences, or a tail too heavy, carry the reference."""
+    ess, tail = evidence.values["ess_seq"].value, evidence.values["khat_seq"]
+    left = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
+    if left < FEWEST_EFFECTIVE:
+        return reasons.few_effective(left, FEWEST_EFFECTIVE)
+    # Without a level the tail is of ratios near 1, and moves nothing however heavy.
+    if tail.level is not None and tail.value is not None and tail.value > HEAVY_TAIL:
+        return reasons.heavy_tail(tail.value, HEAVY_TAIL)
+    return None
+
+
+def _near(scores: Scores, allowed: list[str]) -> tuple[str, list[str]]:
+    """The best of those allowed, and all within one standard error of it."""
+    best = max(allowed, key=scores.value)
+    return best, [name for name in allowed if scores.within(best, name)]
+
+
+def _chosen(
+    scores: Scores,
+    broken: Mapping[str, list[str]],
+    answer: str,
+    choice: str | None,
+    said: list[str],
+    method: str,
+) -> Recommendation:
+    """The ranking with what was chosen; the best scores first, those refused last."""
+    allowed = [name for name, each in broken.items() if not each]
+    near = _near(scores, allowed)[1] if allowed else []
+    order = sorted(CANDIDATES, key=lambda name: (bool(broken[name]), -scores.value(name)))
+    return Recommendation(
+        answer=answer,
+        choice=choice,
+        indistinguishable=[name for name in order if name in near],
+        reasons=said,
+        method=method,
+        candidates=[
+            Candidate(
+                name=name,
+                family=CANDIDATES[name].family,
+                bounds=CANDIDATES[name].bounds,
+                efficiency=scores.metric(name),
+                refused=broken[name],
+                rank=rank if name in allowed else None,
+                indistinguishable=name in near,
+            )
+            for rank, name in enumerate(order, 1)
+        ],
+    )
+
+
+def _without_scores(answer: str, said: list[str]) -> Recommendation:
+    return Recommendation(
+        answer=answer,
+        choice=None,
+        indistinguishable=[],
+        reasons=said,
+        method="no candidate was scored",
+        candidates=[],
+    )

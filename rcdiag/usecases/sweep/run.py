@@ -1,0 +1,142 @@
+"""Use case `sweep`: every estimator over its thresholds on a recorded pair, and what to take.
+
+One pass over the table; thresholds are declared before it, so shards add up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
+from rcdiag.errors import RcdiagError
+from rcdiag.results import Finding, SweepResult, by_severity
+from rcdiag.results.sweep import Recommendation, SweepFamily
+from rcdiag.statistics.block import Block, block_of
+from rcdiag.statistics.extremes import NonFinite
+from rcdiag.statistics.forecast import forecast
+from rcdiag.statistics.metrics import mismatch
+from rcdiag.statistics.suite import union_of_states
+from rcdiag.table.columns import read_rewards
+from rcdiag.table.parquet import Dump
+from rcdiag.table.stream import read_trajectories
+from rcdiag.trainers import find_trainer
+from rcdiag.usecases.provenance import provenance
+from rcdiag.usecases.score import check_pair
+from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
+from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
+from rcdiag.usecases.sweep.gradients import Baseline
+from rcdiag.usecases.sweep.recommend import Evidence, recommend
+from rcdiag.usecases.sweep.state import SweepState
+
+Grids = dict[str, list[Bounds]]
+
+
+def sweep(
+    dump: Dump,
+    *,
+    behavior: str = "rollout",
+    target: str = "old",
+    seed: int = 0,
+    thresholds: int = 60,
+    trainer: str = "verl",
+) -> SweepResult:
+    """Every family over about `thresholds` settings, the recommendation and the forecast.
+
+    `trainer` is whose configuration the reader wants: it is checked here and changes no number.
+    """
+    check_pair(dump, behavior, target)
+    name = find_trainer(trainer).name
+    grids = {family: settings(each, thresholds) for family, each in FAMILIES.items()}
+    state, non_finite = _read(dump, behavior, target, grids)
+    whole = union_of_states(state.suites)
+    values = mismatch(whole, seed)
+    groups = kept_groups(state)
+    families = {
+        family: SweepFamily(
+            title=about.title,
+            about=about.about,
+            level=about.level,
+            axis=about.axis,
+            rows=sweep_rows(state, family, grids[family], groups),
+        )
+        for family, about in FAMILIES.items()
+    }
+    bad = sum(non_finite.tokens.values())
+    found = recommend(Evidence(state, values, families, bad, seed))
+    return SweepResult(
+        provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
+        behavior=behavior,
+        target=target,
+        num_sequences=len(whole.table),
+        num_tokens=int(whole.table.lengths.sum()),
+        num_groups=int(groups[""][0]),
+        num_clusters=len(whole.tokens),
+        length_quartiles=length_quartiles(state),
+        families=families,
+        recommendation=found,
+        forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
+        findings=by_severity(
+            [
+                *non_finite_log_probs(non_finite, values),
+                *_fix_first(found),
+                *few_clusters(len(whole.tokens)),
+            ]
+        ),
+    )
+
+
+def empty_state(dump: Dump, grids: Grids) -> SweepState:
+    """A state that fits a table: thresholds, candidates and the baseline of its rewards."""
+    plans = {
+        family: [FAMILIES[family].correction(bounds) for bounds in grid]
+        for family, grid in grids.items()
+    }
+    plans |= {name: [each.correction] for name, each in CANDIDATES.items()}
+    names = dump.schema.names
+    recorded = {"advantage", "advantages"} & set(names)
+    return SweepState(
+        plans,
+        tuple(CANDIDATES),
+        grouped="group_id" in names,
+        baseline=None if recorded else Baseline.of(*read_rewards(dump)),
+    )
+
+
+def _read(dump: Dump, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
+    """One pass over the table; the next rows are read while the last are worked on."""
+    state, non_finite = empty_state(dump, grids), NonFinite()
+
+    def blocks() -> Iterator[Block]:
+        for trajectories in read_trajectories(dump, (behavior, target)):
+            non_finite.add(trajectories, (behavior, target))
+            yield block_of(trajectories, behavior, target)
+
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        source = blocks()
+        following = executor.submit(next, source, None)
+        while (block := following.result()) is not None:
+            following = executor.submit(next, source, None)
+            state.add(block)
+    if not state.suites:
+        raise RcdiagError(
+            f"{dump.files[0].path}: no unmasked response token in the whole table",
+            hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
+        )
+    return state, non_finite
+
+
+def _fix_first(found: Recommendation) -> list[Finding]:
+    if found.answer != "fix-the-cause":
+        return []
+    return [
+        Finding(
+            slug="fix-before-correcting",
+            severity="error",
+            message=f"no correction is recommended: {' '.join(found.reasons)}",
+            fix="find out which policy sampled, and record its log-probs; then sweep again",
+            evidence={"answer": found.answer},
+        )
+    ]

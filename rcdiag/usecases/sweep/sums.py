@@ -1,0 +1,194 @@
+"""Which prompt groups keep at least two sequences: two bits per group and setting.
+
+What is added up of a family's effects: by cluster for intervals, by length, and over all.
+
+All of it is sums (and a least and a most), so that the parts of two shards make the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from rcdiag.corrections.apply import log_ratio
+from rcdiag.corrections.quantities import SAFETY_BOUND, TrueRatio, Unsafe
+from rcdiag.usecases.sweep.effects import Effect, Settings
+from rcdiag.usecases.sweep.thresholds import Array, Chunk
+
+Bits = NDArray[np.uint8]
+
+# Groups whose bits are spread out at a time.
+UNPACKED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Of every group, in the order of keys: whether at least one, and at least two, are kept."""
+
+    keys: NDArray[np.uint64]  # [groups] ascending
+    one: Bits  # [groups, settings / 8]
+    two: Bits  # [groups, settings / 8]
+
+    def kept(self, settings: int) -> NDArray[np.int64]:
+        """Groups with two kept sequences, [settings]."""
+        counts = np.zeros(settings, np.int64)
+        for start in range(0, len(self.keys), UNPACKED):
+            part = self.two[start : start + UNPACKED]
+            counts += np.unpackbits(part, axis=1, count=settings).sum(axis=0, dtype=np.int64)
+        return counts
+
+
+def groups_of(keys: NDArray[np.uint64], counts: NDArray) -> Groups:
+    """From kept sequences [groups, settings]."""
+    return Groups(keys, np.packbits(counts >= 1, axis=1), np.packbits(counts >= 2, axis=1))
+
+
+def union_of_groups(parts: Sequence[Groups]) -> Groups:
+    """The groups of all shards: one here and one there are two."""
+    if len(parts) == 1:
+        return parts[0]
+    keys = np.unique(np.concatenate([part.keys for part in parts]))
+    one = np.zeros((len(keys), parts[0].one.shape[1]), np.uint8)
+    two = np.zeros_like(one)
+    for part in parts:
+        at = np.searchsorted(keys, part.keys)
+        two[at] |= part.two | (one[at] & part.one)
+        one[at] |= part.one
+    return Groups(keys, one, two)
+
+
+# Lengths up to these are counted together: each by itself at first, then in steps of 4%.
+LENGTHS = np.unique(
+    np.concatenate([np.arange(1, 33), np.round(2.0 ** np.arange(5, 20, 0.0625))])
+).astype(np.int64)
+
+Sums = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How the sequences of a chunk are added up."""
+
+    by_cluster: csr_array  # [clusters, sequences]
+    by_length: csr_array  # [LENGTHS + 1, sequences] of those that occur
+    bins: NDArray[np.int64]  # which lengths these are
+    known: dict[str, Array]  # [sequences] rewards, advantages
+    mass: Array  # [sequences] ratio of the sequence, times exp(-shift)
+    true: Array  # [sequences] the same as it is
+
+
+def frame(chunk: Chunk, cluster: NDArray[np.int64], shift: float) -> Frame:
+    """Sequences by the number of their cluster, and by length."""
+    rows = chunk.rows
+    bins, index = np.unique(np.searchsorted(LENGTHS, rows.lengths), return_inverse=True)
+    logs = log_ratio(rows, "sequence")
+    known = {"reward": rows.reward, "advantage": chunk.advantage}
+    return Frame(_grouping(cluster), _grouping(index), bins, known, np.exp(logs - shift),
+                 np.exp(logs))  # fmt: skip
+
+
+def _grouping(index: NDArray[np.int64]) -> csr_array:
+    """A matrix that adds up rows with the same number."""
+    size = len(index)
+    groups = int(index.max()) + 1
+    return csr_array((np.ones(size), (index, np.arange(size))), shape=(groups, size))
+
+
+def count_lengths(lengths: NDArray[np.int64]) -> Array:
+    """Sequences and their tokens by the bins of LENGTHS, [2, LENGTHS + 1]."""
+    bins = np.searchsorted(LENGTHS, lengths)
+    size = len(LENGTHS) + 1
+    return np.stack([np.bincount(bins, None, size), np.bincount(bins, lengths, size)])
+
+
+def base_sums(chunk: Chunk, parts: Frame) -> Sums:
+    """What does not depend on the settings, [clusters]."""
+    rows = chunk.rows
+    columns = {
+        "tokens": rows.lengths.astype(np.float64),
+        "sequences": np.ones(len(rows)),
+        "true": rows.columns[TrueRatio()].sum,
+        "mass": parts.mass,
+        "seq_true": parts.true,
+        "unsafe": rows.columns[Unsafe()].sum,
+        "unsafe_seq": (np.abs(log_ratio(rows, "sequence")) >= SAFETY_BOUND).astype(np.float64),
+        "above_clamp": (chunk.above_clamp > 0).astype(np.float64),
+        "length_squared": np.square(rows.lengths.astype(np.float64)),
+    }
+    for name, values in parts.known.items():
+        columns[name] = np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        columns[f"{name}_known"] = (~np.isnan(values)).astype(np.float64)
+    return {name: parts.by_cluster @ values for name, values in columns.items()}
+
+
+@dataclass
+class FamilySums:
+    """Of one family, over some sequences."""
+
+    clusters: Sums  # name -> [clusters, settings]
+    totals: Sums  # name -> [settings]
+    lengths: Array  # [LENGTHS + 1, settings] kept tokens
+    least: Array  # [settings] share of tokens kept, of the sequence where it is least
+    most: Array
+
+
+def family_sums(chunk: Chunk, found: Effect, settings: Settings, parts: Frame) -> FamilySums:
+    """Add up the effects on a chunk."""
+    rows, count = chunk.rows, settings.count
+    lengths = rows.lengths[:, None].astype(np.float64)
+    means, share = found.weights / lengths, found.kept / lengths
+    columns = _columns(found, settings, parts, means)
+    by_length = np.zeros((len(LENGTHS) + 1, count))
+    by_length[parts.bins] = parts.by_length @ _wide(found.kept, count)
+    totals = {
+        "squares": found.squares.sum(axis=0),
+        "gap": np.abs(parts.true[:, None] - means).sum(axis=0),
+        "over": np.maximum(means - parts.true[:, None], 0.0).sum(axis=0),
+        "share": share.sum(axis=0),
+        "share_squared": np.square(share).sum(axis=0),
+        "share_length": (share * lengths).sum(axis=0),
+    }
+    if found.logged is not None:
+        totals |= {"logged": found.logged[0], "logged_squares": found.logged[1]}
+    return FamilySums(
+        {name: parts.by_cluster @ _wide(values, count) for name, values in columns.items()},
+        {name: np.broadcast_to(values, (count,)).copy() for name, values in totals.items()},
+        by_length,
+        np.broadcast_to(share.min(axis=0), (count,)).copy(),
+        np.broadcast_to(share.max(axis=0), (count,)).copy(),
+    )
+
+
+def _wide(values: Array, count: int) -> Array:
+    """All settings in their own columns."""
+    return np.ascontiguousarray(np.broadcast_to(values, (len(values), count)))
+
+
+def _columns(found: Effect, settings: Settings, parts: Frame, means: Array) -> Sums:
+    """What intervals need by cluster, [sequences, settings]."""
+    lives = (found.kept > 0).astype(np.float64)
+    columns = {
+        "kept": found.kept,
+        "alive": lives,
+        "means": means,
+        "squared_means": np.square(means),
+    }
+    if settings.rejects_tokens:
+        # A sequence without a kept token has no kept mass, a NaN ratio or not.
+        columns["kept_mass"] = np.where(lives > 0, found.mass, 0.0)
+    else:
+        columns["lost_mass"] = np.where(lives > 0, 0.0, parts.mass[:, None])
+    if settings.weighting is not None:
+        columns["weights"] = found.weights
+    if found.excess is not None:
+        columns["excess"] = found.excess
+    for name, values in parts.known.items():
+        known = ~np.isnan(values)
+        if known.any():
+            columns[name] = np.where(known, values, 0.0)[:, None] * lives
+            columns[f"{name}_known"] = known[:, None] * lives
+    return columns

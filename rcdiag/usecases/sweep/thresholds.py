@@ -1,0 +1,214 @@
+"""Tokens by sequence and bin between thresholds: what all thresholds are added up from.
+
+Some sequences of a block, with what all families need of their tokens, each made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.quantities import (
+    SAFETY_BOUND,
+    K,
+    LogRatio,
+    Quantity,
+    Ratio,
+    Tokens,
+    TrueRatio,
+    Unsafe,
+    statistic,
+)
+from rcdiag.corrections.sequences import Column, Rows, rows_of
+from rcdiag.statistics.block import Block
+from rcdiag.table.segments import segment_max
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Settings [lower, upper], bounds included, as runs of bins.
+
+    Bin j holds values v with edges[j - 1] < v <= edges[j]; what is above all edges, and NaN, is
+    in the last bin, which no setting reaches. `v >= lower` is `v > the float before lower`.
+    """
+
+    edges: Array  # ascending
+    first: Index  # [settings] first bin of each
+    last: Index  # [settings] last bin of each; before the first where nothing fits
+
+    @classmethod
+    def of(cls, lower: Array, upper: Array) -> Window:
+        before = np.nextafter(lower, -np.inf)
+        edges = np.unique(np.concatenate([before[lower > -np.inf], upper]))
+        first = np.where(lower > -np.inf, np.searchsorted(edges, before) + 1, 0)
+        return cls(edges, first, np.searchsorted(edges, upper))
+
+    @property
+    def key(self) -> bytes:
+        """The same for the same settings."""
+        return self.edges.tobytes() + self.first.tobytes() + self.last.tobytes()
+
+
+def table(
+    owner: Index, bins: Index, rows: int, columns: int, values: NDArray[np.floating] | None
+) -> Array:
+    """Sums of `values` [tokens] (or counts) by sequence and bin, [rows, columns]."""
+    sums = np.bincount(owner * columns + bins, values, rows * columns)
+    return sums.reshape(rows, columns).astype(np.float64, copy=False)
+
+
+def inside(found: Array, window: Window) -> Array:
+    """Sums over the bins of each setting, [rows, settings].
+
+    Added up from each lower bound on: a difference of two sums from the start would lose the
+    digits of small ratios beside large ones.
+    """
+    sums = np.zeros((len(found), len(window.first)))
+    for first in np.unique(window.first):
+        wanted = np.flatnonzero((window.first == first) & (window.last >= first))
+        if len(wanted):
+            last = window.last[wanted]
+            upward = np.cumsum(found[:, first : last.max() + 1], axis=1)
+            sums[:, wanted] = upward[:, last - first]
+    return sums
+
+
+def above(found: Array) -> Array:
+    """Sums over all bins above each edge, [rows, edges]."""
+    return np.cumsum(found[:, :0:-1], axis=1)[:, ::-1]
+
+
+def excess_above(counts: Array, over: Array, edges: Array) -> Array:
+    """Sum of (value - edge)+ for each edge, [rows, edges].
+
+    `over` holds sums of value - the edge below, by bin. X_k = X_{k+1} + over_{k+1} +
+    (edge_{k+1} - edge_k) #(above edge_{k+1}): all terms are positive, so no digits are lost.
+    """
+    steps = over[:, 1:].copy()
+    steps[:, :-1] += np.diff(edges) * above(counts)[:, 1:]
+    return np.cumsum(steps[:, ::-1], axis=1)[:, ::-1]
+
+
+QUANTITIES: tuple[Quantity, ...] = (
+    LogRatio(),
+    TrueRatio(),
+    Unsafe(),
+    Ratio(),
+    K("k1"),
+    K("k2"),
+    K("k3"),
+)
+
+
+@dataclass
+class Chunk:
+    """Consecutive sequences of a block."""
+
+    rows: Rows
+    tokens: Tokens
+    true: Array  # [tokens] ratios without a clamp
+    lowest: Array  # [sequences] smallest log-ratio, NaN aside
+    advantage: Array  # [sequences] NaN = unknown
+    found: dict[Any, Any] = field(default_factory=dict)  # tables made so far
+
+    @property
+    def above_clamp(self) -> NDArray[np.bool_]:
+        """Sequences with a token, or a product of ratios, above the trainer's clamp."""
+        of_tokens = self.rows.columns[K("k1")].min <= -SAFETY_BOUND
+        return of_tokens | (self.rows.columns[LogRatio()].sum >= SAFETY_BOUND)
+
+    @property
+    def owner(self) -> NDArray[np.int64]:
+        """Sequence of each token."""
+        lengths = self.rows.lengths
+        return self._once("owner", lambda: np.repeat(np.arange(len(lengths)), lengths))
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self.found:
+            self.found[key] = make()
+        return self.found[key]
+
+    def _table(self, name: str, edges: Array, what: str) -> Array:
+        """Counts or sums of a token quantity by sequence and bin of the statistic `name`."""
+        mark = edges.tobytes()
+        values = statistic(self.tokens, name)
+        bins = self._once((name, mark), lambda: np.searchsorted(edges, values))
+
+        def make() -> Array:
+            weights = self._values(what, edges, bins)
+            return table(self.owner, bins, len(self.rows), len(edges) + 1, weights)
+
+        return self._once((name, mark, what), make)
+
+    def _values(
+        self, what: str, edges: Array, bins: NDArray[np.int64]
+    ) -> NDArray[np.floating] | None:
+        """What is added up of each token; None to count."""
+        if what == "over":
+            return self.true - np.concatenate([[0.0], edges])[bins]
+        values: dict[str, NDArray[np.floating]] = {
+            "ratio": self.tokens.ratio,
+            "squares": self.squares,
+            "true": self.true,
+        }
+        return None if what == "count" else values[what]
+
+    @property
+    def squares(self) -> Array:
+        """Squared ratios of the tokens."""
+        return self._once("squares", lambda: np.square(self.tokens.ratio))
+
+    def inside(self, name: str, window: Window, what: str) -> Array:
+        """Sums over the tokens whose statistic is inside, [sequences, settings]."""
+        return self._once(
+            (name, window.key, what, "inside"),
+            lambda: inside(self._table(name, window.edges, what), window),
+        )
+
+    def counts(self, edges: Array) -> Array:
+        """Tokens by sequence and bin of their ratio."""
+        return self._table("ratio", edges, "count")
+
+    def excess(self, edges: Array) -> Array:
+        """Sum of (true ratio - edge)+ over tokens, [sequences, edges]."""
+        over = self._table("ratio", edges, "over")
+        return self._once(
+            (edges.tobytes(), "excess"), lambda: excess_above(self.counts(edges), over, edges)
+        )
+
+
+def chunks(block: Block, advantage: Array, size: int) -> Iterator[Chunk]:
+    """A block in parts of at most `size` sequences."""
+    rows = rows_of(block, QUANTITIES, 0)
+    log_ratio = block.values.ratios.log_ratio
+    lowest = -segment_max(np.where(np.isnan(log_ratio), -np.inf, -log_ratio), block.lengths)
+    ends = np.concatenate([[0], np.cumsum(block.lengths)])
+    for start in range(0, len(rows), size):
+        part = slice(start, min(start + size, len(rows)))
+        of_part = Tokens(log_ratio[ends[part.start] : ends[part.stop]])
+        yield Chunk(
+            _slice(rows, part),
+            of_part,
+            TrueRatio().of(of_part).astype(np.float64, copy=False),
+            lowest[part],
+            advantage[part],
+        )
+
+
+def _slice(rows: Rows, part: slice) -> Rows:
+    def cut(column: Column) -> Column:
+        return Column(column.sum[part], column.squares[part], column.max[part], column.min[part])
+
+    names = ("lengths", "behavior", "target", "cluster", "reward")
+    return replace(
+        rows,
+        columns={quantity: cut(column) for quantity, column in rows.columns.items()},
+        **{name: getattr(rows, name)[part] for name in names},
+    )

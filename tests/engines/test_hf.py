@@ -1,0 +1,135 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rcdiag.engines.hf import head as head_module
+from rcdiag.engines.hf.backend import HfBackend
+from rcdiag.engines.packing import length_buckets, padded
+from rcdiag.engines.spec import parse_policy
+from rcdiag.errors import RcdiagError
+from rcdiag.table.decode import decode
+from rcdiag.table.parquet import open_dump
+from rcdiag.table.stream import read_chunks, whole
+from rcdiag.table.trajectories import Trajectories
+from tests.engine_models import make_model, reference
+
+pytestmark = pytest.mark.engine
+
+
+def rows_of(table: Path, start: int = 0, stop: int = 40) -> Trajectories:
+    parts = next(read_chunks(open_dump(table), [(start, stop)]))
+    return decode(whole(parts), prompts=True)
+
+
+def score(policy: str, model: Path, rows: Trajectories):
+    return HfBackend(parse_policy(policy, str(model))).score(rows, lambda tokens: None)
+
+
+def test_float32_equals_the_plain_forward_on_every_row(qwen3, table, expected):
+    found = score("p=hf:float32", qwen3, rows_of(table))
+    np.testing.assert_allclose(found.log_probs, np.concatenate(expected["log_probs"]), atol=1e-5)
+
+
+def test_entropy_and_top_k_equal_those_of_the_plain_forward(qwen3, table, expected):
+    found = score("p=hf:float32,entropy=true,top_k=3", qwen3, rows_of(table))
+    np.testing.assert_allclose(found.entropy, np.concatenate(expected["entropy"]), atol=2e-5)
+    values = np.concatenate([top.values.numpy() for top in expected["top"]])
+    ids = np.concatenate([top.indices.numpy() for top in expected["top"]])
+    np.testing.assert_allclose(found.top_log_probs, values, atol=1e-5)
+    assert np.array_equal(found.top_ids, ids)
+
+
+def test_a_row_does_not_depend_on_its_neighbours(qwen3, table):
+    backend = HfBackend(parse_policy("p=hf:float32", str(qwen3)))
+    together = backend.score(rows_of(table), lambda tokens: None).log_probs
+    alone = [
+        backend.score(rows_of(table, row, row + 1), lambda tokens: None).log_probs
+        for row in range(40)
+    ]
+    np.testing.assert_allclose(np.concatenate(alone), together, atol=5e-6)
+
+
+def test_tokens_done_add_up_to_all_rows_with_a_response(qwen3, table):
+    done: list[int] = []
+    rows = rows_of(table)
+    HfBackend(parse_policy("p=hf:float32,batch_tokens=300", str(qwen3))).score(rows, done.append)
+    lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
+    assert sum(done) == lengths[rows.response_ids.lengths > 0].sum()
+    assert len(done) > 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["bfloat16", "float16", "float32,autocast=bfloat16", "bfloat16,lm_head=float32"],
+)
+def test_lower_precisions_are_near_float32_but_not_it(options, qwen3, table, expected):
+    found = score(f"p=hf:{options}", qwen3, rows_of(table)).log_probs
+    gap = np.abs(found - np.concatenate(expected["log_probs"]))
+    assert 1e-5 < gap.mean() < 0.1
+
+
+def test_a_float32_head_removes_the_rounding_of_logits(qwen3, table):
+    rows = rows_of(table)
+    rounded = score("p=hf:bfloat16,top_k=1", qwen3, rows)
+    exact = score("p=hf:bfloat16,lm_head=float32,top_k=1", qwen3, rows)
+    assert not np.array_equal(rounded.log_probs, exact.log_probs)
+
+
+def test_eager_attention_agrees_with_sdpa(qwen3, table, expected):
+    found = score("p=hf:float32,attention=eager", qwen3, rows_of(table)).log_probs
+    np.testing.assert_allclose(found, np.concatenate(expected["log_probs"]), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_other_heads_are_honoured(kind, table, tmp_path):
+    """Gemma caps its logits; Llama does not share head and embedding."""
+    model = make_model(tmp_path / kind, kind)
+    found = score("p=hf:float32", model, rows_of(table)).log_probs
+    expected = np.concatenate(reference(model, table)["log_probs"])
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_an_adapter_scores_like_the_merged_model(qwen3, table, adapter, expected):
+    found = score(f"p=hf:float32,adapter={adapter}", qwen3, rows_of(table)).log_probs
+    merged = np.concatenate(reference(qwen3, table, adapter)["log_probs"])
+    np.testing.assert_allclose(found, merged, atol=3e-5)
+    assert np.abs(found - np.concatenate(expected["log_probs"])).max() > 0.1
+
+
+def test_logits_are_never_made_for_all_tokens_at_once(qwen3, table, monkeypatch):
+    seen: list[int] = []
+    backend = HfBackend(parse_policy("p=hf:float32", str(qwen3)))
+    head = backend.to_logits
+    backend.to_logits = lambda hidden: (seen.append(len(hidden)), head(hidden))[1]
+    monkeypatch.setitem(head_module.LOGITS_AT_ONCE, "cpu", 64 * 320)
+    backend.score(rows_of(table), lambda tokens: None)
+    assert max(seen) == 64
+
+
+def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
+    dump = open_dump("sample_data/rollouts.parquet")
+    rows = rows_of(Path("sample_data/rollouts.parquet"), 0, dump.num_rows)
+    lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
+    shapes = [
+        padded([np.zeros(lengths[row]) for row in bucket], 1024).shape
+        for bucket in length_buckets(lengths, 2048)
+    ]
+    assert lengths.sum() <= sum(a * b for a, b in shapes) < 1.1 * lengths.sum()
+    assert max(a * b for a, b in shapes) <= 2048
+    assert len(set(shapes)) < 60
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("p=hf:float32,attention=flash_attention_2", "needs a GPU"),
+        ("p=hf:float32,attention=nonsense", "cannot load"),
+        ("p=hf:float32,autocast=int3", "no such dtype"),
+        ("p=hf:float32,device=tpu", "tpu"),
+    ],
+)
+def test_what_the_device_cannot_do_is_said(policy, words, qwen3):
+    with pytest.raises(RcdiagError, match=words) as caught:
+        HfBackend(parse_policy(policy, str(qwen3)))
+    assert caught.value.hint

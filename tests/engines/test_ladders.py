@@ -1,0 +1,142 @@
+"""Ready sets of policies, and the same policy once more."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cli.options import LadderName
+from cli.scoring import wanted_policies
+from cli.terminal.screen import Screen
+from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
+from rcdiag.engines.spec import PolicySpec, parse_policy
+from rcdiag.errors import RcdiagError
+from rcdiag.table.parquet import Dump
+from rcdiag.usecases.compare.roles import ladder_order, repeat_of
+from tests.usecases.compare.tables import about
+
+TEXTS = sorted({text for ladder in LADDERS.values() for text in ladder})
+
+
+def names_of(specs: list[PolicySpec]) -> list[str]:
+    return [spec.name for spec in specs]
+
+
+def wanted(
+    texts=(), ladders=(), model: str | None = "m", there=(), scored=(), twice: bool = False
+) -> list[PolicySpec]:
+    """Of a table with policies `there`, of which `scored` are known."""
+    noted = {"policies": {each["name"]: each for each in scored}} if scored else {}
+    table = cast(Dump, SimpleNamespace(policies=list(there), metadata=noted))
+    screen = Screen(quiet=True, verbose=False, json=False)
+    chosen = [LadderName(name) for name in ladders]
+    return wanted_policies(screen, list(texts), chosen, model, table, twice=twice)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_text_of_a_ladder_is_a_policy(text):
+    spec = parse_policy(text, "m")
+    assert (spec.model, spec.engine_options) == ("m", {})
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_a_ladder_names_each_policy_once_and_ends_in_the_trainers_full_precision(name):
+    specs = [parse_policy(text, "m") for text in LADDERS[name]]
+    assert len(set(names_of(specs))) == len(specs) >= 3
+    assert (specs[-1].backend, specs[-1].dtype) == ("hf", "float32")
+    assert specs[0].backend == "vllm"
+
+
+def test_a_name_means_the_same_policy_in_every_ladder():
+    assert len({text.partition("=")[0] for text in TEXTS}) == len(TEXTS)
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_compare_puts_a_ladder_in_the_order_it_was_made_in(name):
+    specs = [parse_policy(text, "m") for text in LADDERS[name]]
+    noted = {each.name: each.to_dict() for each in specs}
+    shuffled = sorted(names_of(specs), reverse=True)
+    found = ladder_order([*shuffled, "rollout"], noted, "rollout", "old")
+    assert found == ["rollout", *names_of(specs)]
+
+
+def test_the_command_line_knows_every_ladder():
+    assert {each.value for each in LadderName} == set(LADDERS)
+
+
+@pytest.mark.parametrize(
+    "text", [*TEXTS, "x=hf:bfloat16,batch_tokens=1021", "x=vllm:bfloat16,max_num_seqs=5"]
+)
+def test_again_is_the_same_policy_in_other_batches(text):
+    spec = parse_policy(text, "m")
+    other = again(spec)
+    same = ("backend", "dtype", "model")
+    assert [getattr(other, each) for each in same] == [getattr(spec, each) for each in same]
+    assert other.name == f"{spec.name}_again"
+    assert repeat_of(other.to_dict()) == spec.name
+    changed = {
+        key for key, value in other.options.items() if spec.options.get(key, object()) != value
+    }
+    assert changed == {"repeat_of", {"hf": "batch_tokens", "vllm": "max_num_seqs"}[spec.backend]}
+
+
+def test_the_engine_is_not_told_what_a_policy_repeats():
+    assert "repeat_of" not in again(parse_policy("x=vllm", "m")).engine_options
+
+
+def test_of_several_the_first_in_low_precision_is_repeated():
+    specs = [parse_policy(f"{n}={what}", "m") for n, what in (("a", "hf"), ("b", "vllm"))]
+    assert to_repeat(specs).name == "b"
+    assert to_repeat(specs[:1]).name == "a"
+
+
+def test_nothing_to_repeat_is_refused_with_a_hint():
+    with pytest.raises(RcdiagError, match="--noise-floor") as caught:
+        to_repeat([])
+    assert caught.value.hint
+
+
+def test_a_policy_of_the_table_is_scored_again_as_it_was():
+    noted = about("x", "vllm", "bfloat16", model="ckpt", path="decode", repeat_of="y")
+    found = spec_of(noted, None)
+    assert found == PolicySpec(
+        name="x", backend="vllm", dtype="bfloat16", model="ckpt", options={"path": "decode"}
+    )
+
+
+@pytest.mark.parametrize("noted", [{}, {"backend": "sglang", "options": {}, "model": "m"}])
+def test_a_policy_of_unknown_making_cannot_be_scored_again(noted: dict[str, Any]):
+    assert spec_of(noted, "m") is None
+
+
+def test_what_the_table_has_of_a_ladder_is_left_out():
+    everything = [text.partition("=")[0] for text in LADDERS["engine"]]
+    assert names_of(wanted(ladders=["engine"])) == everything
+    assert names_of(wanted(ladders=["engine"], there=["rollout", "hf_bf16"])) == [
+        name for name in everything if name != "hf_bf16"
+    ]
+    assert wanted(ladders=["engine"], there=everything) == []
+
+
+def test_two_ladders_together_score_a_policy_once():
+    names = names_of(wanted(ladders=["engine", "precision"]))
+    assert len(names) == len(set(names)) == len(TEXTS)
+
+
+def test_a_ladder_without_a_model_is_refused():
+    with pytest.raises(RcdiagError, match="no model"):
+        wanted(ladders=["engine"], model=None)
+
+
+def test_a_noise_floor_adds_one_run_of_what_is_scored_or_was():
+    assert names_of(wanted(["a=hf", "b=vllm"], twice=True)) == ["a", "b", "b_again"]
+    noted = [about("x", "hf", "bfloat16", model="ckpt")]
+    (spec,) = wanted(model=None, there=["x"], scored=noted, twice=True)
+    assert (spec.name, spec.model) == ("x_again", "ckpt")
+
+
+def test_model_alone_means_the_default_pair_where_it_is_missing():
+    assert names_of(wanted(there=["rollout"])) == ["old"]
+    assert wanted(there=["rollout", "old"]) == []

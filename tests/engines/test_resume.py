@@ -1,0 +1,97 @@
+"""A kill at any moment costs one part: the same command goes on and ends the same."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.engine_models import make_model, make_table, rcdiag
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return make_model(tmp_path_factory.mktemp("models") / "qwen3", "qwen3")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    """Enough tokens for three parts."""
+    return make_table(tmp_path_factory.mktemp("tables") / "table.parquet", rows=5200)
+
+
+def arguments(table: Path, model: Path, out: Path) -> list[str]:
+    policies = ["--policy", "a=hf:float32", "--policy", "b=hf:bfloat16"]
+    pair = ["--behavior", "a", "--target", "b", "-o", str(out), "--json"]
+    return ["score", str(table), "--model", str(model), *policies, *pair]
+
+
+def kill_when(command: list[str], ready, limit: float = 240.0) -> None:
+    """Run until `ready()`, then kill -9, as a scheduler or the kernel would."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + limit
+    while not ready() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+
+
+def parts(out: Path, policy: str) -> int:
+    return len(list(out.with_name(out.name + ".parts").glob(f"{policy}-*/0*.parquet")))
+
+
+def test_a_run_killed_twice_ends_like_an_undisturbed_one(table, model, tmp_path):
+    calm, killed = tmp_path / "calm.parquet", tmp_path / "killed.parquet"
+    undisturbed = rcdiag(*arguments(table, model, calm))
+    assert undisturbed.returncode == 0, undisturbed.stderr
+
+    command = arguments(table, model, killed)
+    kill_when(command, lambda: parts(killed, "a") >= 2)
+    kept = sorted(killed.with_name(killed.name + ".parts").glob("a-*/0*.parquet"))
+    times = [path.stat().st_mtime_ns for path in kept]
+    kill_when(command, lambda: parts(killed, "b") >= 1)
+    assert not killed.exists()
+    assert times == [path.stat().st_mtime_ns for path in kept], "a finished part was made again"
+
+    resumed = rcdiag(*command)
+    assert resumed.returncode == 0, resumed.stderr
+    assert pq.read_table(killed).equals(pq.read_table(calm))
+    ours, theirs = json.loads(resumed.stdout), json.loads(undisturbed.stdout)
+    assert ours["mismatch"] == theirs["mismatch"]
+    assert not list(tmp_path.glob("*.parts"))
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_run_killed_after_its_last_rename_is_recognised(table, model, tmp_path):
+    """The output is there and so are its parts: nothing is scored again, nothing is refused."""
+    out = tmp_path / "out.parquet"
+    done = rcdiag(*arguments(table, model, out))
+    assert done.returncode == 0, done.stderr
+    written = out.stat().st_mtime_ns
+    out.with_name(out.name + ".parts").mkdir()
+    again = rcdiag(*arguments(table, model, out))
+    assert again.returncode == 0, again.stderr
+    assert out.stat().st_mtime_ns == written
+    assert not out.with_name(out.name + ".parts").exists()
+
+
+def test_another_command_is_not_taken_for_the_interrupted_one(table, model, tmp_path):
+    """Parts are keyed by all that decides the scores; an output of another run stays as it is."""
+    out = tmp_path / "out.parquet"
+    out.write_bytes(table.read_bytes())
+    out.with_name(out.name + ".parts").mkdir()
+    refused = rcdiag(*arguments(table, model, out))
+    assert refused.returncode == 2
+    assert "already there" in refused.stderr
+    assert out.read_bytes() == table.read_bytes()

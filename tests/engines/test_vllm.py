@@ -1,0 +1,147 @@
+"""Real vLLM, in the processes that users get it in."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.engine_models import rcdiag, scored
+
+pytestmark = pytest.mark.engine
+
+POLICIES = {
+    "prefill": "vllm:float32,entropy=true,top_k=3",
+    "decode": "vllm:float32,path=decode,entropy=true,top_k=3",
+    "chunked": "vllm:float32,max_num_batched_tokens=64,max_num_seqs=16",
+    "bf16": "vllm:bfloat16",
+    "hf": "hf:float32",
+}
+
+PLAIN = """
+import json, os, sys
+os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
+                  VLLM_ALLOW_LONG_MAX_MODEL_LEN="1")
+import pyarrow.parquet as pq
+from vllm import LLM, SamplingParams
+model, table, out = sys.argv[1:]
+llm = LLM(model, dtype="float32", enforce_eager=True, enable_prefix_caching=False,
+          max_model_len=257, skip_tokenizer_init=True)
+rows = pq.read_table(table).to_pylist()
+params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+prompts = [{"prompt_token_ids": r["prompt_ids"] + r["response_ids"]} for r in rows]
+found = []
+for row, output in zip(rows, llm.generate(prompts, params, use_tqdm=False)):
+    start = len(row["prompt_ids"])
+    places = zip(output.prompt_logprobs[start:], row["response_ids"])
+    found.append([entry[token].logprob for entry, token in places])
+json.dump(found, open(out, "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(qwen3, table, adapter, tmp_path_factory) -> Path:
+    """One table scored by every engine path; all tests below read it."""
+    out = tmp_path_factory.mktemp("vllm") / "scored.parquet"
+    policies = {
+        **POLICIES,
+        "lora_vllm": f"vllm:float32,adapter={adapter}",
+        "lora_hf": f"hf:float32,adapter={adapter}",
+    }
+    options = [part for name, what in policies.items() for part in ("--policy", f"{name}={what}")]
+    pair = ("--behavior", "prefill", "--target", "hf")
+    done = rcdiag("score", table, "--model", qwen3, *options, *pair, "-o", out, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["mismatch"]["log_ratio_abs_max"]["value"] < 1e-4
+    return out
+
+
+@pytest.mark.parametrize("policy", ["prefill", "decode", "chunked"])
+def test_float32_equals_the_plain_forward_of_transformers(policy, run, expected):
+    """At each row's temperature, on one-token prompts and responses, and the longest row."""
+    found = scored(run, f"{policy}_log_probs")
+    np.testing.assert_allclose(found, np.concatenate(expected["log_probs"]), atol=3e-5)
+
+
+@pytest.mark.parametrize("policy", ["prefill", "decode"])
+def test_entropy_and_top_k_are_those_of_the_whole_law(policy, run, expected):
+    np.testing.assert_allclose(
+        scored(run, f"{policy}_entropy"), np.concatenate(expected["entropy"]), atol=5e-5
+    )
+    column = pq.read_table(run)[f"{policy}_top_ids"].combine_chunks().flatten().flatten()
+    ids = np.concatenate([top.indices.numpy().ravel() for top in expected["top"]])
+    assert np.array_equal(column.to_numpy(), ids)
+
+
+def test_scores_equal_plain_prompt_log_probs_at_temperature_one(run, qwen3, table, tmp_path):
+    out = tmp_path / "plain.json"
+    command = [sys.executable, "-c", PLAIN, str(qwen3), str(table), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    plain = json.loads(out.read_text())
+    rows = pq.read_table(run, columns=["temperature", "prefill_log_probs"]).to_pylist()
+    compared = 0
+    for row, values in zip(rows, plain, strict=True):
+        if row["temperature"] in (None, 1.0):
+            np.testing.assert_allclose(row["prefill_log_probs"], values, atol=5e-6)
+            compared += len(values)
+    assert compared > 300
+
+
+def test_bfloat16_is_near_float32_but_not_it(run):
+    gap = np.abs(scored(run, "bf16_log_probs") - scored(run, "hf_log_probs"))
+    assert 1e-5 < gap.mean() < 0.1
+
+
+def test_an_adapter_scores_like_that_of_transformers(run):
+    ours, theirs = scored(run, "lora_vllm_log_probs"), scored(run, "lora_hf_log_probs")
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    assert np.abs(ours - scored(run, "prefill_log_probs")).max() > 0.1
+
+
+def test_how_each_policy_was_scored_is_in_the_metadata(run):
+    metadata = json.loads(pq.read_schema(run).metadata[b"rcdiag"])
+    about = metadata["policies"]["decode"]
+    assert about["backend"] == "vllm"
+    assert about["path"] == "decode"
+    assert about["versions"]
+    assert about["weights_fingerprint"] == metadata["policies"]["hf"]["weights_fingerprint"]
+    assert about["rows_scored_at_temperature_1_because_unknown"] == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("quantizaton=fp8", "did you mean `quantization`"),
+        ("enable_prefix_caching=true", "enable_prefix_caching"),
+        ("path=sideways", "path=sideways"),
+        ("quantization=gptq", "the engine failed"),
+        ("quantization=fp8", "needs a GPU"),
+    ],
+)
+def test_what_the_engine_cannot_do_is_said(options, words, qwen3, table, tmp_path):
+    out = tmp_path / "out.parquet"
+    done = rcdiag(
+        "score",
+        table,
+        "--model",
+        qwen3,
+        "--policy",
+        f"a=vllm:float32,{options}",
+        "--policy",
+        "b=hf:float32",
+        "--behavior",
+        "a",
+        "--target",
+        "b",
+        "-o",
+        out,
+    )
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not out.exists()

@@ -1,0 +1,70 @@
+"""Names as they stand in results: of all presets, and of settings that no preset has."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rcdiag.results import CorrectionResult
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.verl.k_rejection import OPTIONS
+from tests.corrections.batches import seeded
+from tests.corrections.builders import plan_of, presets_of, results_of
+
+RCDIAG = Path(__file__).parents[2] / "rcdiag"
+LEVELS = ("token", "sequence", "geometric")
+
+
+def _more_settings(trainer: str) -> Iterator[dict[str, Any]]:
+    """All ways of weighting and rejecting, by the settings that a trainer has."""
+    settings = TRAINERS[trainer].settings
+    if "rollout_is_mode" in settings:
+        for level, mode in product(LEVELS, ("truncate", "mask")):
+            options = {"rollout_is_level": level, "rollout_is_mode": mode}
+            yield {"rollout_is": True, "rollout_is_threshold": 2.0, **options}
+    elif "tis_mode" in settings:
+        for level, mode in product(("token", "sequence"), ("truncate", "clip", "mask")):
+            yield {"tis_level": level, "tis_mode": mode, "rs_level": level}
+    elif "rollout_rs_threshold_lower" in settings:
+        for level in LEVELS:
+            options = {"rollout_rs": level, "rollout_rs_threshold": 2.0}
+            yield {**options, "rollout_is_batch_normalize": True}
+    else:
+        for option in OPTIONS:
+            bounds = "0.6_1.6" if option.endswith("k1") else "0.1"
+            options = {"rollout_rs": option, "rollout_rs_threshold": bounds}
+            yield {**options, "rollout_is_batch_normalize": True}
+
+
+@cache
+def corrections(trainer: str) -> tuple[CorrectionResult, ...]:
+    """Everything that a trainer can log, on a small batch."""
+    batch = seeded(3)
+    found = [*results_of(presets_of(trainer), batch).values()]
+    for config in _more_settings(trainer):
+        found += results_of(plan_of(trainer, config), batch).values()
+    return tuple(found)
+
+
+def logged(trainer: str) -> set[str]:
+    return {key for each in corrections(trainer) for key in each.metrics}
+
+
+def slugs() -> set[str]:
+    """Of every `Finding(slug="...")` in the library."""
+    calls = [
+        node
+        for path in RCDIAG.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding"
+    ]
+    return {
+        keyword.value.value
+        for call in calls
+        for keyword in call.keywords
+        if keyword.arg == "slug" and isinstance(keyword.value, ast.Constant)
+    }

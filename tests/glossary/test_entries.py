@@ -1,0 +1,142 @@
+"""What entries say: nothing is missing, and what they say is so."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.glossary import explain, names, worked
+from rcdiag.glossary.generations import grouped, label
+from rcdiag.glossary.metric_words import DIRECTIONS, ELSEWHERE, FORMULAS, LOGGED_AS, SYMMETRIC
+from rcdiag.glossary.metrics import formula_and_rest
+from rcdiag.statistics.metrics import METRICS
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.verl.k_rejection import OPTIONS
+from tests.builders import metrics
+
+A = worked.LOG_RATIOS
+TOKENS = [value for row in A for value in row]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_has_all_that_a_reader_needs(name):
+    found = explain(name)
+    assert found.formula
+    assert found.direction
+    assert found.units
+    assert found.example
+    assert METRICS[name].label in found.what
+    if METRICS[name].guide is not None:
+        assert METRICS[name].guide.source in (found.healthy or "")
+
+
+def test_words_are_of_metrics_that_exist():
+    for registry in (FORMULAS, DIRECTIONS, SYMMETRIC, LOGGED_AS, ELSEWHERE):
+        assert set(registry) <= set(METRICS)
+
+
+@pytest.mark.parametrize("name", sorted(SYMMETRIC))
+def test_what_is_called_symmetric_is_so(name):
+    behavior = [[-1.0, -0.5, -2.0], [-0.7, -1.5], [-0.1, -0.2, -3.0]]
+    target = [[-0.9, -0.6, -0.5], [-1.7, -2.0], [-0.3, -0.2, -2.0]]
+    one, other = metrics(behavior, target)[name], metrics(target, behavior)[name]
+    assert one == pytest.approx(other, nan_ok=True)
+
+
+def test_the_formula_is_told_from_the_rest():
+    about = "KL(a || b) per token, E[ratio - 1]; never negative"
+    assert formula_and_rest(about) == ("E[ratio - 1]", "KL(a || b) per token; never negative")
+    about = "E[(1 - ratio)+], within [0, 1]; bounded"
+    assert formula_and_rest(about) == ("E[(1 - ratio)+]", "within [0, 1]; bounded")
+    assert formula_and_rest("over tokens") == (None, "over tokens")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("k3_kl", sum(math.exp(d) - 1 - d for d in TOKENS) / 5),
+        ("k1_kl", -sum(TOKENS) / 5),
+        ("ratio_outside_2", 2 / 5),
+        ("log_ppl_diff_max", 0.85),
+    ],
+)
+def test_worked_numbers_of_metrics(name, value):
+    assert explain(name).example == f"{worked.TOY}: {value:.4g}"
+
+
+def test_worked_numbers_of_keys_tell_generations_apart():
+    raw = sum(math.exp(d) for d in TOKENS) / 5
+    applied = sum(min(math.exp(d), 2.0) for d in TOKENS) / 5
+    said = explain("rollout_is_mean").example
+    assert f"{raw:.4g} in verl-0.6.0 to verl-0.7.1" in said
+    assert f"{applied:.4g} in verl-0.8.0, verl-0.9" in said
+    # A row of mean ratio 2.16; one of the three rows has no token.
+    said = explain("rollout_is_seq_fraction_high").example
+    assert "0.3333 in verl-0.6.0 to verl-0.7.1, verl-0.9; 0 in verl-0.8.0" in said
+
+
+def test_worked_numbers_of_options():
+    """1.5 / 0.6 ... by hand: -log_ratio within [ln 0.6, ln 1.6] keeps 0.1, -0.1 alone."""
+    assert explain("kept_tokens").example.endswith(": 2")
+    assert explain("kept_tokens_by_documents").example.endswith(": 3")
+    assert "code [0.625, 1.667], documents [0.6, 1.6]" in explain("accepted_ratios").example
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.endswith("k1")])
+def test_k1_options_show_both_readings(option):
+    found = explain(option)
+    assert "[1/upper, 1/lower]" in found.direction
+    assert "documents say [lower, upper]" in found.direction
+
+
+def test_a_key_is_explained_whatever_its_prefix():
+    whole = explain("rollout_corr/rollout_rs_token_k1_fraction_high")
+    for prefix in ("", "actor/rollout_corr/"):
+        other = explain(f"{prefix}rollout_rs_token_k1_fraction_high")
+        assert (other.what, other.generations) == (whole.what, whole.generations)
+    assert "small ratio" in whole.what
+    assert explain("train/mis_kl").what == explain("mismatch/mismatch_kl").what
+
+
+def test_a_metric_comes_before_a_key_of_the_same_name():
+    assert explain("k3_kl").kind == "metric"
+    assert explain("rollout_corr/k3_kl").kind != "metric"
+    assert "rollout_corr/k3_kl" in explain("k3_kl").see
+
+
+def test_a_preset_says_what_each_generation_makes_of_it():
+    found = explain("ppo_is_bypass").generations
+    assert found["verl-0.6.1"].startswith("token weights truncated at 2")
+    assert found["verl-20251203"].startswith("no weights")
+    assert "drops a sequence" in explain("decoupled_geo_rs").generations["verl-0.6.1 to verl-0.7.0"]
+
+
+@pytest.mark.parametrize("name", ["K3_KL", "few_clusters", "Batch-Normalisation", " icepop "])
+def test_case_dashes_and_spaces_make_no_difference(name):
+    assert explain(name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [("k3kl", "k3_kl"), ("decoupled_token_si", "decoupled_token_is"), ("kapa", "kappa")],
+)
+def test_an_unknown_name_offers_the_nearest(wrong, near):
+    with pytest.raises(RcdiagError, match=wrong) as refused:
+        explain(wrong)
+    assert near in refused.value.hint
+
+
+def test_groups_of_trainers_are_written_short():
+    assert label(TRAINERS) == "verl-0.6.0 to verl-0.9, slime"
+    assert label(["slime", "verl-0.6.1", "verl-0.6.0"]) == "verl-0.6.0, verl-0.6.1, slime"
+    assert grouped({"verl-0.6.0": "a", "slime": "b", "verl-0.7.0": "a"}) == {
+        "verl-0.6.0, verl-0.7.0": "a",
+        "slime": "b",
+    }
+
+
+def test_no_two_names_of_a_kind_are_alike():
+    for kind, lines in names().items():
+        assert len({name.lower().replace("-", "_") for name in lines}) == len(lines), kind

@@ -1,0 +1,148 @@
+"""No name in a result is without an explanation, and none is explained that is not there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_args
+
+import pytest
+
+from rcdiag.corrections.correction import Level
+from rcdiag.diagnosis.correction_health import HEALTH
+from rcdiag.glossary import explain, names
+from rcdiag.glossary.findings import FINDINGS
+from rcdiag.glossary.generations import SLIME
+from rcdiag.glossary.keys import KEYS, full_name
+from rcdiag.glossary.keys.debug import DEBUG
+from rcdiag.glossary.keys.rejection import OPTION
+from rcdiag.glossary.levels import LEVELS
+from rcdiag.glossary.numbers import NUMBERS
+from rcdiag.glossary.setting_words import SETTINGS
+from rcdiag.glossary.trainers import WHEN
+from rcdiag.results import SEVERITIES, CorrectionResult
+from rcdiag.statistics.metrics import FAMILIES, METRICS
+from rcdiag.statistics.profiles import PROFILES
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.verl.k_rejection import OPTIONS
+from tests.glossary.found import corrections, logged, slugs
+
+KEY = "number that trainers log"
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_logged_key_with_and_without_its_prefix(trainer):
+    for key in logged(trainer):
+        found = explain(key)
+        assert found.kind == KEY, key
+        assert any(trainer in text for text in _trainers_of(key)), (trainer, key)
+        bare = key.removeprefix("mis_") if trainer in SLIME else key.rpartition("/")[2]
+        assert explain(bare).kind in (KEY, "metric"), bare
+
+
+def _trainers_of(key: str) -> list[tuple[str, ...]]:
+    """Groups of trainers that are said to log a key under this name."""
+    options = {f"rollout_rs_{option}_": f"rollout_rs_{OPTION}_" for option in OPTIONS}
+    general = key
+    for option, placeholder in options.items():
+        general = general.replace(option, placeholder)
+    return [
+        (trainer,)
+        for bare, about in KEYS.items()
+        for group in about.of
+        for trainer in group
+        if full_name(trainer, bare) in (key, general)
+    ]
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_no_key_is_said_to_be_logged_that_is_not(trainer):
+    said = {
+        full_name(trainer, key).replace(OPTION, "token_k1")
+        for key, about in KEYS.items()
+        if key not in DEBUG and any(trainer in group for group in about.of)
+    }
+    assert said <= logged(trainer)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_number_and_field_of_a_correction(trainer):
+    for name in {name for each in corrections(trainer) for name in each.honest}:
+        assert explain(name).kind == "number of a correction", name
+    fields = {field.name for field in dataclasses.fields(CorrectionResult)}
+    for name in fields & {"kept_tokens", "kept_sequences", "weight_sum", "log_bounds"}:
+        assert explain(name).kind == "number of a correction"
+    assert set(HEALTH) <= set(NUMBERS)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_trainer_preset_and_setting(trainer):
+    assert explain(trainer).name == trainer
+    for preset in TRAINERS[trainer].presets:
+        assert trainer in _written_out(explain(preset).generations)
+    for setting in TRAINERS[trainer].settings:
+        found = explain(setting)
+        assert found.kind == "setting"
+        assert trainer in _written_out(found.generations)
+
+
+def _written_out(generations: dict[str, str]) -> set[str]:
+    """Trainers that labels stand for."""
+    order = list(TRAINERS)
+    found: set[str] = set()
+    for part in ", ".join(generations).split(", "):
+        first, _, last = part.partition(" to ")
+        start, end = order.index(first), order.index(last or first)
+        found |= set(order[start : end + 1])
+    return found
+
+
+def test_registries_by_hand_name_nothing_that_is_gone():
+    settings = {name for trainer in TRAINERS.values() for name in trainer.settings}
+    assert set(SETTINGS) == settings
+    assert set(WHEN) == set(TRAINERS)
+    assert set(LEVELS) == {"ok", *SEVERITIES}
+    assert set(FINDINGS) == slugs()
+
+
+def test_every_finding_metric_profile_level_and_option():
+    assert len(slugs()) >= 8
+    for name in [*slugs(), *(family.slug for family in FAMILIES.values())]:
+        assert explain(name).kind == "finding"
+    for name in METRICS:
+        assert explain(name).kind == "metric"
+    for name in PROFILES:
+        assert explain(name).kind == "profile"
+    for name in (*OPTIONS, *get_args(Level)):
+        assert explain(name).kind == "option of rejection"
+    for name in ("ok", *SEVERITIES):
+        assert explain(name).kind == "level"
+
+
+def test_findings_are_as_grave_as_they_are_said_to_be():
+    for slug, said in FINDINGS.items():
+        assert said.severity in SEVERITIES
+        assert f"Severity: {said.severity}." in explain(slug).what
+
+
+WORDS = (
+    "log_ratio ratio weights decoupled bypass k1 k2 k3 ESS rollout old current TIS IcePop MIS veto "
+    "truncate clip zero mask behavior target kept rejected ppo_clip reinforce verl"
+)
+
+
+@pytest.mark.parametrize("word", [*WORDS.split(), "batch normalisation", "batch normalization"])
+def test_the_words_of_the_glossary(word):
+    assert explain(word).what
+
+
+@pytest.mark.parametrize("kind", names())
+def test_every_listed_name_leads_to_an_entry(kind):
+    for name, line in names()[kind].items():
+        found = explain(name)
+        assert found.name == name
+        assert found.kind == kind
+        assert found.what
+        assert line
+        assert "\n" not in line
+        for other in found.see:
+            assert explain(other), (name, other)

@@ -1,0 +1,138 @@
+"""What entries of sweep and compare say is so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+
+from rcdiag.corrections.bounds import equivalent
+from rcdiag.diagnosis.constraints import Judged, refused
+from rcdiag.glossary import explain
+from rcdiag.glossary.forecast_words import WORDS as OF_FORECAST
+from rcdiag.glossary.sweep_words import ROW
+from rcdiag.glossary.worked_sweep import row
+from rcdiag.results import MetricValue
+from rcdiag.statistics.forecast.token_law import (
+    TokenLaw,
+    expected_ess,
+    expected_inside,
+    expected_variance,
+)
+from rcdiag.statistics.pareto import Largest
+from rcdiag.trainers import find_trainer
+from rcdiag.usecases.compare.ladder import ladder
+from rcdiag.usecases.sweep.candidates import CANDIDATES
+from tests.usecases.compare.tables import known, moments
+
+LAW = TokenLaw(kl_by_mean=0.001, kl_by_variance=0.001, spread=0.0, drift=-1.0)
+LENGTH = np.array([1000.0])
+FIRST, SECOND = math.exp(1.5), math.exp(-1.7)  # ratios of the toy's sequences
+WEIGHT = 1.5  # of the first one, truncated; the second is rejected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kept_token_share", 3 / 5),
+        ("kept_sequence_share", 1 / 2),
+        ("mean_weight", 3 * WEIGHT / 5),
+        ("lost_mass", SECOND / (FIRST + SECOND)),
+        ("variance", WEIGHT**2 / 2 - (WEIGHT / 2) ** 2),
+        ("bias", 1 - WEIGHT / 2),
+        ("reward_shift", 0.5),
+    ],
+)
+def test_worked_numbers_of_a_row(name, value):
+    assert explain(name).example.endswith(f", rewards 1 and 0: {value:.4g}")
+
+
+@pytest.mark.parametrize("name", [name for name in ROW if name != "bounds"])
+def test_a_number_of_a_row_has_all_that_a_reader_needs(name):
+    found = explain(name)
+    assert found.formula
+    assert found.units
+    assert found.example
+    assert found.see
+
+
+def _refusals(**numbers: float) -> list[str]:
+    """The row of the toy with every number harmless, but for these."""
+    harmless = {"kept_sequence_share": 1.0, "lost_mass": 0.0, "ess_seq": 1.0, "reward_shift": 0.0}
+    shares = {name: MetricValue(value=value) for name, value in (harmless | numbers).items()}
+    judged = replace(row(), keep_length_correlation=0.0, clamped_share=0.0, **shares)
+    return refused(Judged(judged, 1000, Largest(), 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "beyond"),
+    [("kept_sequence_share", 0.7, 0.699), ("lost_mass", 0.1, 0.101)],
+)
+def test_a_candidate_is_refused_from_where_it_is_said(name, bound, beyond):
+    assert f"{bound:g} the recommendation refuses" in explain(name).healthy
+    assert _refusals(**{name: bound}) == []
+    assert len(_refusals(**{name: beyond})) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kl_token", expected_ess(LAW, LENGTH)[0]),
+        ("accepted_seq", expected_inside(LAW, LENGTH, *np.log([[0.5], [2.0]]))[0]),
+        ("accepted_geo", expected_inside(LAW, LENGTH, *(1000 * np.log([[0.999], [1.001]])))[0]),
+    ],
+)
+def test_worked_numbers_of_the_forecast(name, value):
+    assert "kl_token 0.001, 1,000 tokens" in OF_FORECAST[name].example
+    assert float(explain(name).example.rpartition(" ")[2]) == pytest.approx(value, abs=6e-4)
+
+
+def test_the_worked_spread_of_sums():
+    law = replace(LAW, kl_by_mean=0.0005, kl_by_variance=0.0005)
+    assert expected_variance(law, LENGTH)[0] == pytest.approx(1.0)
+    assert explain("expected_std").example == "kl_token 0.0005, 1,000 tokens, heterogeneity 0: 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("contribution", (0.02, 0.06)),
+        ("share", (0.25, 0.75)),
+        ("log_ratio_mean", (0.1, 0.3)),
+    ],
+)
+def test_worked_numbers_of_the_ladder(name, values):
+    policies = {"a": [[-1.0, -2.0]], "b": [[-0.9, -1.9]], "c": [[-0.6, -1.6]]}
+    found = ladder(moments(policies), ["a", "b", "c"], None)
+    assert [known(getattr(rung, name)) for rung in found.rungs] == pytest.approx(values)
+    assert known(found.whole) == pytest.approx(0.08)
+    said = " and ".join(f"{value:g}" for value in values)
+    assert explain(name).example == f"two steps of log-ratio 0.1 and 0.3 on every token: {said}"
+    assert explain("whole").example.endswith(": 0.08")
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_settings_of_a_candidate_are_read_back_as_what_it_does(name):
+    written = explain(name).generations
+    assert written
+    for trainers, text in written.items():
+        trainer = find_trainer(trainers.split(", ")[-1].rpartition(" to ")[2])
+        settings = yaml.safe_load(f"{{{text}}}")
+        read = trainer.read({**trainer.settings, **settings})
+        assert equivalent(CANDIDATES[name].correction, read), (trainers, text)
+
+
+def test_the_order_of_candidates_is_told():
+    assert "(0) to involved (6) it stands at 0." in explain("none").what
+    assert "(0) to involved (6) it stands at 3." in explain("geo_rs_0.99_1.01").what
+
+
+def test_a_name_with_two_senses_tells_both():
+    found = explain("ess_seq")
+    assert found.kind == "metric"
+    assert "In a row of `rcdiag sweep`: of applied weights" in found.what
+    assert explain("geo_rs_seq_tis").kind == "preset"
+    assert "In `rcdiag sweep` an estimator family" in explain("geo_rs_seq_tis").what

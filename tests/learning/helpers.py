@@ -1,0 +1,105 @@
+"""Rows, coefficients and an independent gradient for the tests of training."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GPT2Config, MixtralConfig, PhiConfig
+
+from rcdiag.engines.spec import parse_policy
+from rcdiag.learning.gradient import Gradient
+from rcdiag.learning.optimizer import StepReport
+from rcdiag.learning.settings import OptimizerSettings
+from rcdiag.learning.trainee import Trainee
+from rcdiag.table.decode import decode
+from rcdiag.table.parquet import open_dump
+from rcdiag.table.stream import read_chunks, whole
+from rcdiag.table.trajectories import Trajectories
+from tests import engine_models as engines
+
+ROWS = 12
+# Learned positions and fused products; a head with a bias and norms with one.
+MORE_CONFIGS = {
+    "mixtral": lambda: MixtralConfig(
+        **engines.SIZES, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False
+    ),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=320, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2
+    ),
+    "phi": lambda: PhiConfig(**{**engines.SIZES, "num_key_value_heads": 4, "head_dim": 16}),
+}
+ADAMW = OptimizerSettings(
+    name="adamw", learning_rate=1e-3, betas=(0.9, 0.95), weight_decay=0.1, max_grad_norm=1e-3
+)
+
+
+def trainee(model: Path, policy: str = "hf:float32", **settings) -> Trainee:
+    return Trainee.load(parse_policy(f"old={policy}", str(model)), **settings)
+
+
+def parts_of(table: Path, *cuts: int) -> list[Trajectories]:
+    """The rows of a table in a few parts, as a stream hands them out."""
+    ends = [0, *(cuts or (5, ROWS))]
+    chunks = read_chunks(open_dump(table), list(itertools.pairwise(ends)))
+    return [decode(whole(batches), prompts=True) for batches in chunks]
+
+
+def tokens_in(parts: Sequence[Trajectories]) -> int:
+    return int(sum(part.mask.sum() for part in parts))
+
+
+def random_coefficients(parts: Sequence[Trajectories], count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, tokens_in(parts))) / tokens_in(parts)
+
+
+def objective(model, parts: Sequence[Trajectories], coefficients: np.ndarray) -> Tensor:
+    """sum_t c_t log pi(y_t), row by row by the model's own forward; nothing shared."""
+    total, done = torch.zeros((), dtype=torch.float64), 0
+    for part in parts:
+        for index in range(len(part)):
+            prompt, response = part.prompt_ids.row(index), part.response_ids.row(index)
+            first = int(part.response_ids.offsets[index])
+            wanted = np.flatnonzero(part.mask[first : first + len(response)])
+            if not len(wanted):
+                continue
+            ids = torch.tensor(np.concatenate([prompt, response]).astype(np.int64))
+            logits = model(ids[None]).logits[0] / part.scoring_temperature[index]
+            laws = torch.log_softmax(logits, dim=-1)
+            places = torch.tensor(len(prompt) + wanted)
+            weights = torch.from_numpy(coefficients[done : done + len(wanted)])
+            total = total + (laws[places - 1, ids[places]].double() * weights).sum()
+            done += len(wanted)
+    return total
+
+
+def plain_model(folder: Path, dtype: torch.dtype):
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, experts_implementation="eager"
+    ).eval()
+
+
+def reference_gradient(
+    folder: Path, parts: Sequence[Trajectories], coefficients: np.ndarray
+) -> dict[str, Tensor]:
+    """In float64, by autograd through the plain forward."""
+    model = plain_model(folder, torch.float64)
+    objective(model, parts, coefficients).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def gap(found: Gradient, expected: Gradient) -> float:
+    """|found - expected| / |expected|."""
+    return found.plus(expected.scaled(-1.0)).norm() / expected.norm()
+
+
+def take(one: Trainee, parts, seeds: tuple[int, int], settings=ADAMW) -> StepReport:
+    """A step for each of the seeds, from the first up to the second; the last one's report."""
+    for seed in range(*seeds):
+        gradient = one.gradients(parts, random_coefficients(parts, 1, seed)).whole[0]
+        report = one.apply(gradient, settings)
+    return report

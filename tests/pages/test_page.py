@@ -1,0 +1,113 @@
+"""The HTML report: self-contained, escaped, the same bytes for the same result."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from rcdiag.pages.figures import drawn
+from rcdiag.pages.page import page
+from rcdiag.pages.save import save_figures
+from rcdiag.pages.score.figures import FIGURES_OF_SCORE as FIGURES
+from rcdiag.pages.words import number
+from rcdiag.results import Finding, ScoreResult, from_json, to_json
+from rcdiag.table.parquet import open_dump
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.plan import plan_corrections, preset_configs
+from rcdiag.usecases.score import score
+from tests.builders import write_table
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory) -> ScoreResult:
+    path = tmp_path_factory.mktemp("tables") / "table.parquet"
+    write_table(
+        path,
+        response_ids=[[5, 6, 7], [8], [9, 10]],
+        response_mask=[[1, 0, 1], [1], [1, 1]],
+        rollout_log_probs=[[-0.1, -1.0, -2.0], [-0.01], [-3.0, -0.5]],
+        old_log_probs=[[-0.1, -1.2, -1.9], [-0.02], [-5.0, -0.4]],
+        old_entropy=[[0.5, 0.1, 1.0], [0.01], [2.0, 0.3]],
+        reward=[1.0, 0.0, -1.0],
+        sample_id=["a", "b", "<b>c</b>"],
+        step=[1, 1, 2],
+    )
+    verl = find_trainer("verl")
+    plan = plan_corrections(verl, preset_configs(verl, [], {}))
+    return score(open_dump(path), plan=plan)
+
+
+def test_every_figure_is_drawn(result):
+    assert [name for name, _, _ in drawn(result)] == list(FIGURES)
+
+
+def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result):
+    assert page(result) == page(result)
+    assert page(from_json(to_json(result), "r.json")) == page(result)
+
+
+def test_nothing_is_fetched_and_nothing_runs(result):
+    text = page(result)
+    assert "<script" not in text
+    assert "default-src 'none'" in text
+    outside = re.findall(r"""(?:src|href)=["'](?!#|data:)([^"']+)""", text)
+    assert outside == []
+    assert not re.findall(r"url\((?!#)", text)
+
+
+class _Ids(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.references: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("aria-labelledby", "href", "xlink:href") and value:
+                self.references.append(value.removeprefix("#"))
+
+
+def test_ids_are_unique_and_references_find_theirs(result):
+    parser = _Ids()
+    parser.feed(page(result))
+    assert len(parser.ids) == len(set(parser.ids))
+    known = {*parser.ids, ""}
+    assert [r for r in parser.references if r not in known and not r.startswith("data:")] == []
+
+
+def test_text_of_the_table_is_escaped(result):
+    evil = "<img src=x onerror=alert(1)>"
+    finding = Finding(slug="x", severity="note", message=evil, fix=evil, evidence={"a": evil})
+    text = page(dataclasses.replace(result, findings=[finding], behavior="a"))
+    assert "<img" not in text
+
+
+def test_figures_are_saved_as_png_and_svg(result, tmp_path):
+    written = save_figures(result, tmp_path / "plots")
+    assert {path.name for path in written} == {
+        f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")
+    }
+    for path in written:
+        start = path.read_bytes()[:5]
+        assert start in (b"\x89PNG\r", b"<?xml")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.00123456, "0.00123"),
+        (1.0, "1"),
+        (1.0 - 2.5e-8, "1 − 2.5e-08"),
+        (0.95, "0.95"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (None, "n/a"),
+    ],
+)
+def test_numbers_show_what_matters(value, words):
+    assert number(value) == words

@@ -1,0 +1,121 @@
+"""The page of a sweep as its script finds it; in a browser: tests/pages/."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.pages.page import page
+from rcdiag.pages.sweep.tables import COLUMNS, TRAINERS
+from rcdiag.results import SweepResult, from_json, to_json
+from rcdiag.table.parquet import open_dump
+from rcdiag.trainers.emit import emit
+from rcdiag.usecases.sweep.families import FAMILIES
+from rcdiag.usecases.sweep.run import sweep
+from tests.pages.families import Families, Family
+
+STALE = Path(__file__).parents[2] / "sample_data" / "stale.parquet"
+QUARTERS = 4
+
+
+@pytest.fixture(scope="module")
+def result() -> SweepResult:
+    return sweep(open_dump(STALE))
+
+
+@pytest.fixture(scope="module")
+def text(result) -> str:
+    return page(result)
+
+
+@pytest.fixture(scope="module")
+def families(text) -> dict[str, Family]:
+    return Families(text).found
+
+
+def completed(templates: list[str], entry: str) -> str | None:
+    """As sweep.js does it: a number for every mark of the template."""
+    if not entry:
+        return None
+    index, *values = entry.split(" ")
+    first, *parts = templates[int(index)].split("\x01")
+    return first + "".join(value + part for value, part in zip(values, parts, strict=True))
+
+
+def emitted(family: str, bounds: dict[str, float], trainer: str) -> str | None:
+    try:
+        return emit(FAMILIES[family].correction(bounds), trainer).text
+    except RcdiagError:
+        return None
+
+
+def test_every_family_has_a_table_with_all_its_rows_and_cells(result, families):
+    assert list(families) == list(result.families)
+    for name, family in families.items():
+        assert len(family.rows) == len(result.families[name].rows)
+        assert family.heads == len(family.sliders) + len(COLUMNS) + QUARTERS
+        assert {len(cells) for cells in family.cells} == {family.heads}
+        assert all(cell.strip() for cells in family.cells for cell in cells)
+
+
+def test_every_row_stands_at_a_place_of_the_sliders_of_its_own(families):
+    for family in families.values():
+        places = [tuple(map(int, row["data-at"].split(" "))) for row in family.rows]
+        assert len(set(places)) == len(places)
+        for place, cells in zip(places, family.cells, strict=True):
+            texts = [slider[at] for slider, at in zip(family.sliders, place, strict=True)]
+            assert texts == cells[: len(texts)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_completed_configuration_is_what_emit_gives(result, families, name):
+    family = families[name]
+    assert len(family.configs) == len(TRAINERS)
+    for row, given in zip(result.families[name].rows, family.rows, strict=True):
+        entries = given["data-config"].split("|")
+        for trainer, templates, entry in zip(TRAINERS, family.configs, entries, strict=True):
+            assert completed(templates, entry) == emitted(name, row.bounds, trainer)
+
+
+def test_every_trainer_has_a_configuration_for_some_family(families):
+    for place in range(len(TRAINERS)):
+        written = [
+            row["data-config"].split("|")[place] for each in families.values() for row in each.rows
+        ]
+        assert any(written)
+        assert not all(written)
+
+
+def test_markers_stay_within_their_figure(families):
+    for name, family in families.items():
+        left, top, width, height = family.view
+        dots = family.dots()
+        assert dots, name
+        for x, y in dots:
+            assert left <= x <= left + width, name
+            assert top <= y <= top + height, name
+
+
+def test_markers_go_right_with_the_only_bound_of_a_family(families):
+    for family in families.values():
+        if len(family.sliders) == 1:
+            across = [float(row["data-dots"].split(" ")[0]) for row in family.rows]
+            assert all(one < other for one, other in pairwise(across))
+
+
+def test_the_page_is_small_enough_to_send_around(text):
+    assert len(text.encode()) < 1.5e6
+
+
+def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result, text):
+    assert page(from_json(to_json(result), "r.json")) == text
+
+
+def test_nothing_is_fetched(text):
+    assert "default-src 'none'" in text
+    assert re.findall(r"""(?:src|href)=["'](?!#|data:)([^"']+)""", text) == []
+    assert not re.findall(r"url\((?!#)", text)

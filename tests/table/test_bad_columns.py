@@ -1,0 +1,117 @@
+"""Columns that are missing, mistyped or mapped wrongly: the error names them, and a way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.parquet import open_dump
+from tests.builders import write_table
+
+
+def refused(source: Path | str, renames: dict[str, str] | None = None) -> RcdiagError:
+    with pytest.raises(RcdiagError) as caught:
+        open_dump(source, renames)
+    assert str(source) in caught.value.message
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_missing_column_is_named_and_the_near_name_offered(tmp_path):
+    error = refused(write_table(tmp_path / "a.parquet", response_id=pa.array([[1]])))
+    assert "`response_ids`" in error.message
+    assert "--column response_ids=response_id" in error.hint
+
+
+def test_a_missing_column_without_a_near_name_still_says_how_to_map(tmp_path):
+    error = refused(write_table(tmp_path / "a.parquet", xyz=pa.array([[1]])))
+    assert "--column response_ids=" in error.hint
+    assert "xyz" in error.message
+
+
+def test_a_near_name_is_offered_for_log_probs(tmp_path):
+    path = write_table(
+        tmp_path / "a.parquet",
+        response_ids=[[1]],
+        old_logprobs=pa.array([[-1.0]]),
+        rollout_log_probs=[[-1.0]],
+    )
+    with pytest.raises(RcdiagError) as caught:
+        open_dump(path).require("old_log_probs")
+    assert "--column old_log_probs=old_logprobs" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("missing", "there"),
+    [("old_log_probs", "rollout_log_probs"), ("prompt_ids", "response_ids")],
+)
+def test_a_column_with_another_meaning_is_never_offered_as_the_near_name(tmp_path, missing, there):
+    path = write_table(tmp_path / "a.parquet", response_ids=[[1]], rollout_log_probs=[[-1.0]])
+    with pytest.raises(RcdiagError) as caught:
+        open_dump(path).require(missing)
+    assert f"={there}" not in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("response_ids", pa.array(["1 2"])),
+        ("response_ids", pa.array([1])),
+        ("response_ids", pa.array([[1.0]])),
+        ("prompt_ids", pa.array([["a"]])),
+        ("response_mask", pa.array([[1.0]])),
+        ("response_mask", pa.array([1])),
+        ("old_log_probs", pa.array([[1]])),
+        ("old_log_probs", pa.array([-1.0])),
+        ("old_log_probs", pa.array([["-1.0"]])),
+        ("old_log_probs", pa.array([[[-1.0]]])),
+        ("old_entropy", pa.array([["-1.0"]])),
+        ("sample_id", pa.array([1.5])),
+        ("group_id", pa.array([[1]])),
+        ("step", pa.array(["1"])),
+        ("temperature", pa.array(["1.0"])),
+        ("reward", pa.array(["1.0"])),
+        ("policy_version", pa.array(["v1"])),
+    ],
+)
+def test_a_wrong_type_is_refused_with_the_column_and_the_wanted_type(tmp_path, column, values):
+    columns = {"response_ids": pa.array([[1]], pa.list_(pa.int32())), column: values}
+    path = write_table(tmp_path / "a.parquet", **columns)
+    error = refused(path)
+    assert f"`{column}` is {pq.read_schema(path).field(column).type}, wanted" in error.message
+    assert f"--column {column}=" in error.hint
+
+
+def test_a_mapping_to_a_column_that_is_not_there_is_refused(tmp_path):
+    path = write_table(tmp_path / "a.parquet", response_ids=[[1]])
+    assert "`lp`" in refused(path, {"old_log_probs": "lp"}).message
+
+
+def test_a_mapping_onto_a_name_that_is_taken_is_refused(tmp_path):
+    path = write_table(tmp_path / "a.parquet", response_ids=[[1]], old_log_probs=[[-1.0]],
+                       lp=pa.array([[-2.0]]))  # fmt: skip
+    assert "`old_log_probs`" in refused(path, {"old_log_probs": "lp"}).message
+
+
+def test_one_column_cannot_stand_for_two(tmp_path):
+    path = write_table(tmp_path / "a.parquet", response_ids=[[1]], lp=pa.array([[-2.0]]))
+    with pytest.raises(RcdiagError, match="lp"):
+        open_dump(path, {"old_log_probs": "lp", "rollout_log_probs": "lp"})
+
+
+def test_files_with_different_columns_are_no_table(tmp_path):
+    write_table(tmp_path / "a.parquet", response_ids=[[1]])
+    write_table(tmp_path / "b.parquet", response_ids=[[1]], old_log_probs=[[-1.0]])
+    with pytest.raises(RcdiagError, match=r"b\.parquet: columns old_log_probs differ"):
+        open_dump(tmp_path)
+
+
+def test_files_with_different_types_are_no_table(tmp_path):
+    write_table(tmp_path / "a.parquet", response_ids=[[1]])
+    write_table(tmp_path / "b.parquet", response_ids=pa.array([[1]], pa.list_(pa.int64())))
+    with pytest.raises(RcdiagError, match="response_ids"):
+        open_dump(tmp_path)

@@ -1,0 +1,86 @@
+"""Files and schemas that cannot be read: the error names the file, and says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.parquet import open_dump
+from rcdiag.table.stream import read_trajectories
+from tests.builders import arrow_table, write_table
+
+
+def refused(source: Path | str) -> RcdiagError:
+    with pytest.raises(RcdiagError) as caught:
+        open_dump(source)
+    assert str(source) in caught.value.message
+    assert caught.value.hint
+    return caught.value
+
+
+def good_bytes(folder: Path) -> bytes:
+    rows = [list(range(200))] * 50
+    return write_table(folder / "good.parquet", response_ids=rows).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (lambda good: b"", "empty"),
+        (lambda good: b'{"response_ids": [1, 2]}\n', "not a parquet file"),
+        (lambda good: b"PA", "not a parquet file"),
+        (lambda good: good[: len(good) // 2], "truncated"),
+        (lambda good: good[:-1], "truncated"),
+        (lambda good: good[:6], "truncated"),
+        (lambda good: good[:-8] + b"\xff\xff\xff\x7fPAR1", "truncated"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, content: Callable[[bytes], bytes], said):
+    path = tmp_path / "bad.parquet"
+    path.write_bytes(content(good_bytes(tmp_path)))
+    assert said in refused(path).message
+
+
+def test_a_file_damaged_in_its_middle_is_refused_while_it_is_read(tmp_path):
+    rows = [[(7919 * (index + row)) % 100_003 for index in range(200)] for row in range(50)]
+    path = tmp_path / "bad.parquet"
+    pq.write_table(arrow_table(response_ids=rows), path, compression="zstd")
+    content = bytearray(path.read_bytes())
+    content[10:300] = b"\xee" * 290
+    path.write_bytes(bytes(content))
+    with pytest.raises(RcdiagError) as caught:
+        list(read_trajectories(open_dump(path), ()))
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["none.parquet", "none*.parquet", "no/such/folder"])
+def test_missing_files_are_refused(tmp_path, name):
+    assert "no such file" in refused(tmp_path / name).message
+
+
+def test_a_directory_without_tables_is_refused(tmp_path):
+    assert "no parquet file" in refused(tmp_path).message
+
+
+def test_one_bad_file_of_several_is_named(tmp_path):
+    write_table(tmp_path / "a.parquet", response_ids=[[1]])
+    (tmp_path / "b.parquet").write_bytes(b"")
+    with pytest.raises(RcdiagError, match=r"b\.parquet"):
+        open_dump(tmp_path)
+
+
+def test_a_table_without_rows_is_refused(tmp_path):
+    assert "zero rows" in refused(write_table(tmp_path / "a.parquet", response_ids=[])).message
+
+
+def test_damaged_metadata_of_ours_is_refused(tmp_path):
+    table = pa.table({"response_ids": [[1]]}).replace_schema_metadata({b"rcdiag": b"{no json"})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(RcdiagError, match=r"a\.parquet"):
+        _ = open_dump(tmp_path / "a.parquet").metadata

@@ -1,0 +1,195 @@
+"""Rows of a batch as checked arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.columns import read_rewards
+from rcdiag.table.decode import columns_needed, decode
+from rcdiag.table.parquet import Batch, DumpFile, open_dump
+from tests.builders import arrow_table, first_batch, write_table
+
+IDS = [[1, 2], [], [3, 4, 5]]
+LOG_PROBS = [[-1.0, -2.0], [], [-3.0, -0.5, 0.0]]
+
+
+def batch_of(tmp_path, **columns) -> Batch:
+    """In memory, so that Arrow's own layouts arrive as they are."""
+    table = arrow_table(**columns)
+    return Batch(table, DumpFile(tmp_path / "a.parquet", table.num_rows, 0), 0)
+
+
+def test_columns_become_flat_arrays(tmp_path):
+    path = write_table(
+        tmp_path / "a.parquet",
+        response_ids=IDS,
+        prompt_ids=[[7], [8, 9], [7]],
+        response_mask=[[1, 0], [], [0, 1, 1]],
+        old_log_probs=LOG_PROBS,
+        temperature=[0.7, None, 1.0],
+        group_id=["x", "y", "x"],
+        step=[3, 3, 4],
+    )
+    rows = decode(first_batch(path), ["old"], prompts=True)
+    assert len(rows) == 3
+    assert rows.response_ids.values.tolist() == [1, 2, 3, 4, 5]
+    assert rows.response_ids.values.dtype == np.int32
+    assert rows.response_ids.offsets.tolist() == [0, 2, 2, 5]
+    assert rows.prompt_ids.row(1).tolist() == [8, 9]
+    assert rows.mask.tolist() == [True, False, False, True, True]
+    assert rows.log_probs["old"].tolist() == [-1.0, -2.0, -3.0, -0.5, 0.0]
+    assert rows.sampled_lengths.tolist() == [1, 0, 2]
+    assert rows.scoring_temperature.tolist() == [0.7, 1.0, 1.0]
+    assert rows.group[0] == rows.group[2] != rows.group[1]
+    assert rows.step.tolist() == [3, 3, 4]
+
+
+def test_without_a_mask_every_token_is_sampled(tmp_path):
+    assert decode(batch_of(tmp_path, response_ids=IDS)).mask.tolist() == [True] * 5
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.uint8(), pa.int8(), pa.int32(), pa.int64()])
+def test_masks_may_be_bools_or_integers(tmp_path, kind):
+    mask = pa.array([[1, 0], [], [0, 1, 1]], pa.list_(pa.int64())).cast(pa.list_(kind))
+    rows = decode(batch_of(tmp_path, response_ids=IDS, response_mask=mask))
+    assert rows.mask.dtype == np.bool_
+    assert rows.mask.tolist() == [True, False, False, True, True]
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_log_probs_are_float64_inside(tmp_path, kind):
+    values = pa.array(LOG_PROBS, pa.list_(pa.float64())).cast(pa.list_(kind))
+    found = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
+    assert found.log_probs["old"].dtype == np.float64
+    assert found.log_probs["old"].tolist() == [-1.0, -2.0, -3.0, -0.5, 0.0]
+
+
+@pytest.mark.parametrize("kind", [pa.int16(), pa.uint32(), pa.int64()])
+def test_token_ids_may_be_any_integers(tmp_path, kind):
+    ids = pa.array(IDS, pa.list_(kind))
+    found = decode(batch_of(tmp_path, response_ids=ids)).response_ids
+    assert (found.values.dtype, found.values.tolist()) == (np.int32, [1, 2, 3, 4, 5])
+
+
+LAYOUTS = {
+    "list": lambda rows, kind: pa.array(rows, pa.list_(kind)),
+    "large list": lambda rows, kind: pa.array(rows, pa.large_list(kind)),
+    "slice": lambda rows, kind: pa.array([rows[2], *rows, rows[0]], pa.list_(kind)).slice(1, 3),
+    "slice of large list": lambda rows, kind: pa.array(
+        [rows[2], *rows, rows[0]], pa.large_list(kind)
+    ).slice(1, 3),
+    "chunks": lambda rows, kind: pa.chunked_array(
+        [pa.array(rows[:1], pa.list_(kind)), pa.array(rows[1:], pa.list_(kind))]
+    ),
+    "sliced chunks": lambda rows, kind: pa.chunked_array(
+        [pa.array([rows[2], *rows[:2]], pa.list_(kind)), pa.array(rows[2:], pa.list_(kind))]
+    ).slice(1, 3),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_of_arrow_lists_gives_the_same_rows(tmp_path, layout):
+    make = LAYOUTS[layout]
+    columns = {
+        "response_ids": make(IDS, pa.int32()),
+        "response_mask": make([[True, False], [], [False, True, True]], pa.bool_()),
+        "old_log_probs": make(LOG_PROBS, pa.float32()),
+    }
+    rows = decode(batch_of(tmp_path, **columns), ["old"])
+    assert rows.response_ids.offsets.tolist() == [0, 2, 2, 5]
+    assert rows.response_ids.values.tolist() == [1, 2, 3, 4, 5]
+    assert rows.mask.tolist() == [True, False, False, True, True]
+    assert rows.log_probs["old"].tolist() == [-1.0, -2.0, -3.0, -0.5, 0.0]
+
+
+def test_lists_of_fixed_size_are_lists(tmp_path):
+    ids = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int32(), 2))
+    batch = batch_of(tmp_path, response_ids=ids)
+    assert decode(batch).response_ids.offsets.tolist() == [0, 2, 4, 6]
+    assert decode(batch.slice(1, 3)).response_ids.values.tolist() == [3, 4, 5, 6]
+
+
+def test_a_slice_of_a_batch_keeps_its_row_numbers(tmp_path):
+    batch = batch_of(tmp_path, response_ids=IDS, old_log_probs=LOG_PROBS).slice(1, 3)
+    rows = decode(batch, ["old"])
+    assert rows.first_row == 1
+    assert rows.response_ids.row(1).tolist() == [3, 4, 5]
+    assert batch.where(1).endswith("row 2")
+
+
+def test_masked_values_are_ignored_whatever_they_are(tmp_path):
+    garbage = [[-1.0, np.nan], [], [np.inf, 1e30, -2.0]]
+    mask = [[1, 0], [], [0, 0, 1]]
+    batch = batch_of(tmp_path, response_ids=IDS, response_mask=mask, rollout_log_probs=garbage,
+                     old_log_probs=garbage)  # fmt: skip
+    pair = decode(batch, ["rollout", "old"]).pair("rollout", "old")
+    assert pair.behavior_log_probs.tolist() == [-1.0, -2.0]
+
+
+def test_non_finite_values_at_unmasked_tokens_are_let_in_to_be_counted(tmp_path):
+    values = [[np.nan, -np.inf], [], [np.inf, -1.0, -1.0]]
+    found = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
+    assert np.isnan(found.log_probs["old"][0])
+    assert found.log_probs["old"][1:3].tolist() == [-np.inf, np.inf]
+
+
+def test_rounding_above_zero_is_a_legal_log_prob(tmp_path):
+    values = [[0.0, 2e-7], [], [0.0, 0.0, 0.0]]
+    found = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
+    assert found.log_probs["old"][1] == 2e-7
+
+
+def test_keys_are_the_same_in_every_batch_and_width(tmp_path):
+    one = decode(batch_of(tmp_path, response_ids=IDS, group_id=["a", "b", "c"])).group
+    kind = pa.large_string()
+    ids = [[1], [2]]
+    other = decode(batch_of(tmp_path, response_ids=ids, group_id=pa.array(["c", "a"], kind))).group
+    assert other.tolist() == [one[2], one[0]]
+
+
+def test_an_advantage_is_that_of_the_row(tmp_path):
+    batch = batch_of(tmp_path, response_ids=IDS, advantage=[1.5, None, -2.0])
+    assert decode(batch).advantage is None
+    found = decode(batch, details=True).advantage
+    assert found[[0, 2]].tolist() == [1.5, -2.0]
+    assert np.isnan(found[1])
+
+
+def test_advantages_of_tokens_are_averaged_where_the_policy_sampled(tmp_path):
+    values = pa.array([[1.0, np.nan], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
+    batch = batch_of(tmp_path, response_ids=IDS, advantages=values,
+                     response_mask=[[1, 0], [], [0, 1, 1]])  # fmt: skip
+    found = decode(batch, details=True).advantage
+    assert found[[0, 2]].tolist() == [1.0, 3.0]
+    assert np.isnan(found[1])
+
+
+def test_the_advantage_of_the_row_comes_first(tmp_path):
+    values = pa.array([[1.0, 2.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
+    batch = batch_of(tmp_path, response_ids=IDS, advantages=values, advantage=[7.0, 8.0, 9.0])
+    assert decode(batch, details=True).advantage.tolist() == [7.0, 8.0, 9.0]
+
+
+def test_advantages_are_as_many_as_tokens(tmp_path):
+    values = pa.array([[1.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
+    with pytest.raises(RcdiagError, match="column `advantages`"):
+        decode(batch_of(tmp_path, response_ids=IDS, advantages=values), details=True)
+
+
+@pytest.mark.parametrize("details", [True, False])
+def test_advantages_are_read_with_the_details_only(details):
+    names = ["response_ids", "advantage", "advantages", "reward"]
+    found = columns_needed(names, [], details=details)
+    assert ("advantage" in found, "advantages" in found) == (details, details)
+
+
+def test_rewards_and_groups_are_read_before_the_tokens(tmp_path):
+    path = write_table(tmp_path / "a.parquet", response_ids=IDS, group_id=["x", "y", "x"],
+                       reward=[1.0, None, 0.5])  # fmt: skip
+    group, reward = read_rewards(open_dump(path))
+    assert group[0] == group[2] != group[1]
+    assert reward[[0, 2]].tolist() == [1.0, 0.5]
+    assert np.isnan(reward[1])

@@ -1,0 +1,75 @@
+"""Tables that cannot be joined: a complaint with a way out, never rows too many or too few."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.errors import RcdiagError
+from tests.table.joining import IDS, LOG_PROBS, TOKENS, joined, table
+from tests.usecases.compare.tables import write_policies
+
+
+def test_ids_of_different_kinds_are_refused_with_a_hint(tmp_path):
+    one = table(tmp_path / "a.parquet")
+    other = table(tmp_path / "b.parquet", "old", ids=[0, 1, 2, 3])
+    with pytest.raises(RcdiagError, match="sample_id") as caught:
+        joined(tmp_path, one, other)
+    assert "b.parquet" in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("lacking", ["a", "b"])
+def test_ids_in_one_table_alone_are_refused(tmp_path, lacking):
+    one = table(tmp_path / "a.parquet", ids=None if lacking == "a" else IDS)
+    other = table(tmp_path / "b.parquet", "old", ids=None if lacking == "b" else IDS)
+    with pytest.raises(RcdiagError, match=rf"{lacking}\.parquet: no column `sample_id`") as caught:
+        joined(tmp_path, one, other)
+    assert "--column sample_id=" in caught.value.hint
+
+
+@pytest.mark.parametrize("where", ["a", "b"])
+@pytest.mark.parametrize("tokens", [[3], [9]])
+def test_a_repeated_id_is_refused_naming_its_table(tmp_path, where, tokens):
+    """Also where only one of both has the tokens of the other table."""
+    for name in ("a", "b"):
+        again = [1] if name == where else []
+        table(tmp_path / f"{name}.parquet", name, [0, 1, 2, 3, *again])
+    twice = pq.read_table(tmp_path / f"{where}.parquet").to_pydict()
+    twice["response_ids"][-1] = tokens
+    columns = {
+        "response_ids": twice["response_ids"],
+        "sample_id": twice["sample_id"],
+    }
+    write_policies(tmp_path / f"{where}.parquet", {where: twice[f"{where}_log_probs"]}, **columns)
+    with pytest.raises(RcdiagError) as caught:
+        joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert f"{where}.parquet" in caught.value.message
+    assert "sample_id" in caught.value.message
+    assert caught.value.hint
+
+
+def test_nothing_in_common_is_refused(tmp_path):
+    one = table(tmp_path / "a.parquet", order=[0, 1])
+    other = table(tmp_path / "b.parquet", "old", [2, 3])
+    with pytest.raises(RcdiagError, match="no sample is in all") as caught:
+        joined(tmp_path, one, other)
+    assert str(one) in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("where", ["a", "b"])
+def test_a_row_without_tokens_to_compare_is_counted_and_never_dropped_in_silence(tmp_path, where):
+    for name in ("a", "b"):
+        ids = [TOKENS[0], None if name == where else TOKENS[1]]
+        lists = {name: LOG_PROBS[:2]}
+        write_policies(
+            tmp_path / f"{name}.parquet",
+            lists,
+            response_ids=pa.array(ids, pa.list_(pa.int32())),
+            sample_id=IDS[:2],
+        )
+    report = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")[1]
+    assert (report.joined, report.tokens_differ) == (1, 1)
+    assert report.named == ["s1 (other tokens)"]

@@ -1,0 +1,98 @@
+"""Reading in ranges of rows, and as checked trajectories."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.parquet import Dump, open_dump
+from rcdiag.table.stream import RowRange, joined, read_chunks, read_trajectories, whole
+from tests.builders import write_table
+
+ROWS = 23
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory) -> Dump:
+    """23 rows in three files with row groups of three rows; row i holds i tokens."""
+    folder = tmp_path_factory.mktemp("dump")
+    for name, start, stop in (("a", 0, 10), ("b", 10, 11), ("c", 11, ROWS)):
+        rows = range(start, stop)
+        write_table(
+            folder / f"{name}.parquet",
+            rows_per_group=3,
+            response_ids=[list(range(row)) for row in rows],
+            old_log_probs=[[-float(row)] * row for row in rows],
+            step=list(rows),
+        )
+    return open_dump(folder)
+
+
+def rows_of(dump: Dump, ranges: list[RowRange]) -> list[list[int]]:
+    chunks = read_chunks(dump, ranges, ["response_ids", "step"])
+    return [joined(parts).column("step").to_pylist() for parts in chunks]
+
+
+@given(st.sets(st.integers(1, ROWS - 1)), st.integers(1, 60))
+def test_any_partition_gives_back_all_rows(dump, cuts, tokens_per_batch):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rcdiag.table.parquet.TOKENS_PER_BATCH", tokens_per_batch)
+        bounds = [0, *sorted(cuts), ROWS]
+        ranges = list(itertools.pairwise(bounds))
+        assert rows_of(dump, ranges) == [list(range(*each)) for each in ranges]
+
+
+@given(st.sets(st.integers(0, ROWS), min_size=2))
+def test_rows_between_the_ranges_are_left_out(dump, bounds):
+    ordered = sorted(bounds)
+    ranges = list(zip(ordered[::2], ordered[1::2], strict=False))
+    assert rows_of(dump, ranges) == [list(range(*each)) for each in ranges]
+
+
+def test_no_range_reads_nothing(dump):
+    assert rows_of(dump, []) == []
+
+
+def test_parts_of_a_range_know_their_files_and_rows(dump):
+    (parts,) = read_chunks(dump, [(9, 12)])
+    places = [(part.file.path.stem, part.row_in_file) for part in parts]
+    assert places == [("a", 9), ("b", 0), ("c", 0)]
+    assert [part.first_row for part in parts] == [9, 10, 11]
+    assert whole(parts).first_row == 9
+    assert whole(parts).table.num_rows == 3
+
+
+def test_a_range_that_starts_with_a_file_has_no_part_of_the_file_before(dump):
+    _, parts = read_chunks(dump, [(0, 10), (10, 12)])
+    assert [(part.file.path.stem, part.table.num_rows) for part in parts] == [("b", 1), ("c", 1)]
+
+
+def test_trajectories_are_all_rows_with_the_wanted_policies(dump):
+    batches = list(read_trajectories(dump, ["old"]))
+    assert [batch.first_row for batch in batches] == [0, 10, 11]
+    assert [step for batch in batches for step in batch.step] == list(range(ROWS))
+    assert sum(batch.log_probs["old"].sum() for batch in batches) == -sum(
+        row * row for row in range(ROWS)
+    )
+
+
+def test_a_policy_that_is_not_there_is_refused_before_any_row_is_read(dump):
+    with pytest.raises(RcdiagError, match="current_log_probs"):
+        next(read_trajectories(dump, ["current"]))
+
+
+def test_columns_that_are_not_asked_for_are_not_even_looked_at(tmp_path):
+    """Bad values of a third policy are no reason to refuse the two that are compared."""
+    path = write_table(
+        tmp_path / "a.parquet",
+        response_ids=[[1]],
+        old_log_probs=[[-1.0]],
+        other_log_probs=[[5.0, 5.0]],
+        prompt_ids=[[-1]],
+    )
+    (rows,) = read_trajectories(open_dump(path), ["old"])
+    assert list(rows.log_probs) == ["old"]

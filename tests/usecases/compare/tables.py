@@ -1,0 +1,104 @@
+"""Tables of several policies, with what rcdiag notes about them, and plain numbers to compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from scipy.stats import t
+
+from rcdiag.results import MetricValue
+from rcdiag.statistics.moments import Moments, moments_of
+from rcdiag.table.trajectories import Ragged, Trajectories
+from tests.builders import Lists, arrow_table, flat, ids_like
+
+
+def about(
+    name: str, backend: str, dtype: str = "float32", *, model: str = "m", **options: Any
+) -> dict[str, Any]:
+    """What scoring writes down of a policy."""
+    return {"name": name, "backend": backend, "dtype": dtype, "model": model, "options": options}
+
+
+def write_policies(
+    path: Path,
+    policies: Mapping[str, Lists],
+    scored: Sequence[dict[str, Any]] = (),
+    *,
+    rows_per_group: int | None = None,
+    **columns: object,
+) -> Path:
+    """A table with `{policy}_log_probs` of each, `scored` ones noted in the file metadata."""
+    lists = {f"{name}_log_probs": values for name, values in policies.items()}
+    columns.setdefault("response_ids", ids_like(next(iter(policies.values()))))
+    table = arrow_table(**columns, **lists)
+    if scored:
+        noted = {"format_version": 1, "policies": {each["name"]: each for each in scored}}
+        table = table.replace_schema_metadata({"rcdiag": json.dumps(noted)})
+    pq.write_table(table, path, row_group_size=rows_per_group)
+    return path
+
+
+def ragged(lengths: Sequence[int] | np.ndarray, values: np.ndarray) -> list[list[float]]:
+    """Flat values as rows of these lengths."""
+    return [each.tolist() for each in np.split(values, np.cumsum(lengths)[:-1])]
+
+
+def shifted(base: Lists, noise: float, seed: int) -> list[list[float]]:
+    """The same log-probs with independent normal noise, below 0."""
+    random = np.random.default_rng(seed)
+    return [np.minimum(row + noise * random.normal(size=len(row)), 0.0).tolist() for row in base]
+
+
+def base_log_probs(rows: int, seed: int = 0, mean_length: int = 12) -> list[list[float]]:
+    """Log-probs far enough below 0 that small noise is not cut off."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 2 * mean_length, rows)
+    return ragged(lengths, -1.0 - random.exponential(2.0, lengths.sum()))
+
+
+def rows_of(
+    policies: Mapping[str, Lists],
+    mask: Lists | None = None,
+    group: Sequence[int] | None = None,
+    first_row: int = 0,
+) -> Trajectories:
+    some = next(iter(policies.values()))
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in some])]).astype(np.int64)
+    return Trajectories(
+        first_row=first_row,
+        response_ids=Ragged(np.arange(offsets[-1], dtype=np.int32), offsets),
+        mask=np.ones(offsets[-1], dtype=bool) if mask is None else flat(mask).astype(bool),
+        log_probs={name: flat(values) for name, values in policies.items()},
+        group=None if group is None else np.array(group, dtype=np.uint64),
+    )
+
+
+def known(value: MetricValue) -> float:
+    """The number of a metric that has one."""
+    assert value.value is not None
+    return value.value
+
+
+def moments(policies: Mapping[str, Lists], **rows: Any) -> Moments:
+    return moments_of(rows_of(policies, **rows), list(policies))
+
+
+def robust(
+    numerators: np.ndarray, denominators: np.ndarray, cluster: np.ndarray
+) -> tuple[float, float, float]:
+    """Value and 95% interval of sum / sum over tokens, by the sandwich formula of textbooks."""
+    value = numerators.sum() / denominators.sum()
+    names = np.unique(cluster)
+    residuals = [
+        (numerators[cluster == name] - value * denominators[cluster == name]).sum()
+        for name in names
+    ]
+    count = len(names)
+    error = np.sqrt(count / (count - 1) * np.square(residuals).sum()) / denominators.sum()
+    reach = t.ppf(0.975, count - 1) * error
+    return value, value - reach, value + reach

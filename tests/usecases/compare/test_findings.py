@@ -1,0 +1,132 @@
+"""What a comparison says aloud, and that it says nothing of what it cannot know."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from rcdiag.results import CompareResult, Finding, from_json, to_json
+from rcdiag.table.parquet import open_dump
+from rcdiag.usecases.compare.run import compare
+from tests.usecases.compare.tables import about, base_log_probs, known, shifted, write_policies
+
+BASE = base_log_probs(60)
+NEAR, OTHER = shifted(BASE, 0.01, 1), shifted(BASE, 0.3, 2)
+SCORED = [about("vllm", "vllm", "bfloat16"), about("old", "hf")]
+
+
+def compared(tmp_path, policies, scored=SCORED, **columns) -> CompareResult:
+    path = write_policies(tmp_path / "a.parquet", policies, scored, **columns)
+    return compare(open_dump(path))
+
+
+def only(found: CompareResult, slug: str) -> Finding:
+    (finding,) = [each for each in found.findings if each.slug == slug]
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("recorded", "rescored", "trainer", "verdict", "severity"),
+    [
+        (BASE, NEAR, OTHER, "engine-against-trainer", "warning"),
+        (OTHER, BASE, NEAR, "generation-against-rescoring", "warning"),
+        (BASE, OTHER, NEAR, "rescoring-stands-apart", "warning"),
+        (BASE, OTHER, shifted(BASE, 0.3, 3), "three-differ", "warning"),
+        (BASE, NEAR, shifted(BASE, 0.01, 3), "three-agree", "note"),
+    ],
+)
+def test_the_verdict_is_a_finding_of_its_own_name(
+    tmp_path, recorded, rescored, trainer, verdict, severity
+):
+    found = compared(tmp_path, {"rollout": recorded, "vllm": rescored, "old": trainer})
+    assert found.triangulation is not None
+    assert found.triangulation.verdict == verdict
+    finding = only(found, verdict)
+    assert finding.severity == severity
+    assert finding.fix
+    for name in ("`rollout`", "`vllm`", "`old`"):
+        assert name in finding.message
+
+
+@pytest.mark.parametrize(
+    ("policies", "scored"),
+    [
+        ({"rollout": BASE, "old": OTHER}, SCORED),
+        ({"rollout": BASE, "hf": NEAR, "old": OTHER}, [about("hf", "hf"), about("old", "hf")]),
+        ({"vllm": BASE, "hf": NEAR, "old": OTHER}, [*SCORED, about("hf", "hf")]),
+        ({"rollout": BASE, "vllm": NEAR}, SCORED),
+        (
+            {"rollout": BASE, "vllm": NEAR, "vllm_fp32": OTHER},
+            [*SCORED, about("vllm_fp32", "vllm")],
+        ),
+    ],
+)
+def test_without_recorded_rescored_and_trainer_there_is_no_verdict(tmp_path, policies, scored):
+    assert compared(tmp_path, policies, scored).triangulation is None
+
+
+def test_a_sampler_that_is_not_nearest_is_said_with_who_is(tmp_path):
+    lower = [[value - 0.05 for value in row] for row in BASE]
+    found = compared(tmp_path, {"rollout": lower, "old": BASE})
+    finding = only(found, "recorded-is-not-nearest")
+    assert found.nearest == ["old"]
+    assert finding.evidence == {"nearest": ["old"], "behind": pytest.approx(0.05)}
+    assert "`old` is nearer" in finding.message
+
+
+def test_a_sampler_that_is_nearest_is_left_in_peace(tmp_path):
+    lower = [[value - 0.05 for value in row] for row in BASE]
+    found = compared(tmp_path, {"rollout": BASE, "old": lower})
+    assert found.nearest == ["rollout"]
+    assert "recorded-is-not-nearest" not in {each.slug for each in found.findings}
+
+
+def test_one_prompt_group_gives_numbers_without_intervals(tmp_path):
+    found = compared(tmp_path, {"rollout": OTHER, "vllm": NEAR, "old": BASE}, group_id=[1] * 60)
+    assert found.ladder.whole.low is None
+    assert found.num_clusters == 1
+    assert only(found, "few-clusters").evidence == {"clusters": 1}
+
+
+@pytest.mark.parametrize("bad", [nan, -inf, inf])
+@pytest.mark.parametrize("where", ["rollout", "vllm", "old"])
+def test_what_is_no_number_is_found_and_never_becomes_one(tmp_path, bad, where):
+    dirty = {"rollout": BASE, "vllm": NEAR, "old": OTHER}
+    dirty[where] = [[bad, *BASE[0][1:]], *dirty[where][1:]]
+    found = compared(tmp_path, dirty)
+    finding = only(found, "non-finite-log-probs")
+    assert finding.severity == "error"
+    assert finding.evidence == {"policy": where, "tokens": 1, "rows": 1, "first_rows": [0]}
+    assert "k2_kl" in finding.message
+    others = [name for name in dirty if name != where]
+    for other in others:
+        assert not np.isfinite(known(found.pairs[f"{where}->{other}"].mismatch["k2_kl"]))
+    assert np.isfinite(known(found.pairs[f"{others[0]}->{others[1]}"].mismatch["k3_kl"]))
+    assert found.triangulation is None
+    for rung in found.ladder.rungs:
+        if where in (rung.start, rung.end):
+            assert not np.isfinite(known(rung.k2))
+            assert not rung.at_floor
+    if where in ("rollout", "old"):
+        assert not np.isfinite(known(found.ladder.whole))
+    assert to_json(from_json(to_json(found), "r")) == to_json(found)
+
+
+def test_what_is_no_number_at_a_masked_token_is_nothing(tmp_path):
+    mask = [[0, *([1] * (len(row) - 1))] for row in BASE]
+    dirty = [[nan, *row[1:]] for row in OTHER]
+    found = compared(tmp_path, {"rollout": BASE, "old": dirty}, response_mask=mask)
+    assert "non-finite-log-probs" not in {each.slug for each in found.findings}
+    assert np.isfinite(known(found.ladder.whole))
+
+
+def test_the_gravest_finding_comes_first(tmp_path):
+    found = compared(
+        tmp_path, {"rollout": BASE, "vllm": NEAR, "old": [[nan] * len(r) for r in BASE]}
+    )
+    order = ["error", "warning", "note"]
+    ranks = [order.index(each.severity) for each in found.findings]
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 0

@@ -1,0 +1,112 @@
+"""The ladder: parts of the whole mismatch, against the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.diagnosis.triangulation import noise_floor
+from rcdiag.statistics.moments import k2
+from rcdiag.usecases.compare.ladder import ladder
+from tests.builders import flat
+from tests.usecases.compare.tables import base_log_probs, known, moments, robust, shifted
+
+BASE = base_log_probs(30)
+POLICIES = {
+    "a": BASE,
+    "b": shifted(BASE, 0.05, 1),
+    "c": shifted(BASE, 0.2, 2),
+    "d": shifted(BASE, 0.1, 3),
+}
+ROWS = np.repeat(np.arange(30), [len(row) for row in BASE])
+
+LOG_PROB = st.floats(-20.0, 0.0, allow_subnormal=False)
+
+
+@st.composite
+def several(draw) -> dict[str, list[list[float]]]:
+    lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+    count = draw(st.integers(2, 5))
+    return {
+        f"p{index}": [draw(st.lists(LOG_PROB, min_size=n, max_size=n)) for n in lengths]
+        for index in range(count)
+    }
+
+
+@given(several())
+def test_parts_add_up_to_k2_of_both_ends(policies):
+    found = ladder(moments(policies), list(policies), None)
+    first, *_, last = (flat(rows) for rows in policies.values())
+    whole = np.mean((last - first) ** 2) / 2
+    parts = [known(rung.contribution) for rung in found.rungs]
+    assert sum(parts) == pytest.approx(whole, rel=1e-12, abs=1e-12 * max(map(abs, parts)))
+    assert found.whole.value == pytest.approx(whole, rel=1e-12)
+
+
+@given(st.permutations(list(POLICIES)))
+def test_parts_add_up_in_every_order_of_the_policies(order):
+    found = ladder(moments(POLICIES), order, None)
+    ends = flat(POLICIES[order[-1]]) - flat(POLICIES[order[0]])
+    assert sum(known(r.contribution) for r in found.rungs) == pytest.approx(np.mean(ends**2) / 2)
+    assert sum(known(r.share) for r in found.rungs) == pytest.approx(1.0)
+
+
+def test_a_rung_is_half_the_mean_product_of_its_step_and_the_whole():
+    found = ladder(moments(POLICIES), list("abcd"), None)
+    whole = flat(POLICIES["d"]) - flat(POLICIES["a"])
+    for rung in found.rungs:
+        step = flat(POLICIES[rung.end]) - flat(POLICIES[rung.start])
+        product = step * whole / 2
+        part = rung.contribution
+        wanted = robust(product, np.ones_like(product), ROWS)
+        assert (part.value, part.low, part.high) == pytest.approx(wanted, rel=1e-9)
+        wanted = robust(product, whole**2 / 2, ROWS)
+        share = rung.share
+        assert (share.value, share.low, share.high) == pytest.approx(wanted, rel=1e-9)
+        assert rung.k2.value == pytest.approx(np.mean(step**2) / 2, rel=1e-12)
+        assert rung.log_ratio_mean.value == pytest.approx(step.mean(), rel=1e-9)
+
+
+def test_rungs_join_neighbours_in_the_order_given():
+    found = ladder(moments(POLICIES), list("dacb"), None)
+    assert found.policies == list("dacb")
+    assert [(r.start, r.end) for r in found.rungs] == [("d", "a"), ("a", "c"), ("c", "b")]
+
+
+def test_a_step_that_takes_back_what_another_did_has_a_negative_part():
+    overshot = [
+        [value + 2 * (b - value) for value, b in zip(*rows, strict=True)]
+        for rows in zip(BASE, POLICIES["b"], strict=True)
+    ]
+    overshot = [[min(value, 0.0) for value in row] for row in overshot]
+    found = ladder(
+        moments({"a": BASE, "far": overshot, "b": POLICIES["b"]}), ["a", "far", "b"], None
+    )
+    out, back = (rung.share.value for rung in found.rungs)
+    assert (out, back) == (pytest.approx(2.0), pytest.approx(-1.0))
+
+
+def test_equal_ends_have_no_share_rather_than_a_number():
+    found = ladder(moments({"a": BASE, "b": BASE}), ["a", "b"], None)
+    assert (found.whole.value, found.rungs[0].contribution.value) == (0.0, 0.0)
+    assert found.rungs[0].share.value is None
+
+
+def test_without_a_noise_floor_nothing_is_said_about_it():
+    assert [r.at_floor for r in ladder(moments(POLICIES), list("abc"), None).rungs] == [None] * 2
+
+
+def test_a_step_within_two_runs_of_one_policy_is_at_the_floor_and_a_larger_one_is_not():
+    policies = {
+        **POLICIES,
+        "b_again": shifted(POLICIES["b"], 0.02, 9),
+        "b_near": shifted(POLICIES["b"], 0.01, 10),
+    }
+    some = moments(policies)
+    floor = noise_floor(some, "b", "b_again", 0.1)
+    found = ladder(some, ["a", "b", "b_near"], floor)
+    assert [rung.at_floor for rung in found.rungs] == [False, True]
+    assert floor.k2 == k2(some, "b", "b_again")
+    assert (floor.policy, floor.repeat, floor.log_ratio_abs_max) == ("b", "b_again", 0.1)

@@ -1,0 +1,108 @@
+"""Moments of several policies against plain numpy over flat tokens."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.statistics.moments import k2, mean, moments_of, union_of_moments
+from tests.builders import flat
+from tests.usecases.compare.tables import base_log_probs, known, moments, robust, rows_of, shifted
+
+BASE = base_log_probs(40)
+POLICIES = {"a": BASE, "b": shifted(BASE, 0.1, 1), "c": shifted(BASE, 0.3, 2)}
+MASK = [[int((row + at) % 3 != 1) for at in range(len(BASE[row]))] for row in range(40)]
+GROUP = [row // 3 for row in range(40)]
+TOKEN_GROUP = np.repeat(GROUP, [len(row) for row in BASE])
+KEEP = flat(MASK).astype(bool)
+
+
+def tokens_of(name: str) -> np.ndarray:
+    return flat(POLICIES[name])[KEEP]
+
+
+@pytest.mark.parametrize(("one", "other"), [("a", "b"), ("b", "c"), ("c", "a")])
+def test_k2_is_half_the_mean_square_over_unmasked_tokens(one, other):
+    found = k2(moments(POLICIES, mask=MASK), one, other)
+    apart = tokens_of(other) - tokens_of(one)
+    assert found.value == pytest.approx(np.mean(apart**2) / 2, rel=1e-12)
+
+
+def test_k2_has_the_interval_of_the_cluster_robust_formula():
+    found = k2(moments(POLICIES, mask=MASK, group=GROUP), "a", "c")
+    halves = (tokens_of("c") - tokens_of("a")) ** 2 / 2
+    wanted = robust(halves, np.ones_like(halves), TOKEN_GROUP[KEEP])
+    assert (found.value, found.low, found.high) == pytest.approx(wanted, rel=1e-10)
+
+
+def test_rows_without_a_group_are_their_own_cluster():
+    some = moments(POLICIES)
+    found = mean(some.difference("b"), some.tokens)
+    apart = flat(POLICIES["b"]) - flat(BASE)
+    rows = np.repeat(np.arange(40), [len(row) for row in BASE])
+    wanted = robust(apart, np.ones_like(apart), rows)
+    assert (found.value, found.low, found.high) == pytest.approx(wanted, rel=1e-10)
+
+
+def test_the_lower_end_of_a_k2_is_never_negative():
+    spike = [[0.0] * 5 for _ in range(4)]
+    one = [[-0.0] * 5 for _ in range(4)]
+    one[0][0] = -3.0
+    found = k2(moments({"a": spike, "b": one}), "a", "b")
+    assert found.low == 0.0
+    assert found.high is not None
+    assert found.high > known(found)
+
+
+@pytest.mark.parametrize("dirt", [nan, inf, -inf])
+def test_what_stands_at_a_masked_token_is_never_looked_at(dirt):
+    dirty = {
+        name: [
+            [value if kept else dirt for value, kept in zip(row, mask, strict=True)]
+            for row, mask in zip(rows, MASK, strict=True)
+        ]
+        for name, rows in POLICIES.items()
+    }
+    clean, other = moments(POLICIES, mask=MASK), moments(dirty, mask=MASK)
+    np.testing.assert_array_equal(clean.sums.sums, other.sums.sums)
+
+
+def test_a_row_without_an_unmasked_token_is_no_cluster():
+    mask = [[0] * len(BASE[0]), *([1] * len(row) for row in BASE[1:])]
+    assert len(moments(POLICIES, mask=mask).tokens) == 39
+
+
+def test_one_cluster_has_a_value_and_no_interval():
+    found = k2(moments(POLICIES, group=[7] * 40), "a", "b")
+    assert found.value == pytest.approx(np.mean((flat(POLICIES["b"]) - flat(BASE)) ** 2) / 2)
+    assert (found.low, found.high) == (None, None)
+
+
+@given(st.permutations(range(40)), st.integers(1, 40))
+def test_order_of_rows_and_cuts_between_them_do_not_matter(order, size):
+    def part(rows, first_row):
+        chosen = {name: [values[row] for row in rows] for name, values in POLICIES.items()}
+        mask, group = [MASK[row] for row in rows], [GROUP[row] for row in rows]
+        return moments_of(rows_of(chosen, mask, group, first_row), list(POLICIES))
+
+    whole = moments(POLICIES, mask=MASK, group=GROUP)
+    cut = union_of_moments(
+        [part(order[start : start + size], start) for start in range(0, 40, size)]
+    )
+    np.testing.assert_allclose(cut.sums.sums, whole.sums.sums, rtol=1e-12, atol=1e-12)
+    one, other = k2(whole, "b", "c"), k2(cut, "b", "c")
+    assert (one.value, one.low, one.high) == pytest.approx(
+        (other.value, other.low, other.high), rel=1e-12
+    )
+
+
+def test_policies_near_each_other_and_far_from_the_first_are_still_told_apart():
+    """A stale sampler, one nat off, must not drown what two float32 scorers differ."""
+    far = shifted(BASE, 1.0, 5)
+    near = [[value + 1e-5 * (-1) ** at for at, value in enumerate(row)] for row in BASE]
+    found = k2(moments({"far": far, "a": BASE, "b": near}), "a", "b")
+    assert found.value == pytest.approx(0.5e-10, rel=1e-3)

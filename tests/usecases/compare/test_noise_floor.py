@@ -1,0 +1,96 @@
+"""Repeats of a policy: the noise floor of a comparison, never a rung of its ladder."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from rcdiag.results import CompareResult, from_json, to_json
+from rcdiag.table.parquet import open_dump
+from rcdiag.usecases.compare.run import compare
+from tests.builders import flat
+from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
+
+BASE = base_log_probs(40)
+VLLM = shifted(BASE, 0.05, 1)
+AGAIN = shifted(VLLM, 0.02, 2)
+POLICIES = {
+    "rollout": BASE,
+    "vllm": VLLM,
+    "vllm_again": AGAIN,
+    "near": shifted(VLLM, 0.01, 3),
+    "old": shifted(BASE, 0.3, 4),
+}
+SCORED = [
+    about("vllm", "vllm", "bfloat16"),
+    about("vllm_again", "vllm", "bfloat16", max_num_seqs=5, repeat_of="vllm"),
+    about("near", "hf", "bfloat16"),
+    about("old", "hf"),
+]
+
+
+def compared(tmp_path, names=tuple(POLICIES), chosen=()) -> CompareResult:
+    policies = {name: POLICIES[name] for name in names}
+    scored = [each for each in SCORED if each["name"] in names]
+    path = write_policies(tmp_path / "a.parquet", policies, scored)
+    return compare(open_dump(path), policies=chosen)
+
+
+def test_a_repeat_is_the_noise_floor(tmp_path):
+    floor = compared(tmp_path).noise_floor
+    assert floor is not None
+    assert (floor.policy, floor.repeat) == ("vllm", "vllm_again")
+    apart = flat(AGAIN) - flat(VLLM)
+    assert floor.k2.value == pytest.approx(np.mean(apart**2) / 2, rel=1e-9)
+    assert floor.log_ratio_abs_max == pytest.approx(np.abs(apart).max(), rel=1e-12)
+
+
+def test_a_repeat_stays_out_of_the_ladder(tmp_path):
+    found = compared(tmp_path)
+    assert found.ladder.policies == ["rollout", "vllm", "near", "old"]
+    assert found.policies["vllm_again"].role == "repeat"
+
+
+def test_a_chosen_repeat_is_the_floor_and_no_rung(tmp_path):
+    found = compared(tmp_path, chosen=["rollout", "vllm_again", "old", "vllm"])
+    assert found.ladder.policies == ["rollout", "old", "vllm"]
+    assert found.noise_floor is not None
+
+
+def test_pairs_no_further_apart_than_two_runs_are_at_the_floor(tmp_path):
+    found = compared(tmp_path)
+    at_floor = {name for name, pair in found.pairs.items() if pair.at_floor}
+    same = permutations(["vllm", "near", "vllm_again"], 2)
+    assert at_floor <= {f"{a}->{b}" for a, b in same}
+    assert {"vllm->near", "near->vllm", "vllm->vllm_again", "vllm_again->vllm"} <= at_floor
+
+
+def test_the_finding_names_the_pairs_at_the_floor_and_not_the_repeat_itself(tmp_path):
+    (finding,) = [each for each in compared(tmp_path).findings if each.slug == "noise-floor"]
+    assert finding.severity == "note"
+    assert "vllm->near" in finding.evidence["pairs"]
+    assert "vllm->vllm_again" not in finding.evidence["pairs"]
+    assert "vllm->near" in finding.message
+
+
+def test_without_a_repeat_nothing_is_said_of_noise(tmp_path):
+    found = compared(tmp_path, ["rollout", "vllm", "old"])
+    assert found.noise_floor is None
+    assert {pair.at_floor for pair in found.pairs.values()} == {None}
+    assert "noise-floor" not in {each.slug for each in found.findings}
+
+
+def test_a_repeat_whose_first_run_is_not_there_is_no_floor(tmp_path):
+    found = compared(tmp_path, ["rollout", "vllm_again", "old"])
+    assert found.noise_floor is None
+    assert found.ladder.policies == ["rollout", "old"]
+
+
+def test_a_policy_and_its_repeat_alone_have_a_floor_and_no_step(tmp_path):
+    found = compared(tmp_path, ["vllm", "vllm_again"])
+    assert found.noise_floor is not None
+    assert found.ladder.rungs == []
+    assert set(found.pairs) == {"vllm->vllm_again", "vllm_again->vllm"}
+    assert from_json(to_json(found), "r") == found

@@ -1,0 +1,102 @@
+"""Batches of one update: from padded arrays, and as tables on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rcdiag.results import PresetReplay, ReplayResult
+from rcdiag.table.parquet import open_dump
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.generations import default_settings
+from rcdiag.trainers.plan import Plan, preset_configs
+from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.preset import Update
+from rcdiag.usecases.replay.run import Roles, replay
+from tests.builders import write_table
+from tests.corrections.builders import plan_corrections
+
+Lists = Sequence[Sequence[float]]
+
+
+def plan_of(trainer: str = "verl-0.9", **configs: Mapping[str, Any]) -> Plan:
+    """Named corrections by the trainer's own settings; all its presets where none are given."""
+    found = find_trainer(trainer)
+    return plan_corrections(found, configs or preset_configs(found, [], {}))
+
+
+def update_of(trainer: str = "verl-0.9", **given: Any) -> Update:
+    """The trainer's own loss and settings but for what is given."""
+    names = ("loss", "advantage", "rebaseline")
+    of_update = {"loss": "vanilla", "advantage": "column"}
+    of_update |= {name: given.pop(name) for name in names if name in given}
+    return Update(settings=replace(default_settings(trainer), **given), **of_update)
+
+
+def replay_of(
+    path: Path,
+    plan: Plan | None = None,
+    update: Update | None = None,
+    *,
+    roles: Roles | None = None,
+    **options: Any,
+) -> ReplayResult:
+    """The use case on a table; `current` where it is recorded, as on the command line."""
+    dump = open_dump(path)
+    current = "current" if "current" in dump.policies else None
+    roles = roles or Roles(current=current)
+    return replay(dump, plan or plan_of(), update or update_of(), roles=roles, **options)
+
+
+def one(
+    path: Path, config: Mapping[str, Any], trainer: str = "verl-0.9", **given: Any
+) -> PresetReplay:
+    """A single preset of a table, replayed."""
+    plan = plan_of(trainer, it=config)
+    return replay_of(path, plan, update_of(trainer, **given)).presets["it"]
+
+
+def naive_of(path: Path, **given: Any) -> PresetReplay:
+    return replay_of(path, plan_of(off={"rollout_is": None}), update_of(**given)).presets["naive"]
+
+
+def table_of(path: Path, rollout: Lists, old: Lists | None = None, **columns: Any) -> Path:
+    """A table of log-probs; token ids count up, `old` is the rollout unless told."""
+    return write_table(
+        path,
+        response_ids=[list(range(1, len(row) + 1)) for row in rollout],
+        rollout_log_probs=rollout,
+        old_log_probs=rollout if old is None else old,
+        **columns,
+    )
+
+
+def batch_of(
+    rollout: Lists, old: Lists, advantages: Lists, current: Lists | None = None, **columns: Any
+) -> ReplayBatch:
+    """Rows without masked tokens, each a group of its own unless told."""
+
+    def flat(rows: Lists) -> np.ndarray:
+        return np.array([value for row in rows for value in row], np.float64)
+
+    rows = len(rollout)
+    given: dict[str, Any] = {
+        "step": None,
+        "lengths": np.array([len(row) for row in rollout]),
+        "group": np.arange(rows, dtype=np.uint64),
+        "reward": np.full(rows, np.nan),
+        "row": np.arange(rows),
+        "width": max(len(row) for row in rollout),
+        "empty": 0,
+    }
+    return ReplayBatch(
+        rollout=flat(rollout),
+        old=flat(old),
+        current=flat(old if current is None else current),
+        advantages=flat(advantages),
+        **given | columns,
+    )

@@ -1,0 +1,155 @@
+"""Gradients and steps of a real model, against the same by plain torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rcdiag.usecases.replay.gradients import gradients
+from rcdiag.usecases.replay.preset import evaluated
+from rcdiag.usecases.replay.updates import train
+from tests.usecases.replay.builders import update_of
+from tests.usecases.replay.plain import LOSSES, Plain, k3
+from tests.usecases.replay.with_model import (
+    loaded,
+    model_of,
+    plan_for,
+    replay_model_of,
+    trainee_of,
+    training_of,
+)
+
+pytestmark = pytest.mark.engine
+every_loss = pytest.mark.parametrize("name", list(LOSSES))
+PLAN, UPDATE = plan_for(), update_of()
+
+
+@pytest.fixture(scope="module")
+def trainee(model):
+    return trainee_of(model)
+
+
+@pytest.fixture(scope="module")
+def batch(trainee, table):
+    parts, found = loaded(table)
+    scores = trainee.log_probs(parts).log_probs
+    return replace(found, old=scores, current=scores)
+
+
+@pytest.fixture(scope="module")
+def parts(table):
+    return loaded(table)[0]
+
+
+@pytest.fixture(scope="module")
+def replayed(model, table):
+    return replay_model_of(table, model_of(model))
+
+
+def test_old_and_current_log_probs_are_the_models(model, table, batch):
+    wanted = Plain.load(model, table).all_log_probs()
+    np.testing.assert_allclose(batch.old, wanted, atol=2e-5)
+    assert np.abs(batch.rollout - wanted).max() > 0.1
+
+
+@every_loss
+def test_a_gradient_is_that_of_the_loss_by_autograd(model, table, trainee, parts, batch, name):
+    done = {name: evaluated(PLAN, name, batch, UPDATE)}
+    found = gradients(trainee, parts, batch, done, training_of(), None).whole[name]
+    plain = Plain.load(model, table)
+    loss = plain.loss(LOSSES[name], range(len(plain.rows)), plain.olds())
+    loss.backward()
+    assert done[name].result.loss == pytest.approx(loss.item(), rel=1e-5)
+    wanted = {key: p.grad for key, p in plain.model.named_parameters()}
+    norm = float(sum(each.square().sum() for each in wanted.values())) ** 0.5
+    apart = sum((found.values[key].double() - wanted[key]).square().sum() for key in wanted)
+    assert float(apart) ** 0.5 <= 1e-5 * norm
+
+
+@every_loss
+def test_a_step_moves_the_policy_as_by_hand(model, table, batch, replayed, name):
+    plain = Plain.load(model, table)
+    old, entropy = plain.all_log_probs(), plain.entropy()
+    weights = [p.detach().clone() for p in plain.model.parameters()]
+    optimizer = torch.optim.SGD(plain.model.parameters(), lr=0.1)
+    plain.train(LOSSES[name], optimizer, [range(len(plain.rows))])
+    new, after = plain.all_log_probs(), replayed.presets[name].after_step
+    moved = sum(
+        (p.detach() - w).square().sum()
+        for p, w in zip(plain.model.parameters(), weights, strict=True)
+    )
+    change = new - old
+    assert k3(old, new) > 1e-3
+    assert after.step_norm == pytest.approx(float(moved) ** 0.5, rel=1e-4)
+    assert after.kl_old_new.value == pytest.approx(k3(old, new), rel=1e-3)
+    assert after.kl_rollout_new.value == pytest.approx(k3(batch.rollout, new), rel=1e-3)
+    growth = k3(batch.rollout, new) / k3(batch.rollout, old)
+    assert after.mismatch_growth == pytest.approx(growth, rel=1e-3)
+    up, down = batch.advantages > 0, batch.advantages < 0
+    assert after.log_prob_change_positive == pytest.approx(change[up].mean(), abs=1e-4)
+    assert after.log_prob_change_negative == pytest.approx(change[down].mean(), abs=1e-4)
+    assert after.entropy_before == pytest.approx(entropy, rel=1e-5)
+    assert after.entropy_after == pytest.approx(plain.entropy(), rel=1e-4)
+    assert after.perplexity_after == pytest.approx(np.exp(-new.mean()), rel=1e-4)
+    outside = (np.exp(change) < 0.8) | (np.exp(change) > 1.2)
+    assert after.beyond_clip == pytest.approx(outside.mean())
+
+
+def shuffled(rows: int, count: int, epochs: int) -> list[np.ndarray]:
+    random = np.random.default_rng(3)
+    orders = [random.permutation(rows) for _ in range(epochs)]
+    return [np.sort(part) for order in orders for part in np.array_split(order, count)]
+
+
+@every_loss
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_epochs_of_minibatches_are_a_loop_by_hand(
+    model, table, trainee, parts, batch, name, optimizer
+):
+    """Three mini-batches, twice; in decoupled mode weights and old log-probs stay."""
+    options = {"weight_decay": 0.1, "max_grad_norm": 0.5}
+    rate = 0.05 if optimizer == "sgd" else 1e-3
+    training = training_of(optimizer, rate, epochs=2, minibatches=3, seed=3, **options)
+    trainee.restore()
+    taken = train(trainee, PLAN, name, parts, batch, UPDATE, training)
+    found = trainee.log_probs(parts).log_probs
+    trainee.restore()
+    plain = Plain.load(model, table)
+    kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
+    by_hand = kind(plain.model.parameters(), lr=rate, weight_decay=0.1)
+    chunks = [each.tolist() for each in shuffled(len(plain.rows), 3, 2)]
+    plain.train(LOSSES[name], by_hand, chunks, max_grad_norm=0.5)
+    wanted = plain.all_log_probs()
+    assert taken.steps == 6
+    assert np.abs(wanted - batch.old).max() > 0.02
+    np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted - batch.old).max())
+
+
+def test_presets_with_the_same_pull_have_the_same_gradient(model, table):
+    """Bounds that nothing meets."""
+    found = replay_model_of(table, model_of(model), "disabled").presets
+    assert found["disabled"].gradient == found["naive"].gradient
+    assert found["disabled"].after_step == found["naive"].after_step
+
+
+def test_the_gradient_report_is_that_of_the_whole_gradient(replayed, model, table):
+    plain = Plain.load(model, table)
+    plain.loss(LOSSES["naive"], range(len(plain.rows)), plain.olds()).backward()
+    squares = sum(float(p.grad.square().sum()) for p in plain.model.parameters())
+    found = replayed.presets["naive"].gradient
+    assert found.norm == pytest.approx(squares**0.5, rel=1e-5)
+    by_layer = found.norm_by_layer
+    assert sum(each**2 for each in by_layer.values()) == pytest.approx(squares, rel=1e-5)
+    assert {"layer 0", "layer 1"} <= by_layer.keys()
+
+
+def test_the_loss_is_that_of_computed_log_probs(replayed, model, table):
+    plain = Plain.load(model, table)
+    for name, of_token in LOSSES.items():
+        loss = plain.loss(of_token, range(len(plain.rows)), plain.olds()).item()
+        assert replayed.presets[name].loss == pytest.approx(loss, rel=1e-5), name
+    assert (replayed.old, replayed.current) == ("computed", "computed")
+    assert replayed.empty_sequences == 1

@@ -1,0 +1,56 @@
+"""States of sweeps over small batches, and the single-threshold numbers to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rcdiag.corrections.correction import Correction
+from rcdiag.results import CorrectionResult
+from rcdiag.results.sweep import SweepRow
+from rcdiag.statistics.block import Block, block_of
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.score import CorrectionState, results
+from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
+from rcdiag.usecases.sweep.families import FAMILIES, Bounds
+from rcdiag.usecases.sweep.state import SweepState
+from tests.corrections.builders import Padded, trajectories_of
+
+
+def block_from(batch: Padded) -> Block:
+    return block_of(trajectories_of(batch), "rollout", "old")
+
+
+def corrections_of(family: str, settings: Sequence[Bounds]) -> list[Correction]:
+    return [FAMILIES[family].correction(bounds) for bounds in settings]
+
+
+def state_of(
+    grids: Mapping[str, Sequence[Bounds]], blocks: Sequence[Block], **options: Any
+) -> SweepState:
+    plans = {family: corrections_of(family, grid) for family, grid in grids.items()}
+    state = SweepState(plans, grouped=True, **options)
+    for block in blocks:
+        state.add(block)
+    return state
+
+
+def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[SweepRow]:
+    state = state_of({family: settings}, [block_from(batch)])
+    return sweep_rows(state, family, settings, kept_groups(state))
+
+
+def single(correction: Correction, blocks: Sequence[Block]) -> CorrectionResult:
+    """What the code for one threshold gives, with the metrics of the newest verl."""
+    plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
+    state = CorrectionState(plan)
+    for block in blocks:
+        state.add({None: block})
+    return results(plan, state.by_step()[None])["it"]
+
+
+def finite(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else value

@@ -1,0 +1,90 @@
+"""Tables sampled from small policies, for which the right advice is known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.results.sweep import Recommendation
+from rcdiag.statistics.block import Block, block_of
+from rcdiag.statistics.metrics import mismatch
+from rcdiag.statistics.suite import union_of_states
+from rcdiag.table.trajectories import Ragged, Trajectories
+from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.gradients import Baseline
+from rcdiag.usecases.sweep.recommend import Evidence, recommend
+from rcdiag.usecases.sweep.state import SweepState
+
+
+def table(
+    ids: np.ndarray,
+    behavior: np.ndarray,
+    target: np.ndarray,
+    reward: np.ndarray | None = None,
+    group: np.ndarray | None = None,
+    advantage: np.ndarray | None = None,
+) -> Block:
+    """Rows of equal length, [sequences, tokens] each."""
+    rows, width = ids.shape
+    trajectories = Trajectories(
+        first_row=0,
+        response_ids=Ragged(ids.ravel().astype(np.int32), np.arange(rows + 1) * width),
+        mask=np.ones(rows * width, bool),
+        log_probs={"rollout": behavior.ravel(), "old": target.ravel()},
+        group=None if group is None else group.astype(np.uint64),
+        reward=reward,
+        advantage=advantage,
+    )
+    return block_of(trajectories, "rollout", "old")
+
+
+def two_choices(
+    seed: int, sequences: int, sampled: float, wanted: float, recorded: float | None = None
+) -> Block:
+    """Two yes-or-no tokens, rewarded if they agree; P(yes) under either policy.
+
+    What the second token should be depends on the first: weighted by token alone its gradient
+    points to what paid under the behavior policy, and that is the other way where the policies lie
+    on either side of 1/2.
+    """
+    random = np.random.default_rng(seed)
+    yes = random.random((sequences, 2)) < sampled
+    recorded = sampled if recorded is None else recorded
+    behavior, target = (np.log(np.where(yes, p, 1 - p)) for p in (recorded, wanted))
+    reward = (yes[:, 0] == yes[:, 1]).astype(np.float64)
+    return table(np.array([0, 2]) + yes, behavior, target, reward)
+
+
+def noisy(seed: int, sequences: int, spread: float, *, drawn_from_target: bool = False) -> Block:
+    """Long sequences over eight tokens; the target's logits are the behavior's with noise."""
+    random = np.random.default_rng(seed)
+    width, vocabulary = 40, 8
+    logits = random.normal(0.0, 1.0, (sequences, width, vocabulary))
+    shifted = logits + random.normal(0.0, spread, logits.shape)
+    logs = [x - np.log(np.exp(x).sum(axis=-1, keepdims=True)) for x in (logits, shifted)]
+    law = np.exp(logs[1] if drawn_from_target else logs[0]).cumsum(axis=-1)
+    law[..., -1] = 1.0
+    ids = (random.random((sequences, width, 1)) > law).sum(axis=-1)
+    behavior, target = (np.take_along_axis(x, ids[..., None], -1)[..., 0] for x in logs)
+    return table(ids, behavior, target, (ids == 3).mean(axis=1))
+
+
+def state_of_blocks(blocks: list[Block], baseline: Baseline | None) -> SweepState:
+    plans = {name: [each.correction] for name, each in CANDIDATES.items()}
+    state = SweepState(plans, tuple(CANDIDATES), baseline=baseline)
+    for block in blocks:
+        state.add(block)
+    return state
+
+
+def baseline_of(blocks: list[Block]) -> Baseline | None:
+    rewards = [block.reward for block in blocks if block.reward is not None]
+    return Baseline.of(None, np.concatenate(rewards)) if rewards else None
+
+
+def advice_of(state: SweepState, bad_tokens: int = 0) -> Recommendation:
+    values = mismatch(union_of_states(state.suites), 0)
+    return recommend(Evidence(state, values, {}, bad_tokens, 0))
+
+
+def advice(*blocks: Block, bad_tokens: int = 0) -> Recommendation:
+    return advice_of(state_of_blocks(list(blocks), baseline_of(list(blocks))), bad_tokens)

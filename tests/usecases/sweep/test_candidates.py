@@ -1,0 +1,87 @@
+"""What the recommendation is made from: weights of candidates, baselines, bounds on the bias."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from rcdiag.corrections.apply import outcome, quantities_of
+from rcdiag.corrections.quantities import K, LogRatio, Tokens
+from rcdiag.corrections.sequences import rows_of
+from rcdiag.table.segments import segment_sum
+from rcdiag.usecases.sweep.candidates import CANDIDATES, final_weights
+from rcdiag.usecases.sweep.families import FAMILIES
+from rcdiag.usecases.sweep.gradients import Baseline, advantages
+from rcdiag.usecases.sweep.scores import bias_bound
+from tests.builders import make_block
+from tests.corrections.batches import batches
+from tests.usecases.sweep.builders import block_from
+from tests.usecases.sweep.policies import noisy, state_of_blocks
+
+EVERY = pytest.mark.parametrize("name", CANDIDATES)
+
+
+@EVERY
+@given(batch=batches())
+@settings(max_examples=30)
+def test_final_weights_are_those_of_the_corrections(name, batch):
+    correction, block = CANDIDATES[name].correction, block_from(batch)
+    rows = rows_of(block, [LogRatio(), K("k2"), K("k3"), *quantities_of(correction)], 0)
+    with np.errstate(all="ignore"):
+        done = outcome(rows, correction)
+        found = final_weights(correction, Tokens(block.values.ratios.log_ratio), rows)
+    wanted = done.kept if done.kept_weights is None else done.kept_weights.sum
+    assert segment_sum(found, block.lengths) == pytest.approx(wanted, rel=1e-12)
+
+
+@EVERY
+def test_bounds_have_the_names_of_their_family(name):
+    each = CANDIDATES[name]
+    if each.family != "none":
+        assert set(each.bounds) == set(FAMILIES[each.family].grid(60)[0])
+
+
+def bound_of(name: str, spread: float) -> tuple[float, np.ndarray, np.ndarray]:
+    block = noisy(0, 4000, spread)
+    state = state_of_blocks([block], None)
+    found = bias_bound(state, name, np.ones((1, len(state.keyed.keys))))
+    ratio = np.exp(segment_sum(block.values.ratios.log_ratio, block.lengths))
+    return float(found[0]), ratio, np.minimum(ratio, 2.0)
+
+
+def test_the_bound_of_sequence_tis_is_its_truncation_loss():
+    found, ratio, truncated = bound_of("seq_tis_2", 0.15)
+    assert found == pytest.approx(1.0 - truncated.mean())
+    # As far as the mean ratio of the table is 1.
+    assert found == pytest.approx(np.maximum(ratio - 2.0, 0.0).mean(), abs=0.03)
+
+
+def test_the_bound_without_correction_is_twice_the_total_variation():
+    found, ratio, _ = bound_of("none", 0.15)
+    assert found == pytest.approx(2.0 * np.maximum(1.0 - ratio, 0.0).mean())
+    assert found == pytest.approx(np.abs(ratio - 1.0).mean(), abs=0.03)
+
+
+def test_advantages_are_recorded_or_made_of_rewards():
+    logs, reward = [[-1.0]] * 4, [1.0, 3.0, np.nan, 5.0]
+    group = np.array([1, 1, 2, 2], np.uint64)
+    block = make_block(logs, logs, group, reward=reward)
+    by_group = Baseline.of(group, np.array(reward))
+    assert advantages(block, by_group) == pytest.approx([-1.0, 1.0, np.nan, 0.0], nan_ok=True)
+    assert "group" in by_group.kind
+    overall = Baseline.of(None, np.array(reward))
+    assert advantages(block, overall) == pytest.approx([-2.0, 0.0, np.nan, 2.0], nan_ok=True)
+    assert np.isnan(advantages(block, None)).all()
+
+
+def test_groups_of_one_have_the_mean_of_all_as_baseline():
+    found = Baseline.of(np.arange(3, dtype=np.uint64), np.array([1.0, 2.0, 6.0]))
+    assert (found.overall, found.kind) == (3.0, "the mean of all")
+
+
+def test_without_any_reward_there_is_no_advantage():
+    logs = [[-1.0]] * 2
+    found = Baseline.of(None, np.full(2, np.nan))
+    assert np.isnan(advantages(make_block(logs, logs), found)).all()
+    assert np.isnan(advantages(make_block(logs, logs, reward=[np.nan, np.nan]), found)).all()

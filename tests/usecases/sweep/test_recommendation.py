@@ -1,0 +1,191 @@
+"""Tables for which the right advice is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rcdiag.results.sweep import Recommendation
+from rcdiag.statistics.block import Block
+from rcdiag.usecases.sweep.candidates import CANDIDATES
+from tests.usecases.sweep.policies import (
+    advice,
+    advice_of,
+    baseline_of,
+    noisy,
+    state_of_blocks,
+    table,
+    two_choices,
+)
+
+
+def efficiency(found: Recommendation, name: str) -> float:
+    (value,) = [each.efficiency.value for each in found.candidates if each.name == name]
+    assert value is not None
+    return value
+
+
+def test_equal_policies_need_no_correction():
+    found = advice(two_choices(0, 2000, 0.3, 0.3))
+    assert (found.answer, found.choice) == ("do-not-correct", "none")
+    assert set(found.indistinguishable) == set(CANDIDATES)
+    assert efficiency(found, "none") == pytest.approx(efficiency(found, "seq_tis_2"), abs=1e-9)
+
+
+def test_a_negligible_mismatch_needs_no_correction():
+    found = advice(noisy(0, 2000, 1e-4))
+    assert (found.answer, found.choice) == ("do-not-correct", "none")
+    assert any("nothing to correct" in reason for reason in found.reasons)
+
+
+def test_tokens_drawn_from_the_target_are_a_cause_to_fix():
+    found = advice(noisy(1, 2000, 0.15, drawn_from_target=True))
+    assert (found.answer, found.choice) == ("fix-the-cause", None)
+    assert any("kappa is -" in reason for reason in found.reasons)
+    assert advice(noisy(1, 2000, 0.15)).answer != "fix-the-cause"
+
+
+def test_another_sampler_than_the_recorded_is_a_cause_to_fix():
+    found = advice(two_choices(2, 4000, 0.5, 0.7, recorded=0.3))
+    assert found.answer == "fix-the-cause"
+    assert any("E[ratio]" in reason for reason in found.reasons)
+
+
+def test_log_probs_that_are_no_numbers_come_first():
+    found = advice(two_choices(0, 100, 0.3, 0.3), bad_tokens=3)
+    assert found.answer == "fix-the-cause"
+    assert found.candidates == []
+    assert found.reasons == [
+        "3 unmasked log-probs are NaN or infinite: mend the dump before correcting."
+    ]
+
+
+def test_where_tokens_depend_on_each_other_sequence_weights_win():
+    found = advice(two_choices(3, 20_000, 0.3, 0.7))
+    assert found.answer == "correct"
+    assert found.choice is not None
+    assert CANDIDATES[found.choice].family == "seq_tis"
+    # By token, and without correction, the gradient points the other way.
+    assert efficiency(found, "none") < 0.2
+    assert efficiency(found, "token_tis_5") < 0.2
+    assert efficiency(found, found.choice) > 0.8
+    assert "none" not in found.indistinguishable
+
+
+def test_a_choice_is_the_simplest_of_the_indistinguishable():
+    found = advice(two_choices(3, 20_000, 0.3, 0.7))
+    assert found.choice in found.indistinguishable
+    assert CANDIDATES[found.choice].complexity == min(
+        CANDIDATES[name].complexity for name in found.indistinguishable
+    )
+    assert found.candidates[0].rank == 1
+    assert all(each.rank is None for each in found.candidates if each.refused)
+
+
+def test_where_few_sequences_carry_the_reference_a_bound_decides():
+    found = advice(noisy(4, 2000, 0.6))
+    assert any("so a bound on the bias decides" in reason for reason in found.reasons)
+    assert found.method.startswith("1 - bound / 2")
+    assert found.answer == "correct"
+    assert found.choice is not None
+    assert CANDIDATES[found.choice].family.endswith("seq_tis")
+
+
+def without_reward(block: Block) -> Block:
+    return replace(block, reward=None)
+
+
+def test_without_rewards_a_bound_decides_and_says_so():
+    found = advice(without_reward(two_choices(3, 20_000, 0.3, 0.7)))
+    assert any("no rewards and no advantages" in reason for reason in found.reasons)
+    assert found.choice is not None
+    assert CANDIDATES[found.choice].family == "seq_tis"
+
+
+def test_rewards_that_are_noise_are_not_judged_by_their_gradient():
+    block = two_choices(5, 2000, 0.4, 0.6)
+    random = np.random.default_rng(1)
+    found = advice(replace(block, reward=random.random(2000)))
+    assert any("cannot be told from noise" in reason for reason in found.reasons)
+
+
+def test_recorded_advantages_come_before_rewards():
+    block = two_choices(3, 20_000, 0.3, 0.7)
+    assert block.reward is not None
+    recorded = replace(block, advantage=block.reward - block.reward.mean(), reward=None)
+    found, wanted = advice(recorded), advice(block)
+    assert efficiency(found, "seq_tis_5") == pytest.approx(efficiency(wanted, "seq_tis_5"))
+
+
+def test_few_sequences_cannot_be_judged():
+    found = advice(two_choices(0, 25, 0.3, 0.6))
+    assert (found.answer, found.choice) == ("cannot-judge", None)
+    assert all(each.refused for each in found.candidates)
+
+
+def test_one_cluster_cannot_be_judged():
+    ids = np.zeros((40, 3))
+    logs = np.full((40, 3), -1.0)
+    found = advice(table(ids, logs, logs + 0.1, group=np.zeros(40)))
+    assert found.answer == "cannot-judge"
+
+
+def test_neither_order_nor_shards_matter():
+    block = two_choices(6, 3000, 0.35, 0.6)
+    whole = advice(block)
+    order = np.random.default_rng(0).permutation(3000)
+    same(advice(taken(block, order)), whole)
+    baseline = baseline_of([block])
+    parts = [state_of_blocks([half(block, at)], baseline) for at in (0, 1)]
+    parts[0].merge(parts[1])
+    same(advice_of(parts[0]), whole)
+
+
+def taken(block: Block, rows: np.ndarray) -> Block:
+    """Some rows of two tokens each, which stay in their clusters."""
+    assert block.reward is not None
+    return table(
+        block.token_id.reshape(-1, 2)[rows],
+        block.values.behavior.reshape(-1, 2)[rows],
+        block.values.target.reshape(-1, 2)[rows],
+        block.reward[rows],
+        group=block.cluster[rows],
+    )
+
+
+def half(block: Block, which: int) -> Block:
+    return taken(block, np.arange(which, len(block.lengths), 2))
+
+
+def same(found: Recommendation, wanted: Recommendation) -> None:
+    assert (found.answer, found.choice) == (wanted.answer, wanted.choice)
+    assert set(found.indistinguishable) == set(wanted.indistinguishable)
+    for each in wanted.candidates:
+        assert efficiency(found, each.name) == pytest.approx(efficiency(wanted, each.name))
+
+
+def test_ratios_above_the_clamp_refuse_what_they_weigh():
+    block = two_choices(7, 2000, 0.4, 0.6)
+    target = block.values.target.copy()
+    target[0] = block.values.behavior[0] + 21.0
+    found = advice(
+        table(
+            block.token_id.reshape(-1, 2),
+            block.values.behavior.reshape(-1, 2),
+            target.reshape(-1, 2),
+            block.reward,
+        )
+    )
+    refused = {each.name: " ".join(each.refused) for each in found.candidates}
+    assert "1 sequences have ratios above the trainer's clamp" in refused["seq_tis_2"]
+    assert "clamp" not in refused["none"]
+
+
+def test_two_clusters_have_no_gradient_to_judge_by():
+    block = two_choices(3, 2000, 0.4, 0.6)
+    assert block.reward is not None
+    found = advice(replace(block, cluster=np.arange(2000, dtype=np.uint64) % 2))
+    assert any("cannot be told from noise" in reason for reason in found.reasons)
+    assert any("2 clusters are few" in reason for reason in found.reasons)

@@ -1,0 +1,150 @@
+"""The use case `compare`: a table in, every pair of its policies out."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.results import CompareResult, MetricValue
+from rcdiag.table.parquet import open_dump
+from rcdiag.usecases.compare.run import compare
+from rcdiag.usecases.score import score
+from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
+
+BASE = base_log_probs(30)
+POLICIES = {
+    "hf_fp32": shifted(BASE, 0.02, 2),
+    "old": shifted(BASE, 0.1, 3),
+    "vllm_bf16": shifted(BASE, 0.05, 1),
+    "rollout": BASE,
+}
+SCORED = [
+    about("vllm_bf16", "vllm", "bfloat16"),
+    about("hf_fp32", "hf"),
+    about("old", "hf", "bfloat16"),
+]
+GROUPS = [row // 2 for row in range(30)]
+MASK = [[int((row + at) % 4 != 1) for at in range(len(BASE[row]))] for row in range(30)]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("table") / "a.parquet"
+    return write_policies(path, POLICIES, SCORED, group_id=GROUPS, response_mask=MASK)
+
+
+@pytest.fixture(scope="module")
+def found(table) -> CompareResult:
+    return compare(open_dump(table))
+
+
+def near(value: MetricValue, *, rel: float = 1e-12, abs: float = 0.0) -> Any:
+    """Equal to a value, its interval and its level, but for rounding."""
+    return [
+        each if each is None or isinstance(each, str) else pytest.approx(each, rel=rel, abs=abs)
+        for each in numbers(value)
+    ]
+
+
+def numbers(value: MetricValue) -> list[Any]:
+    return [value.value, value.low, value.high, value.level]
+
+
+def test_every_ordered_pair_is_there(found):
+    assert set(found.pairs) == {f"{a}->{b}" for a, b in permutations(POLICIES, 2)}
+    for name, pair in found.pairs.items():
+        assert name == f"{pair.behavior}->{pair.target}"
+
+
+@pytest.mark.parametrize("pair", [("rollout", "old"), ("old", "rollout"), ("hf_fp32", "vllm_bf16")])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_pair_has_the_numbers_and_intervals_that_score_gives(table, pair, seed):
+    behavior, target = pair
+    mine = compare(open_dump(table), seed=seed).pairs[f"{behavior}->{target}"].mismatch
+    theirs = score(open_dump(table), behavior=behavior, target=target, seed=seed).mismatch
+    assert set(mine) == set(theirs)
+    for name, value in theirs.items():
+        assert numbers(mine[name]) == near(value), name
+
+
+def test_sizes_are_those_of_score(found, table):
+    other = score(open_dump(table))
+    assert found.num_sequences == other.num_sequences
+    assert found.num_tokens == other.num_tokens == sum(map(sum, MASK))
+    assert found.num_clusters == other.num_clusters == 15
+    assert found.empty_sequences == other.empty_sequences
+
+
+def test_the_ladder_goes_from_behavior_to_target_by_engine_and_precision(found):
+    assert found.ladder.policies == ["rollout", "vllm_bf16", "hf_fp32", "old"]
+    whole = found.pairs["rollout->old"].mismatch["k2_kl"].value
+    assert found.ladder.whole.value == pytest.approx(whole, rel=1e-12)
+
+
+def test_behavior_and_target_name_the_ends_of_the_ladder(table):
+    found = compare(open_dump(table), behavior="hf_fp32", target="rollout")
+    assert (found.ladder.policies[0], found.ladder.policies[-1]) == ("hf_fp32", "rollout")
+
+
+def test_chosen_policies_are_compared_alone_and_in_their_order(table):
+    order = ["old", "rollout", "vllm_bf16"]
+    found = compare(open_dump(table), policies=order)
+    assert found.ladder.policies == order
+    assert list(found.policies) == order
+    assert set(found.pairs) == {f"{a}->{b}" for a, b in permutations(order, 2)}
+
+
+def test_every_unordered_pair_has_figures_that_count_all_tokens(found):
+    assert len(found.figures) == 6
+    for name, figure in found.figures.items():
+        assert name in found.pairs
+        assert sum(cell[2] for cell in figure.cells) == found.num_tokens
+        assert sum(each.tokens for each in figure.by_probability.bins) == found.num_tokens
+
+
+def test_who_is_who_is_read_off_the_metadata(found):
+    roles = {name: each.role for name, each in found.policies.items()}
+    assert roles == {
+        "rollout": "sampler",
+        "vllm_bf16": "engine",
+        "hf_fp32": "trainer",
+        "old": "trainer",
+    }
+    assert found.policies["rollout"].about == "recorded"
+    assert "bfloat16" in found.policies["old"].about
+    assert found.policies["old"].provenance == SCORED[2]
+
+
+def test_mean_log_probs_and_the_nearest_are_those_of_the_tokens(found):
+    for name, lists in POLICIES.items():
+        kept = np.concatenate(lists)[np.concatenate(MASK).astype(bool)]
+        assert found.policies[name].log_prob_mean.value == pytest.approx(kept.mean(), rel=1e-12)
+    assert found.nearest == [name for name, each in found.policies.items() if each.nearest]
+    assert found.nearest
+
+
+@pytest.mark.parametrize(("files", "rows_per_group"), [(1, 1), (3, 4), (30, None)])
+def test_files_row_groups_and_the_order_of_rows_do_not_matter(
+    found, table, tmp_path, monkeypatch, files, rows_per_group
+):
+    monkeypatch.setattr("rcdiag.table.parquet.TOKENS_PER_BATCH", 20)
+    whole = pq.read_table(table).take(np.random.default_rng(files).permutation(30))
+    for index, start in enumerate(range(0, 30, 30 // files)):
+        part = whole.slice(start, 30 // files)
+        pq.write_table(part, tmp_path / f"{index:02}.parquet", row_group_size=rows_per_group)
+    other = compare(open_dump(tmp_path))
+    for mine, theirs in zip(found.ladder.rungs, other.ladder.rungs, strict=True):
+        for name in ("contribution", "share", "k2", "log_ratio_mean"):
+            same = near(getattr(theirs, name), rel=1e-11, abs=1e-16)
+            assert numbers(getattr(mine, name)) == same
+    for pair in found.pairs:
+        one, two = found.pairs[pair].mismatch, other.pairs[pair].mismatch
+        for name in ("k1_kl", "k2_kl", "k3_kl", "ess_token", "log_ratio_abs_max"):
+            assert numbers(one[name]) == near(two[name]), name
+    assert other.figures.keys() == found.figures.keys()
+    assert [f.cells for f in other.figures.values()] == [f.cells for f in found.figures.values()]

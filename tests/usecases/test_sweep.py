@@ -1,0 +1,131 @@
+"""The use case `sweep`: rows in, result out."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.results import SweepResult, from_json, to_json
+from rcdiag.table.parquet import open_dump
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.plan import plan_corrections
+from rcdiag.usecases.score import score
+from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.families import FAMILIES
+from rcdiag.usecases.sweep.run import sweep
+from tests.builders import write_table
+
+ROWS = 80
+
+
+def columns(seed: int = 0, **more: object) -> dict[str, object]:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 12, ROWS)
+    behavior = [-random.exponential(1.0, size) for size in lengths]
+    target = [np.minimum(logs + random.normal(-0.005, 0.1, len(logs)), 0.0) for logs in behavior]
+    return {
+        "response_ids": [random.integers(0, 9, size).tolist() for size in lengths],
+        "rollout_log_probs": [logs.tolist() for logs in behavior],
+        "old_log_probs": [logs.tolist() for logs in target],
+        "group_id": [row // 2 for row in range(ROWS)],
+        "reward": random.random(ROWS).tolist(),
+        **more,
+    }
+
+
+def run(folder, rows_per_group: int | None = None, **more: object) -> SweepResult:
+    path = write_table(folder / "a.parquet", rows_per_group=rows_per_group, **columns(**more))
+    return sweep(open_dump(path), thresholds=20)
+
+
+def test_every_family_and_candidate_is_there(tmp_path):
+    result = run(tmp_path)
+    assert list(result.families) == list(FAMILIES)
+    assert all(family.rows for family in result.families.values())
+    assert {each.name for each in result.recommendation.candidates} == set(CANDIDATES)
+    assert (result.num_sequences, result.num_groups, result.num_clusters) == (ROWS, 40, 40)
+    assert result.provenance["trainer"] == find_trainer("verl").name
+    assert result.forecast.points
+
+
+def test_the_document_is_read_back_as_it_was(tmp_path):
+    result = run(tmp_path)
+    document = to_json(result)
+    assert to_json(from_json(document, "it")) == document
+
+
+def test_rows_are_the_numbers_of_score(tmp_path):
+    path = write_table(tmp_path / "a.parquet", **columns())
+    trainer = find_trainer("verl-0.9")
+    plan = plan_corrections(
+        trainer, {"it": {"rollout_is": "sequence", "rollout_is_threshold": 2.0}}
+    )
+    wanted = score(open_dump(path), plan=plan).corrections["it"]
+    rows = sweep(open_dump(path)).families["seq_tis"].rows
+    (row,) = [each for each in rows if each.bounds == {"upper": 2.0}]
+    assert row.ess_seq.value == pytest.approx(wanted.honest["ess_seq_applied"], rel=1e-12)
+    ess = wanted.metrics["rollout_corr/rollout_is_eff_sample_size"]
+    assert row.ess_trainer == pytest.approx(ess, rel=1e-12)
+
+
+def test_how_the_rows_are_cut_into_batches_does_not_matter(tmp_path, monkeypatch):
+    whole = run(tmp_path)
+    monkeypatch.setattr("rcdiag.table.parquet.TOKENS_PER_BATCH", 1)
+    cut = run(tmp_path, rows_per_group=7)
+    for name, family in whole.families.items():
+        for row, other in zip(family.rows, cut.families[name].rows, strict=True):
+            assert other.kept_tokens == row.kept_tokens
+            assert other.kept_groups == row.kept_groups
+            assert other.ess_token == close(row.ess_token)
+            assert other.ess_seq.value == close(row.ess_seq.value)
+            assert other.mean_weight.low == close(row.mean_weight.low)
+    assert cut.recommendation.answer == whole.recommendation.answer
+    assert cut.recommendation.choice == whole.recommendation.choice
+
+
+def close(value: float | None) -> Any:
+    return None if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+def test_advantages_are_taken_where_they_are_recorded(tmp_path):
+    result = run(tmp_path, advantage=[float(row % 2) for row in range(ROWS)])
+    rows = result.families["geo_rs"].rows
+    assert any(row.advantage_shift.value for row in rows)
+    assert all(row.advantage_shift.value is None for row in run(tmp_path).families["geo_rs"].rows)
+
+
+def test_values_that_are_no_numbers_are_a_cause_to_fix(tmp_path):
+    rows = columns()
+    rows["old_log_probs"][3] = [nan] * len(rows["old_log_probs"][3])
+    result = run(tmp_path, old_log_probs=rows["old_log_probs"])
+    assert result.recommendation.answer == "fix-the-cause"
+    slugs = {finding.slug for finding in result.findings}
+    assert {"non-finite-log-probs", "fix-before-correcting"} <= slugs
+    assert to_json(result)
+
+
+def test_without_groups_and_rewards_the_rest_is_there(tmp_path):
+    table = {name: values for name, values in columns().items() if name != "group_id"}
+    del table["reward"]
+    result = sweep(open_dump(write_table(tmp_path / "a.parquet", **table)), thresholds=20)
+    assert (result.num_groups, result.num_clusters) == (0, ROWS)
+    assert all(row.kept_groups == 0 for row in result.families["geo_rs"].rows)
+    assert any("no rewards" in reason for reason in result.recommendation.reasons)
+
+
+def test_a_table_without_any_unmasked_token_is_refused(tmp_path):
+    mask = [[0] * len(ids) for ids in columns()["response_ids"]]
+    with pytest.raises(RcdiagError, match=r"a\.parquet: no unmasked"):
+        run(tmp_path, response_mask=mask)
+
+
+def test_unknown_trainers_and_policies_are_refused(tmp_path):
+    dump = open_dump(write_table(tmp_path / "a.parquet", **columns()))
+    with pytest.raises(RcdiagError):
+        sweep(dump, trainer="nobody")
+    with pytest.raises(RcdiagError):
+        sweep(dump, behavior="old", target="old")
