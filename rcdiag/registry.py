@@ -62,7 +62,7 @@ class Registry(Mapping[str, T], Generic[T]):
             self.remove(definition.name)
 
     def find(self, name: str, option: str = "") -> T:
-        """The definition of a name that a user gave, by `option`; RcdiagError for an unknown one."""
+        """The definition of a name that a user gave by `option`; an unknown one is an error."""
         if name not in self:
             near = difflib.get_close_matches(name, self, n=1)
             hint = f"did you mean {near[0]}? " if near else ""

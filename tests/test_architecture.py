@@ -13,8 +13,8 @@ CLI = sorted((ROOT / "cli").rglob("*.py"))
 
 # Every package imports only what stands in a lower line.
 LAYERS = (
-    ("errors", "registry"),
-    ("files",),
+    ("errors",),
+    ("files", "registry"),
     ("losses", "results"),
     ("table",),
     ("statistics",),

@@ -1,0 +1,22 @@
+"""Guides: from where on a number is a warning or an error, and who says so. Data, no judgement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROPOSAL = "rcdiag's proposal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guide:
+    """The limits of one number, in its own unit, with their source.
+
+    Larger is worse where `error` is above `warning`, smaller is worse where it is below. A bound
+    belongs to the worse side: a value equal to `warning` is a warning.
+    """
+
+    warning: float
+    error: float
+    source: str
+    around: float | None = None  # the bounds are distances from this value, in either direction
+    by_interval: bool = False  # judge by the value in the interval that is nearest to `around`
