@@ -10,15 +10,15 @@ import numpy as np
 
 from rcdiag.glossary.generations import BY_K, BY_RATIO, OLD, SLIME, grouped
 from rcdiag.results import CorrectionResult
-from rcdiag.statistics.block import Block, block_of
 from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.trainer import Config
 from rcdiag.trainers.verl.k_rejection import OPTIONS
-from rcdiag.usecases.score import CorrectionState, results
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 
 LOG_RATIOS = ((0.1, -0.1, 1.5), (-1.2, -0.5))
 BEHAVIOR = (-1.0, -0.5, -2.0, -0.7, -1.5)
@@ -61,11 +61,11 @@ def _configs(trainer: str) -> Iterator[Config]:
 
 
 @cache
-def toy_block() -> Block:
+def toy_pair() -> PolicyPair:
     """The third row has no token that counts."""
     ratios = np.concatenate([np.array(row) for row in LOG_RATIOS])
     behavior = np.array(BEHAVIOR)
-    return block_of(
+    return pair_of(
         Trajectories(
             first_row=0,
             response_ids=Ragged(np.arange(6, dtype=np.int32), np.array([0, 3, 5, 6])),
@@ -83,16 +83,15 @@ def toy_block() -> Block:
 
 def metric(name: str) -> float | None:
     """A metric of the toy; None where two sequences are too few for it."""
-    return METRICS[name].value(Suite(SuiteState.of(toy_block()), seed=0)).value
+    return METRICS[name].value(Suite(SuiteState.of(toy_pair()), seed=0)).value
 
 
 @cache
 def corrected(trainer: str, *settings: tuple[str, Any]) -> CorrectionResult:
     """The toy under some settings of a trainer."""
     plan = plan_corrections(TRAINERS[trainer], {"it": dict(settings)})
-    state = CorrectionState(plan)
-    state.add({None: toy_block()})
-    return results(plan, state.by_step()[None])["it"]
+    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    return correction_results(plan, rows)["it"]
 
 
 def honest(name: str) -> Any:

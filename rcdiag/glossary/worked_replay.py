@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from rcdiag.glossary.worked import BEHAVIOR, LOG_RATIOS, TOY
 from rcdiag.results import MetricValue
+from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.replay.after_step import Stepped, after_step
-from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.batch import Part, ReplayBatch, replay_batch
 from rcdiag.usecases.replay.gradients import (
     Products,
     cosine,
@@ -36,19 +37,16 @@ GROUPS = "gradients of three groups (2, 0), (1, 1), (2, -1), references (0, 1), 
 
 def toy_batch(old: Array, rollout: Array) -> ReplayBatch:
     """Both sequences, each a prompt group of its own."""
-    return ReplayBatch(
-        step=None,
-        rollout=rollout,
-        old=old,
-        current=old,
-        advantages=np.array([1.0, 1.0, 1.0, -1.0, -1.0]),
-        lengths=np.array([3, 2]),
-        group=np.array([0, 1], np.uint64),
+    trajectories = Trajectories(
+        first_row=0,
+        response_ids=Ragged(np.arange(5, dtype=np.int32), np.array([0, 3, 5])),
+        mask=np.ones(5, np.bool_),
+        log_probs={"rollout": rollout, "old": old},
         reward=np.array([1.0, 0.0]),
-        row=np.array([0, 1]),
-        width=3,
-        empty=0,
+        advantages=np.array([1.0, 1.0, 1.0, -1.0, -1.0]),
     )
+    part = Part(trajectories, np.ones(2, np.bool_))
+    return replay_batch([part], ("rollout", "old", "old"), "column")
 
 
 @cache
