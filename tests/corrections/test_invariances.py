@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rcdiag.trainers import TRAINERS
-from rcdiag.usecases.score import CorrectionState, results
+from rcdiag.usecases.corrected import CorrectionRows, correction_results
+from tests.builders import summed
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import (
     Padded,
+    correction_rows,
     plan_of,
     presets_of,
     result_of,
     results_of,
-    state_of,
     without_prefix,
 )
 from tests.corrections.comparisons import changed_in_any, changed_metrics, changed_outcome
@@ -56,14 +57,30 @@ def test_more_shards_than_are_held_at_once():
 
 @every_trainer
 @pytest.mark.parametrize("at", [1, 7, 15])
-def test_states_merge(trainer, at):
+def test_rows_add_up_in_either_order(trainer, at):
     plan, batch = presets_of(trainer), seeded(at)
-    first, rest = state_of(plan, batch.rows(slice(at))), state_of(plan, batch.rows(slice(at, None)))
+    first = correction_rows(plan, batch.rows(slice(at)))
+    rest = correction_rows(plan, batch.rows(slice(at, None)))
     wanted = results_of(plan, batch)
-    merged = CorrectionState(plan)
-    merged.merge(rest)
-    merged.merge(first)
-    assert changed_in_any(wanted, results(plan, merged.by_step()[None])) == {}
+    for rows in (first + rest, rest + first):
+        assert changed_in_any(wanted, correction_results(plan, rows.whole)) == {}
+
+
+def test_rows_of_every_step_add_up_by_step_and_to_the_whole():
+    plan, batch = presets_of("verl-0.9"), seeded(4, rows=30)
+    steps = np.arange(30) % 3
+    wanted = results_of(plan, batch)
+    shards = [
+        CorrectionRows({step: correction_rows(plan, batch.rows(rows)).whole})
+        for step in (0, 1, 2)
+        for rows in np.array_split(np.flatnonzero(steps == step), 2)
+    ]
+    found = summed(shards)
+    assert sorted(found.steps) == [0, 1, 2]
+    for step, rows in found.steps.items():
+        of_step = results_of(plan, batch.rows(np.flatnonzero(steps == step)))
+        assert changed_in_any(of_step, correction_results(plan, rows)) == {}
+    assert changed_in_any(wanted, correction_results(plan, found.whole)) == {}
 
 
 @every_trainer
