@@ -49,10 +49,25 @@ def test_shards(trainer, batch, data, cuts):
     assert changed_in_any(results_of(plan, batch), results_of(plan, batch, cuts)) == {}
 
 
-def test_more_shards_than_are_held_at_once():
+def test_as_many_shards_as_rows():
     plan = presets_of("verl-0.6.1")
     batch = seeded(0, rows=150)
     assert changed_in_any(results_of(plan, batch), results_of(plan, batch, 150)) == {}
+
+
+@pytest.mark.parametrize("cuts", [1, 3, 30])
+def test_too_many_ratios_become_counts_whatever_the_cut(monkeypatch, cuts):
+    """Percentiles alone are read off single ratios: from counts they are within a thousandth."""
+    plan = plan_of("verl-0.6.0", {"rollout_is": True, "rollout_is_threshold": 2.0})
+    batch = seeded(0, rows=150)
+    exact = results_of(plan, batch)["it"].metrics
+    monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", int(batch.mask.sum()) - 1)
+    rows = correction_rows(plan, batch, cuts).whole
+    assert rows.ratios is not None
+    assert rows.ratios.raw is None
+    found = correction_results(plan, rows)["it"].metrics
+    assert changed_metrics(exact, found) != []
+    assert found == pytest.approx(exact, rel=1e-3)
 
 
 @every_trainer
