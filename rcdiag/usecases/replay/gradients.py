@@ -1,10 +1,8 @@
-"""Gradients of independent prompt groups: their common direction, bias and noise.
+"""The gradient of every preset against a reference: direction, bias and noise by prompt group.
 
-Everything comes from inner products of the groups' gradients. A product of a group with itself
-holds its noise, so only products of different groups are used: they are unbiased. Source:
-reference/theory.md 2.7.
-
-The gradient of every preset in one go, against a reference.
+Prompt groups are independent, and everything comes from inner products of their gradients. A
+product of a group with itself holds its noise, so only products of different groups are used: they
+are unbiased.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from rcdiag.learning.learner import Fresh, Learner, Parts, Training
 from rcdiag.results import GradientReport, MetricValue
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.replay.batch import ReplayBatch
-from rcdiag.usecases.replay.preset import Evaluated
 
 Array = NDArray[np.float64]
 
@@ -183,16 +180,16 @@ def gradients(
     learner: Learner,
     parts: Parts,
     batch: ReplayBatch,
-    presets: Mapping[str, Evaluated],
+    coefficients: Mapping[str, Array],
     training: Training,
     fresh: tuple[Fresh, Array] | None,
 ) -> Found:
-    """One call for all presets and, where it is of the same rows, the reference.
+    """The gradients of all presets and of the reference, in one call where the rows are the same.
 
-    `fresh` are samples of the policy itself with the advantage of each token.
+    `coefficients` are d loss / d log-prob of each token, [tokens], by preset. `fresh` are samples
+    of the policy itself with the advantage of each token.
     """
-    vectors = {name: done.coefficients for name, done in presets.items()}
-    vectors[SKEW] = skew_coefficients(batch)
+    vectors = {**coefficients, SKEW: skew_coefficients(batch)}
     if training.reference == "seq_is":
         vectors[REFERENCE] = seq_is_coefficients(batch)
     usable = {name: values for name, values in vectors.items() if np.isfinite(values).all()}

@@ -47,7 +47,9 @@ def modelled(
     batch = batch.with_log_probs(old=before.log_probs, current=before.log_probs)
     names = (*plan.corrections, NAIVE)
     presets = {name: evaluated(plan, name, batch, update) for name in names}
-    found = gradients(learner, parts, batch, presets, training, _fresh(sampler, update, training))
+    coefficients = {name: done.coefficients for name, done in presets.items()}
+    fresh = _fresh(sampler, update, training)
+    found = gradients(learner, parts, batch, coefficients, training, fresh)
     reports = {name: report(found, name, training.seed) for name in names}
     run = _Run(learner, plan, parts, update, training, sampler, before.entropy)
     after = run.all_after(presets, batch, found)
