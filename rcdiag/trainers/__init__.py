@@ -1,0 +1,1 @@
+"""Trainers, a package for each: what it logs, what its settings mean."""

@@ -1,0 +1,1 @@
+"""slime and its MIS helper."""
