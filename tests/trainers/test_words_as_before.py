@@ -24,16 +24,22 @@ from rcdiag.trainers.words import (
     read_renamed_presets,
     read_settings,
 )
+from tests.trainers.reworded import REWORDED
 
 PACKAGES = ("rcdiag.trainers.verl", "rcdiag.trainers.slime")
-# What was said, and how it is said now.
-REWORDED: dict[str, str] = {}
 
 
 def now(text: str | None) -> str | None:
-    for before, after in REWORDED.items():
-        text = text and text.replace(before, after)
-    return text
+    return REWORDED.get(text, text) if text else text
+
+
+def now_each(generations: Mapping[str, str]) -> dict[str, str]:
+    """`rollout_corr/kl: over tokens` in other words behind the name."""
+    texts = {group: text.partition(": ") for group, text in generations.items()}
+    return {
+        group: f"{name}{colon}{now(text)}" if now(text) else name
+        for group, (name, colon, text) in texts.items()
+    }
 
 
 def in_both(name: str) -> list[KeyWords]:
@@ -73,12 +79,17 @@ def test_keys(name: str) -> None:
         assert not keys  # low shares of k2 and k3 are not logged
         return
     key = keys[0]
-    assert key.says == now(before.what)
-    assert key.formula == now(before.formula)
+    what, x, statistic = before.what.partition(" x is ")
+    assert key.says == f"{now(what)}{x}{statistic}"
+    formula = now(before.formula) or ""
+    if key.family == "ratios":
+        formula = formula.replace("weight", "ratio").replace("w^2", "ratio^2")
+        formula = formula.replace("E[w]", "E[ratio]").replace("(w /", "(ratio /")
+    assert key.formula == formula
     assert key.direction == now(before.direction)
     assert (key.unit or "none") == before.units
     assert key.healthy == now(before.healthy)
-    assert generations(keys) == {group: now(text) for group, text in before.generations.items()}
+    assert generations(keys) == now_each(before.generations)
     assert example(keys) == now(before.example)
     assert key.see == before.see
 
@@ -88,7 +99,7 @@ def test_keys_of_losses(name: str) -> None:
     before, keys = loss_keys.entry(name), in_both(name)
     key = keys[0]
     assert key.says == now(before.what)
-    formula = {", ".join(losses): text for losses, text in loss_keys.KEYS[name].of.items()}
+    formula = {", ".join(losses): now(text) for losses, text in loss_keys.KEYS[name].of.items()}
     said: dict[str, list[str]] = {}
     for loss, text in key.losses.items():
         said.setdefault(text, []).append(loss)
@@ -99,7 +110,7 @@ def test_keys_of_losses(name: str) -> None:
     assert key.healthy == now(before.healthy)
     assert key.see == before.see
     if "slime" in before.generations:
-        assert generations(keys[-1:])["slime"] == now(before.generations["slime"])
+        assert generations(keys[-1:])["slime"] == now_each(before.generations)["slime"]
     assert {name for key in keys for name in key.names.values()} == {
         text.partition(": ")[0] for text in before.generations.values()
     }
@@ -130,7 +141,11 @@ def test_settings(name: str) -> None:
         )
         for each, settings in having.items()
     }
-    assert by_generation(said) == {group: now(text) for group, text in before.generations.items()}
+    before_now = {}
+    for group, text in before.generations.items():
+        where, semicolon, own = text.partition("; ")
+        before_now[group] = f"{where}{semicolon}{now(own) or ''}"
+    assert by_generation(said) == before_now
 
 
 def _all_generations() -> list:

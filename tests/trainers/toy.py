@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from rcdiag.corrections.trainers.verl_k import OPTIONS
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.generations import default_settings
-from rcdiag.losses.settings import LossSettings, SlimeSettings
+from rcdiag.losses.settings import SlimeSettings
 from rcdiag.statistics.block import Block, block_of
 from rcdiag.trajectories import Ragged, Trajectories
 
@@ -64,9 +65,9 @@ def _settings(trainer: str) -> Iterator[Config]:
             for option in OPTIONS:
                 bounds = "0.5_2.0" if option.endswith("k1") else "0.1"
                 yield {"rollout_rs": option, "rollout_rs_threshold": bounds}
-    yield from TRAINERS[trainer].presets.values()
     if "decoupled_token_icepop" in TRAINERS[trainer].presets:
         yield {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}
+    yield from TRAINERS[trainer].presets.values()
 
 
 @cache
@@ -82,11 +83,14 @@ def logged(trainer: str) -> dict[str, float]:
     return found
 
 
-def replayed(trainer: str, loss: str, **slime: Any) -> LossResult:
+def replayed(
+    trainer: str, loss: str, kept: list[bool] | None = None, slime: SlimeSettings | None = None
+) -> LossResult:
     """A policy loss on the toy: log-ratios are of current to old, rollout is old - 0.1."""
-    settings = default_settings(trainer)
+    settings = replace(default_settings(trainer), dro_beta=0.1)
+    if slime is not None:
+        settings = replace(settings, slime=slime)
     rollout = BEHAVIOR - 0.1 if trainer == "slime" else None
-    batch = loss_batch(BEHAVIOR + LOG_RATIOS, BEHAVIOR, ADVANTAGES, LENGTHS, rollout=rollout)
-    own = {"slime": SlimeSettings(**slime)} if slime else {}
-    fields = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
-    return evaluate(batch, loss, LossSettings(**fields | {"dro_beta": 0.1} | own), trainer)
+    current = BEHAVIOR + LOG_RATIOS
+    batch = loss_batch(current, BEHAVIOR, ADVANTAGES, LENGTHS, rollout=rollout, kept=kept)
+    return evaluate(batch, loss, settings, trainer)
