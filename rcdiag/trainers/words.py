@@ -167,6 +167,8 @@ def _fillings(table: _Table, header: _Table) -> Iterator[tuple[_Table, str | Non
         if f"{{{placeholder.name}}}" not in table.name:
             continue
         numbers = table.sub("numbers").fields
+        if strange := numbers.keys() - placeholder.fields.keys():
+            raise table.error(f"`numbers` has {min(strange)!r}, no value of {placeholder.name}")
         rest = {field: each for field, each in table.fields.items() if field != "numbers"}
         for value in placeholder.subs():
             own = {"numbers": numbers[value.name]} if value.name in numbers else {}

@@ -293,6 +293,22 @@ def test_what_is_wrong_is_named(
         read_keys(name)
 
 
+def test_placeholders_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = f'{HEADER}[header.placeholders.side]\nlow = {{ word = "below" }}\n'
+    table = '["{side}_share"]\nsays = "Share {word}."\n["{side}_share".numbers]\n'
+    good = package(tmp_path, monkeypatch, f"{header}{table}low = 0.5\n")
+    words = read_keys(good)["low_share"]
+    assert (words.says, words.numbers, words.pattern) == (
+        "Share below.",
+        {"trl": 0.5},
+        "{side}_share",
+    )
+    (tmp_path / good / "keys.toml").write_text(f"{header}{table}high = 0.5\n")
+    read_keys.cache_clear()
+    with pytest.raises(RcdiagError, match="`numbers` has 'high', no value of side"):
+        read_keys(good)
+
+
 def test_a_generation_has_all_its_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = package(tmp_path, monkeypatch, "")
     (tmp_path / name / "generations.toml").write_text('[trl]\nsays = "s"\n')
