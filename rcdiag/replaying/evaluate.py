@@ -16,7 +16,7 @@ from rcdiag.replaying.health import Evidence, health
 from rcdiag.replaying.load import without_rejected
 from rcdiag.replaying.presets import Applied, applied, naive
 from rcdiag.replaying.shares import coefficient_numbers, shares
-from rcdiag.results import Denominator, Factor, PresetReplay
+from rcdiag.results import Denominator, Factor, Histogram, PresetReplay
 from rcdiag.segments import segment_sum
 from rcdiag.statistics.mixing import mixed
 
@@ -155,7 +155,7 @@ def _double_counted(plan: Plan, name: str) -> bool:
     return bypass and correction.weighting is not None
 
 
-def _weights(found: Applied) -> dict[str, list[float]] | None:
+def _weights(found: Applied) -> Histogram | None:
     """Counts of kept tokens by the size of their weight; those of 0 are in the lowest bin."""
     if found.weights is None:
         return None

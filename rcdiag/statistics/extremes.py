@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from rcdiag.results import SequenceTokens
+from rcdiag.results import SequenceTokens, WorstToken
 from rcdiag.segments import segment_sum
 from rcdiag.statistics.block import Block
 from rcdiag.trajectories import Trajectories
@@ -50,11 +49,18 @@ class WorstTokens:
     def merge(self, other: WorstTokens) -> None:
         self.found = sorted([*self.found, *other.found])[:WORST]
 
-    def to_list(self) -> list[dict[str, Any]]:
-        names = ("row", "position", "token_id", "behavior_log_prob", "target_log_prob")
+    def to_list(self) -> list[WorstToken]:
+        """Return the tokens as result documents hold them."""
         return [
-            {**dict(zip(names, entry[1:], strict=True)), "log_ratio": entry[5] - entry[4]}
-            for entry in self.found
+            WorstToken(
+                row=row,
+                position=position,
+                token_id=token_id,
+                behavior_log_prob=behavior,
+                target_log_prob=target,
+                log_ratio=target - behavior,
+            )
+            for _, row, position, token_id, behavior, target in self.found
         ]
 
 
