@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rcdiag.explain.entry import Entry, Kind, first_clause
 from rcdiag.explain.generations import SLIME, VERL, label
 from rcdiag.explain.logged import LOGGERS
-from rcdiag.explain.worked_replay import UPDATE
+from rcdiag.explain.worked import UPDATE
 
 TITLE = "number that a policy loss logs"
 Losses = tuple[str, ...]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rcdiag.explain.entry import Entry, Kind, first_clause, said
 from rcdiag.explain.generations import SLIME, VERL, label
-from rcdiag.explain.worked_replay import UPDATE
+from rcdiag.explain.worked import UPDATE
 
 TITLE = "policy loss"
 _D = "d = log_ratio = current - old, r = e^d, A the advantage"

@@ -125,8 +125,7 @@ KeptTokens = Annotated[
         unit="tokens",
         formula="count of kept tokens",
         healthy="0 is an error: no loss is left",
-        example="of the tokens with log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5] token_k1 0.6_1.6 of "
-        "verl-0.9 keeps those with log-ratios 0.1 and -0.1: 2",
+        example="log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5] under token_k1 0.6_1.6 of verl-0.9: 2",
     ),
 ]
 KeptSequences = Annotated[

@@ -293,6 +293,7 @@ class CompareResult:
         Doc(
             "Policies whose interval of `behind` reaches 0: nothing tells them from the one that "
             "is nearest to the sampler.",
+            formula="lower end of the interval of behind <= 0",
             healthy="the recorded policy is among them",
             see=("behind", "recorded-is-not-nearest"),
         ),

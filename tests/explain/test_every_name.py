@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import get_args
 
 import pytest
@@ -12,16 +11,17 @@ from rcdiag.corrections.health import HEALTH
 from rcdiag.corrections.trainers import TRAINERS
 from rcdiag.corrections.trainers.verl_k import OPTIONS
 from rcdiag.explain import explain, names
+from rcdiag.explain.fields import TITLE as FIELD
 from rcdiag.explain.findings import FINDINGS
 from rcdiag.explain.generations import SLIME
 from rcdiag.explain.keys import KEYS, full_name
 from rcdiag.explain.keys.debug import DEBUG
 from rcdiag.explain.keys.rejection import OPTION
 from rcdiag.explain.levels import LEVELS
-from rcdiag.explain.numbers import NUMBERS
 from rcdiag.explain.setting_words import SETTINGS
 from rcdiag.explain.trainers import WHEN
-from rcdiag.results import SEVERITIES, CorrectionResult
+from rcdiag.results import SEVERITIES
+from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.axes import PROFILES
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 from tests.explain.found import corrections, logged, slugs
@@ -65,13 +65,13 @@ def test_no_key_is_said_to_be_logged_that_is_not(trainer):
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_number_and_field_of_a_correction(trainer):
-    for name in {name for each in corrections(trainer) for name in each.honest}:
-        assert explain(name).kind == "number of a correction", name
-    fields = {field.name for field in dataclasses.fields(CorrectionResult)}
-    for name in fields & {"kept_tokens", "kept_sequences", "weight_sum", "log_bounds"}:
-        assert explain(name).kind == "number of a correction"
-    assert set(HEALTH) <= set(NUMBERS)
+def test_every_number_of_a_correction(trainer):
+    documented = set(CorrectionNumbers.__annotations__)
+    for each in corrections(trainer):
+        assert CorrectionNumbers.__required_keys__ <= set(each.honest) <= documented
+    for name in documented:
+        assert explain(name).kind == FIELD, name
+    assert set(HEALTH) <= documented
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

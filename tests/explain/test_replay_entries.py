@@ -15,7 +15,7 @@ from rcdiag.explain.generations import VERL, grouped, label
 from rcdiag.explain.loss_keys import KEYS
 from rcdiag.explain.loss_words import LOSSES
 from rcdiag.explain.rule_words import BOUNDS
-from rcdiag.explain.worked_replay import UPDATE
+from rcdiag.explain.worked import UPDATE
 from rcdiag.explain.worked_rules import Given, rules
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.batch import loss_batch

@@ -5,26 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.comparing.roles import role
-from rcdiag.explain import explain, names
+from rcdiag.explain import explain
 from rcdiag.explain.answers import ANSWERS as EXPLAINED_ANSWERS
-from rcdiag.explain.compare_words import NUMBERS as OF_COMPARE
 from rcdiag.explain.families import own
-from rcdiag.explain.forecast_words import WORDS as OF_FORECAST
-from rcdiag.explain.judged_words import JUDGED
 from rcdiag.explain.roles import ROLES
-from rcdiag.explain.senses import SENSES
-from rcdiag.explain.sweep_words import ROW
 from rcdiag.report.words import ANSWERS
-from rcdiag.results import compare, sweep
 from rcdiag.sweeping.candidates import CANDIDATES
 from rcdiag.sweeping.families import FAMILIES
-from tests.explain.fields import fields_of
-
-
-def test_no_entry_is_of_a_field_that_is_gone():
-    fields = {name for _, name in fields_of(sweep, compare)}
-    for entries in (ROW, JUDGED, OF_FORECAST, OF_COMPARE):
-        assert set(entries) <= fields
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -67,10 +54,3 @@ def test_every_role_is_explained():
     assert {role(name, about, "s") for name, about in given} == set(ROLES)
     for name in ROLES:
         assert explain(name).kind == "role of a policy"
-
-
-def test_other_senses_are_of_names_that_something_else_explains():
-    listed = {name for lines in names().values() for name in lines}
-    for name, sense in SENSES.items():
-        assert name in listed
-        assert sense in explain(name).what
