@@ -39,7 +39,7 @@ def json_schema(kind: str) -> dict[str, Any]:
 def description(doc: Doc) -> str:
     """Say everything about a field that helps a reader of its schema, in one paragraph."""
     parts = {"Formula": doc.formula, "Unit": doc.unit, "Direction": doc.direction}
-    said = [f"{name}: {text}." for name, text in parts.items() if text]
+    said = [f"{name}: {text}." for name, text in parts.items() if text not in (None, "", "none")]
     return " ".join([doc.says, *said])
 
 
