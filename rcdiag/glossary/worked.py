@@ -23,16 +23,10 @@ from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted
 LOG_RATIOS = ((0.1, -0.1, 1.5), (-1.2, -0.5))
 BEHAVIOR = (-1.0, -0.5, -2.0, -0.7, -1.5)
 TOY = "log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5]"
+# Two sequences, the first one with advantage 1 and the second with -1.
+UPDATE = f"old log-probs [-1, -0.5, -2], [-0.7, -1.5], {TOY} of current to old, advantages 1 and -1"
 PADDED_TOY = f"{TOY} and a row without a token"
 BOUNDED = ", by token, bounds 0.5 and 2"
-
-CORRECTION: Config = {
-    "rollout_is": "sequence",
-    "rollout_is_threshold": 2.0,
-    "rollout_rs": "token_k1",
-    "rollout_rs_threshold": "0.6_1.6",
-}
-CORRECTED = f"sequence weights truncated at 2, token_k1 0.6_1.6 (verl-0.9), {TOY}"
 
 _TOKENS = {"rollout_is": "token", "rollout_is_threshold": 2.0, "rollout_is_batch_normalize": True}
 _VETO = {"rollout_token_veto_threshold": 1e-4}
@@ -92,12 +86,6 @@ def corrected(trainer: str, *settings: tuple[str, Any]) -> CorrectionResult:
     plan = plan_corrections(TRAINERS[trainer], {"it": dict(settings)})
     rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
     return correction_results(plan, rows)["it"]
-
-
-def honest(name: str) -> Any:
-    """A number beside the trainer's own, under `CORRECTION`."""
-    found = corrected("verl-0.9", *CORRECTION.items())
-    return found.honest[name] if name in found.honest else getattr(found, name)
 
 
 def logged(keys: dict[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.update_health import Evidence, health
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.settings import LossSettings
-from rcdiag.results import Denominator, Factor, PresetReplay
+from rcdiag.results import Denominator, Factor, Histogram, PresetReplay
 from rcdiag.statistics.hashing import mixed
 from rcdiag.table.segments import segment_sum
 from rcdiag.trainers.evaluate import LossResult, evaluate
@@ -235,7 +235,7 @@ def _double_counted(plan: Plan, name: str) -> bool:
     return bypass and correction.weighting is not None
 
 
-def _weights(found: Applied) -> dict[str, list[float]] | None:
+def _weights(found: Applied) -> Histogram | None:
     """Counts of kept tokens by the size of their weight; those of 0 are in the lowest bin."""
     if found.weights is None:
         return None
