@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.glossary.worked import BEHAVIOR, LOG_RATIOS, toy_block
+from rcdiag.glossary.worked import BEHAVIOR, LOG_RATIOS, toy_pair
+from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from rcdiag.usecases.replay.after_step import Stepped, after_step
-from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.batch import Part, ReplayBatch, replay_batch
 from rcdiag.usecases.replay.gradients import (
     Products,
     cosine,
@@ -22,11 +24,10 @@ from rcdiag.usecases.replay.gradients import (
     relative_variance,
 )
 from rcdiag.usecases.replay.shares import coefficient_numbers, shares
-from rcdiag.usecases.score import CorrectionState, results
 from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.gradients import Baseline
-from rcdiag.usecases.sweep.state import SweepState
+from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 
 Array = NDArray[np.float64]
 OLD = np.array(BEHAVIOR)
@@ -43,38 +44,33 @@ def correction() -> dict[str, Any]:
     settings = {"rollout_is": "sequence", "rollout_is_threshold": 2.0, "rollout_rs": "token_k1"}
     settings |= {"rollout_rs_threshold": "0.6_1.6"}
     plan = plan_corrections(TRAINERS["verl-0.9"], {"it": settings})
-    state = CorrectionState(plan)
-    state.add({None: toy_block()})
-    found = results(plan, state.by_step()[None])["it"]
+    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    found = correction_results(plan, rows)["it"]
     return named(found) | found.honest
 
 
 @cache
 def sweep_row() -> Any:
     """The first sequence is kept, the second one rejected."""
-    block = toy_block()
-    assert block.reward is not None
+    pair = toy_pair()
     setting = FAMILIES[FAMILY].correction(BOUNDS)
-    state = SweepState({FAMILY: [setting]}, baseline=Baseline.of(None, block.reward))
-    state.add(block)
+    baseline = Baseline.of(None, pair.tokens.rewards)
+    state = SweepState.of(pair, SweepPlan({FAMILY: [setting]}, baseline=baseline))
     return sweep_rows(state, FAMILY, [BOUNDS], kept_groups(state))[0]
 
 
 def batch(old: Array, rollout: Array) -> ReplayBatch:
     """Both sequences, each a prompt group of its own."""
-    return ReplayBatch(
-        step=None,
-        rollout=rollout,
-        old=old,
-        current=old,
-        advantages=np.array([1.0, 1.0, 1.0, -1.0, -1.0]),
-        lengths=np.array([3, 2]),
-        group=np.array([0, 1], np.uint64),
+    trajectories = Trajectories(
+        first_row=0,
+        response_ids=Ragged(np.arange(5, dtype=np.int32), np.array([0, 3, 5])),
+        mask=np.ones(5, np.bool_),
+        log_probs={"rollout": rollout, "old": old},
         reward=np.array([1.0, 0.0]),
-        row=np.array([0, 1]),
-        width=3,
-        empty=0,
+        advantages=np.array([1.0, 1.0, 1.0, -1.0, -1.0]),
     )
+    part = Part(trajectories, np.ones(2, np.bool_))
+    return replay_batch([part], ("rollout", "old", "old"), "column")
 
 
 @cache
