@@ -20,7 +20,7 @@ from rcdiag.statistics.forecast.token_law import (
     expected_inside,
     expected_variance,
 )
-from rcdiag.statistics.pareto import Largest
+from rcdiag.statistics.pareto import UpperTail
 from rcdiag.trainers import find_trainer
 from rcdiag.usecases.compare.ladder import ladder
 from rcdiag.usecases.sweep.candidates import CANDIDATES
@@ -64,7 +64,7 @@ def _refusals(**numbers: float) -> list[str]:
     harmless = {"kept_sequence_share": 1.0, "lost_mass": 0.0, "ess_seq": 1.0, "reward_shift": 0.0}
     shares = {name: MetricValue(value=value) for name, value in (harmless | numbers).items()}
     judged = replace(sweep_row(), keep_length_correlation=0.0, clamped_share=0.0, **shares)
-    return refused(Judged(judged, 1000, Largest(), 0))
+    return refused(Judged(judged, 1000, UpperTail.of(np.empty(0)), 0))
 
 
 @pytest.mark.parametrize(
