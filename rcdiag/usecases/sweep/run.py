@@ -21,7 +21,7 @@ from rcdiag.statistics.suite import union_of_states
 from rcdiag.table.columns import read_rewards
 from rcdiag.table.parquet import Dump
 from rcdiag.table.stream import read_trajectories
-from rcdiag.trainers import find_trainer
+from rcdiag.trainers import DEFAULT, find_trainer
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
@@ -41,7 +41,7 @@ def sweep(
     target: str = "old",
     seed: int = 0,
     thresholds: int = 60,
-    trainer: str = "verl",
+    trainer: str = DEFAULT,
 ) -> SweepResult:
     """Every family over about `thresholds` settings, the recommendation and the forecast.
 
