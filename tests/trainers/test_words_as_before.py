@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-
 from rcdiag.corrections.trainers import TRAINERS
 from rcdiag.corrections.trainers.verl_k import OPTIONS
 from rcdiag.explain import logged, loss_keys, presets
@@ -17,6 +16,7 @@ from rcdiag.explain.keys.debug import DEBUG
 from rcdiag.explain.keys.rejection import OF_OPTIONS, OPTION
 from rcdiag.explain.setting_words import SETTINGS
 from rcdiag.explain.trainers import WHEN, place
+
 from rcdiag.trainers.words import (
     KeyWords,
     read_generations,
