@@ -28,7 +28,8 @@ def replay(
     setting: corrections.Setting = None,
     trainer_config: corrections.TrainerConfigFile = None,
     step: updates.Step = None,
-    loss: updates.Loss = "vanilla",
+    loss: updates.Loss = None,
+    loss_setting: updates.LossSetting = None,
     aggregation: updates.AggregationOption = None,
     denominator: updates.DenominatorOption = None,
     constant: updates.Constant = None,
@@ -85,7 +86,7 @@ def replay(
     if current is None and "current" in table.policies:
         current = "current"
     roles = Roles(rollout=rollout, old=old, current=current)
-    update = updates.update_of(given, table.schema.names, plan.trainer.name)
+    update = updates.update_of(given, table.schema.names, plan.trainer)
     if model is None:
         trained.refuse_without_model(context)
     made = None if model is None else trained.model_of(given, len(plan.corrections))

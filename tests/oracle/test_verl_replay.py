@@ -15,6 +15,7 @@ from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import Update, evaluated
 from tests.corrections.builders import Padded
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
+from tests.losses.rules import loss_settings
 from tests.losses.verl_code import Answer
 from tests.losses.verl_code import ask as ask_loss
 from tests.oracle.comparisons import within_a_millionth
@@ -99,7 +100,7 @@ def test_every_preset_makes_verls_own_loss_and_gradient(trainer, drawn, data):
     if not batch.mask.any():
         return
     modes = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-    chosen = LossSettings(
+    chosen = loss_settings(
         clip_low=data.draw(st.sampled_from((0.2, 0.1))),
         clip_high=data.draw(st.sampled_from((0.2, 0.28))),
         clip_c=data.draw(st.sampled_from((3.0, 1.5))),
@@ -121,7 +122,7 @@ def test_batch_normalised_weights_are_verls_in_both_modes(trainer, drawn, level)
     bypass = {**config, "bypass_mode": True, "loss_type": "reinforce"}
     plan = plan_of(trainer, decoupled=config, bypass=bypass)
     for name in plan.corrections:
-        assert differences(plan, name, batch, rollout, LossSettings()) == []
+        assert differences(plan, name, batch, rollout, loss_settings()) == []
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

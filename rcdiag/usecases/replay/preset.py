@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,12 @@ from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.update_health import Evidence, health
 from rcdiag.losses.batch import loss_batch
-from rcdiag.losses.settings import LossSettings
+from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.rules import UpdateRules
+from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, LossSettings
 from rcdiag.results import Denominator, Factor, Histogram, PresetReplay
 from rcdiag.statistics.hashing import mixed
 from rcdiag.table.segments import segment_sum
-from rcdiag.trainers.evaluate import LossResult, evaluate
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.batch import ReplayBatch, without_rejected
 from rcdiag.usecases.replay.shares import coefficient_numbers, shares
@@ -52,7 +52,7 @@ class Applied:
 def applied(plan: Plan, name: str, batch: ReplayBatch, loss: str) -> Applied:
     """Decoupled: weights old / rollout, anchor old. Bypass: both of current against rollout.
 
-    Source: reference/verl.md 3, "bypass_mode" step by step, and "Decoupled".
+    Source: verl 0.9.1, verl/trainer/ppo/core_algos.py, compute_policy_loss_bypass_mode.
     """
     correction = plan.corrections[name]
     bypass = correction.mode == "bypass"
@@ -89,17 +89,8 @@ def _effects(
         metrics = plan.trainer.metrics(Batch(rows), correction)
     if effects.weights is None or not correction.batch_normalize:
         return effects, metrics
-    factor = _factor(plan.trainer.name, metrics, Batch(rows))
+    factor = plan.trainer.normaliser(Batch(rows), correction)
     return TokenEffects(effects.kept, effects.weights / factor), metrics
-
-
-def _factor(trainer: str, metrics: Mapping[str, float], batch: Batch) -> float:
-    """The mean that the weights are divided by, as the trainer has it.
-
-    slime logs the mean over rows of that number, with 0 for a row without a token.
-    """
-    found: Any = next(v for key, v in metrics.items() if key.endswith("batch_norm_factor"))
-    return float(found) * (batch.all_rows / len(batch.rows) if trainer == "slime" else 1.0)
 
 
 NAIVE = "naive"
@@ -118,8 +109,8 @@ class Update:
 
     @property
     def clip_range(self) -> tuple[float, float]:
-        """Of the PPO ratio."""
-        return 1.0 - self.settings.clip_low, 1.0 + self.settings.clip_high
+        """The range within which the PPO ratio is not clipped."""
+        return 1.0 - self.settings.value(CLIP_LOW), 1.0 + self.settings.value(CLIP_HIGH)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,10 +134,12 @@ def evaluated(plan: Plan, name: str, batch: ReplayBatch, update: Update) -> Eval
         computed = "grpo" if update.advantage == "column" else update.advantage
         advantages = without_rejected(batch, found.kept, computed)
         batch = replace(batch, advantages=advantages)
-    return evaluated_as(found, batch, update, plan.trainer.name)
+    return evaluated_as(found, batch, update, plan.trainer.update)
 
 
-def evaluated_as(found: Applied, batch: ReplayBatch, update: Update, trainer: str) -> Evaluated:
+def evaluated_as(
+    found: Applied, batch: ReplayBatch, update: Update, rules: UpdateRules
+) -> Evaluated:
     """The same for weights and mask that are made already."""
     given = loss_batch(
         batch.current,
@@ -159,7 +152,7 @@ def evaluated_as(found: Applied, batch: ReplayBatch, update: Update, trainer: st
         padded_width=batch.width,
         rollout=batch.rollout,
     )
-    return Evaluated(found, batch, evaluate(given, found.loss, update.settings, trainer))
+    return Evaluated(found, batch, evaluate(given, found.loss, update.settings, rules))
 
 
 def preset_replay(

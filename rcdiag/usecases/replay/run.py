@@ -9,6 +9,7 @@ import numpy as np
 from rcdiag.diagnosis.replay_findings import replay_findings
 from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
 from rcdiag.errors import RcdiagError
+from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW
 from rcdiag.results import Factor, PresetReplay, ReplayResult, by_severity
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
@@ -80,8 +81,8 @@ def result_of(
         loss=update.loss,
         aggregation=update.settings.aggregation,
         advantage=update.advantage,
-        clip_low=update.settings.clip_low,
-        clip_high=update.settings.clip_high,
+        clip_low=update.settings.value(CLIP_LOW),
+        clip_high=update.settings.value(CLIP_HIGH),
         step=batch.step,
         num_sequences=len(batch.lengths),
         num_tokens=batch.num_tokens,

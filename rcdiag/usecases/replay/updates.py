@@ -117,7 +117,7 @@ def _gradient(
     if index:
         part = part.with_log_probs(current=learner.log_probs(own).log_probs)
     fixed = applied(plan, name, part, update.loss) if whole is None else _part(whole, tokens)
-    done: Evaluated = evaluated_as(fixed, part, update, plan.trainer.name)
+    done: Evaluated = evaluated_as(fixed, part, update, plan.trainer.update)
     if done.result.undefined or not np.isfinite(done.coefficients).all():
         return None
     return learner.gradients(own, done.coefficients[None]).whole[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ import numpy as np
 from rcdiag.results import PresetReplay, ReplayResult
 from rcdiag.table.parquet import open_dump
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.generations import default_settings
 from rcdiag.trainers.plan import Plan, preset_configs
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import Update
 from rcdiag.usecases.replay.run import Roles, replay
 from tests.builders import write_table
 from tests.corrections.builders import plan_corrections
+from tests.losses.rules import default_settings
 
 Lists = Sequence[Sequence[float]]
 
@@ -34,7 +33,7 @@ def update_of(trainer: str = "verl-0.9", **given: Any) -> Update:
     names = ("loss", "advantage", "rebaseline")
     of_update = {"loss": "vanilla", "advantage": "column"}
     of_update |= {name: given.pop(name) for name in names if name in given}
-    return Update(settings=replace(default_settings(trainer), **given), **of_update)
+    return Update(settings=default_settings(trainer).changed(**given), **of_update)
 
 
 def replay_of(
