@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.learning.settings import OptimizerSettings, SketchSettings
 from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]
@@ -44,12 +45,21 @@ class Scores(Protocol):
     def entropy(self) -> Array | None: ...
 
 
+class StepNorm(Protocol):
+    """What an optimizer step did."""
+
+    @property
+    def step_norm(self) -> float: ...  # norm of the change of the weights
+
+
 class Learner(Protocol):
     """A model that gives log-probs and gradients, and takes steps."""
 
     def log_probs(self, parts: Parts, *, entropy: bool = False) -> Scores: ...
-    def gradients(self, parts: Parts, coefficients: Array, *, sketch: Any = None) -> Gradients: ...
-    def apply(self, gradient: Any, settings: Any) -> Any: ...
+    def gradients(
+        self, parts: Parts, coefficients: Array, *, sketch: SketchSettings | None = None
+    ) -> Gradients: ...
+    def apply(self, gradient: Any, settings: OptimizerSettings) -> StepNorm: ...
     def snapshot(self) -> Any: ...
     def load_snapshot(self, snapshot: Any) -> None: ...
     def restore(self) -> None: ...
@@ -73,9 +83,9 @@ Sampler = Callable[[int | None, int], Fresh]
 class Training:
     """How the update is made."""
 
-    optimizer: Any  # settings that the learner understands
+    optimizer: OptimizerSettings
     learning_rate: float
-    sketch: Any
+    sketch: SketchSettings
     reference: Literal["seq_is", "fresh", "none"] = "seq_is"
     epochs: int = 1
     minibatches: int = 1

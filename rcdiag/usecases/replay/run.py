@@ -21,7 +21,7 @@ from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.replay.batch import Part, ReplayBatch, part_of, replay_batch
 from rcdiag.usecases.replay.factors import factors
-from rcdiag.usecases.replay.preset import NAIVE, Update, evaluated, preset_replay
+from rcdiag.usecases.replay.preset import NAIVE, Update, loss_of_preset, preset_replay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ def replay(
     batch = replace(replay_batch(parts, roles.names, update.advantage), step=chosen)
     found = factors(batch, seed)
     presets = {
-        name: preset_replay(plan, name, evaluated(plan, name, batch, update), found)
+        name: preset_replay(plan, name, loss_of_preset(plan, name, batch, update), found)
         for name in (*plan.corrections, NAIVE)
     }
     result = result_of(dump, plan, update, roles, batch, presets, found, seed)
