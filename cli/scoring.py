@@ -14,7 +14,7 @@ from cli import options
 if TYPE_CHECKING:
     from cli.terminal.screen import Screen
     from rcdiag.engines.spec import PolicySpec
-    from rcdiag.table.parquet import Dump
+    from rcdiag.table.table import Table
 
 
 def wanted_policies(
@@ -22,7 +22,7 @@ def wanted_policies(
     texts: list[str] | None,
     ladders: list[options.LadderName] | None,
     model: str | None,
-    table: Dump,
+    table: Table,
     *,
     twice: bool = False,
 ) -> list[PolicySpec]:
@@ -62,18 +62,18 @@ def may_be_finished(output: Path | None) -> bool:
 def scored_table(
     screen: Screen,
     dump: str,
-    table: Dump,
+    table: Table,
     specs: list[PolicySpec],
     output: Path | None,
     force: bool,
-) -> Iterator[Dump]:
+) -> Iterator[Table]:
     """The table with the wanted policies filled in; in a folder for the moment without `-o`."""
     if not specs:
         yield table
         return
     from rcdiag.engines.run import plan_scoring, run_scoring
     from rcdiag.errors import RcdiagError
-    from rcdiag.table.parquet import open_dump
+    from rcdiag.table.table import open_table
 
     scratch = None
     if output is None:
@@ -84,7 +84,7 @@ def scored_table(
         plan = plan_scoring(dump, table, specs, path, force=force)
         with screen.tokens() as on_tokens:
             run_scoring(plan, on_tokens, force=force)
-        yield open_dump(path)
+        yield open_table(path)
     except RcdiagError as error:
         # A failed engine's log must stay where the error says it is.
         points_there = scratch is not None and str(scratch) in error.hint
@@ -98,7 +98,7 @@ def scored_table(
 def dry_run(
     screen: Screen,
     dump: str,
-    table: Dump,
+    table: Table,
     specs: list[PolicySpec],
     output: Path | None,
     force: bool,

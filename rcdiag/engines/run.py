@@ -18,10 +18,10 @@ from rcdiag.engines.process import run_engine
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
-from rcdiag.table.parquet import Dump, open_dump
 from rcdiag.table.parts import read_part, score_columns
 from rcdiag.table.stream import RowRange, joined, read_chunks
 from rcdiag.table.survey import Survey, survey
+from rcdiag.table.table import Table, open_table
 from rcdiag.table.writer import TableWriter
 
 # One part: what a kill can cost at most, and what rows are sorted by length within.
@@ -35,7 +35,7 @@ class ScoringPlan:
     """Everything that decides the scores; the parts on disk are keyed by it."""
 
     source: str
-    dump: Dump
+    dump: Table
     specs: tuple[PolicySpec, ...]
     survey: Survey
     ranges: list[RowRange]
@@ -70,11 +70,11 @@ class ScoringPlan:
         """The output is there and is this plan's: a run was killed after its last rename."""
         if not (self.output.exists() and self.parts.exists()):
             return False
-        return open_dump(self.output).metadata.get("run_key") == self.run_key
+        return open_table(self.output).metadata.get("run_key") == self.run_key
 
 
 def plan_scoring(
-    source: str, dump: Dump, specs: Sequence[PolicySpec], output: Path, *, force: bool = False
+    source: str, dump: Table, specs: Sequence[PolicySpec], output: Path, *, force: bool = False
 ) -> ScoringPlan:
     """Check models and rows, and cut the table into parts; no engine starts here."""
     _check_names(dump, specs, force)
@@ -91,7 +91,7 @@ def plan_scoring(
     )
 
 
-def _check_names(dump: Dump, specs: Sequence[PolicySpec], force: bool) -> None:
+def _check_names(dump: Table, specs: Sequence[PolicySpec], force: bool) -> None:
     names = [spec.name for spec in specs]
     if twice := {name for name in names if names.count(name) > 1}:
         raise RcdiagError(

@@ -18,9 +18,9 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.files import write_text
 from rcdiag.table.decode import columns_needed, decode
-from rcdiag.table.parquet import open_dump
 from rcdiag.table.parts import score_table, write_part
 from rcdiag.table.stream import read_chunks, whole
+from rcdiag.table.table import open_table
 
 
 def run(job: dict[str, Any], say: Any) -> None:
@@ -31,7 +31,7 @@ def run(job: dict[str, Any], say: Any) -> None:
     provenance = {**spec.to_dict(), **backend.provenance()}
     write_text(folder / "provenance.json", json.dumps(provenance))
     say({"event": "ready"})
-    dump = open_dump(job["source"], job["renames"])
+    dump = open_table(job["source"], job["renames"])
     names = columns_needed(dump.schema.names, (), prompts=True)
     ranges = [tuple(pair) for pair in job["ranges"].values()]
     chunks = read_chunks(dump, ranges, names)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.decode import floats, hashed
-from rcdiag.table.parquet import Batch, Dump
+from rcdiag.table.table import Batch, Table
 
 
-def known_steps(dump: Dump) -> list[int]:
+def known_steps(dump: Table) -> list[int]:
     """All steps in ascending order; none where the table has no column `step`."""
     if "step" not in dump.schema.names:
         return []
@@ -31,7 +31,7 @@ def known_steps(dump: Dump) -> list[int]:
     return sorted(found)
 
 
-def read_rewards(dump: Dump) -> tuple[NDArray[np.uint64] | None, NDArray[np.float64]]:
+def read_rewards(dump: Table) -> tuple[NDArray[np.uint64] | None, NDArray[np.float64]]:
     """Hash of the prompt group (None without groups) and reward of every row; NaN = unknown."""
     names = [name for name in ("group_id", "reward") if name in dump.schema.names]
     if "reward" not in names:
@@ -44,7 +44,7 @@ def read_rewards(dump: Dump) -> tuple[NDArray[np.uint64] | None, NDArray[np.floa
     return np.concatenate(groups) if groups else None, np.concatenate(rewards)
 
 
-def read_rows(dump: Dump, numbers: Collection[int]) -> dict[int, dict[str, Any]]:
+def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]]:
     """Number in the table -> column -> value."""
     wanted = set(numbers)
     found: dict[int, dict[str, Any]] = {}
@@ -67,7 +67,7 @@ class UniqueSampleIds:
         if "sample_id" in batch.table.column_names:
             self._hashes.append(hashed(batch, "sample_id"))
 
-    def check(self, dump: Dump) -> None:
+    def check(self, dump: Table) -> None:
         if not self._hashes:
             return
         hashes = np.concatenate(self._hashes)
@@ -82,6 +82,6 @@ class UniqueSampleIds:
             )
 
 
-def _where(dump: Dump, row: int) -> str:
+def _where(dump: Table, row: int) -> str:
     file = next(file for file in dump.files if row < file.first_row + file.num_rows)
     return f"{file.path}, row {row - file.first_row}"

@@ -12,8 +12,8 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import Batch
 from rcdiag.table.segments import segment_sum
+from rcdiag.table.table import Batch
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 # log-softmax in float32 may round a certain token to a few 1e-7 above 0, in bfloat16 logits with

@@ -15,14 +15,16 @@ import pyarrow.types as pt
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table.columns import UniqueSampleIds
-from rcdiag.table.parquet import Dump, open_dump
 from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY
+from rcdiag.table.table import Table, open_table
 
 NAMED = 10
 ROW = "__row"
 
 
-def join_tables(dumps: Sequence[Dump], names: Sequence[str], path: Path) -> tuple[Dump, JoinReport]:
+def join_tables(
+    dumps: Sequence[Table], names: Sequence[str], path: Path
+) -> tuple[Table, JoinReport]:
     """Write to `path` the rows that all tables have, with the log-probs of all of them.
 
     All else is of the first table. A policy that an earlier table has too gets the later table's
@@ -56,13 +58,13 @@ def join_tables(dumps: Sequence[Dump], names: Sequence[str], path: Path) -> tupl
     kept = wide.filter(there & same).drop(*helpers, *([ROW] if by_id == ROW else []))
     _write(kept, path, report)
     metadata = {"format_version": FORMAT_VERSION, **dumps[0].metadata, "policies": policies}
-    joined = open_dump(path)
+    joined = open_table(path)
     # Polars would write the metadata where Arrow does not look for it.
     noted = joined.schema.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
     return replace(joined, schema=noted), report
 
 
-def _key(dumps: Sequence[Dump]) -> str:
+def _key(dumps: Sequence[Table]) -> str:
     having = ["sample_id" in dump.schema.names for dump in dumps]
     if any(having) and not all(having):
         lacking = dumps[having.index(False)].files[0].path
@@ -76,7 +78,7 @@ def _key(dumps: Sequence[Dump]) -> str:
     return "sample_id"
 
 
-def _check_ids(dumps: Sequence[Dump]) -> None:
+def _check_ids(dumps: Sequence[Table]) -> None:
     """Ids are all numbers or all text, and each stands once in its table."""
     kinds = [dump.schema.field("sample_id").type for dump in dumps]
     for dump, kind in zip(dumps, kinds, strict=True):
@@ -96,7 +98,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return not pt.is_integer(kind.value_type if pt.is_dictionary(kind) else kind)
 
 
-def _frame(dump: Dump, key: str) -> pl.LazyFrame:
+def _frame(dump: Table, key: str) -> pl.LazyFrame:
     frame = pl.scan_parquet([file.path for file in dump.files], glob=False)
     back = {in_file: name for name, in_file in dump.renames.items()}
     frame = frame.rename(back) if back else frame
@@ -107,7 +109,7 @@ def _frame(dump: Dump, key: str) -> pl.LazyFrame:
     return frame.with_columns(pl.col(key).cast(pl.String if text else pl.Int64))
 
 
-def _renamed(dump: Dump, taken: set[str], name: str) -> dict[str, str]:
+def _renamed(dump: Table, taken: set[str], name: str) -> dict[str, str]:
     """Policy in the table -> its name in the joined table."""
     renamed: dict[str, str] = {}
     for old in dump.policies:
@@ -127,7 +129,7 @@ def _about(about: Mapping[str, Any], name: str, renamed: Mapping[str, str]) -> d
 
 
 def _report(
-    dumps: Sequence[Dump],
+    dumps: Sequence[Table],
     names: Sequence[str],
     frames: Sequence[pl.LazyFrame],
     wide: pl.LazyFrame,

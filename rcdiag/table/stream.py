@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from rcdiag.table.columns import UniqueSampleIds
 from rcdiag.table.decode import columns_needed, decode
-from rcdiag.table.parquet import Batch, Dump
+from rcdiag.table.table import Batch, Table
 from rcdiag.table.trajectories import Trajectories
 
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
 
 
 def read_trajectories(
-    dump: Dump, policies: Sequence[str], *, prompts: bool = False
+    dump: Table, policies: Sequence[str], *, prompts: bool = False
 ) -> Iterator[Trajectories]:
     """All rows with the recorded log-probs of `policies`; duplicate ids are refused at the end."""
     dump.require(*(f"{policy}_log_probs" for policy in policies))
@@ -28,7 +28,7 @@ def read_trajectories(
 
 
 def read_chunks(
-    dump: Dump, ranges: Sequence[RowRange], names: Sequence[str] | None = None
+    dump: Table, ranges: Sequence[RowRange], names: Sequence[str] | None = None
 ) -> Iterator[list[Batch]]:
     """For each of the ascending, disjoint `ranges`, the batches that make it up."""
     waiting = iter(ranges)

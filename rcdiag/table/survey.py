@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.columns import UniqueSampleIds
 from rcdiag.table.decode import columns_needed, decode
-from rcdiag.table.parquet import Batch, Dump
 from rcdiag.table.stream import RowRange
+from rcdiag.table.table import Batch, Table
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
 
 
@@ -47,7 +47,7 @@ class Survey:
         return ranges
 
 
-def survey(dump: Dump, limits: Sequence[ModelLimits]) -> Survey:
+def survey(dump: Table, limits: Sequence[ModelLimits]) -> Survey:
     """Check every row against the models that are to score it."""
     dump.require("prompt_ids")
     names = columns_needed(dump.schema.names, (), prompts=True)
@@ -76,7 +76,7 @@ def survey(dump: Dump, limits: Sequence[ModelLimits]) -> Survey:
     )
 
 
-def _some_token(dump: Dump, sampled: int) -> None:
+def _some_token(dump: Table, sampled: int) -> None:
     if sampled == 0:
         raise RcdiagError(
             f"{dump.files[0].path}: no unmasked response token in the whole table",

@@ -36,8 +36,8 @@ from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.profiles import finished, union_of_profiles
 from rcdiag.statistics.suite import SuiteState, bound_sketches, union_of_states
 from rcdiag.statistics.vocabulary import worst_ids
-from rcdiag.table.parquet import Dump
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.provenance import provenance
 
@@ -132,12 +132,12 @@ Decode = Callable[[Sequence[int]], list[str]]
 
 
 def score(
-    dump: Dump,
+    dump: Table,
     *,
     behavior: str = "rollout",
     target: str = "old",
     seed: int = 0,
-    origin: Dump | None = None,
+    origin: Table | None = None,
     decode: Decode | None = None,
     plan: Plan | None = None,
 ) -> ScoreResult:
@@ -187,7 +187,7 @@ def score(
 
 
 def _read(
-    dump: Dump, behavior: str, target: str, corrections: CorrectionState | None = None
+    dump: Table, behavior: str, target: str, corrections: CorrectionState | None = None
 ) -> tuple[Summary, NonFinite]:
     """One pass over the table; the next rows are read while the last are worked on."""
     others = [] if corrections is None else [corrections.add]
@@ -223,7 +223,7 @@ def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
     )
 
 
-def check_pair(dump: Dump, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
+def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
     """Both policies are recorded, or among those that are about to be `scored`."""
     if behavior == target:
         raise RcdiagError(

@@ -9,8 +9,8 @@ from rcdiag.engines.packing import length_buckets, padded
 from rcdiag.engines.spec import parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.table.decode import decode
-from rcdiag.table.parquet import open_dump
 from rcdiag.table.stream import read_chunks, whole
+from rcdiag.table.table import open_table
 from rcdiag.table.trajectories import Trajectories
 from tests.engine_models import make_model, reference
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.engine
 
 
 def rows_of(table: Path, start: int = 0, stop: int = 40) -> Trajectories:
-    parts = next(read_chunks(open_dump(table), [(start, stop)]))
+    parts = next(read_chunks(open_table(table), [(start, stop)]))
     return decode(whole(parts), prompts=True)
 
 
@@ -108,7 +108,7 @@ def test_logits_are_never_made_for_all_tokens_at_once(qwen3, table, monkeypatch)
 
 
 def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
-    dump = open_dump("sample_data/rollouts.parquet")
+    dump = open_table("sample_data/rollouts.parquet")
     rows = rows_of(Path("sample_data/rollouts.parquet"), 0, dump.num_rows)
     lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
     shapes = [

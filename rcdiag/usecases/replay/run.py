@@ -12,8 +12,8 @@ from rcdiag.errors import RcdiagError
 from rcdiag.results import Factor, PresetReplay, ReplayResult, by_severity
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.columns import known_steps
-from rcdiag.table.parquet import Dump
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.replay.batch import Part, ReplayBatch, joined, part_of
@@ -35,7 +35,7 @@ class Roles:
 
 
 def replay(
-    dump: Dump,
+    dump: Table,
     plan: Plan,
     update: Update,
     *,
@@ -59,7 +59,7 @@ def replay(
 
 
 def result_of(
-    dump: Dump,
+    dump: Table,
     plan: Plan,
     update: Update,
     roles: Roles,
@@ -102,7 +102,7 @@ def with_findings(result: ReplayResult, plan: Plan, non_finite: NonFinite) -> Re
 
 
 def read_step(
-    dump: Dump, roles: Roles, step: int | None, *, prompts: bool = False
+    dump: Table, roles: Roles, step: int | None, *, prompts: bool = False
 ) -> tuple[list[Part], int | None, NonFinite]:
     """The rows of one step, by default the last."""
     names = tuple(dict.fromkeys(roles.names))

@@ -19,8 +19,8 @@ from rcdiag.learning.settings import LoraSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult, ReplayStep
 from rcdiag.table.columns import known_steps, read_rows
-from rcdiag.table.parquet import Dump
 from rcdiag.table.survey import check_limits
+from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.batch import ReplayBatch, joined
@@ -50,7 +50,7 @@ class Model:
 
 
 def replay_with_model(
-    dump: Dump,
+    dump: Table,
     plan: Plan,
     update: Update,
     model: Model,
@@ -120,7 +120,7 @@ def replay_with_model(
     return with_findings(result, plan, non_finite)
 
 
-def _first_step(dump: Dump, step: int | None, count: int) -> int | None:
+def _first_step(dump: Table, step: int | None, count: int) -> int | None:
     """Where there are several steps to go, the first of the last so many."""
     if count == 1:
         return step
@@ -132,17 +132,17 @@ def _first_step(dump: Dump, step: int | None, count: int) -> int | None:
     return known[-count] if step is None else step
 
 
-def _check_limits(model: Model, parts: Parts, dump: Dump) -> None:
+def _check_limits(model: Model, parts: Parts, dump: Table) -> None:
     limit = limits(model.spec.model, check_checkpoint(model.spec.model))
     for part in parts:
         check_limits(part, limit, partial(_where, dump, part.first_row))
 
 
-def _where(dump: Dump, first: int, row: int) -> str:
+def _where(dump: Table, first: int, row: int) -> str:
     return dump.where(first + row)
 
 
-def _prompts(dump: Dump, parts: Parts, model: Model) -> Prompts | None:
+def _prompts(dump: Table, parts: Parts, model: Model) -> Prompts | None:
     """What fresh samples answer, where there are any; before anything is loaded."""
     if model.training.reference != "fresh" and not model.training.evaluate:
         return None
@@ -196,7 +196,7 @@ def _save(
 
 def _over_steps(
     trainee: Trainee,
-    dump: Dump,
+    dump: Table,
     plan: Plan,
     update: Update,
     model: Model,

@@ -19,8 +19,8 @@ from rcdiag.statistics.forecast import forecast
 from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.suite import union_of_states
 from rcdiag.table.columns import read_rewards
-from rcdiag.table.parquet import Dump
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import Table
 from rcdiag.trainers import find_trainer
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
@@ -35,7 +35,7 @@ Grids = dict[str, list[Bounds]]
 
 
 def sweep(
-    dump: Dump,
+    dump: Table,
     *,
     behavior: str = "rollout",
     target: str = "old",
@@ -88,7 +88,7 @@ def sweep(
     )
 
 
-def empty_state(dump: Dump, grids: Grids) -> SweepState:
+def empty_state(dump: Table, grids: Grids) -> SweepState:
     """A state that fits a table: thresholds, candidates and the baseline of its rewards."""
     plans = {
         family: [FAMILIES[family].correction(bounds) for bounds in grid]
@@ -105,7 +105,7 @@ def empty_state(dump: Dump, grids: Grids) -> SweepState:
     )
 
 
-def _read(dump: Dump, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
+def _read(dump: Table, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
     """One pass over the table; the next rows are read while the last are worked on."""
     state, non_finite = empty_state(dump, grids), NonFinite()
 

@@ -22,7 +22,7 @@ MAX_ROWS_PER_BATCH = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class DumpFile:
+class TableFile:
     """One parquet file of a table, and where its rows begin in the whole."""
 
     path: Path
@@ -35,7 +35,7 @@ class Batch:
     """Consecutive rows of one file, with canonical column names."""
 
     table: pa.Table
-    file: DumpFile
+    file: TableFile
     row_in_file: int  # of the first row
 
     @property
@@ -51,10 +51,10 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Dump:
+class Table:
     """A trajectory table on disk."""
 
-    files: tuple[DumpFile, ...]
+    files: tuple[TableFile, ...]
     schema: pa.Schema  # with canonical names
     renames: Mapping[str, str]  # canonical name -> name in the file
 
@@ -110,7 +110,7 @@ class Dump:
                 row += record.num_rows
 
 
-def _records(file: DumpFile, dump: Dump, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _records(file: TableFile, dump: Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The record batches of one file; damage behind a good footer shows only here."""
     reader = _open_parquet(file.path)
     row = 0
@@ -122,13 +122,13 @@ def _records(file: DumpFile, dump: Dump, names: Sequence[str]) -> Iterator[pa.Re
         raise _damaged(file.path, error, f", after row {row}") from error
 
 
-def open_dump(source: str | Path, renames: Mapping[str, str] | None = None) -> Dump:
+def open_table(source: str | Path, renames: Mapping[str, str] | None = None) -> Table:
     """Open a file, a directory or a glob of parquet files as one table.
 
     `renames` maps canonical column names to the names in the files. Only footers are read here.
     """
     renames = dict(renames or {})
-    files: list[DumpFile] = []
+    files: list[TableFile] = []
     table_schema: pa.Schema | None = None
     first_row = 0
     for path in _expand(str(source)):
@@ -139,12 +139,12 @@ def open_dump(source: str | Path, renames: Mapping[str, str] | None = None) -> D
         if table_schema is None:
             table_schema = file_schema
         _check_same(table_schema, file_schema, path, files)
-        files.append(DumpFile(path, reader.metadata.num_rows, first_row))
+        files.append(TableFile(path, reader.metadata.num_rows, first_row))
         first_row += reader.metadata.num_rows
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
     assert table_schema is not None
-    return Dump(tuple(files), table_schema, renames)
+    return Table(tuple(files), table_schema, renames)
 
 
 def _expand(source: str) -> list[Path]:
@@ -214,7 +214,7 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -
 
 
 def _check_same(
-    table_schema: pa.Schema, file_schema: pa.Schema, path: Path, files: list[DumpFile]
+    table_schema: pa.Schema, file_schema: pa.Schema, path: Path, files: list[TableFile]
 ) -> None:
     if file_schema.equals(table_schema):
         return
@@ -232,7 +232,7 @@ def _check_same(
     )
 
 
-def _rows_per_batch(reader: pq.ParquetFile, dump: Dump) -> int:
+def _rows_per_batch(reader: pq.ParquetFile, dump: Table) -> int:
     """Rows that hold about TOKENS_PER_BATCH response tokens, from the footer alone."""
     name = dump.renames.get("response_ids", "response_ids")
     metadata = reader.metadata
