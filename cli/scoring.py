@@ -31,7 +31,7 @@ def wanted_policies(
     Of a ladder those that the table has already are left as they are. `twice`: one once more.
     """
     from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
-    from rcdiag.engines.spec import parse_policy
+    from rcdiag.engines.spec import default_policies, parse_policy
 
     texts = list(texts or [])
     for text in dict.fromkeys(text for name in ladders or [] for text in LADDERS[name.value]):
@@ -40,8 +40,8 @@ def wanted_policies(
         else:
             texts.append(text)
     if not texts and not ladders and model is not None:
-        defaults = {"old": "old=hf:float32", "rollout": "rollout=vllm:bfloat16"}
-        texts = [text for name, text in defaults.items() if name not in table.policies]
+        defaults = default_policies().items()
+        texts = [text for name, text in defaults if name not in table.policies]
     specs = [parse_policy(text, model) for text in texts]
     if not twice:
         return specs
