@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from rcdiag.engines import BACKENDS
 from rcdiag.errors import RcdiagError
+from rcdiag.registry import Registry
 
 
 class FailOn(StrEnum):
@@ -29,6 +31,16 @@ class LadderName(StrEnum):
 
 OUTPUT = "Output"
 
+
+def _names_of(registry: Registry[Any]) -> str:
+    """The names in a registry as help lists them; a plugin that fails is said by the command."""
+    try:
+        *most, last = (f"`{name}`" for name in registry)
+    except RcdiagError:
+        return "a backend"
+    return f"{', '.join(most)} or {last}"
+
+
 DumpArgument = Annotated[
     str, typer.Argument(metavar="DUMP", help="Trajectory table: a parquet file, directory or glob")
 ]
@@ -46,7 +58,7 @@ Policy = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=BACKEND[:DTYPE][,key=value...]",
-        help="Score a policy with `hf` or `vllm`, e.g. `old=hf:float32`; repeatable",
+        help=f"Score a policy with {_names_of(BACKENDS)}, e.g. `old=hf:float32`; repeatable",
     ),
 ]
 Ladder = Annotated[

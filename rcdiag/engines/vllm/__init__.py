@@ -35,7 +35,7 @@ VLLM = Backend(
     load=_load,
     options={
         "path": Option(
-            says="prefill (all tokens at once) or decode (one at a time, as they were sampled)",
+            says="all tokens at once, or one at a time as they were sampled",
             takes=("prefill", "decode"),
             shown="{}",
         ),
