@@ -89,8 +89,7 @@ def compare(
             scoring.dry_run(screen, source, table, specs, None, force)
             return
         again = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
-        lies_at = dump[0] if joined is None else str(table.files[0].path)
-        with scoring.scored_table(screen, lies_at, table, specs, None, force) as scored:
+        with scoring.scored_table(screen, table, specs, None, force) as scored:
             found = measure(
                 scored,
                 policies=[*names, *again] if names else [],

@@ -12,6 +12,7 @@ import typer
 from rcdiag.engines import BACKENDS
 from rcdiag.errors import RcdiagError
 from rcdiag.registry import Registry
+from rcdiag.table.readers import READERS
 
 
 class FailOn(StrEnum):
@@ -37,12 +38,16 @@ def _names_of(registry: Registry[Any]) -> str:
     try:
         *most, last = (f"`{name}`" for name in registry)
     except RcdiagError:
-        return "a backend"
-    return f"{', '.join(most)} or {last}"
+        return f"a {registry.what}"
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 DumpArgument = Annotated[
-    str, typer.Argument(metavar="DUMP", help="Trajectory table: a parquet file, directory or glob")
+    str,
+    typer.Argument(
+        metavar="DUMP",
+        help=f"Trajectory table in {_names_of(READERS)}: a file, a directory or a glob",
+    ),
 ]
 Column = Annotated[
     list[str] | None,

@@ -69,7 +69,7 @@ def score(
         return
     if output is not None and not specs:
         screen.say(f"nothing to score: {output} is not written")
-    with scoring.scored_table(screen, dump, table, specs, output, force) as scored:
+    with scoring.scored_table(screen, table, specs, output, force) as scored:
         decode = _decoder(model, scored, target, behavior) if include_text else None
         found = measure(
             scored,

@@ -61,7 +61,6 @@ def may_be_finished(output: Path | None) -> bool:
 @contextlib.contextmanager
 def scored_table(
     screen: Screen,
-    dump: str,
     table: Table,
     specs: list[PolicySpec],
     output: Path | None,
@@ -81,7 +80,7 @@ def scored_table(
         scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
     path = output or Path(scratch or ".") / "scored.parquet"
     try:
-        plan = plan_scoring(dump, table, specs, path, force=force)
+        plan = plan_scoring(table, specs, path, force=force)
         with screen.tokens() as on_tokens:
             run_scoring(plan, on_tokens, force=force)
         yield open_table(path)
@@ -110,7 +109,7 @@ def dry_run(
         return
     from rcdiag.engines.run import plan_scoring
 
-    plan = plan_scoring(dump, table, specs, output or Path("scored.parquet"), force=force)
+    plan = plan_scoring(table, specs, output or Path("scored.parquet"), force=force)
     lengths = plan.survey.lengths
     screen.say(
         f"{plan.survey.tokens:,} tokens to run, {plan.survey.sampled_tokens:,} of them sampled; "

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from rcdiag.engines.checkpoint import resolve_model
 from rcdiag.errors import RcdiagError
 
-
 TOKENIZERS = (
     "tokenizer.json",
     "tokenizer.model",

@@ -14,8 +14,8 @@ import pyarrow.types as pt
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
-from rcdiag.table.columns import UniqueSampleIds
-from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY
+from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, VERSION
+from rcdiag.table.stream import UniqueSampleIds
 from rcdiag.table.table import Table, open_table
 
 NAMED = 10
@@ -99,10 +99,13 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _frame(dump: Table, key: str) -> pl.LazyFrame:
-    frame = pl.scan_parquet([file.path for file in dump.files], glob=False)
+    frame = pl.scan_parquet([file.parquet for file in dump.files], glob=False)
     back = {in_file: name for name, in_file in dump.renames.items()}
     frame = frame.rename(back) if back else frame
     frame = frame.with_columns(pl.col("response_ids").cast(pl.List(pl.Int64)))
+    if frame.collect_schema().get(VERSION) in (pl.String, pl.Categorical):
+        number = pl.col(VERSION).cast(pl.String).str.strip_chars().cast(pl.Int64, strict=False)
+        frame = frame.with_columns(number)
     if key == ROW:
         return frame.with_row_index(ROW)
     text = _is_text(dump.schema.field(key).type)

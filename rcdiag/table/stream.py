@@ -4,14 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rcdiag.table.columns import UniqueSampleIds
-from rcdiag.table.decode import columns_needed, decode
+from rcdiag.errors import RcdiagError
+from rcdiag.table.decode import columns_needed, decode, hashed
 from rcdiag.table.table import Batch, Table
 from rcdiag.table.trajectories import Trajectories
 
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
+
+
+class UniqueSampleIds:
+    """Refuses a table that holds a sample twice, which would narrow every interval.
+
+    It collects 8 bytes for each row while the table streams by.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: list[NDArray[np.uint64]] = []
+
+    def add(self, batch: Batch) -> None:
+        """Take in the ids of some rows."""
+        if "sample_id" in batch.table.column_names:
+            self._hashes.append(hashed(batch, "sample_id"))
+
+    def check(self, dump: Table) -> None:
+        """Raise an error that names two rows with one id; `dump` is the table that went by."""
+        if not self._hashes:
+            return
+        hashes = np.concatenate(self._hashes)
+        order = np.argsort(hashes, kind="stable")
+        same = np.flatnonzero(np.diff(hashes[order]) == 0)
+        if len(same):
+            first, second = int(order[same[0]]), int(order[same[0] + 1])
+            raise RcdiagError(
+                f"{dump.where(second)}: column `sample_id` repeats the id of "
+                f"{dump.where(first)} ({len(same)} repeated rows in all)",
+                hint="was the dump appended to twice, or does a glob match a file and its copy?",
+            )
 
 
 def read_trajectories(

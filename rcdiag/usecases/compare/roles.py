@@ -48,7 +48,7 @@ def _rank(name: str, about: Mapping[str, Any], behavior: str) -> int:
     """Place on the way from sampler to trainer; policies of unknown making stand last."""
     if name == behavior:
         return SAMPLER
-    backend = about.get("backend")
+    backend = str(about.get("backend"))
     return BACKENDS[backend].place(about) if backend in BACKENDS else UNKNOWN
 
 
