@@ -1,4 +1,4 @@
-"""The trajectory table: canonical columns, their types, and how a column is taken for one."""
+"""The canonical columns of the trajectory table, their types, and its metadata."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUTED_EXPERTS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_routed_experts"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A canonical column: which Arrow types may stand for it, in words and as a test."""
+    """The Arrow types that a canonical column may have, in words and as a test."""
 
     wanted: str
     accepts: Callable[[pa.DataType], bool]
@@ -87,7 +87,7 @@ COLUMNS: dict[str, Column] = {
 
 
 def column_spec(name: str) -> Column | None:
-    """The canonical column that a name stands for; None for an extra column."""
+    """The types that the column of this name may have; None for a column that is not canonical."""
     if LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name):
         return TOKEN_FLOATS
     if ROUTED_EXPERTS.fullmatch(name):
@@ -96,7 +96,7 @@ def column_spec(name: str) -> Column | None:
 
 
 def check_types(schema: pa.Schema, file: str) -> None:
-    """Every canonical column has a type that it may have."""
+    """Refuse a schema with a canonical column of a wrong type."""
     for name, kind in zip(schema.names, schema.types, strict=True):
         column = column_spec(name)
         if column and not column.accepts(kind):
@@ -108,7 +108,7 @@ def check_types(schema: pa.Schema, file: str) -> None:
 
 
 def require(name: str, schema: pa.Schema, file: str) -> None:
-    """The column is there; else an error that offers the nearest name."""
+    """Refuse a schema without the column, with an error that offers the nearest name."""
     if name in schema.names:
         return
     # A column that means something else already must never be offered in its place.
@@ -122,7 +122,7 @@ def require(name: str, schema: pa.Schema, file: str) -> None:
 
 
 def policies_in(names: list[str]) -> list[str]:
-    """Policies that have a `{policy}_log_probs` column."""
+    """The policies that have a `{policy}_log_probs` column, in the order of the columns."""
     return [match["policy"] for name in names if (match := LOG_PROBS.fullmatch(name))]
 
 

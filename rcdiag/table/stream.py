@@ -49,7 +49,10 @@ class UniqueSampleIds:
 def read_trajectories(
     dump: Table, policies: Sequence[str], *, prompts: bool = False
 ) -> Iterator[Trajectories]:
-    """All rows with the recorded log-probs of `policies`; duplicate ids are refused at the end."""
+    """Yield all rows with the recorded log-probs of `policies`.
+
+    A table that holds a sample twice is refused after its last row.
+    """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
     names = columns_needed(dump.schema.names, policies, prompts=prompts, details=True)
     unique = UniqueSampleIds()
@@ -62,7 +65,7 @@ def read_trajectories(
 def read_chunks(
     dump: Table, ranges: Sequence[RowRange], names: Sequence[str] | None = None
 ) -> Iterator[list[Batch]]:
-    """For each of the ascending, disjoint `ranges`, the batches that make it up."""
+    """Yield for each of the ascending, disjoint `ranges` of rows the batches that make it up."""
     waiting = iter(ranges)
     current = next(waiting, None)
     parts: list[Batch] = []
@@ -81,7 +84,7 @@ def read_chunks(
 
 
 def joined(parts: Sequence[Batch]) -> pa.Table:
-    """The batches of one range as one table."""
+    """The batches of one range as one Arrow table."""
     return pa.concat_tables([part.table for part in parts])
 
 

@@ -14,7 +14,7 @@ from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError
 from rcdiag.learning.learner import Parts, Sampler, Training
 from rcdiag.learning.memory import TrainingPlan, check_memory
-from rcdiag.learning.saving import check_free
+from rcdiag.learning.policy import check_free
 from rcdiag.learning.settings import LoraSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult, ReplayStep
