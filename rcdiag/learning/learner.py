@@ -1,4 +1,4 @@
-"""What a replay needs of a model: one small protocol; `rcdiag.training` is behind it."""
+"""What a replay needs of a model, as one small protocol; `trainee.Trainee` satisfies it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Gradient(Protocol):
 
 
 class Gradients(Protocol):
-    """Of several coefficient vectors."""
+    """The gradients of several vectors of coefficients."""
 
     @property
     def whole(self) -> Sequence[Any]: ...  # [K] Gradient
@@ -37,7 +37,7 @@ class Gradients(Protocol):
 
 
 class Scores(Protocol):
-    """Of every unmasked token, nats."""
+    """Log-probs and entropies of every unmasked token, nats."""
 
     @property
     def log_probs(self) -> Array: ...
@@ -75,13 +75,14 @@ class Fresh:
     group: NDArray[np.uint64]  # [rows] by prompt
 
 
-# Responses to the batch's prompts: how many in all (None: as many as recorded), and a seed.
+# Gives new responses to the batch's prompts, from how many in all (None: as many as were recorded)
+# and a seed.
 Sampler = Callable[[int | None, int], Fresh]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """How the update is made."""
+    """How the update is made, and what it is compared with."""
 
     optimizer: OptimizerSettings
     learning_rate: float

@@ -12,7 +12,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
 from rcdiag.pages.sweep.tables import COLUMNS
 from rcdiag.results import SweepResult, from_json, to_json
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers.emit import emit, on_sweep_page
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.run import sweep
@@ -24,7 +24,7 @@ QUARTERS = 4
 
 @pytest.fixture(scope="module")
 def result() -> SweepResult:
-    return sweep(open_dump(STALE))
+    return sweep(open_table(STALE))
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from rcdiag.results import Factor, PresetReplay, ReplayResult, by_severity
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.columns import known_steps
-from rcdiag.table.parquet import Dump
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import Table
 from rcdiag.table.tokens import sampled_tokens
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.provenance import provenance
@@ -38,7 +38,7 @@ class Roles:
 
 
 def replay(
-    dump: Dump,
+    dump: Table,
     plan: Plan,
     update: Update,
     *,
@@ -62,7 +62,7 @@ def replay(
 
 
 def result_of(
-    dump: Dump,
+    dump: Table,
     plan: Plan,
     update: Update,
     roles: Roles,
@@ -105,7 +105,7 @@ def with_findings(result: ReplayResult, plan: Plan, non_finite: NonFinite) -> Re
 
 
 def read_step(
-    dump: Dump, roles: Roles, step: int | None, *, prompts: bool = False
+    dump: Table, roles: Roles, step: int | None, *, prompts: bool = False
 ) -> tuple[list[Part], int | None, NonFinite]:
     """The rows of one step, by default the last."""
     names = tuple(dict.fromkeys(roles.names))

@@ -14,13 +14,13 @@ from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError
 from rcdiag.learning.learner import Parts, Sampler, Training
 from rcdiag.learning.memory import TrainingPlan, check_memory
-from rcdiag.learning.saving import check_free
+from rcdiag.learning.policy import check_free
 from rcdiag.learning.settings import LoraSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult, ReplayStep
 from rcdiag.table.columns import known_steps, read_rows
-from rcdiag.table.parquet import Dump
 from rcdiag.table.survey import check_limits
+from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.batch import ReplayBatch, replay_batch
 from rcdiag.usecases.replay.factors import factors
@@ -49,7 +49,7 @@ class Model:
 
 
 def replay_with_model(
-    dump: Dump,
+    dump: Table,
     plan: Plan,
     update: Update,
     model: Model,
@@ -127,7 +127,7 @@ def replay_with_model(
     return with_findings(result, plan, non_finite)
 
 
-def _first_step(dump: Dump, step: int | None, count: int) -> int | None:
+def _first_step(dump: Table, step: int | None, count: int) -> int | None:
     """Where there are several steps to go, the first of the last so many."""
     if count == 1:
         return step
@@ -139,17 +139,17 @@ def _first_step(dump: Dump, step: int | None, count: int) -> int | None:
     return known[-count] if step is None else step
 
 
-def _check_limits(model: Model, parts: Parts, dump: Dump) -> None:
+def _check_limits(model: Model, parts: Parts, dump: Table) -> None:
     limit = limits(model.spec.model, check_checkpoint(model.spec.model))
     for part in parts:
         check_limits(part, limit, partial(_where, dump, part.first_row))
 
 
-def _where(dump: Dump, first: int, row: int) -> str:
+def _where(dump: Table, first: int, row: int) -> str:
     return dump.where(first + row)
 
 
-def _prompts(dump: Dump, parts: Parts, model: Model) -> Prompts | None:
+def _prompts(dump: Table, parts: Parts, model: Model) -> Prompts | None:
     """What fresh samples answer, where there are any; before anything is loaded."""
     if model.training.reference != "fresh" and not model.training.evaluate:
         return None
@@ -195,7 +195,7 @@ def _save(run: ModelReplay, trainee: Trainee, model: Model) -> None:
 
 
 def _over_steps(
-    run: ModelReplay, dump: Dump, model: Model, roles: Roles, first: int | None, say: Progress
+    run: ModelReplay, dump: Table, model: Model, roles: Roles, first: int | None, say: Progress
 ) -> list[ReplayStep]:
     """Go on over `model.steps` steps of the table, from step `first`."""
     if model.steps == 1 or first is None:
