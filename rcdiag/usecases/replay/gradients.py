@@ -1,10 +1,8 @@
-"""Gradients of independent prompt groups: their common direction, bias and noise.
+"""The gradient of every preset against a reference: direction, bias and noise by prompt group.
 
-Everything comes from inner products of the groups' gradients. A product of a group with itself
-holds its noise, so only products of different groups are used: they are unbiased. Source:
-reference/theory.md 2.7.
-
-The gradient of every preset in one go, against a reference.
+Prompt groups are independent, and everything comes from inner products of their gradients. A
+product of a group with itself holds its noise, so only products of different groups are used: they
+are unbiased.
 """
 
 from __future__ import annotations
@@ -191,7 +189,8 @@ def gradients(
 ) -> PresetGradients:
     """One call for all presets and, where it is of the same rows, the reference.
 
-    `fresh` are samples of the policy itself with the advantage of each token.
+    `coefficients` are d loss / d log-prob of each token, [tokens], by preset. `fresh` are samples
+    of the policy itself with the advantage of each token.
     """
     batch, training = replay.batch, replay.training
     vectors = {name: loss.coefficients for name, loss in presets.items()}
