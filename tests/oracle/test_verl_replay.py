@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import Update, evaluated
 from tests.corrections.builders import Padded
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
@@ -20,7 +19,7 @@ from tests.losses.verl_code import Answer
 from tests.losses.verl_code import ask as ask_loss
 from tests.oracle.comparisons import within_a_millionth
 from tests.oracle.verl import ask as ask_helper
-from tests.usecases.replay.builders import plan_of
+from tests.usecases.replay.builders import batch_of, plan_of
 
 pytestmark = pytest.mark.oracle
 TRAINERS = ("verl-0.7.0", "verl-0.7.1", "verl-0.9")
@@ -33,24 +32,6 @@ def updates(draw: st.DrawFn) -> tuple[PaddedLoss, np.ndarray]:
     reach = draw(st.sampled_from((1.0, 0.1, 0.004)))
     moved = _grid(draw, SMALL, *batch.old.shape) * reach + 0.000217
     return replace(batch, kept=batch.mask, weights=None), np.minimum(batch.old + moved, -0.001)
-
-
-def flat(batch: PaddedLoss, rollout: np.ndarray) -> ReplayBatch:
-    lengths = batch.mask.sum(axis=1)
-    filled = np.flatnonzero(lengths)
-    return ReplayBatch(
-        step=None,
-        rollout=rollout[batch.mask],
-        old=batch.old[batch.mask],
-        current=batch.current[batch.mask],
-        advantages=batch.advantages[batch.mask],
-        lengths=lengths[filled],
-        group=filled.astype(np.uint64),
-        reward=np.full(len(filled), np.nan),
-        row=filled,
-        width=batch.mask.shape[1],
-        empty=len(lengths) - len(filled),
-    )
 
 
 def of_verl(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chosen: LossSettings):
@@ -67,7 +48,8 @@ def of_verl(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chose
 
 def differences(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chosen) -> list[str]:
     update = Update(loss="vanilla", settings=chosen, advantage="column")
-    done = evaluated(plan, name, flat(batch, rollout), update)
+    flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
+    done = evaluated(plan, name, flat, update)
     ours = {**done.applied.metrics, **done.result.metrics}
     try:
         answer = of_verl(plan, name, batch, rollout, chosen)

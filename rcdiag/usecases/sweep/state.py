@@ -116,11 +116,12 @@ class SweepState:
 
     def __iadd__(self, other: SweepState) -> SweepState:
         """Take in the state of the next rows; thresholds are many, so no sum is copied."""
-        factor = self._raise_shift(other.shift)
-        for name, sums in other.clusters.items():
-            self._add_sums(name, sums.scaled(factor) if name[1] in SHIFTED else sums)
-        for family, of_family in other.families.items():
-            self._add_family(family, of_family)
+        with np.errstate(all="ignore"):
+            factor = self._raise_shift(other.shift)
+            for name, sums in other.clusters.items():
+                self._add_sums(name, sums.scaled(factor) if name[1] in SHIFTED else sums)
+            for family, of_family in other.families.items():
+                self._add_family(family, of_family)
         self.groups = _added(self.groups, other.groups)
         self.steps = self.steps | other.steps
         self.suite = self.suite + other.suite
