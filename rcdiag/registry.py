@@ -46,11 +46,13 @@ class Registry(Mapping[str, T], Generic[T]):
                 hint="give the new one another name; nothing that ships is replaced",
             )
         self._definitions[definition.name] = definition
+        _changed()
         return definition
 
     def remove(self, name: str) -> None:
         """Take a definition out again."""
         del self._definitions[name]
+        _changed()
 
     @contextlib.contextmanager
     def with_added(self, definition: T) -> Iterator[T]:
@@ -85,12 +87,29 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._definitions)
 
 
+_revision = 0
+
+
+def revision() -> int:
+    """A number that grows whenever a definition is added or taken out, of any registry."""
+    load_plugins()
+    return _revision
+
+
+def _changed() -> None:
+    global _revision
+    _revision += 1
+
+
 _loaded = False
+_failure: RcdiagError | None = None
 
 
 def load_plugins() -> None:
-    """Call every installed plugin once; a plugin that fails is an error that names it."""
-    global _loaded
+    """Call every installed plugin once; after one that failed, every reading is its error."""
+    global _loaded, _failure
+    if _failure is not None:
+        raise _failure
     if _loaded:
         return
     _loaded = True  # a plugin reads registries too
@@ -98,7 +117,8 @@ def load_plugins() -> None:
         try:
             entry.load()()
         except Exception as error:
-            raise RcdiagError(
+            _failure = RcdiagError(
                 f"plugin `{entry.name}` ({entry.value}) failed: {type(error).__name__}: {error}",
                 hint="mend or uninstall the package that brings it",
-            ) from error
+            )
+            raise _failure from error

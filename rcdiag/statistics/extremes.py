@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.results import SequenceTokens
+from rcdiag.results import SequenceTokens, WorstToken
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_sum
 from rcdiag.table.tokens import TokenBatch
@@ -56,12 +56,18 @@ class WorstTokens:
     def __add__(self, other: WorstTokens) -> WorstTokens:
         return WorstTokens(tuple(sorted([*self.entries, *other.entries])[:WORST]))
 
-    def to_list(self) -> list[dict[str, Any]]:
-        """One mapping per token, for the result."""
-        names = ("row", "position", "token_id", "behavior_log_prob", "target_log_prob")
+    def to_list(self) -> list[WorstToken]:
+        """The tokens as result documents hold them."""
         return [
-            {**dict(zip(names, entry[1:], strict=True)), "log_ratio": entry[5] - entry[4]}
-            for entry in self.entries
+            WorstToken(
+                row=row,
+                position=position,
+                token_id=token_id,
+                behavior_log_prob=behavior,
+                target_log_prob=target,
+                log_ratio=target - behavior,
+            )
+            for _, row, position, token_id, behavior, target in self.entries
         ]
 
 

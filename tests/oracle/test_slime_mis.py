@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.generations import GENERATIONS, default_settings
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.preset import Update, evaluated
+from rcdiag.usecases.replay.preset import Update, loss_of_preset
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import Padded, padded, plan_of, result_of
 from tests.corrections.configs import configs_of
 from tests.losses.batches import PaddedLoss
+from tests.losses.rules import RULES, default_settings
 from tests.oracle.comparisons import within_a_millionth
 from tests.oracle.slime import CHECKOUT, MEGATRON, MIS, ask, code, importable, needs_slime
 from tests.oracle.test_slime_loss import batches as losses
@@ -174,7 +174,7 @@ def step_differences(
     config = dict(plan.configs["it"])
     update = Update(loss=loss, settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
-    done = evaluated(plan, "it", flat, update)
+    done = loss_of_preset(plan, "it", flat, update)
     answer = ask(
         loss,
         batch,
@@ -191,11 +191,11 @@ def step_differences(
     return between_steps(answer, found, batch)
 
 
-@pytest.mark.parametrize("loss", GENERATIONS["slime"].losses)
+@pytest.mark.parametrize("loss", RULES["slime"].losses)
 @given(config=CONFIGS, drawn=losses(False), clip_c=st.sampled_from((None, 1.5)))
 @settings(max_examples=200)
 def test_replayed_steps(loss, config, drawn, clip_c):
     """Correction and loss together: the whole of what slime logs, and its gradient."""
     if drawn[0].mask.any():
-        chosen = replace(default_settings("slime"), clip_c=clip_c)
+        chosen = default_settings("slime").changed(clip_c=clip_c)
         assert step_differences(plan_of("slime", config), loss, drawn, chosen) == []

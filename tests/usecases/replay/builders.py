@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.results import PresetReplay, ReplayResult
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.generations import default_settings
 from rcdiag.trainers.plan import Plan, preset_configs
 from rcdiag.usecases.replay.batch import ROLES, ReplayBatch, part_of, replay_batch
 from rcdiag.usecases.replay.preset import Update
 from rcdiag.usecases.replay.run import Roles, replay
 from tests.builders import flat, make_trajectories, write_table
 from tests.corrections.builders import plan_corrections
+from tests.losses.rules import default_settings
 
 Lists = Sequence[Sequence[float]]
 
@@ -32,7 +32,7 @@ def update_of(trainer: str = "verl-0.9", **given: Any) -> Update:
     names = ("loss", "advantage", "rebaseline")
     of_update = {"loss": "vanilla", "advantage": "column"}
     of_update |= {name: given.pop(name) for name in names if name in given}
-    return Update(settings=replace(default_settings(trainer), **given), **of_update)
+    return Update(settings=default_settings(trainer).changed(**given), **of_update)
 
 
 def replay_of(
@@ -44,7 +44,7 @@ def replay_of(
     **options: Any,
 ) -> ReplayResult:
     """The use case on a table; `current` where it is recorded, as on the command line."""
-    dump = open_dump(path)
+    dump = open_table(path)
     current = "current" if "current" in dump.policies else None
     roles = roles or Roles(current=current)
     return replay(dump, plan or plan_of(), update or update_of(), roles=roles, **options)

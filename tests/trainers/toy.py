@@ -1,0 +1,87 @@
+"""The batch on which worked numbers of keys are computed, and what trainers log on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rcdiag.glossary.worked import BEHAVIOR as ROLLOUT
+from rcdiag.glossary.worked import LOG_RATIOS as BY_ROW
+from rcdiag.glossary.worked import toy_pair
+from rcdiag.losses.batch import LossBatch, loss_batch
+from rcdiag.losses.evaluate import LossResult
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.plan import plan_corrections
+from rcdiag.trainers.verl.k_rejection import OPTIONS
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from tests.losses.rules import default_settings, evaluate
+
+LENGTHS = [3, 2]
+LOG_RATIOS = np.concatenate([np.array(row) for row in BY_ROW])
+BEHAVIOR = np.array(ROLLOUT)
+ADVANTAGES = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
+REFUSED = "clip_cov"  # the loss that draws lots, which rcdiag does not compute
+
+Config = dict[str, Any]
+
+
+def _settings(trainer: str) -> Iterator[Config]:
+    """Settings under which a trainer logs all that it can, those of worked numbers first."""
+    has = TRAINERS[trainer].settings
+    tokens = {"rollout_is": "token", "rollout_is_threshold": 2.0}
+    if "tis_mode" in has:
+        yield from ({"tis_mode": mode} for mode in ("truncate", "clip", "mask"))
+    elif "rollout_is_mode" in has:
+        yield {"rollout_is": True, "rollout_is_threshold": 2.0, "rollout_is_mode": "mask"}
+    else:
+        tokens["rollout_is_batch_normalize"] = True
+        if "rollout_token_veto_threshold" in has:
+            veto = {"rollout_token_veto_threshold": 1e-4}
+            yield {**tokens, **veto, "rollout_rs": "token", "rollout_rs_threshold": 2.0}
+        else:
+            yield {**tokens, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
+            for option in OPTIONS:
+                bounds = "0.5_2.0" if option.endswith("k1") else "0.1"
+                yield {"rollout_rs": option, "rollout_rs_threshold": bounds}
+    if "decoupled_token_icepop" in TRAINERS[trainer].presets:
+        yield {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}
+    yield from TRAINERS[trainer].presets.values()
+
+
+@cache
+def logged(trainer: str) -> dict[str, float]:
+    """All that a trainer logs on the toy, each key under the first settings that log it."""
+    configs = {str(number): config for number, config in enumerate(_settings(trainer))}
+    plan = plan_corrections(TRAINERS[trainer], configs)
+    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    found: dict[str, float] = {}
+    for name, result in reversed(correction_results(plan, rows).items()):
+        assert name in configs
+        found |= result.metrics
+    return found
+
+
+def update(trainer: str, kept: list[bool] | None = None) -> LossBatch:
+    """The batch of an update: log-ratios are of current to old, the rollout is old - 0.1."""
+    rollout = BEHAVIOR - 0.1 if trainer == "slime" else None
+    current = BEHAVIOR + LOG_RATIOS
+    return loss_batch(current, BEHAVIOR, ADVANTAGES, LENGTHS, rollout=rollout, kept=kept)
+
+
+def replayed(trainer: str, loss: str, **own: Any) -> LossResult:
+    """A policy loss on the toy, with settings of its own."""
+    settings = default_settings(trainer).changed(dro_beta=0.1, **own)
+    return evaluate(update(trainer), loss, settings, trainer)
+
+
+def by_losses(trainer: str) -> dict[str, set[str]]:
+    """Policy loss -> all keys that it can log."""
+    own = {"tis_clip": 2.0, "opsm_delta": 1e-4} if trainer == "slime" else {}
+    return {
+        loss: set(replayed(trainer, loss, **own).metrics)
+        for loss in TRAINERS[trainer].update.losses
+        if loss != REFUSED
+    }
