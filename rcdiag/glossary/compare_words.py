@@ -1,4 +1,4 @@
-"""Numbers of `rcdiag compare`. To add one: an entry here. Source: reference/theory.md 0, F2."""
+"""Numbers of `rcdiag compare`. To add one: an entry here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NUMBERS: dict[str, Entry] = {
         formula="E[log_ratio^2] / 2 over tokens, between the ends",
         direction="the same for log_ratio and -log_ratio",
         units="nats per token",
-        healthy="below 0.001 healthy rounding of dense models (theory.md 4.4)",
+        healthy="below 0.001 healthy rounding of dense models (the guide of k3_kl)",
         example=f"{_STEPS}: 0.08",
         see=("k2_kl", "contribution"),
     ),

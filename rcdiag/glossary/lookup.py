@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from functools import cache
 
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import (
@@ -18,7 +17,6 @@ from rcdiag.glossary import (
     findings,
     forecast_words,
     gradient_words,
-    judged_words,
     levels,
     logged,
     loss_keys,
@@ -31,7 +29,7 @@ from rcdiag.glossary import (
     pull_words,
     result_words,
     roles,
-    rule_words,
+    rules,
     senses,
     settings,
     sweep_words,
@@ -60,7 +58,7 @@ KINDS: tuple[Kind, ...] = (
     candidates.KIND,
     answers.KIND,
     sweep_words.KIND,
-    judged_words.KIND,
+    sweep_words.JUDGED_KIND,
     forecast_words.KIND,
     roles.KIND,
     compare_words.KIND,
@@ -72,7 +70,8 @@ KINDS: tuple[Kind, ...] = (
     pull_words.KIND,
     gradient_words.KIND,
     after_words.KIND,
-    rule_words.KIND,
+    rules.KIND,
+    rules.CONSTRAINT_KIND,
     result_words.KIND,
     loss_keys.KIND,
     logged.KIND,
@@ -100,7 +99,6 @@ def explain(name: str) -> Entry:
     raise _unknown(name)
 
 
-@cache
 def _listed() -> dict[str, tuple[Kind, str]]:
     """Plain name -> kind and name; the first kind has it."""
     found: dict[str, tuple[Kind, str]] = {}

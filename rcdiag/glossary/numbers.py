@@ -1,6 +1,6 @@
 """Numbers that rcdiag puts beside a trainer's own: unclamped, per sequence, in float64.
 
-Source: reference/theory.md 2.1, 2.7 and 4.3. To add one: an entry here.
+To add one: an entry here.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rcdiag.diagnosis.correction_health import HEALTH
+from rcdiag.diagnosis.correction_health import CORRECTION_RULES
 from rcdiag.glossary import worked
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.glossary.guides import range_of
@@ -16,13 +16,13 @@ from rcdiag.glossary.guides import range_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """What it is; levels come from `HEALTH`, the example from the toy."""
+    """What it is; levels come from `CORRECTION_RULES`, the example from the toy."""
 
     what: str
     formula: str
     units: str
     ideal: float | None = None
-    healthy: str | None = None  # where `HEALTH` has none
+    healthy: str | None = None  # where `CORRECTION_RULES` has none
     see: tuple[str, ...] = ()
 
 
@@ -172,7 +172,8 @@ NUMBERS: dict[str, Number] = {
 
 def entry(name: str) -> Entry:
     number = NUMBERS[name]
-    said = [range_of(number.ideal, HEALTH.get(name)), number.healthy]
+    rule = CORRECTION_RULES.get(name)
+    said = [range_of(number.ideal, None if rule is None else rule.guide), number.healthy]
     return Entry(
         name=name,
         kind=KIND.title,

@@ -17,7 +17,7 @@ from rcdiag.glossary import (
     loss_words,
     pull_words,
     result_words,
-    rule_words,
+    rules,
     update_words,
 )
 from rcdiag.glossary.entry import Entry
@@ -44,7 +44,8 @@ _DOTTED = (
     pull_words.KIND,
     gradient_words.KIND,
     after_words.KIND,
-    rule_words.KIND,
+    rules.KIND,
+    rules.CONSTRAINT_KIND,
 )
 
 

@@ -1,19 +1,16 @@
-"""Numbers of a row of `rcdiag sweep`. To add one: an entry here.
-
-Source: reference/theory.md 2.1, 2.7, 4.3 and 4.4.
-"""
+"""Numbers of `rcdiag sweep`: of a row, and of the judgement of candidates."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from rcdiag.diagnosis.correction_health import HEALTH
+from rcdiag.diagnosis.constraints import CONSTRAINTS
+from rcdiag.diagnosis.correction_health import LOST_MASS
 from rcdiag.glossary.entry import Entry, Kind, by_hand, said
 from rcdiag.glossary.guides import range_of
 from rcdiag.glossary.worked_sweep import example
 
 _CONSTRAINT = "the recommendation refuses"
-_STEP = "theory.md 4.3, step 3"
 _OF_RATIO = "ratio = target / behavior probability"
 _OVER_ALL = "over all sequences, w their mean weight, 0 where rejected"
 
@@ -44,8 +41,7 @@ ROW: dict[str, Entry] = {
         what="Share of the sequences with at least one token that stays: the acceptance.",
         formula="kept_sequences / all sequences with an unmasked token",
         units="share",
-        healthy=f"ideal 1; above 0.9 good (theory.md 4.4); below 0.7 {_CONSTRAINT} ({_STEP}, after "
-        "trust region masking, arXiv 2512.23075)",
+        healthy=f"ideal 1; from 0.7 down {_CONSTRAINT} (Trust Region Masking, arXiv 2512.23075)",
         see=("kept_sequences", "lost_mass"),
     ),
     "ess_trainer": said(
@@ -71,7 +67,7 @@ ROW: dict[str, Entry] = {
         formula="E[ratio 1(rejected)] / E[ratio] over tokens or sequences",
         direction=_OF_RATIO,
         units="share",
-        healthy=f"{range_of(0.0, HEALTH['lost_target_mass_seq'])}; above 0.1 {_CONSTRAINT}",
+        healthy=f"{range_of(0.0, LOST_MASS)}; from 0.1 on {_CONSTRAINT}",
         see=("lost_target_mass_token", "lost_target_mass_seq", "truncation_loss"),
     ),
     "variance": said(
@@ -79,7 +75,7 @@ ROW: dict[str, Entry] = {
         formula=f"E[w^2] - E[w]^2 {_OVER_ALL}",
         units="ratio^2",
         healthy="ideal 0; not judged by itself: bias^2 + variance / n picks the best setting of a "
-        "family (theory.md 4.3, step 5)",
+        "family",
         see=("bias", "ess_seq_applied"),
     ),
     "bias": said(
@@ -98,7 +94,7 @@ ROW: dict[str, Entry] = {
         formula="E[reward | kept] - E[reward]",
         direction="positive where sequences with high rewards are kept",
         units="reward",
-        healthy=f"ideal 0; where its interval leaves 0 out {_CONSTRAINT} ({_STEP})",
+        healthy=f"ideal 0; where its interval leaves 0 out {_CONSTRAINT}",
         see=("keep_reward_correlation", "advantage_shift"),
     ),
     "advantage_shift": said(
@@ -124,7 +120,7 @@ ROW: dict[str, Entry] = {
         "clamp of trainers.",
         formula="E[1(|log_ratio| >= 20)] over tokens, or of the sum over sequences",
         units="share",
-        healthy=f"ideal 0; where a sequence lies above the clamp {_CONSTRAINT} ({_STEP})",
+        healthy=f"ideal 0; where a sequence lies above the clamp {_CONSTRAINT}",
         see=("unsafe_tokens", "unsafe_sequences"),
     ),
 }
@@ -144,3 +140,43 @@ def entry(name: str) -> Entry:
 
 
 KIND: Kind = replace(_WRITTEN, entry=entry)
+
+JUDGED: dict[str, Entry] = {
+    "efficiency": said(
+        what="How well a candidate serves, free of scale: the descent expected of its gradient at "
+        "the best step size, relative to the reference without noise. Where that gradient is not "
+        "to be had or not to be believed: 1 - bias / 2. `method` says which.",
+        formula="(m . g)^2 / (|g|^2 E|mean|^2); m the candidate's mean gradient, g that of "
+        "untruncated ratios of sequences",
+        units="none",
+        healthy="ideal 1; it ranks candidates of one table and is not comparable between tables",
+        example="a gradient across the reference: 0; the reference itself without noise: 1",
+        see=("bias", "indistinguishable"),
+    ),
+    "rank": said(
+        what="Place of a candidate by efficiency, from 1; null where it is refused.",
+        example="rcdiag sweep rollouts.parquet --json | jq '.recommendation.candidates[].rank'",
+        see=("efficiency", "refused"),
+    ),
+    "refused": said(
+        what="Constraints that a candidate breaks, in words.",
+        healthy="ideal: none",
+        example="keeps 21.0% of the sequences, not above 70%",
+        see=tuple(f"constraint.{name}" for name in CONSTRAINTS),
+    ),
+    "indistinguishable": said(
+        what="Candidates within one standard error of the best: the table does not tell them "
+        "apart, and the simplest of them is chosen.",
+        formula="efficiency of the best less its own <= standard deviation of that over replicates "
+        "of the clusters",
+        example="none among them: do not correct",
+        see=("efficiency", "do-not-correct"),
+    ),
+    "choice": said(
+        what="The candidate that is recommended; null where there is none.",
+        example="rcdiag sweep rollouts.parquet --json | jq .recommendation.choice",
+        see=("correct", "none", "indistinguishable"),
+    ),
+}
+
+JUDGED_KIND = by_hand("judgement of candidates", "How `rcdiag sweep` judges candidates", JUDGED)

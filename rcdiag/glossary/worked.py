@@ -11,8 +11,6 @@ import numpy as np
 from rcdiag.glossary.generations import BY_K, BY_RATIO, OLD, SLIME, grouped
 from rcdiag.results import CorrectionResult
 from rcdiag.statistics.block import Block, block_of
-from rcdiag.statistics.metrics import METRICS
-from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
@@ -79,11 +77,6 @@ def toy_block() -> Block:
         "rollout",
         "old",
     )
-
-
-def metric(name: str) -> float | None:
-    """A metric of the toy; None where two sequences are too few for it."""
-    return METRICS[name].value(Suite(SuiteState.of(toy_block()), seed=0)).value
 
 
 @cache

@@ -23,18 +23,17 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.sequences import Rows, rows_of, union_of_rows
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.diagnosis.correction_findings import correction_findings
-from rcdiag.diagnosis.correction_health import level
-from rcdiag.diagnosis.score_findings import score_findings
+from rcdiag.diagnosis.checks import CheckInput, findings
+from rcdiag.diagnosis.correction_health import correction_level
+from rcdiag.diagnosis.guides import judged
 from rcdiag.errors import RcdiagError
-from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult, by_severity
+from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
 from rcdiag.statistics.accumulator import Step, Summary
 from rcdiag.statistics.block import Block, block_of
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.histograms import log_ratio_counts
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.profiles import finished, union_of_profiles
-from rcdiag.statistics.suite import SuiteState, bound_sketches, union_of_states
+from rcdiag.statistics.suite import Suite, SuiteState, bound_sketches, union_of_states
 from rcdiag.statistics.vocabulary import worst_ids
 from rcdiag.table.parquet import Dump
 from rcdiag.table.stream import read_trajectories
@@ -123,7 +122,7 @@ def _result(
         metrics=plan.trainer.metrics(Batch(rows), correction),
         honest=numbers,
         log_bounds=log_bounds(correction),
-        level=level(numbers, correction, done),
+        level=correction_level(numbers, correction, done),
     )
 
 
@@ -156,7 +155,7 @@ def score(
             hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
         )
     whole = union_of_states(list(steps.values()))
-    values = mismatch(whole, seed)
+    values = judged(Suite(whole, seed))
     policies = {
         name: about
         for name, about in dump.metadata.get("policies", {}).items()
@@ -181,8 +180,8 @@ def score(
         worst_token_ids=worst_ids(summary.vocabulary),
         worst_sequences=summary.worst_sequences.found,
     )
-    findings = [*score_findings(result, non_finite), *correction_findings(result, plan)]
-    result = replace(result, findings=by_severity(findings))
+    given = CheckInput(result=result, non_finite=non_finite, values=values, plan=plan)
+    result = replace(result, findings=findings(given))
     return result if decode is None else _with_text(result, decode)
 
 
@@ -274,7 +273,7 @@ def _by_step(
     rows = {} if corrections is None else corrections.by_step()
     found = {}
     for step, state in steps.items():
-        values = mismatch(state, seed)
+        values = judged(Suite(state, seed))
         corrected = {}
         if corrections is not None:
             corrected = results(corrections.plan, rows[step], _k_hats(values))

@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from rcdiag.corrections.correction import Level
-from rcdiag.diagnosis.correction_health import HEALTH
+from rcdiag.diagnosis.checks import all_checks
+from rcdiag.diagnosis.correction_health import CORRECTION_RULES
 from rcdiag.glossary import explain, names
-from rcdiag.glossary.findings import FINDINGS
 from rcdiag.glossary.generations import SLIME
 from rcdiag.glossary.keys import KEYS, full_name
 from rcdiag.glossary.keys.debug import DEBUG
@@ -20,11 +20,11 @@ from rcdiag.glossary.numbers import NUMBERS
 from rcdiag.glossary.setting_words import SETTINGS
 from rcdiag.glossary.trainers import WHEN
 from rcdiag.results import SEVERITIES, CorrectionResult
-from rcdiag.statistics.metrics import FAMILIES, METRICS
+from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.profiles import PROFILES
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.verl.k_rejection import OPTIONS
-from tests.glossary.found import corrections, logged, slugs
+from tests.glossary.found import corrections, logged
 
 KEY = "number that trainers log"
 
@@ -71,7 +71,7 @@ def test_every_number_and_field_of_a_correction(trainer):
     fields = {field.name for field in dataclasses.fields(CorrectionResult)}
     for name in fields & {"kept_tokens", "kept_sequences", "weight_sum", "log_bounds"}:
         assert explain(name).kind == "number of a correction"
-    assert set(HEALTH) <= set(NUMBERS)
+    assert set(CORRECTION_RULES) - {"everything_rejected"} <= set(NUMBERS)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -100,13 +100,11 @@ def test_registries_by_hand_name_nothing_that_is_gone():
     settings = {name for trainer in TRAINERS.values() for name in trainer.settings}
     assert set(SETTINGS) == settings
     assert set(WHEN) == set(TRAINERS)
-    assert set(LEVELS) == {"ok", *SEVERITIES}
-    assert set(FINDINGS) == slugs()
+    assert set(LEVELS) == {"ok", "unknown", *SEVERITIES}
 
 
 def test_every_finding_metric_profile_level_and_option():
-    assert len(slugs()) >= 8
-    for name in [*slugs(), *(family.slug for family in FAMILIES.values())]:
+    for name in all_checks():
         assert explain(name).kind == "finding"
     for name in METRICS:
         assert explain(name).kind == "metric"
@@ -114,14 +112,13 @@ def test_every_finding_metric_profile_level_and_option():
         assert explain(name).kind == "profile"
     for name in (*OPTIONS, *get_args(Level)):
         assert explain(name).kind == "option of rejection"
-    for name in ("ok", *SEVERITIES):
+    for name in ("ok", "unknown", *SEVERITIES):
         assert explain(name).kind == "level"
 
 
 def test_findings_are_as_grave_as_they_are_said_to_be():
-    for slug, said in FINDINGS.items():
-        assert said.severity in SEVERITIES
-        assert f"Severity: {said.severity}." in explain(slug).what
+    for slug, check in all_checks().items():
+        assert f"Severity: {check.severity}." in explain(slug).what
 
 
 WORDS = (

@@ -11,16 +11,13 @@ import pytest
 
 from cli.options_model import OptimizerName, ReferenceName
 from cli.options_update import AdvantageName, Aggregation, Denominators
-from rcdiag.diagnosis.update_health import LEVELS
-from rcdiag.diagnosis.update_health import RULES as RULES_OF_HEALTH
+from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.aggregation_words import AGGREGATIONS, DENOMINATORS
 from rcdiag.glossary.loss_keys import KEYS
 from rcdiag.glossary.loss_words import LOSSES
-from rcdiag.glossary.rule_words import BOUNDS, RULES, bare
 from rcdiag.glossary.senses import dotted
 from rcdiag.glossary.training_words import SETTINGS
-from rcdiag.glossary.worked_rules import Given, rules
 from rcdiag.learning.learner import Training
 from rcdiag.losses.settings import Denominator, LossSettings
 from rcdiag.trainers.generations import GENERATIONS
@@ -102,14 +99,12 @@ def test_every_advantage_factor_mode_reference_and_optimizer():
 
 
 def test_every_rule_of_health_and_its_verdicts():
-    found = rules(Given())
-    assert len(found) == len(RULES_OF_HEALTH), "a rule does not speak: add to worked_rules.py"
-    assert {bare(name) for name in RULES} == set(found)
-    assert set(BOUNDS) <= set(found)
-    for name in found:
-        assert explain(f"health.{name}").kind == "rule of health"
-        assert found[name].source in explain(f"health.{name}").healthy
-    for level in (*LEVELS, "health.cannot judge"):
+    for name, rule in UPDATE_RULES.items():
+        found = explain(f"health.{name}")
+        assert found.kind == "rule of health"
+        assert rule.guide.source in (found.healthy or "")
+    assert explain("mismatch_k3").name == "health.mismatch_k3"
+    for level in ("ok", "warning", "error", "health.cannot judge"):
         assert explain(level).what
 
 
@@ -136,7 +131,7 @@ def test_every_setting_of_a_loss():
 
 def test_a_name_with_a_dot_is_one_more_sense_of_the_bare_name():
     listed = {name for lines in names().values() for name in lines}
-    with_dots = [each for name in listed for each, _ in dotted(name.rpartition(".")[2])]
+    with_dots = [each for name in listed for each, _ in dotted(name)]
     assert {"gradient.bias", "coefficients.norm", "health.cosine"} <= set(with_dots)
     for name in with_dots:
         found = explain(name.partition(".")[2])

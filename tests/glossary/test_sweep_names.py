@@ -9,10 +9,9 @@ from rcdiag.glossary.answers import ANSWERS as EXPLAINED_ANSWERS
 from rcdiag.glossary.compare_words import NUMBERS as OF_COMPARE
 from rcdiag.glossary.families import own
 from rcdiag.glossary.forecast_words import WORDS as OF_FORECAST
-from rcdiag.glossary.judged_words import JUDGED
 from rcdiag.glossary.roles import ROLES
 from rcdiag.glossary.senses import SENSES
-from rcdiag.glossary.sweep_words import ROW
+from rcdiag.glossary.sweep_words import JUDGED, ROW
 from rcdiag.pages.words import ANSWERS
 from rcdiag.results import compare, sweep
 from rcdiag.usecases.compare.roles import role

@@ -11,10 +11,9 @@ from scipy.stats import spearmanr
 
 from rcdiag.statistics.accumulator import Summary
 from rcdiag.statistics.clusters import cluster_sums, union
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.quantiles import Magnitudes, Ordered, union_of_magnitudes
 from rcdiag.statistics.suite import SuiteState, bound_memory, union_of_states
-from tests.builders import make_block, make_state, values_of
+from tests.builders import make_block, make_state, mismatch, values_of
 from tests.statistics.strategies import seeded_batch
 
 # Clusters in them come out of the numbers' own standard errors.

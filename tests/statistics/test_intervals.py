@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from rcdiag.results import MetricValue
-from rcdiag.statistics.metrics import METRICS, mismatch
+from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.suite import Suite, SuiteState, union_of_states
-from tests.builders import PointSuite, make_state
+from tests.builders import PointSuite, make_state, mismatch
 from tests.statistics.strategies import Batch, batches, seeded_batch
 
 EXTREMES = (

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.pareto import Largest, k_hat, union_of_largest
 from rcdiag.statistics.suite import SuiteState, union_of_states
-from tests.builders import make_state, metrics_of
+from tests.builders import make_state, metrics_of, mismatch
 from tests.statistics.comparisons import assert_same_values
 from tests.statistics.strategies import Batch, batches, seeded_batch
 

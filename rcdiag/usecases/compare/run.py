@@ -9,8 +9,8 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from rcdiag.diagnosis.compare_findings import compare_findings
-from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
+from rcdiag.diagnosis.checks import CheckInput, findings
+from rcdiag.diagnosis.guides import judged
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
 from rcdiag.errors import RcdiagError
 from rcdiag.results import (
@@ -21,11 +21,10 @@ from rcdiag.results import (
     PairResult,
     PolicySummary,
     Triangulation,
-    by_severity,
 )
 from rcdiag.statistics.extremes import NonFinite
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.moments import Moments, k2, mean, union_of_moments
+from rcdiag.statistics.suite import Suite
 from rcdiag.table.parquet import Dump
 from rcdiag.table.stream import read_trajectories
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
@@ -68,7 +67,7 @@ def compare(
     moments = union_of_moments(comparison.moments)
     states = {pair: state.suite() for pair, state in comparison.pairs.items()}
     some = next(iter(states.values()))
-    values = {pair: mismatch(state, seed) for pair, state in states.items()}
+    values = {pair: judged(Suite(state, seed)) for pair, state in states.items()}
     floor = _floor(moments, about, repeats, values)
     result = CompareResult(
         provenance=provenance(origin or dump, seed),
@@ -94,13 +93,8 @@ def compare(
         figures={f"{a}->{b}": comparison.pairs[a, b].figure() for a, b in comparison.once()},
     )
     result = replace(result, nearest=[n for n, each in result.policies.items() if each.nearest])
-    touched = _touched(values.values())
-    findings = [
-        *non_finite_log_probs(non_finite, touched),
-        *compare_findings(result, behavior),
-        *few_clusters(result.num_clusters),
-    ]
-    return replace(result, findings=by_severity(findings))
+    given = CheckInput(result=result, non_finite=non_finite, values=_touched(values.values()))
+    return replace(result, findings=findings(given))
 
 
 def _touched(found: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:

@@ -6,13 +6,13 @@ import numpy as np
 
 from rcdiag.results.sweep import Recommendation
 from rcdiag.statistics.block import Block, block_of
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.suite import union_of_states
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.gradients import Baseline
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
 from rcdiag.usecases.sweep.state import SweepState
+from tests.builders import mismatch
 
 
 def table(
