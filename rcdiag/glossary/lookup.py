@@ -26,7 +26,7 @@ from rcdiag.glossary import (
     profiles,
     result_names,
     roles,
-    rule_words,
+    rules,
     settings,
     trainers,
     training_words,
@@ -60,7 +60,8 @@ _BUT_FIELDS: tuple[Kind, ...] = (
     choice_words.KIND,
     losses.LOSS_SETTINGS,
     training_words.KIND,
-    rule_words.KIND,
+    rules.KIND,
+    rules.CONSTRAINT_KIND,
     result_names.KIND,
     logged.KIND,
 )

@@ -26,15 +26,12 @@ def _score(result: ScoreResult) -> dict[str, Any]:
     return {
         "metrics": METRICS,
         "families": FAMILIES,
-        "headlines": HEADLINES,
+        "headlines": [name for name, metric in METRICS.items() if metric.headline],
         "clusters": clusters(result),
         "correction_rows": correction_rows(result),
         "trainer": next((each.trainer for each in result.corrections.values()), None),
         "provenance_of_policies": result.policies,
     }
-
-
-HEADLINES = [name for name, metric in METRICS.items() if metric.headline]
 
 
 def _compare(result: CompareResult) -> dict[str, Any]:
