@@ -7,6 +7,8 @@ from typing import Any
 
 # 1: the first.
 FORMAT_VERSION = 1
+# Metadata of a field that was added since: documents may lack it, and then it has its default.
+ADDED = {"added": True}
 
 SEVERITIES = ("note", "warning", "error")
 

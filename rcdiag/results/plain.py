@@ -52,10 +52,16 @@ def structured(kind: Any, value: Any) -> Any:
 
 def _dataclass(kind: Any, value: dict[str, Any]) -> Any:
     kinds = _kinds(kind)
-    differ = sorted(set(value) ^ set(kinds))
+    differ = sorted((set(value) - set(kinds)) | (_needed(kind) - set(value)))
     if differ:
         raise ValueError(f"field `{differ[0]}` is {'unknown' if differ[0] in value else 'missing'}")
     return kind(**{name: structured(kinds[name], each) for name, each in value.items()})
+
+
+@cache
+def _needed(kind: Any) -> set[str]:
+    """The fields that every document of format 1 has."""
+    return {field.name for field in dataclasses.fields(kind) if not field.metadata.get("added")}
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rcdiag.results.base import FORMAT_VERSION, Finding, MetricValue
+from rcdiag.results.base import ADDED, FORMAT_VERSION, Finding, MetricValue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +35,14 @@ class SweepRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Configurations:
+    """What a trainer's configuration says for every setting of a family, its common text once."""
+
+    templates: list[str]  # YAML with the character U+0001 in place of every number
+    entries: list[str]  # a row's template, counted from 0, and its numbers: "0 0.5 2.0"; or ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SweepFamily:
     """An estimator family over its settings."""
 
@@ -43,6 +51,8 @@ class SweepFamily:
     level: str  # token, sequence or geometric: of what the bounds hold
     axis: str  # the bound that the rows are ordered by
     rows: list[SweepRow]
+    # Trainer -> configurations of all rows; empty in documents of older versions of rcdiag.
+    configurations: dict[str, Configurations] = field(default_factory=dict, metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +79,9 @@ class Recommendation:
     reasons: list[str]
     method: str
     candidates: list[Candidate]
+    # Trainer -> YAML of the choice, or a comment that says why there is none; empty where there is
+    # no choice, and in documents of older versions of rcdiag.
+    configurations: dict[str, str] = field(default_factory=dict, metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from rcdiag.glossary.judged_words import JUDGED
 from rcdiag.glossary.roles import ROLES
 from rcdiag.glossary.senses import SENSES
 from rcdiag.glossary.sweep_words import ROW
-from rcdiag.pages.words import ANSWERS
+from rcdiag.pages.sweep.words import ANSWERS
 from rcdiag.results import compare, sweep
 from rcdiag.usecases.compare.roles import role
 from rcdiag.usecases.sweep.candidates import CANDIDATES

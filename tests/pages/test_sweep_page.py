@@ -10,10 +10,11 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
-from rcdiag.pages.sweep.tables import COLUMNS, TRAINERS
+from rcdiag.pages.sweep.panels import COLUMNS
 from rcdiag.results import SweepResult, from_json, to_json
 from rcdiag.table.parquet import open_dump
 from rcdiag.trainers.emit import emit
+from rcdiag.usecases.sweep.configurations import TRAINERS
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.run import sweep
 from tests.pages.families import Families, Family

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
 from rcdiag.errors import RcdiagError
@@ -25,6 +26,7 @@ from rcdiag.trainers import find_trainer
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.configurations import choice_configurations, family_configurations
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.gradients import Baseline
@@ -61,6 +63,7 @@ def sweep(
             level=about.level,
             axis=about.axis,
             rows=sweep_rows(state, family, grids[family], groups),
+            configurations=family_configurations(family, grids[family]),
         )
         for family, about in FAMILIES.items()
     }
@@ -76,7 +79,7 @@ def sweep(
         num_clusters=len(whole.tokens),
         length_quartiles=length_quartiles(state),
         families=families,
-        recommendation=found,
+        recommendation=replace(found, configurations=choice_configurations(found.choice)),
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
         findings=by_severity(
             [
