@@ -15,6 +15,7 @@ from rcdiag.glossary import (
     choice_words,
     compare_words,
     families,
+    figures,
     findings,
     forecast_words,
     gradient_words,
@@ -76,6 +77,7 @@ KINDS: tuple[Kind, ...] = (
     result_words.KIND,
     loss_keys.KIND,
     logged.KIND,
+    figures.KIND,
 )
 
 

@@ -84,7 +84,7 @@ def _is_finite(value: object) -> bool:
 
 FIGURES = (
     FigureSpec(
-        name="log-ratio-histogram",
+        name="token-log-ratios",
         kind="score",
         title="Log-ratio of tokens",
         says="Mass near 0 is agreement; a fat tail on one side means that tokens are likelier "
