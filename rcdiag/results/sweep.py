@@ -253,7 +253,7 @@ class SweepRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configurations:
-    """What a reader pastes into a trainer for every setting of a family, common text stored once."""
+    """What a reader pastes into a trainer for each setting of a family; common text stands once."""
 
     templates: Annotated[
         list[str],
@@ -394,8 +394,8 @@ class Recommendation:
     configurations: Annotated[
         dict[str, str],
         Doc(
-            "By trainer, the YAML that a reader pastes into its configuration to take the choice, or "
-            "a comment that says why the trainer cannot.",
+            "By trainer, the YAML that a reader pastes into its configuration to take the choice; "
+            "where the trainer cannot express it a comment that says so.",
             see=("choice", "templates", "entries"),
         ),
     ] = field(default_factory=dict, metadata=ADDED)

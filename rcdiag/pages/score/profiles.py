@@ -60,8 +60,10 @@ def profile(name: str, *others: str, line: str = "-") -> Callable[[ScoreResult, 
 
 def _distances(values: list[MetricValue]) -> np.ndarray:
     """[2, bins] distances from the values to the ends of their intervals, 0 without intervals."""
-    low, high = ends(values)
-    return np.stack([heights(values) - low, high - heights(values)])
+    middle = heights(values)
+    with np.errstate(invalid="ignore"):  # infinities without an interval
+        distances = np.stack([middle - ends(values)[0], ends(values)[1] - middle])
+    return np.nan_to_num(distances, nan=0.0)
 
 
 PANELS = (
