@@ -26,7 +26,7 @@ TrainerName = Annotated[
     typer.Option(
         "--trainer",
         metavar="NAME",
-        help="Whose definitions and names: verl (= verl-0.9), verl-0.6.0, ..., slime",
+        help="Whose definitions and names: verl (the newest), verl-0.6.0, ..., slime",
         rich_help_panel=PANEL,
     ),
 ]
@@ -74,13 +74,13 @@ def plan(
 ) -> Plan:
     """The corrections that the options ask for."""
     from rcdiag.errors import RcdiagError
-    from rcdiag.trainers import find_trainer
+    from rcdiag.trainers import DEFAULT, find_trainer
     from rcdiag.trainers.config import read_trainer_config
     from rcdiag.trainers.plan import plan_corrections, preset_configs
 
     overrides = _overrides(settings or [])
     if config is None:
-        chosen = find_trainer(trainer or "verl")
+        chosen = find_trainer(trainer or DEFAULT)
         names = list(dict.fromkeys([*(presets or [])]))
         configs = preset_configs(chosen, names, overrides)
         return plan_corrections(chosen, configs, arithmetic)

@@ -10,19 +10,12 @@ import typer
 from rcdiag.errors import RcdiagError
 
 if TYPE_CHECKING:
+    from rcdiag.losses.aggregation import Aggregation
+    from rcdiag.losses.settings import LossSettings
+    from rcdiag.trainers.trainer import Trainer
     from rcdiag.usecases.replay.preset import Update
 
 PANEL = "Update"
-
-
-class Aggregation(StrEnum):
-    """How per-token losses become one number."""
-
-    token_mean = "token-mean"
-    token_sum = "token-sum"
-    seq_mean_token_sum = "seq-mean-token-sum"
-    seq_mean_token_mean = "seq-mean-token-mean"
-    seq_mean_token_sum_norm = "seq-mean-token-sum-norm"
 
 
 class Denominators(StrEnum):
@@ -31,15 +24,6 @@ class Denominators(StrEnum):
     kept = "kept"
     all = "all"
     constant = "constant"
-
-
-class AdvantageName(StrEnum):
-    """Where advantages come from."""
-
-    grpo = "grpo"
-    rloo = "rloo"
-    reinforce_pp = "reinforce++"
-    column = "column"
 
 
 def _of(text: str, *names: str, metavar: str | None = None) -> Any:
@@ -54,14 +38,29 @@ Current = Annotated[
 ]
 Step = Annotated[int | None, _of("Which step of the table; default the last", metavar="N")]
 Loss = Annotated[
-    str,
+    str | None,
     _of(
-        "Policy loss in decoupled mode: vanilla (PPO), gspo, cispo, sapo, gpg, geo_mean, dppo_tv, "
-        "dppo_kl, kl_cov, dro",
+        "Policy loss in decoupled mode: vanilla (PPO, the default), gspo, cispo, sapo, gpg, "
+        "geo_mean, dppo_tv, dppo_kl, kl_cov, dro",
         metavar="NAME",
     ),
 ]
-AggregationOption = Annotated[Aggregation | None, _of("Default: the trainer's")]
+LossSetting = Annotated[
+    list[str] | None,
+    _of(
+        "Any setting that the loss reads, e.g. tau_pos=2; repeatable; `rcdiag explain LOSS` lists "
+        "them",
+        metavar="NAME=VALUE",
+    ),
+]
+AggregationOption = Annotated[
+    str | None,
+    _of(
+        "token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean or "
+        "seq-mean-token-sum-norm; default the trainer's",
+        metavar="NAME",
+    ),
+]
 DenominatorOption = Annotated[
     Denominators | None,
     _of(
@@ -82,7 +81,12 @@ LossScaleFactor = Annotated[
     _of("Of seq-mean-token-sum-norm; default the longest response", metavar="N"),
 ]
 AdvantageOption = Annotated[
-    AdvantageName | None, _of("Where advantages come from; default the column, else grpo")
+    str | None,
+    _of(
+        "Where advantages come from: column, grpo, rloo, reinforce++; default the column, else "
+        "grpo",
+        metavar="NAME",
+    ),
 ]
 Rebaseline = Annotated[bool, _of("Advantages anew, without the rejected rows", "--rebaseline")]
 ClipLow = Annotated[float, _of("PPO clips below 1 - this")]
@@ -91,36 +95,29 @@ ClipC = Annotated[float | None, _of("Dual clip for negative advantages; default 
 DroBeta = Annotated[float | None, _of("Of the loss dro")]
 
 
-def update_of(given: dict, columns: list[str], trainer: str) -> Update:
+def update_of(given: dict[str, Any], columns: list[str], trainer: Trainer) -> Update:
     """How the loss is made, from the options."""
-    from dataclasses import replace
-
-    from rcdiag.trainers.generations import default_settings, find_loss
     from rcdiag.usecases.replay.batch import advantage_source
     from rcdiag.usecases.replay.preset import Update
 
-    find_loss(trainer, given["loss"])
-    wanted = given["advantage"]
-    settings = default_settings(trainer)
-    chosen = given["aggregation"]
-    aggregation = settings.aggregation if chosen is None else chosen.value
-    settings = replace(
-        settings,
-        clip_low=given["clip_low"],
-        clip_high=given["clip_high"],
-        clip_c=settings.clip_c if given["clip_c"] is None else given["clip_c"],
-        dro_beta=given["dro_beta"],
-        aggregation=aggregation,
+    rules = trainer.update
+    name = given["loss"] or next(iter(rules.losses))
+    loss = rules.loss(name, whose=trainer.name)
+    own = {option: given[option] for option in ("clip_low", "clip_high")}
+    own |= {option: given[option] for option in ("clip_c", "dro_beta") if given[option] is not None}
+    own |= loss.parsed(given["loss_setting"] or [])
+    settings = rules.defaults.changed(
+        **own,
+        aggregation=given["aggregation"] or rules.defaults.aggregation,
         denominator=_denominator(given),
         constant=given["constant"],
-        scale_factor=_scale_factor(given, aggregation),
+        scale_factor=given["loss_scale_factor"],
     )
+    _check_aggregation(rules.aggregation("", settings), settings)
     return Update(
-        loss=given["loss"],
+        loss=name,
         settings=settings,
-        advantage=advantage_source(
-            None if wanted is None else wanted.value, dict.fromkeys(columns)
-        ),
+        advantage=advantage_source(given["advantage"], dict.fromkeys(columns)),
         rebaseline=given["rebaseline"],
     )
 
@@ -136,12 +133,10 @@ def _denominator(given: dict[str, Any]) -> Any:
     return None if chosen is None else chosen.value
 
 
-def _scale_factor(given: dict[str, Any], aggregation: str) -> float | None:
-    """`--loss-scale-factor`, of the one aggregation that reads it."""
-    number = given["loss_scale_factor"]
-    if number is not None and aggregation != Aggregation.seq_mean_token_sum_norm.value:
+def _check_aggregation(aggregation: Aggregation, settings: LossSettings) -> None:
+    """`--loss-scale-factor` is for aggregations that read it."""
+    if settings.scale_factor is not None and aggregation.horizon == "none":
         raise RcdiagError(
-            f"--loss-scale-factor: {aggregation} has none",
+            f"--loss-scale-factor: {aggregation.name} has none",
             hint="--aggregation seq-mean-token-sum-norm",
         )
-    return number

@@ -28,7 +28,8 @@ def replay(
     setting: corrections.Setting = None,
     trainer_config: corrections.TrainerConfigFile = None,
     step: updates.Step = None,
-    loss: updates.Loss = "vanilla",
+    loss: updates.Loss = None,
+    loss_setting: updates.LossSetting = None,
     aggregation: updates.AggregationOption = None,
     denominator: updates.DenominatorOption = None,
     constant: updates.Constant = None,
@@ -72,12 +73,12 @@ def replay(
     given = dict(locals())
     from cli.outputs import finish
     from cli.terminal.screen import Screen
-    from rcdiag.table.parquet import open_dump
+    from rcdiag.table.table import open_table
     from rcdiag.usecases.replay.run import Roles
     from rcdiag.usecases.replay.run import replay as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    table = open_dump(dump, options.parse_columns(column))
+    table = open_table(dump, options.parse_columns(column))
     plan = corrections.plan(
         trainer, preset, setting, trainer_config, corrections.Arithmetic.float64
     )
@@ -85,7 +86,7 @@ def replay(
     if current is None and "current" in table.policies:
         current = "current"
     roles = Roles(rollout=rollout, old=old, current=current)
-    update = updates.update_of(given, table.schema.names, plan.trainer.name)
+    update = updates.update_of(given, table.schema.names, plan.trainer)
     if model is None:
         trained.refuse_without_model(context)
     made = None if model is None else trained.model_of(given, len(plan.corrections))

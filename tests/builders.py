@@ -16,7 +16,7 @@ from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.totals import Totals, resampled
-from rcdiag.table.parquet import Batch, open_dump
+from rcdiag.table.table import Batch, open_table
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 Lists = Sequence[Sequence[float]]
@@ -47,7 +47,7 @@ def write_table(path: Path, *, rows_per_group: int | None = None, **columns: obj
 
 
 def first_batch(path: Path) -> Batch:
-    return next(open_dump(path).batches())
+    return next(open_table(path).batches())
 
 
 def ids_like(lists: Lists) -> list[list[int]]:

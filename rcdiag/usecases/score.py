@@ -24,7 +24,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.suite import SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
-from rcdiag.table.parquet import Dump
+from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from rcdiag.usecases.passes import no_tokens, token_batches
@@ -35,12 +35,12 @@ Decode = Callable[[Sequence[int]], list[str]]
 
 
 def score(
-    dump: Dump,
+    dump: Table,
     *,
     behavior: str = "rollout",
     target: str = "old",
     seed: int = 0,
-    origin: Dump | None = None,
+    origin: Table | None = None,
     decode: Decode | None = None,
     plan: Plan | None = None,
 ) -> ScoreResult:
@@ -84,7 +84,7 @@ def score(
 
 
 def _read(
-    dump: Dump, behavior: str, target: str, plan: Plan | None
+    dump: Table, behavior: str, target: str, plan: Plan | None
 ) -> tuple[PairState, CorrectionRows | None, NonFinite]:
     """One pass over the table."""
     states: RunningSum[PairState] = RunningSum()
@@ -132,7 +132,7 @@ def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
     )
 
 
-def check_pair(dump: Dump, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
+def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
     """Both policies are recorded, or among those that are about to be `scored`."""
     if behavior == target:
         raise RcdiagError(

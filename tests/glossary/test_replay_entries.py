@@ -19,23 +19,22 @@ from rcdiag.glossary.worked import UPDATE
 from rcdiag.glossary.worked_rules import Given, rules
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.batch import loss_batch
-from rcdiag.losses.settings import LossSettings
-from rcdiag.trainers.generations import GENERATIONS
 from tests.glossary.test_every_name import _written_out
 from tests.glossary.worked_losses import ADVANTAGES, LOGGED, OLD, RATIOS, REFUSED, run
+from tests.losses.rules import RULES, loss_settings
 
 OTHERS = ("gspo", "cispo")  # that slime has by name; all else there is vanilla
 
 
 def having(loss: str) -> list[str]:
-    return [trainer for trainer, generation in GENERATIONS.items() if loss in generation.losses]
+    return [trainer for trainer, generation in RULES.items() if loss in generation.losses]
 
 
 def values(loss: str, key: str | None = None) -> str:
     """`-0.2 in verl-0.6.0, slime; ...`, the loss or a number that it logs."""
     found = {}
     for trainer in having(loss):
-        result, prefix = run(trainer, loss), GENERATIONS[trainer].prefix
+        result, prefix = run(trainer, loss), RULES[trainer].prefix
         value = result.loss if key is None else result.metrics.get(prefix + key)
         if value is not None:
             found[trainer] = f"{value:.4g}"
@@ -65,7 +64,7 @@ def test_worked_keys_by_hand():
     assert f"{(math.exp(0.1) + math.exp(1.5)) / 2:.4g}" in said["tis"]
     assert "r = 4, clip_c = 3: the loss is 3 and not 4" in said["pg_clipfrac_lower"]
     batch = loss_batch([-0.1], [-0.1 - math.log(4.0)], [-1.0], [1])
-    result = GENERATIONS["verl-0.9"].losses["vanilla"](batch, LossSettings())
+    result = RULES["verl-0.9"].losses["vanilla"](batch, loss_settings())
     assert result.values.item() == pytest.approx(3.0)
     assert result.logged["pg_clipfrac_lower"].item()
 
@@ -96,7 +95,7 @@ LOSS = torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0], dtype=torch.float64)
 def aggregated(how: Aggregation) -> str:
     """Of token losses 1, 1, 1 and 2, 2."""
     batch = loss_batch(OLD + RATIOS, OLD, ADVANTAGES, [3, 2])
-    settings = LossSettings()
+    settings = loss_settings()
     summed = (how.within(batch, how.denominator(settings)) * LOSS).sum()
     return f"{float(summed) / how.divisor(batch, settings):.4g}"
 
@@ -107,9 +106,7 @@ def aggregated(how: Aggregation) -> str:
 )
 def test_worked_aggregations(name):
     found = {
-        aggregated(each.aggregations[name])
-        for each in GENERATIONS.values()
-        if name in each.aggregations
+        aggregated(each.aggregations[name]) for each in RULES.values() if name in each.aggregations
     }
     assert len(found) == 1
     assert explain(name).example == f"token losses [1, 1, 1], [2, 2]: {found.pop()}"
@@ -119,24 +116,24 @@ def test_the_worked_aggregation_that_changed():
     name = "seq-mean-token-sum-norm"
     found = {
         trainer: aggregated(each.aggregations[name])
-        for trainer, each in GENERATIONS.items()
+        for trainer, each in RULES.items()
         if name in each.aggregations
     }
     said = "; ".join(f"{value} in {trainers}" for trainers, value in grouped(found).items())
     assert explain(name).example == f"token losses [1, 1, 1], [2, 2]: {said}"
 
 
-@pytest.mark.parametrize("name", GENERATIONS["verl-0.9"].aggregations)
+@pytest.mark.parametrize("name", RULES["verl-0.9"].aggregations)
 def test_generations_that_have_an_aggregation(name):
-    has = {trainer for trainer, each in GENERATIONS.items() if name in each.aggregations}
+    has = {trainer for trainer, each in RULES.items() if name in each.aggregations}
     assert _written_out(explain(name).generations) == has
 
 
 def test_worked_denominators():
     batch = loss_batch(OLD, OLD, ADVANTAGES, [3, 2], kept=[True, True, False, True, False])
-    how = GENERATIONS["verl-0.9"].aggregations["token-mean"]
+    how = RULES["verl-0.9"].aggregations["token-mean"]
     for name, entry in (("kept", "denominator.kept"), ("all", "all"), ("constant", "constant")):
-        settings = replace(LossSettings(), denominator=name, constant=4.0)
+        settings = replace(loss_settings(), denominator=name, constant=4.0)
         divisor = how.divisor(batch, settings)
         assert explain(entry).example.endswith(f": 3 / {divisor:g} = {3 / divisor:g}")
 

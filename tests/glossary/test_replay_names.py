@@ -23,10 +23,10 @@ from rcdiag.glossary.training_words import SETTINGS
 from rcdiag.glossary.worked_rules import Given, rules
 from rcdiag.learning.learner import Training
 from rcdiag.losses.settings import Denominator, LossSettings
-from rcdiag.trainers.generations import GENERATIONS
 from rcdiag.usecases.replay.batch import ADVANTAGES
 from rcdiag.usecases.replay.factors import FACTORS
 from tests.glossary.worked_losses import LOGGED
+from tests.losses.rules import RULES
 
 REPORTS = Path(__file__).parents[2] / "reports"
 SHIPPED = ("replay_rollouts", "replay_stale")
@@ -59,7 +59,7 @@ def test_every_name_that_is_a_value_in_a_shipped_result(report):
 
 
 def test_every_loss_is_explained_and_none_that_is_gone():
-    losses = {loss for generation in GENERATIONS.values() for loss in generation.losses}
+    losses = {loss for generation in RULES.values() for loss in generation.losses}
     assert {name.removeprefix("loss.") for name in LOSSES} == losses
     for loss in losses:
         assert explain(loss).what
@@ -72,7 +72,7 @@ def test_every_loss_is_explained_and_none_that_is_gone():
 
 
 def test_every_aggregation_and_denominator():
-    known = {name for generation in GENERATIONS.values() for name in generation.aggregations}
+    known = {name for generation in RULES.values() for name in generation.aggregations}
     assert set(AGGREGATIONS) == known == {each.value for each in Aggregation}
     assert {name.removeprefix("denominator.") for name in DENOMINATORS} == set(
         get_args(Denominator)
@@ -108,9 +108,9 @@ def test_every_rule_of_health_and_its_verdicts():
         assert explain(level).what
 
 
-@pytest.mark.parametrize("trainer", GENERATIONS)
+@pytest.mark.parametrize("trainer", RULES)
 def test_every_key_that_a_loss_logs(trainer):
-    prefix = GENERATIONS[trainer].prefix
+    prefix = RULES[trainer].prefix
     keys = {key for loss in LOGGED[trainer].values() for key in loss}
     assert keys
     for key in keys:

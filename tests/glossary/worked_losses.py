@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from rcdiag.glossary.worked import BEHAVIOR, LOG_RATIOS
 from rcdiag.losses.batch import LossBatch, loss_batch
-from rcdiag.losses.settings import LossSettings, SlimeSettings
-from rcdiag.trainers.evaluate import LossResult, evaluate
-from rcdiag.trainers.generations import GENERATIONS, default_settings
+from rcdiag.losses.evaluate import LossResult
+from rcdiag.losses.settings import LossSettings
+from tests.losses.rules import RULES, default_settings, evaluate
 
 OLD = np.array(BEHAVIOR)
 RATIOS = np.concatenate([np.array(row) for row in LOG_RATIOS])
 ADVANTAGES = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
 REFUSED = "clip_cov"
-ALL_OF_SLIME = SlimeSettings(tis_high=2.0, opsm_delta=1e-4)
+ALL_OF_SLIME = {"tis_clip": 2.0, "opsm_delta": 1e-4}
 
 
 def toy(with_rollout: bool) -> LossBatch:
@@ -26,12 +24,12 @@ def toy(with_rollout: bool) -> LossBatch:
 
 
 def settings(trainer: str) -> LossSettings:
-    return replace(default_settings(trainer), dro_beta=0.1)
+    return default_settings(trainer).changed(dro_beta=0.1)
 
 
 def run(trainer: str, loss: str, slime: SlimeSettings | None = None) -> LossResult:
     of_trainer = settings(trainer)
-    wanted = of_trainer if slime is None else replace(of_trainer, slime=slime)
+    wanted = of_trainer if slime is None else of_trainer.changed(slime=slime)
     return evaluate(toy(trainer == "slime"), loss, wanted, trainer)
 
 
@@ -42,5 +40,5 @@ def _logged(trainer: str, loss: str) -> set[str]:
 
 LOGGED: dict[str, dict[str, set[str]]] = {
     trainer: {loss: _logged(trainer, loss) for loss in generation.losses if loss != REFUSED}
-    for trainer, generation in GENERATIONS.items()
+    for trainer, generation in RULES.items()
 }

@@ -13,7 +13,7 @@ from rcdiag.pages.formats import number
 from rcdiag.pages.page import page
 from rcdiag.pages.save import save_figures
 from rcdiag.results import Finding, ScoreResult, from_json, to_json
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from rcdiag.usecases.score import score
@@ -38,7 +38,7 @@ def result(tmp_path_factory) -> ScoreResult:
     )
     verl = find_trainer("verl")
     plan = plan_corrections(verl, preset_configs(verl, [], {}))
-    return score(open_dump(path), plan=plan)
+    return score(open_table(path), plan=plan)
 
 
 def test_every_figure_is_drawn(result):

@@ -14,10 +14,9 @@ from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
 from rcdiag.pages.sweep.panels import COLUMNS
 from rcdiag.results import SweepResult, from_json, to_json
-from rcdiag.table.parquet import open_dump
-from rcdiag.trainers.emit import emit
+from rcdiag.table.table import open_table
+from rcdiag.trainers.emit import emit, on_sweep_page
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from rcdiag.usecases.sweep.configurations import TRAINERS
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.run import sweep
 from tests.pages.families import Families, Family
@@ -28,7 +27,7 @@ QUARTERS = 4
 
 @pytest.fixture(scope="module")
 def result() -> SweepResult:
-    return sweep(open_dump(STALE))
+    return sweep(open_table(STALE))
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +77,15 @@ def test_every_row_stands_at_a_place_of_the_sliders_of_its_own(families):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_completed_configuration_is_what_emit_gives(result, families, name):
     family = families[name]
-    assert len(family.configs) == len(TRAINERS)
+    assert len(family.configs) == len(on_sweep_page())
     for row, given in zip(result.families[name].rows, family.rows, strict=True):
         entries = given["data-config"].split("|")
-        for trainer, templates, entry in zip(TRAINERS, family.configs, entries, strict=True):
+        for trainer, templates, entry in zip(on_sweep_page(), family.configs, entries, strict=True):
             assert completed(templates, entry) == emitted(name, row.bounds, trainer)
 
 
 def test_every_trainer_has_a_configuration_for_some_family(families):
-    for place in range(len(TRAINERS)):
+    for place in range(len(on_sweep_page())):
         written = [
             row["data-config"].split("|")[place] for each in families.values() for row in each.rows
         ]
@@ -120,7 +119,7 @@ def test_the_configuration_of_the_choice_is_what_emit_gives(result, text):
     assert choice is not None
     for trainer, written in result.recommendation.configurations.items():
         assert written == emit(CANDIDATES[choice].correction, trainer).text
-    assert list(result.recommendation.configurations) == list(TRAINERS)
+    assert list(result.recommendation.configurations) == on_sweep_page()
     assert "rollout_is_threshold" in text
 
 

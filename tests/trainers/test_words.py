@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rcdiag.corrections.trainers import TRAINERS
 from rcdiag.explain import explain
-from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.generations import GENERATIONS, default_settings
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import loss_batch
+from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.settings import SlimeSettings
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers.words import (

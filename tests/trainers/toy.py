@@ -12,12 +12,12 @@ from rcdiag.corrections.plan import plan_corrections
 from rcdiag.corrections.state import CorrectionState, results
 from rcdiag.corrections.trainers import TRAINERS
 from rcdiag.corrections.trainers.verl_k import OPTIONS
-from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.generations import default_settings
 from rcdiag.statistics.block import Block, block_of
 from rcdiag.trajectories import Ragged, Trajectories
 
 from rcdiag.losses.batch import loss_batch
+from rcdiag.losses.evaluate import LossResult, evaluate
 from rcdiag.losses.settings import SlimeSettings
 
 LENGTHS = [3, 2]

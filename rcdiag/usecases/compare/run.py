@@ -26,7 +26,7 @@ from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.moments import Moments, k2, mean
-from rcdiag.table.parquet import Dump
+from rcdiag.table.table import Table
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
@@ -35,13 +35,13 @@ from rcdiag.usecases.provenance import provenance
 
 
 def compare(
-    dump: Dump,
+    dump: Table,
     *,
     policies: Sequence[str] = (),
     behavior: str | None = None,
     target: str | None = None,
     seed: int = 0,
-    origin: Dump | None = None,
+    origin: Table | None = None,
     joined: JoinReport | None = None,
 ) -> CompareResult:
     """Every pair of policies: how far apart, who is nearest to the sampler, which step adds what.
@@ -116,7 +116,7 @@ def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str
     return [name for name in dict.fromkeys(names) if not repeat_of(about.get(name, {}))]
 
 
-def _read(dump: Dump, policies: Sequence[str]) -> tuple[Comparison, NonFinite]:
+def _read(dump: Table, policies: Sequence[str]) -> tuple[Comparison, NonFinite]:
     """One pass over the table."""
     states: RunningSum[Comparison] = RunningSum()
     bad: RunningSum[NonFinite] = RunningSum()

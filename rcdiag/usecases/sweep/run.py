@@ -18,13 +18,13 @@ from rcdiag.statistics.forecast import forecast
 from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.columns import read_rewards
-from rcdiag.table.parquet import Dump
-from rcdiag.trainers import find_trainer
+from rcdiag.table.table import Table
+from rcdiag.trainers import DEFAULT, find_trainer
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from rcdiag.usecases.sweep.configurations import choice_configurations, family_configurations
+from rcdiag.usecases.sweep.configuration import choice_configurations, family_configurations
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.gradients import Baseline
@@ -35,13 +35,13 @@ Grids = dict[str, list[Bounds]]
 
 
 def sweep(
-    dump: Dump,
+    dump: Table,
     *,
     behavior: str = "rollout",
     target: str = "old",
     seed: int = 0,
     thresholds: int = 60,
-    trainer: str = "verl",
+    trainer: str = DEFAULT,
 ) -> SweepResult:
     """Every family over about `thresholds` settings, the recommendation and the forecast.
 
@@ -89,7 +89,7 @@ def sweep(
     )
 
 
-def sweep_plan(dump: Dump, grids: Grids) -> SweepPlan:
+def sweep_plan(dump: Table, grids: Grids) -> SweepPlan:
     """What is tried on a table: thresholds, candidates and the baseline of its rewards."""
     plans = {
         family: [FAMILIES[family].correction(bounds) for bounds in grid]
@@ -106,7 +106,7 @@ def sweep_plan(dump: Dump, grids: Grids) -> SweepPlan:
     )
 
 
-def _read(dump: Dump, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
+def _read(dump: Table, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
     """One pass over the table."""
     plan = sweep_plan(dump, grids)
     state: SweepState | None = None

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from rcdiag.usecases.replay.gradients import gradients
-from rcdiag.usecases.replay.preset import evaluated
 from rcdiag.usecases.replay.updates import train
 from tests.usecases.replay.builders import update_of
 from tests.usecases.replay.plain import LOSSES, Plain, k3
@@ -36,7 +33,7 @@ def trainee(model):
 def batch(trainee, table):
     parts, found = loaded(table)
     scores = trainee.log_probs(parts).log_probs
-    return replace(found, old=scores, current=scores)
+    return found.with_log_probs(old=scores, current=scores)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +54,13 @@ def test_old_and_current_log_probs_are_the_models(model, table, batch):
 
 @every_loss
 def test_a_gradient_is_that_of_the_loss_by_autograd(model, table, trainee, parts, batch, name):
-    done = {name: evaluated(PLAN, name, batch, UPDATE)}
-    found = gradients(trainee, parts, batch, done, training_of(), None).whole[name]
+    done = evaluated(PLAN, name, batch, UPDATE)
+    coefficients = {name: done.coefficients}
+    found = gradients(trainee, parts, batch, coefficients, training_of(), None).whole[name]
     plain = Plain.load(model, table)
     loss = plain.loss(LOSSES[name], range(len(plain.rows)), plain.olds())
     loss.backward()
-    assert done[name].result.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert done.result.loss == pytest.approx(loss.item(), rel=1e-5)
     wanted = {key: p.grad for key, p in plain.model.named_parameters()}
     norm = float(sum(each.square().sum() for each in wanted.values())) ** 0.5
     apart = sum((found.values[key].double() - wanted[key]).square().sum() for key in wanted)

@@ -11,7 +11,7 @@ import transformers
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rcdiag.engines import Progress
+from rcdiag.engines.backend import Progress
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
 from rcdiag.engines.hf.head import scores_in_chunks
 from rcdiag.engines.hf.model import (
@@ -30,8 +30,8 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
 
-class HfBackend:
-    """One transformers model; dropout off, no cache, TF32 off."""
+class HfEngine:
+    """One transformers model on its device; dropout off, no cache, TF32 off."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
@@ -73,7 +73,7 @@ class HfBackend:
     def _score_bucket(
         self, tokens: list[NDArray], starts: NDArray, temperature: NDArray
     ) -> NDArray[np.float32]:
-        """Scores of a few sequences, padded on the right.
+        """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
         Under a causal mask nothing before the padding can see it, so no attention mask is
         needed, and the fast causal kernels stay in use.
@@ -109,7 +109,7 @@ class HfBackend:
 
     @torch.inference_mode()
     def _check_head(self) -> None:
-        """Body and head put together here give the logits of the model's own forward.
+        """Refuse a model whose own forward gives other logits than body and head do here.
 
         Some architectures scale or cap logits in their forward; one that rcdiag does not know
         must not give plausible numbers.
