@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rcdiag.diagnosis.guides import judged
+from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
@@ -114,6 +116,11 @@ class PointSuite(Suite):
     @cached_property
     def replicates(self) -> Totals:
         return resampled(self.rows, self.seed, replicates=2)
+
+
+def mismatch(state: SuiteState, seed: int) -> dict[str, MetricValue]:
+    """Every metric with its interval and level."""
+    return judged(Suite(state, seed))
 
 
 def values_of(state: SuiteState) -> dict[str, float | None]:

@@ -54,7 +54,7 @@ def grpo(reward: Array, group: NDArray, lengths: Integers) -> Array:
 GRPO = Advantage(
     name="grpo",
     says="Reward less the mean of its prompt group, over the group's spread; a group of one keeps "
-    "its reward (arXiv 2402.03300).",
+    "its reward.",
     formula="(reward - mean) / (std + 1e-6), std with n - 1",
     source="arXiv 2402.03300, section 4.1; verl/trainer/ppo/core_algos.py, "
     "compute_grpo_outcome_advantage",
@@ -75,8 +75,7 @@ def rloo(reward: Array, group: NDArray, lengths: Integers) -> Array:
 
 RLOO = Advantage(
     name="rloo",
-    says="Reward less the mean of the others of its prompt group; a group of one keeps its reward "
-    "(arXiv 2402.14740).",
+    says="Reward less the mean of the others of its prompt group; a group of one keeps its reward.",
     formula="n / (n - 1) (reward - mean)",
     source="arXiv 2402.14740",
     function=rloo,
@@ -96,7 +95,7 @@ def reinforce_plus_plus(reward: Array, group: NDArray, lengths: Integers) -> Arr
 
 REINFORCE_PLUS_PLUS = Advantage(
     name="reinforce++",
-    says="Reward whitened over all tokens of the batch, whatever the group (arXiv 2501.03262).",
+    says="Reward whitened over all tokens of the batch, whatever the group.",
     formula="(reward - mean over tokens) / sqrt(variance over tokens + 1e-8)",
     source="arXiv 2501.03262",
     function=reinforce_plus_plus,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import EPSILON, LossBatch
-from rcdiag.losses.settings import Denominator, LossSettings
+from rcdiag.losses.settings import Denominator, LossSetting, LossSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,6 +155,14 @@ SEQ_MEAN_TOKEN_SUM_NORM = Aggregation(
     SEQUENCES,
     horizon="scale",
     see=("seq-mean-token-sum", "scale_factor"),
+)
+SCALE_FACTOR = LossSetting(
+    name="scale_factor",
+    says="The constant length of seq-mean-token-sum-norm; the padded width without it.",
+    default=None,
+    above=0.0,
+    example="rcdiag explain seq-mean-token-sum-norm",
+    see=("seq-mean-token-sum-norm",),
 )
 # Losses that have one number per row are averaged over all rows.
 ROW_MEAN = Aggregation(

@@ -93,7 +93,7 @@ def gspo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 GSPO = PolicyLoss(
     name="gspo",
     says="PPO on one ratio for the whole sequence, the geometric mean over its kept tokens, "
-    "without dual clip (arXiv 2507.18071).",
+    "without dual clip.",
     formula=f"max(-A s, -A clip(s)), s = exp(mean d), log s at most 10; {CLIPPED_TO}; {SYMBOLS}",
     source=f"arXiv 2507.18071; {VERL_FILE}, loss_mode gspo",
     function=gspo,
@@ -115,7 +115,7 @@ def cispo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 CISPO = PolicyLoss(
     name="cispo",
     says="The clipped ratio as a constant weight on the policy gradient: clipped tokens keep "
-    "pulling (arXiv 2506.13585).",
+    "pulling.",
     formula=f"-sg(clip(r)) A log p_current, sg a constant of the gradient; {CLIPPED_TO}; "
     f"{SYMBOLS}, {WITHIN_20}",
     source=f"arXiv 2506.13585; {VERL_FILE}, loss_mode cispo",
@@ -155,7 +155,7 @@ def sapo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 SAPO = PolicyLoss(
     name="sapo",
-    says="A soft gate on the ratio in place of the clip (arXiv 2511.20347); verl takes "
+    says="A soft gate on the ratio in place of the clip; verl takes "
     "seq-mean-token-mean whatever is configured.",
     formula="-A sigmoid(tau (r - 1)) 4 / tau, tau = tau_pos = 1 where A > 0, else tau_neg = "
     f"1.05; {SYMBOLS}, {WITHIN_20}",
@@ -193,8 +193,8 @@ def geometric_row_weights(tokens: LossBatch, weights: Tensor) -> Tensor:
 
 GEO_MEAN = PolicyLoss(
     name="geo_mean",
-    says="GMPO: the geometric mean of each row's ratios, each held within the clip range in nats "
-    "(arXiv 2507.20673). Always a plain mean over all rows.",
+    says="GMPO: the geometric mean of each row's ratios, each held within the clip range in nats. "
+    "Always a plain mean over all rows.",
     formula="-mean(A) exp(mean x), x = d held above by clip_high where A > 0, below by -clip_low "
     f"where A < 0, both 0.2 nats; {SYMBOLS}",
     source=f"arXiv 2507.20673; {VERL_FILE}, loss_mode geo_mean",

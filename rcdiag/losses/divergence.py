@@ -42,8 +42,7 @@ def dppo_tv(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 DPPO_TV = PolicyLoss(
     name="dppo_tv",
-    says="Tokens whose probability moved too far the advantage's way leave the gradient (arXiv "
-    "2602.04879).",
+    says="Tokens whose probability moved too far the advantage's way leave the gradient.",
     formula="-A sg(min(r, c)) log p_current where p - q <= clip_high (A > 0) or p - q >= "
     f"-clip_low, else 0; p current, q old, c = clip_c = 3, 0.2 and 0.2; {SYMBOLS}, {WITHIN_20}",
     source=f"arXiv 2602.04879; {VERL_FILE}, loss_mode dppo_tv",
@@ -77,7 +76,7 @@ def dppo_kl(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 DPPO_KL = PolicyLoss(
     name="dppo_kl",
     says="DPPO by the KL of two coins, the token against all others, in place of the difference "
-    "of probabilities (arXiv 2602.04879).",
+    "of probabilities.",
     formula="as dppo_tv, where KL(q || p) <= clip_high (A > 0) or clip_low, or p on the safe "
     f"side of q; 0.2 and 0.2 nats, c = clip_c = 3; {SYMBOLS}, {WITHIN_20}",
     source=f"arXiv 2602.04879; {VERL_FILE}, loss_mode dppo_kl",

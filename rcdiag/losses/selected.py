@@ -60,8 +60,8 @@ def kl_cov(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 KL_COV = PolicyLoss(
     name="kl_cov",
-    says="No clip, and a penalty on the few tokens whose advantage and log-prob go together most "
-    "(arXiv 2505.22617). Its ppo_kl is a mean of sizes. verl picks in each micro-batch (verl "
+    says="No clip, and a penalty on the few tokens whose advantage and log-prob go together most. "
+    "Its ppo_kl is a mean of sizes. verl picks in each micro-batch (verl "
     "#7829), rcdiag in the batch.",
     formula="-A r, and + ppo_kl_coef |d| on the largest kl_cov_ratio of (A - mean A)(log p - "
     f"mean log p), one token at least; 0.1 and 2e-4; {SYMBOLS}",
@@ -83,7 +83,7 @@ def clip_cov(tokens: LossBatch, settings: LossSettings) -> NoReturn:
 
 CLIP_COV = PolicyLoss(
     name="clip_cov",
-    says="PPO that leaves a random choice of tokens of high covariance out (arXiv 2505.22617). "
+    says="PPO that leaves a random choice of tokens of high covariance out. "
     "rcdiag refuses it: without the trainer's random generator it cannot be repeated. Its "
     "pg_clipfrac in verl is the share left out.",
     formula=f"max(-A r, -A clip(r)), 0 for those drawn; {SYMBOLS}",

@@ -6,7 +6,9 @@ from rcdiag.pages.verdict import WORDS, Verdict, by_findings
 from rcdiag.results import Denominator, ReplayResult
 
 # Verdict on the health of an update -> the level whose colour it has.
-TAGS = {"ok": "ok", "warning": "warning", "error": "error", "cannot judge": "note", "note": "note"}
+TAGS = {name: name for name in ("ok", "unknown", "note", "warning", "error")} | {
+    "cannot judge": "note"
+}
 
 
 def verdict(result: ReplayResult) -> Verdict:

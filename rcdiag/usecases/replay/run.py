@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rcdiag.diagnosis.replay_findings import replay_findings
-from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
+from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW
-from rcdiag.results import Factor, PresetReplay, ReplayResult, by_severity
+from rcdiag.results import Factor, PresetReplay, ReplayResult
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.columns import known_steps
@@ -94,14 +93,10 @@ def result_of(
 
 
 def with_findings(result: ReplayResult, plan: Plan, non_finite: NonFinite) -> ReplayResult:
-    """The same with what has to be said about it."""
-    findings = [
-        *plan.findings,
-        *non_finite_log_probs(non_finite, {}),
-        *replay_findings(result),
-        *few_clusters(result.num_groups),
-    ]
-    return replace(result, findings=by_severity(findings))
+    """The result with the findings of all checks on it."""
+    return replace(
+        result, findings=findings(CheckInput(result=result, non_finite=non_finite, plan=plan))
+    )
 
 
 def read_step(

@@ -9,14 +9,15 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
-from rcdiag.results import Finding, SweepResult, by_severity
-from rcdiag.results.sweep import Recommendation, SweepFamily
+from rcdiag.diagnosis.checks import CheckInput, findings
+from rcdiag.diagnosis.guides import judged
+from rcdiag.results import SweepResult
+from rcdiag.results.sweep import SweepFamily
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.suite import Suite
 from rcdiag.table.columns import read_rewards
 from rcdiag.table.table import Table
 from rcdiag.trainers import DEFAULT, find_trainer
@@ -52,7 +53,7 @@ def sweep(
     grids = {family: settings(each, thresholds) for family, each in FAMILIES.items()}
     state, non_finite = _read(dump, behavior, target, grids)
     whole = state.suite
-    values = mismatch(whole, seed)
+    values = judged(Suite(whole, seed))
     groups = kept_groups(state)
     families = {
         family: SweepFamily(
@@ -67,7 +68,7 @@ def sweep(
     }
     bad = sum(non_finite.tokens.values())
     found = recommend(Evidence(state, values, families, bad, seed))
-    return SweepResult(
+    result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
         behavior=behavior,
         target=target,
@@ -79,14 +80,9 @@ def sweep(
         families=families,
         recommendation=replace(found, configurations=choice_configurations(found.choice)),
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
-        findings=by_severity(
-            [
-                *non_finite_log_probs(non_finite, values),
-                *_fix_first(found),
-                *few_clusters(len(whole.tokens)),
-            ]
-        ),
     )
+    given = CheckInput(result=result, non_finite=non_finite, values=values)
+    return replace(result, findings=findings(given))
 
 
 def sweep_plan(dump: Table, grids: Grids) -> SweepPlan:
@@ -124,17 +120,3 @@ def _read(dump: Table, behavior: str, target: str, grids: Grids) -> tuple[SweepS
     if state is None or non_finite is None:
         raise no_tokens(dump)
     return state, non_finite
-
-
-def _fix_first(found: Recommendation) -> list[Finding]:
-    if found.answer != "fix-the-cause":
-        return []
-    return [
-        Finding(
-            slug="fix-before-correcting",
-            severity="error",
-            message=f"no correction is recommended: {' '.join(found.reasons)}",
-            fix="find out which policy sampled, and record its log-probs; then sweep again",
-            evidence={"answer": found.answer},
-        )
-    ]

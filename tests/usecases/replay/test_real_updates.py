@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rcdiag.usecases.replay.gradients import gradients
-from rcdiag.usecases.replay.updates import train
+from rcdiag.usecases.replay.updates import ModelReplay, train
 from tests.usecases.replay.builders import update_of
 from tests.usecases.replay.plain import LOSSES, Plain, k3
 from tests.usecases.replay.with_model import (
@@ -41,6 +41,12 @@ def parts(table):
     return loaded(table)[0]
 
 
+def on_model(trainee, parts, batch, training) -> ModelReplay:
+    return ModelReplay(
+        learner=trainee, plan=PLAN, update=UPDATE, training=training, parts=parts, batch=batch
+    )
+
+
 @pytest.fixture(scope="module")
 def replayed(model, table):
     return replay_model_of(table, model_of(model))
@@ -54,9 +60,9 @@ def test_old_and_current_log_probs_are_the_models(model, table, batch):
 
 @every_loss
 def test_a_gradient_is_that_of_the_loss_by_autograd(model, table, trainee, parts, batch, name):
-    done = evaluated(PLAN, name, batch, UPDATE)
-    coefficients = {name: done.coefficients}
-    found = gradients(trainee, parts, batch, coefficients, training_of(), None).whole[name]
+    replay = on_model(trainee, parts, batch, training_of())
+    done = replay.loss(name)
+    found = gradients(replay, {name: done}, None).whole[name]
     plain = Plain.load(model, table)
     loss = plain.loss(LOSSES[name], range(len(plain.rows)), plain.olds())
     loss.backward()
@@ -112,7 +118,7 @@ def test_epochs_of_minibatches_are_a_loop_by_hand(
     rate = 0.05 if optimizer == "sgd" else 1e-3
     training = training_of(optimizer, rate, epochs=2, minibatches=3, seed=3, **options)
     trainee.restore()
-    taken = train(trainee, PLAN, name, parts, batch, UPDATE, training)
+    taken = train(on_model(trainee, parts, batch, training), name)
     found = trainee.log_probs(parts).log_probs
     trainee.restore()
     plain = Plain.load(model, table)
