@@ -15,6 +15,7 @@ from rcdiag.glossary import (
     choice_words,
     families,
     fields,
+    figures,
     findings,
     formats,
     levels,
@@ -64,6 +65,7 @@ _BUT_FIELDS: tuple[Kind, ...] = (
     rules.CONSTRAINT_KIND,
     result_names.KIND,
     logged.KIND,
+    figures.KIND,
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from rcdiag.corrections.correction import Level
 from rcdiag.diagnosis.checks import all_checks
+from rcdiag.diagnosis.correction_health import CORRECTION_RULES
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.fields import TITLE as FIELD
 from rcdiag.glossary.levels import LEVELS

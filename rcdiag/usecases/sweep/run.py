@@ -25,6 +25,7 @@ from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.configuration import choice_configurations, family_configurations
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.gradients import Baseline
@@ -61,6 +62,7 @@ def sweep(
             level=about.level,
             axis=about.axis,
             rows=sweep_rows(state, family, grids[family], groups),
+            configurations=family_configurations(family, grids[family]),
         )
         for family, about in FAMILIES.items()
     }
@@ -76,7 +78,7 @@ def sweep(
         num_clusters=len(whole.tokens),
         length_quartiles=length_quartiles(state),
         families=families,
-        recommendation=advice,
+        recommendation=replace(advice, configurations=choice_configurations(advice.choice)),
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
     )
     given = CheckInput(result=result, non_finite=non_finite, values=values)

@@ -21,7 +21,7 @@ function setUp(family) {
   const values = family.querySelectorAll(".readout dd");
   const bars = family.querySelectorAll(".bar");
   const markers = family.querySelectorAll("svg .marker");
-  const select = family.querySelector("select");
+  const select = family.querySelector("select"); // none where the result holds no configurations
   let current = rows[0];
 
   function show() {
@@ -47,9 +47,11 @@ function setUp(family) {
       marker.setAttribute("visibility", known ? "visible" : "hidden");
       if (known) marker.setAttribute("transform", `translate(${x} ${dots[2 * place + 1]})`);
     });
-    const entry = current.row.dataset.config.split("|")[select.selectedIndex];
-    const templates = configs[select.selectedIndex];
-    family.querySelector(".config").textContent = completed(templates, entry);
+    if (select) {
+      const entry = current.row.dataset.config.split("|")[select.selectedIndex];
+      const templates = configs[select.selectedIndex];
+      family.querySelector(".config").textContent = completed(templates, entry);
+    }
     rows.forEach((each) => each.row.classList.toggle("current", each === current));
   }
 
@@ -64,7 +66,7 @@ function setUp(family) {
   }
 
   sliders.forEach((slider, place) => slider.addEventListener("input", () => moved(place)));
-  select.addEventListener("change", show);
+  if (select) select.addEventListener("change", show);
   rows.forEach((each) =>
     each.row.addEventListener("click", () => {
       current = each;
