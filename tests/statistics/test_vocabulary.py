@@ -18,7 +18,6 @@ from tests.builders import make_pair, summed
 from tests.statistics.profile_loops import interval_of
 from tests.statistics.strategies import seeded_batch
 
-
 NOTHING: dict[str, list] = {"behavior": [[]], "target": [[]], "token_ids": [[]]}
 
 

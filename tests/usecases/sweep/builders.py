@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -29,9 +28,7 @@ def corrections_of(family: str, settings: Sequence[Bounds]) -> list[Correction]:
     return [FAMILIES[family].correction(bounds) for bounds in settings]
 
 
-def state_of(
-    grids: Mapping[str, Sequence[Bounds]], pairs: Sequence[PolicyPair]
-) -> SweepState:
+def state_of(grids: Mapping[str, Sequence[Bounds]], pairs: Sequence[PolicyPair]) -> SweepState:
     """The sum of the states of some batches."""
     corrections = {family: corrections_of(family, grid) for family, grid in grids.items()}
     plan = SweepPlan(corrections, grouped=True)

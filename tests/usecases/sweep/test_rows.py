@@ -52,9 +52,7 @@ def test_the_defaults_of_trainers_are_among_the_settings(family, bounds):
 def test_groups_that_keep_two_sequences():
     logs = [[0.0], [0.0], [0.0], [9.0], [0.0], [9.0], [9.0], [0.0]]
     batch = padded(logs, group=np.array([1, 1, 2, 2, 3, 4, 4, 5]))
-    state = state_of(
-        {"seq_rs": WINDOW}, [pair_from(batch.rows(slice(i, i + 1))) for i in range(8)]
-    )
+    state = state_of({"seq_rs": WINDOW}, [pair_from(batch.rows(slice(i, i + 1))) for i in range(8)])
     groups = kept_groups(state)
     assert groups[""].tolist() == [3]
     assert groups["seq_rs"].tolist() == [1]
