@@ -23,7 +23,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
-from rcdiag.table.parquet import open_dump  # noqa: E402
+from rcdiag.table.table import open_table  # noqa: E402
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, encodings  # noqa: E402
 
 TOKENS = 20_000_000
@@ -65,7 +65,7 @@ def seconds_to_read(path: Path, names: list[str]) -> float:
     found = []
     for _ in range(3):
         start = time.perf_counter()
-        for batch in open_dump(path).batches(names):
+        for batch in open_table(path).batches(names):
             assert batch.table.num_rows
         found.append(time.perf_counter() - start)
     return min(found)

@@ -45,7 +45,7 @@ def reset_peak() -> int:
 def prepared(names: list[str]):
     """Plan, parts and batch, as the use case makes them."""
     from rcdiag.losses.settings import LossSettings
-    from rcdiag.table.parquet import open_dump
+    from rcdiag.table.table import open_table
     from rcdiag.trainers import find_trainer
     from rcdiag.trainers.plan import plan_corrections, preset_configs
     from rcdiag.usecases.replay.batch import replay_batch
@@ -55,7 +55,7 @@ def prepared(names: list[str]):
     trainer = find_trainer("verl")
     plan = plan_corrections(trainer, preset_configs(trainer, names, {}))
     roles = Roles(old="rollout")
-    chosen, _, _ = read_step(open_dump(TABLE), roles, None, prompts=True)
+    chosen, _, _ = read_step(open_table(TABLE), roles, None, prompts=True)
     update = Update(loss="vanilla", settings=LossSettings(), advantage="column")
     return (
         plan,

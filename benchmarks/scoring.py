@@ -47,11 +47,11 @@ VARIANTS = {
 def rows(model: str, vocabulary: int):
     """Shipped rows as trajectories; for the random model other ids with the same lengths."""
     from rcdiag.table.decode import decode
-    from rcdiag.table.parquet import open_dump
     from rcdiag.table.stream import read_chunks, whole
+    from rcdiag.table.table import open_table
     from rcdiag.table.trajectories import Ragged, Trajectories
 
-    dump = open_dump(ROOT / "sample_data" / "rollouts.parquet")
+    dump = open_table(ROOT / "sample_data" / "rollouts.parquet")
     found = decode(whole(next(read_chunks(dump, [(0, dump.num_rows)]))), prompts=True)
     random = np.random.default_rng(0)
     chosen = random.permutation(dump.num_rows)[: MODELS[model]]
@@ -158,12 +158,11 @@ def plain_vllm(folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarra
 
 
 def rcdiag(backend: str, folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarray]:
-    from rcdiag.engines import load_backend
     from rcdiag.engines.spec import parse_policy
 
     # The plain ways know no temperature: everybody scores at 1.
     longest = int((trajectories.prompt_ids.lengths + trajectories.response_ids.lengths).max())
-    engine = load_backend(parse_policy(f"p={backend}:{dtype}", str(folder)), longest)
+    engine = parse_policy(f"p={backend}:{dtype}", str(folder)).load(longest)
     return lambda: engine.score(trajectories, lambda tokens: None).log_probs
 
 

@@ -30,8 +30,8 @@ from benchmarks.scoring import machine  # noqa: E402
 from rcdiag.corrections.correction import Correction  # noqa: E402
 from rcdiag.statistics.adding import RunningSum  # noqa: E402
 from rcdiag.statistics.pair import PolicyPair, pair_of  # noqa: E402
-from rcdiag.table.parquet import open_dump  # noqa: E402
 from rcdiag.table.stream import read_trajectories  # noqa: E402
+from rcdiag.table.table import open_table  # noqa: E402
 from rcdiag.table.writer import TableWriter  # noqa: E402
 from rcdiag.trainers import find_trainer  # noqa: E402
 from rcdiag.trainers.plan import Plan  # noqa: E402
@@ -85,7 +85,7 @@ def peak_mb() -> int:
 def swept(path: Path) -> dict:
     """In the process that does nothing else."""
     start = time.perf_counter()
-    result = sweep(open_dump(path), thresholds=THRESHOLDS)
+    result = sweep(open_table(path), thresholds=THRESHOLDS)
     seconds = time.perf_counter() - start
     rows = {name: len(family.rows) for name, family in result.families.items()}
     return {
@@ -121,7 +121,7 @@ def single(correction: Correction, pairs: list[PolicyPair]) -> float:
 
 def loop(path: Path) -> dict:
     """The loop's time, by a few settings of each family."""
-    rows = read_trajectories(open_dump(path), ("rollout", "old"))
+    rows = read_trajectories(open_table(path), ("rollout", "old"))
     pairs = [pair_of(each, "rollout", "old") for each in rows]
     each_takes, total = {}, 0.0
     for name, family in FAMILIES.items():

@@ -15,7 +15,7 @@ from cli import options, scoring
 
 if TYPE_CHECKING:
     from rcdiag.results import JoinReport
-    from rcdiag.table.parquet import Dump
+    from rcdiag.table.table import Table
 
 EPILOG = """Examples
 
@@ -89,8 +89,7 @@ def compare(
             scoring.dry_run(screen, source, table, specs, None, force)
             return
         again = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
-        lies_at = dump[0] if joined is None else str(table.files[0].path)
-        with scoring.scored_table(screen, lies_at, table, specs, None, force) as scored:
+        with scoring.scored_table(screen, table, specs, None, force) as scored:
             found = measure(
                 scored,
                 policies=[*names, *again] if names else [],
@@ -107,12 +106,12 @@ def compare(
 @contextlib.contextmanager
 def _one_table(
     dumps: list[str], renames: dict[str, str]
-) -> Iterator[tuple[Dump, Dump, JoinReport | None]]:
+) -> Iterator[tuple[Table, Table, JoinReport | None]]:
     """The table itself, or several joined in a folder for the moment; and all that was given."""
     from rcdiag.table.join import join_tables
-    from rcdiag.table.parquet import open_dump
+    from rcdiag.table.table import open_table
 
-    tables = [open_dump(each, renames) for each in dumps]
+    tables = [open_table(each, renames) for each in dumps]
     if len(tables) == 1:
         yield tables[0], tables[0], None
         return

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from rcdiag.engines import BACKENDS
 from rcdiag.errors import RcdiagError
+from rcdiag.registry import Registry
+from rcdiag.table.readers import READERS
 
 
 class FailOn(StrEnum):
@@ -29,8 +32,22 @@ class LadderName(StrEnum):
 
 OUTPUT = "Output"
 
+
+def _names_of(registry: Registry[Any]) -> str:
+    """The names in a registry as help lists them; a plugin that fails is said by the command."""
+    try:
+        *most, last = (f"`{name}`" for name in registry)
+    except RcdiagError:
+        return f"a {registry.what}"
+    return f"{', '.join(most)} or {last}" if most else last
+
+
 DumpArgument = Annotated[
-    str, typer.Argument(metavar="DUMP", help="Trajectory table: a parquet file, directory or glob")
+    str,
+    typer.Argument(
+        metavar="DUMP",
+        help=f"Trajectory table in {_names_of(READERS)}: a file, a directory or a glob",
+    ),
 ]
 Column = Annotated[
     list[str] | None,
@@ -46,7 +63,7 @@ Policy = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=BACKEND[:DTYPE][,key=value...]",
-        help="Score a policy with `hf` or `vllm`, e.g. `old=hf:float32`; repeatable",
+        help=f"Score a policy with {_names_of(BACKENDS)}, e.g. `old=hf:float32`; repeatable",
     ),
 ]
 Ladder = Annotated[

@@ -73,12 +73,12 @@ def replay(
     given = dict(locals())
     from cli.outputs import finish
     from cli.terminal.screen import Screen
-    from rcdiag.table.parquet import open_dump
+    from rcdiag.table.table import open_table
     from rcdiag.usecases.replay.run import Roles
     from rcdiag.usecases.replay.run import replay as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    table = open_dump(dump, options.parse_columns(column))
+    table = open_table(dump, options.parse_columns(column))
     plan = corrections.plan(
         trainer, preset, setting, trainer_config, corrections.Arithmetic.float64
     )

@@ -9,7 +9,7 @@ from cli import options, scoring
 from cli import options_trainer as corrections
 
 if TYPE_CHECKING:
-    from rcdiag.table.parquet import Dump
+    from rcdiag.table.table import Table
     from rcdiag.usecases.score import Decode
 
 EPILOG = """Examples
@@ -52,13 +52,13 @@ def score(
     # Heavy imports wait until the command runs, so that --help answers at once.
     from cli.outputs import finish
     from cli.terminal.screen import Screen
-    from rcdiag.table.parquet import open_dump
+    from rcdiag.table.table import open_table
     from rcdiag.usecases.score import check_pair
     from rcdiag.usecases.score import score as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     renames = options.parse_columns(column)
-    table = open_dump(dump, renames)
+    table = open_table(dump, renames)
     specs = scoring.wanted_policies(screen, policy, ladder, model, table, twice=noise_floor)
     plan = corrections.plan(trainer, preset, setting, trainer_config, arithmetic)
     output_may_stay = bool(specs) and scoring.may_be_finished(output)
@@ -69,7 +69,7 @@ def score(
         return
     if output is not None and not specs:
         screen.say(f"nothing to score: {output} is not written")
-    with scoring.scored_table(screen, dump, table, specs, output, force) as scored:
+    with scoring.scored_table(screen, table, specs, output, force) as scored:
         decode = _decoder(model, scored, target, behavior) if include_text else None
         found = measure(
             scored,
@@ -84,7 +84,7 @@ def score(
     screen.exit(found, fail_on)
 
 
-def _decoder(model: str | None, table: Dump, *policies: str) -> Decode:
+def _decoder(model: str | None, table: Table, *policies: str) -> Decode:
     """By the tokenizer of `model`, or of the first model that the table names for `policies`."""
     from rcdiag.engines.tokenizer import decoder
     from rcdiag.errors import RcdiagError

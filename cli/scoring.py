@@ -14,7 +14,7 @@ from cli import options
 if TYPE_CHECKING:
     from cli.terminal.screen import Screen
     from rcdiag.engines.spec import PolicySpec
-    from rcdiag.table.parquet import Dump
+    from rcdiag.table.table import Table
 
 
 def wanted_policies(
@@ -22,7 +22,7 @@ def wanted_policies(
     texts: list[str] | None,
     ladders: list[options.LadderName] | None,
     model: str | None,
-    table: Dump,
+    table: Table,
     *,
     twice: bool = False,
 ) -> list[PolicySpec]:
@@ -31,7 +31,7 @@ def wanted_policies(
     Of a ladder those that the table has already are left as they are. `twice`: one once more.
     """
     from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
-    from rcdiag.engines.spec import parse_policy
+    from rcdiag.engines.spec import default_policies, parse_policy
 
     texts = list(texts or [])
     for text in dict.fromkeys(text for name in ladders or [] for text in LADDERS[name.value]):
@@ -40,8 +40,8 @@ def wanted_policies(
         else:
             texts.append(text)
     if not texts and not ladders and model is not None:
-        defaults = {"old": "old=hf:float32", "rollout": "rollout=vllm:bfloat16"}
-        texts = [text for name, text in defaults.items() if name not in table.policies]
+        defaults = default_policies().items()
+        texts = [text for name, text in defaults if name not in table.policies]
     specs = [parse_policy(text, model) for text in texts]
     if not twice:
         return specs
@@ -61,19 +61,18 @@ def may_be_finished(output: Path | None) -> bool:
 @contextlib.contextmanager
 def scored_table(
     screen: Screen,
-    dump: str,
-    table: Dump,
+    table: Table,
     specs: list[PolicySpec],
     output: Path | None,
     force: bool,
-) -> Iterator[Dump]:
+) -> Iterator[Table]:
     """The table with the wanted policies filled in; in a folder for the moment without `-o`."""
     if not specs:
         yield table
         return
     from rcdiag.engines.run import plan_scoring, run_scoring
     from rcdiag.errors import RcdiagError
-    from rcdiag.table.parquet import open_dump
+    from rcdiag.table.table import open_table
 
     scratch = None
     if output is None:
@@ -81,10 +80,10 @@ def scored_table(
         scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
     path = output or Path(scratch or ".") / "scored.parquet"
     try:
-        plan = plan_scoring(dump, table, specs, path, force=force)
+        plan = plan_scoring(table, specs, path, force=force)
         with screen.tokens() as on_tokens:
             run_scoring(plan, on_tokens, force=force)
-        yield open_dump(path)
+        yield open_table(path)
     except RcdiagError as error:
         # A failed engine's log must stay where the error says it is.
         points_there = scratch is not None and str(scratch) in error.hint
@@ -98,7 +97,7 @@ def scored_table(
 def dry_run(
     screen: Screen,
     dump: str,
-    table: Dump,
+    table: Table,
     specs: list[PolicySpec],
     output: Path | None,
     force: bool,
@@ -110,7 +109,7 @@ def dry_run(
         return
     from rcdiag.engines.run import plan_scoring
 
-    plan = plan_scoring(dump, table, specs, output or Path("scored.parquet"), force=force)
+    plan = plan_scoring(table, specs, output or Path("scored.parquet"), force=force)
     lengths = plan.survey.lengths
     screen.say(
         f"{plan.survey.tokens:,} tokens to run, {plan.survey.sampled_tokens:,} of them sampled; "

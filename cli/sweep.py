@@ -63,7 +63,7 @@ def sweep(
     from cli.outputs import finish
     from cli.terminal.screen import Screen
     from rcdiag.errors import RcdiagError
-    from rcdiag.table.parquet import open_dump
+    from rcdiag.table.table import open_table
     from rcdiag.usecases.score import check_pair
     from rcdiag.usecases.sweep.configuration import check_configuration, configuration
     from rcdiag.usecases.sweep.run import sweep as measure
@@ -75,7 +75,7 @@ def sweep(
     if emit:
         check_configuration(emit, candidate)
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    table = open_dump(dump, options.parse_columns(column))
+    table = open_table(dump, options.parse_columns(column))
     options.check_outputs([result, html, plots], force)
     check_pair(table, behavior, target)
     if dry_run:

@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rcdiag.diagnosis.guides import judged
+from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.totals import Totals, resampled
-from rcdiag.table.parquet import Batch, open_dump
+from rcdiag.table.table import Batch, open_table
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 Lists = Sequence[Sequence[float]]
@@ -47,7 +49,7 @@ def write_table(path: Path, *, rows_per_group: int | None = None, **columns: obj
 
 
 def first_batch(path: Path) -> Batch:
-    return next(open_dump(path).batches())
+    return next(open_table(path).batches())
 
 
 def ids_like(lists: Lists) -> list[list[int]]:
@@ -114,6 +116,11 @@ class PointSuite(Suite):
     @cached_property
     def replicates(self) -> Totals:
         return resampled(self.rows, self.seed, replicates=2)
+
+
+def mismatch(state: SuiteState, seed: int) -> dict[str, MetricValue]:
+    """Every metric with its interval and level."""
+    return judged(Suite(state, seed))
 
 
 def values_of(state: SuiteState) -> dict[str, float | None]:

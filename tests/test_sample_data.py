@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.usecases.score import score
 from tests.engine_models import rcdiag, scored
 
@@ -48,7 +48,7 @@ def test_all_of_it_is_small():
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_table_is_scored_from_what_was_recorded(table):
-    result = score(open_dump(DATA / f"{table}.parquet"))
+    result = score(open_table(DATA / f"{table}.parquet"))
     assert result.num_sequences >= 256
     values = [value.value for value in result.mismatch.values()]
     assert all(value is not None and np.isfinite(value) for value in values)
@@ -66,7 +66,7 @@ def test_the_calculator_is_masked_in_the_middle_of_responses():
 
 def test_stale_rollouts_are_farther_away_than_fresh_ones():
     fresh, stale = (
-        score(open_dump(DATA / f"{table}.parquet")).mismatch["k3_kl"]
+        score(open_table(DATA / f"{table}.parquet")).mismatch["k3_kl"]
         for table in ("rollouts", "stale")
     )
     assert stale.low is not None
@@ -76,7 +76,7 @@ def test_stale_rollouts_are_farther_away_than_fresh_ones():
 
 def test_the_sampler_s_own_log_probs_are_those_of_the_law_that_sampled():
     """E[ratio] = 1 and kappa = 1 (reference/theory.md 0, F1 and F3)."""
-    found = score(open_dump(DATA / "rollouts.parquet")).mismatch
+    found = score(open_table(DATA / "rollouts.parquet")).mismatch
     assert found["ratio_mean_z"].level == "ok"
     for name in ("ratio_mean", "ratio_mean_seq", "kappa"):
         assert found[name].low <= 1.0 <= found[name].high, name
@@ -85,12 +85,12 @@ def test_the_sampler_s_own_log_probs_are_those_of_the_law_that_sampled():
 def test_log_probs_recorded_before_the_temperature_are_not():
     """Sampled at 0.7 and scored so by the trainer: the tokens come from the target, kappa < 0."""
     table = DATA / "temperature.parquet"
-    found = score(open_dump(table))
+    found = score(open_table(table))
     assert found.mismatch["ratio_mean_z"].level == "error"
     assert found.mismatch["ratio_mean"].low > 1.0
     assert found.mismatch["kappa"].high < 0.0
     assert found.findings[0].slug == "behavior-is-not-the-sampler"
-    reverse = score(open_dump(table), behavior="old", target="rollout").mismatch
+    reverse = score(open_table(table), behavior="old", target="rollout").mismatch
     assert reverse["ratio_mean_z"].level == "ok"
 
 

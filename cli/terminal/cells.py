@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
+COLOURS = {"ok": "green", "unknown": "magenta", "note": "cyan", "warning": "yellow", "error": "red"}
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from rcdiag.pages.words import interval, number, percent
+from rcdiag.pages.formats import interval, number, percent
 from rcdiag.results import CompareResult, MetricValue
 
 

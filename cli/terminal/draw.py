@@ -13,7 +13,7 @@ from cli.terminal.compare import draw_compare
 from cli.terminal.replay import draw_replay
 from cli.terminal.score import draw_score
 from cli.terminal.sweep import draw_sweep
-from rcdiag.pages.words import VERDICTS
+from rcdiag.pages.kinds import PAGES
 from rcdiag.results import Finding, Result
 
 DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
@@ -29,7 +29,7 @@ def draw(out: Console, found: Result, *, verbose: bool) -> None:
     DRAWN[found.kind](out, found, verbose)
     for finding in found.findings:
         _print_finding(out, finding)
-    verdict = VERDICTS[found.kind](found)
+    verdict = PAGES[found.kind].verdict(found)
     out.print(f"\n[{COLOURS[verdict.level]} bold]{verdict.word}[/]: {escape(verdict.sentence)}")
 
 

@@ -6,10 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cli.terminal.cells import COLOURS
-from rcdiag.pages.words import interval, number
+from rcdiag.pages.formats import interval, number
+from rcdiag.pages.replay.words import TAGS
 from rcdiag.results import AfterStep, PresetReplay, ReplayResult
-
-TAGS = {"cannot judge": "note"}
 
 
 def draw_replay(out: Console, found: ReplayResult, verbose: bool) -> None:
@@ -65,7 +64,7 @@ def _presets(found: ReplayResult) -> Table:
             "" if clip is None else f"{100 * clip:.1f}%",
         ]
         verdict = each.health.verdict
-        colour = COLOURS[TAGS.get(verdict, verdict)]
+        colour = COLOURS[TAGS[verdict]]
         extra = _gradient(each) if with_model else _top(each)
         table.add_row(name, *cells, *extra, f"[{colour}]{verdict}[/]")
     return table

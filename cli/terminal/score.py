@@ -7,7 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import BLOCKS, level
-from rcdiag.pages.words import clusters, correction_rows, interval, number
+from rcdiag.pages.formats import interval, number
+from rcdiag.pages.score.words import clusters, correction_rows
 from rcdiag.results import MetricValue, ScoreResult
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 

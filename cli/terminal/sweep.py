@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rcdiag.pages.words import interval, number, percent
+from rcdiag.pages.formats import interval, number, percent
 from rcdiag.results import SweepFamily, SweepResult, SweepRow
 from rcdiag.results.sweep import Candidate
 
@@ -53,7 +53,7 @@ def _families(found: SweepResult) -> Table:
 
 
 def _best(family: SweepFamily, count: int) -> SweepRow | None:
-    """The least squared bias plus variance of the mean, by theory.md 4.3 step 5."""
+    """The row with the least squared bias plus variance of the mean (rcdiag's proposal)."""
 
     def error(row: SweepRow) -> float:
         return (row.bias or 0.0) ** 2 + (row.variance or 0.0) / count

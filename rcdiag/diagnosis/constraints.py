@@ -1,17 +1,30 @@
-"""What an estimator must not do, however well it scores. To add one: one entry in CONSTRAINTS."""
+"""What an estimator must not do, however well it scores: rules that refuse it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
-import numpy as np
-
+from rcdiag.diagnosis.correction_health import LOST_MASS
+from rcdiag.diagnosis.guides import level
+from rcdiag.diagnosis.rule import Rule
+from rcdiag.registry import Registry
+from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.metrics.tail import HARMLESS_ESS
 from rcdiag.statistics.pareto import UpperTail, k_hat, reliable_below
 
-FEWEST_EFFECTIVE = 30.0
+ACCEPTANCE = Guide(
+    warning=0.7, error=0.0, source="Trust Region Masking, arXiv 2512.23075, keeps above 70%"
+)
+EFFECTIVE_SEQUENCES = Guide(warning=30.0, error=0.0, source=PROPOSAL)
+# From here on what is weighted by the ratios tells nothing.
+HEAVY_TAIL = Guide(
+    warning=0.7,
+    error=math.inf,
+    source="Vehtari et al. 2024, JMLR 25(72), 3.2: unreliable from min(1 - 1/log10 S, 0.7) of S "
+    "ratios",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,75 +36,147 @@ class Judged:
     tail: UpperTail  # of weight times |advantage|, over sequences
     above_clamp: int  # sequences with a log-ratio, or a sum of them, of 20 nats or more
 
+    @property
+    def effective_sequences(self) -> float:
+        """Effective sample size of the sequences by their applied weights, as their number."""
+        ess = self.row.ess_seq.value
+        return 0.0 if ess is None or not math.isfinite(ess) else ess * self.sequences
 
-def _acceptance(it: Judged) -> str | None:
-    share = it.row.kept_sequence_share.value
-    if share is None or share >= 0.7:
-        return None
-    return f"keeps {share:.1%} of the sequences, below 70%"
-
-
-def _lost_mass(it: Judged) -> str | None:
-    lost = it.row.lost_mass.value
-    if lost is None or lost <= 0.1:
-        return None
-    return f"rejects {lost:.1%} of the target policy, above 10%"
+    @property
+    def lost_mass(self) -> float | None:
+        """Share of the target policy that is rejected; infinite where ratios overflow."""
+        lost = self.row.lost_mass.value
+        return math.inf if lost is not None and math.isnan(lost) else lost
 
 
-def _sample_size(it: Judged) -> str | None:
+def _tail_guide(it: Judged) -> Guide:
+    return replace(HEAVY_TAIL, warning=reliable_below(it.tail.count))
+
+
+def _tail_matters(it: Judged) -> bool:
+    """k-hat is blind to scale: however heavy, a tail of weights near 1 moves no weighted mean."""
     ess = it.row.ess_seq.value
-    left = 0.0 if ess is None else ess * it.sequences
-    if left >= FEWEST_EFFECTIVE:
-        return None
-    return f"leaves {left:.1f} effective sequences, below {FEWEST_EFFECTIVE:.0f}"
+    return ess is None or not ess >= HARMLESS_ESS
 
 
-def _tail(it: Judged) -> str | None:
-    shape, _ = k_hat(it.tail)
+def _tail_message(it: Judged) -> str:
     limit = reliable_below(it.tail.count)
-    ess = it.row.ess_seq.value
-    # k-hat is blind to scale: however heavy, a tail of weights near 1 moves no weighted mean.
-    harmless = ess is not None and ess >= HARMLESS_ESS
-    if harmless or np.isnan(shape) or shape < limit:
-        return None
-    return f"k-hat of weight times |advantage| is {shape:.2f}, not below {limit:.2f}"
+    return f"k-hat of weight times |advantage| is {k_hat(it.tail)[0]:.2f}, not below {limit:.2f}"
 
 
-def _length(it: Judged) -> str | None:
-    found = it.row.keep_length_correlation
-    if found is None or abs(found) <= 0.2:
-        return None
-    return f"keeping goes with the length: correlation {found:.2f}, beyond 0.2"
-
-
-def _reward(it: Judged) -> str | None:
+def _reward_message(it: Judged) -> str:
     shift = it.row.reward_shift
-    if shift.value is None or shift.low is None or shift.high is None:
-        return None
-    if shift.low <= 0.0 <= shift.high:
-        return None
     return f"shifts the mean reward by {shift.value:.3g} ({shift.low:.3g} to {shift.high:.3g})"
 
 
-def _clamped(it: Judged) -> str | None:
-    # Below -20 nats a weight is 0 with or without the clamp; above, the clamp cuts it down.
-    if it.row.clamped_share == 0.0 or not it.above_clamp:
-        return None
-    return f"{it.above_clamp:,} sequences have ratios above the trainer's clamp of 20 nats"
-
-
-# Source of the defaults: reference/theory.md 4.3, step 3.
-CONSTRAINTS: dict[str, Callable[[Judged], str | None]] = {
-    "acceptance": _acceptance,
-    "lost_mass": _lost_mass,
-    "sample_size": _sample_size,
-    "tail": _tail,
-    "length": _length,
-    "reward": _reward,
-    "clamp": _clamped,
-}
+CONSTRAINTS: Registry[Rule[Judged]] = Registry(
+    "constraint",
+    [
+        Rule(
+            name="acceptance",
+            says="Share of the sequences with at least one token that stays in the loss.",
+            formula="kept_sequences / all sequences with an unmasked token",
+            unit="share",
+            guide=ACCEPTANCE,
+            value=lambda it: it.row.kept_sequence_share.value,
+            message=lambda it: (
+                f"keeps {it.row.kept_sequence_share.value:.1%} of the sequences, not above 70%"
+            ),
+            see=("kept_sequence_share",),
+        ),
+        Rule(
+            name="lost_mass",
+            says="Share of the target policy that rejection throws away.",
+            formula="E[ratio 1(rejected)] / E[ratio]",
+            unit="share",
+            guide=LOST_MASS,
+            value=lambda it: it.lost_mass,
+            message=lambda it: f"rejects {it.lost_mass:.1%} of the target policy, not below 10%",
+            see=("lost_mass",),
+        ),
+        Rule(
+            name="sample_size",
+            says="Number of sequences that are left when the applied weights are counted.",
+            formula="ess_seq x sequences",
+            unit="sequences",
+            guide=EFFECTIVE_SEQUENCES,
+            value=lambda it: it.effective_sequences,
+            message=lambda it: (
+                f"leaves {it.effective_sequences:.1f} effective sequences, not above 30"
+            ),
+            see=("ess_seq_applied",),
+        ),
+        Rule(
+            name="tail",
+            says="How heavy the tail of weight times |advantage| is over sequences. Not judged "
+            "where the effective sample size is 0.9 or more.",
+            formula="Pareto k-hat",
+            guide=HEAVY_TAIL,
+            guide_for=_tail_guide,
+            value=lambda it: k_hat(it.tail)[0],
+            message=_tail_message,
+            applies=_tail_matters,
+            see=("khat", "khat_seq"),
+        ),
+        Rule(
+            name="length",
+            says="Whether rejection picks by length.",
+            formula="Pearson correlation over sequences of kept share and length",
+            guide=Guide(warning=0.2, error=1.0, source=PROPOSAL, around=0.0),
+            value=lambda it: it.row.keep_length_correlation,
+            message=lambda it: (
+                "rejection depends on the response length: correlation "
+                f"{it.row.keep_length_correlation:.2f}, limits -0.2 and 0.2"
+            ),
+            see=("keep_length_correlation",),
+        ),
+        Rule(
+            name="reward",
+            says="Whether rejection picks by reward: the interval of the shift leaves 0 out. "
+            "Absent without rewards, and where there is no interval.",
+            formula="E[reward | kept] - E[reward]",
+            unit="reward",
+            guide=Guide(
+                warning=math.nextafter(0.0, 1.0),  # any distance from 0
+                error=math.inf,
+                source=PROPOSAL,
+                around=0.0,
+                by_interval=True,
+            ),
+            value=lambda it: it.row.reward_shift,
+            message=_reward_message,
+            applies=lambda it: it.row.reward_shift.low is not None,
+            see=("reward_shift",),
+        ),
+        Rule(
+            name="clamp",
+            says="Number of sequences whose ratio, or one of whose tokens' ratios, the trainer's "
+            "clamp of 20 nats cuts down. A weight below -20 nats is 0 with or without the clamp.",
+            formula="count of sequences with a log-ratio of 20 nats or more",
+            unit="sequences",
+            guide=Guide(
+                warning=1.0, error=math.inf, source="verl and slime clamp log-ratios at 20 nats"
+            ),
+            value=lambda it: float(it.above_clamp),
+            message=lambda it: (
+                f"{it.above_clamp:,} sequences have ratios above the trainer's clamp of 20 nats"
+            ),
+            applies=lambda it: it.row.clamped_share != 0.0,
+            see=("clamped_share", "unsafe_sequences"),
+        ),
+    ],
+)
 
 
 def refused(it: Judged) -> list[str]:
-    """The constraints that a candidate breaks, in words."""
-    return [said for check in CONSTRAINTS.values() if (said := check(it)) is not None]
+    """The constraints that a candidate breaks, in words; each is broken from its warning on."""
+    return [
+        rule.message(it)
+        for rule in CONSTRAINTS.values()
+        if rule.applies(it) and rule.level(it) != "ok"
+    ]
+
+
+def holds(guide: Guide, value: float) -> bool:
+    """Whether a number stays within a guide's first bound."""
+    return level(guide, value) == "ok"

@@ -1,46 +1,118 @@
-"""From where on an honest number of a correction is a warning or an error."""
+"""From where on a number of a correction is a warning or an error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rcdiag.corrections.apply import Outcome
 from rcdiag.corrections.correction import Correction
-from rcdiag.statistics.metrics.metric import PROPOSAL, Guide
+from rcdiag.diagnosis.guides import worst
+from rcdiag.diagnosis.rule import Rule
+from rcdiag.registry import Registry
+from rcdiag.results.guide import PROPOSAL, Guide
 
-HEALTH: dict[str, Guide] = {
-    "lost_target_mass_token": Guide(0.1, 0.3, f"{PROPOSAL}; verl's guide: masked share below 0.1"),
-    "lost_target_mass_seq": Guide(0.1, 0.3, f"{PROPOSAL}; verl's guide: masked share below 0.1"),
-    "truncation_loss": Guide(0.05, 0.3, PROPOSAL),
-    "ess_token_applied": Guide(0.5, 0.1, f"{PROPOSAL}; verl's guide wants 0.5"),
-    "ess_seq_applied": Guide(0.5, 0.1, f"{PROPOSAL}; verl's guide wants 0.5"),
-}
-
-_RANKS = ("ok", "warning", "error")
+_VERL = "verl, docs/algo/rollout_corr.md"
 
 
-def judged(correction: Correction) -> list[str]:
-    """The numbers that speak about this correction: by token or by sequence, as it works."""
-    weighting = correction.loss_weighting
-    by_token = weighting is not None and weighting.level == "token"
-    names = ["ess_token_applied" if by_token else "ess_seq_applied", "truncation_loss"]
-    if any(each.of_tokens for each in correction.rejections):
-        names.append("lost_target_mass_token")
-    if correction.veto is not None or any(not each.of_tokens for each in correction.rejections):
-        names.append("lost_target_mass_seq")
-    return names
+@dataclass(frozen=True, slots=True)
+class CorrectionEvidence:
+    """A correction on one batch: what it is, and the numbers that came out."""
+
+    correction: Correction
+    numbers: Mapping[str, Any]
+    kept_tokens: int
+
+    @property
+    def by_token(self) -> bool:
+        """Whether the weights of the loss are those of tokens."""
+        weighting = self.correction.loss_weighting
+        return weighting is not None and weighting.level == "token"
+
+    @property
+    def rejects_tokens(self) -> bool:
+        """Whether single tokens can be rejected."""
+        return any(each.of_tokens for each in self.correction.rejections)
+
+    @property
+    def rejects_sequences(self) -> bool:
+        """Whether whole sequences can be rejected, by a bound or by a veto."""
+        rejections = self.correction.rejections
+        return self.correction.veto is not None or any(not each.of_tokens for each in rejections)
 
 
-def level(numbers: Mapping[str, Any], correction: Correction, done: Outcome) -> str:
-    """The worst level of the numbers that speak; a batch without a kept token is an error."""
-    if done.kept_tokens == 0:
-        return "error"
-    levels = ["ok"]
-    for name in judged(correction):
-        value, guide = numbers[name], HEALTH[name]
-        if value is not None:
-            assert not callable(guide.warning)
-            assert not callable(guide.error)
-            levels.append(guide.level(value, (guide.warning, guide.error)) or "ok")
-    return max(levels, key=_RANKS.index)
+def _number_rule(
+    name: str, says: str, guide: Guide, applies: Callable[[CorrectionEvidence], bool]
+) -> Rule[CorrectionEvidence]:
+    """A rule about a number of the correction that has its name."""
+    return Rule(
+        name=name,
+        says=says,
+        guide=guide,
+        value=lambda e: e.numbers[name],
+        message=lambda e: f"{name} is {e.numbers[name]:.3g}",
+        applies=applies,
+        see=(name,),
+    )
+
+
+LOST_MASS = Guide(
+    warning=0.1, error=0.3, source=f"{PROPOSAL}; {_VERL}: masked share ideally below 0.1"
+)
+APPLIED_ESS = Guide(warning=0.5, error=0.1, source=f"{PROPOSAL}; {_VERL}, wants 0.5")
+
+CORRECTION_RULES: Registry[Rule[CorrectionEvidence]] = Registry(
+    "rule of a correction",
+    [
+        Rule(
+            name="everything_rejected",
+            says="A batch of which no token is kept has no loss.",
+            guide=Guide(
+                warning=1.0, error=1.0, source=f"{PROPOSAL}: without a loss there is no step"
+            ),
+            value=lambda e: e.kept_tokens == 0,
+            message=lambda e: f"{e.kept_tokens:,} tokens are kept",
+            see=("kept_tokens", "everything-rejected"),
+        ),
+        _number_rule(
+            "ess_token_applied",
+            "Effective sample size of the tokens by their applied weights, where weights are by "
+            "token.",
+            APPLIED_ESS,
+            lambda e: e.by_token,
+        ),
+        _number_rule(
+            "ess_seq_applied",
+            "Effective sample size of the sequences by their applied weights, where weights are "
+            "not by token.",
+            APPLIED_ESS,
+            lambda e: not e.by_token,
+        ),
+        _number_rule(
+            "truncation_loss",
+            "Share of the ratios that the upper bound of the weights cuts off.",
+            Guide(warning=0.05, error=0.3, source=PROPOSAL),
+            lambda e: True,
+        ),
+        _number_rule(
+            "lost_target_mass_token",
+            "Share of the target policy, by token, that rejection of tokens throws away.",
+            LOST_MASS,
+            lambda e: e.rejects_tokens,
+        ),
+        _number_rule(
+            "lost_target_mass_seq",
+            "Share of the target policy, by sequence, that rejection of sequences throws away.",
+            LOST_MASS,
+            lambda e: e.rejects_sequences,
+        ),
+    ],
+)
+
+
+def correction_level(numbers: Mapping[str, Any], correction: Correction, done: Outcome) -> str:
+    """The worst level of the rules that speak about a correction on one batch."""
+    evidence = CorrectionEvidence(correction, numbers, done.kept_tokens)
+    rules = [rule for rule in CORRECTION_RULES.values() if rule.applies(evidence)]
+    return worst(rule.level(evidence) for rule in rules)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 
+from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
+from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric
+from rcdiag.statistics.suite import Suite
 
 LEVELS = ("ok", "unknown", "warning", "error")  # the last is the worst
 
@@ -20,10 +25,11 @@ def level(
         return None
     if low is None or high is None:
         return _level_at(guide, value)
-    if guide.by_interval and guide.around is not None:
-        return _level_at(guide, min(max(guide.around, low), high))
-    ends = {_level_at(guide, low), _level_at(guide, value), _level_at(guide, high)}
-    return "unknown" if {"ok", "error"} <= ends else _level_at(guide, value)
+    nearest = value if guide.around is None else min(max(guide.around, low), high)
+    if guide.by_interval:
+        return _level_at(guide, nearest)
+    reached = {_level_at(guide, each) for each in (low, nearest, value, high)}
+    return "unknown" if {"ok", "error"} <= reached else _level_at(guide, value)
 
 
 def _level_at(guide: Guide, value: float) -> str:
@@ -35,6 +41,28 @@ def _level_at(guide: Guide, value: float) -> str:
     return "warning" if sign * size >= sign * guide.warning else "ok"
 
 
-def worst(levels: list[str]) -> str:
+def worst(levels: Iterable[str]) -> str:
     """The worst of several levels; `ok` of none."""
     return max(levels, key=LEVELS.index, default="ok")
+
+
+def judged(suite: Suite) -> dict[str, MetricValue]:
+    """Every metric on one suite's tokens: value, 95% interval and level."""
+    return {name: judged_metric(metric, suite) for name, metric in METRICS.items()}
+
+
+def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
+    """One metric with its level: `unknown` too where no honest interval can be given.
+
+    An interval over prompt groups needs two of them. Without it nothing is known of how far the
+    number is from that of more data, whether the metric has a guide or not.
+    """
+    value = metric.value(suite)
+    if value.value is None or math.isnan(value.value):
+        return value
+    if metric.interval == BY_CLUSTERS and suite.clusters < 2:
+        return replace(value, level="unknown")
+    guide = metric.guide_on(suite)
+    if guide is None:
+        return value
+    return replace(value, level=level(guide, value.value, value.low, value.high))

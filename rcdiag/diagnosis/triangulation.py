@@ -1,13 +1,16 @@
-"""The noise floor: what one policy differs from itself in another batch.
+"""Recorded, re-scored and trainer log-probs: who stands apart, and what is only noise.
 
-Recorded, re-scored and trainer log-probs: who stands apart. Source: theory.md 3.0 and 3.6.
+The noise floor is what one policy differs from itself in another batch. The procedure is rcdiag's
+proposal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rcdiag.diagnosis.guides import level
 from rcdiag.results import MetricValue, NoiseFloor, Triangulation
+from rcdiag.statistics.metrics.divergences import K3_KL
 from rcdiag.statistics.moments import Moments, k2
 
 
@@ -30,10 +33,6 @@ def at_floor(apart: MetricValue, floor: NoiseFloor | None) -> bool | None:
 # Two policies stand together when their k2 is below a quarter of either's to the third (half the
 # rms log-ratio), with both intervals apart.
 TOGETHER = 0.25
-# Below this k2, nats per token, three policies that all differ do so by healthy rounding: the guide
-# for k3 of dense models in theory.md 4.4.
-HEALTHY = 1e-3
-
 VERDICTS = {
     "trainer": "engine-against-trainer",
     "sampler": "generation-against-rescoring",
@@ -55,7 +54,7 @@ def triangulate(
     noise = all(at_floor(each, floor) for each in apart.values())
     odd = None if noise else _odd(apart)
     if odd is None:
-        near = all(at_floor(each, floor) or _healthy(each) for each in apart.values())
+        near = all(at_floor(each, floor) or healthy(each) for each in apart.values())
         verdict = "three-agree" if near else "three-differ"
     else:
         verdict = VERDICTS[odd]
@@ -74,8 +73,12 @@ def triangulate(
     )
 
 
-def _healthy(apart: MetricValue) -> bool:
-    return apart.value is not None and apart.value < HEALTHY
+def healthy(apart: MetricValue) -> bool:
+    """Whether a k2 is that of healthy rounding: by the guide of k3, which is as large to second
+    order.
+    """
+    assert K3_KL.guide is not None
+    return level(K3_KL.guide, apart.value) == "ok"
 
 
 def _odd(apart: Mapping[str, MetricValue]) -> str | None:

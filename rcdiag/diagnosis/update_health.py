@@ -1,4 +1,4 @@
-"""Was the step safe? Named rules with their sources; to add one: a function and one line in RULES.
+"""Was the step safe? Named rules with their sources.
 
 The verdict is the worst rule; where what decides is missing it is "cannot judge", never "ok".
 """
@@ -6,16 +6,20 @@ The verdict is the worst rule; where what decides is missing it is "cannot judge
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rcdiag.results import AfterStep, Factor, GradientReport, Health, Rule, Shares
-from rcdiag.statistics.metrics.metric import PROPOSAL
+from rcdiag.diagnosis.guides import worst
+from rcdiag.diagnosis.rule import Rule
+from rcdiag.registry import Registry
+from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
+from rcdiag.results import Rule as JudgedRule
+from rcdiag.results.guide import PROPOSAL, Guide
+from rcdiag.statistics.metrics.divergences import K3_KL
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the rules look at."""
+    """What the rules look at: one update by one preset."""
 
     mode: str
     loss_type: str
@@ -32,152 +36,257 @@ class Evidence:
     double_counted: bool  # bypass weights on top of a PPO ratio that corrects already
 
 
-def _rule(
-    name: str, value: float | None, warning: float, error: float, said: str, source: str
-) -> Rule:
-    """`warning` < `error`: larger is worse; the other way round smaller is. A NaN is no value."""
-    if value is None or math.isnan(value):
-        return Rule(name=name, value=None, level="ok", said=said, source=source)
-    worse = (lambda bound: value > bound) if warning < error else (lambda bound: value < bound)
-    level = "error" if worse(error) else "warning" if worse(warning) else "ok"
-    return Rule(name=name, value=value, level=level, said=said, source=source)
-
-
-def _defined(e: Evidence) -> Rule:
-    said = e.undefined or "the loss is defined"
-    level = "error" if e.undefined else "ok"
-    return Rule(name="loss_defined", value=None, level=level, said=said, source="verl.md 3")
-
-
-def _kept(e: Evidence) -> Rule:
-    said = f"{100 * e.kept_sequence_share:.1f}% of the sequences stay in the loss"
-    source = "theory.md 4.4, acceptance; TRM 2512.23075"
-    return _rule("kept_sequences", e.kept_sequence_share, 0.9, 0.7, said, source)
-
-
-def _ess(e: Evidence) -> Rule:
-    value = "n/a" if e.ess_seq is None else f"{e.ess_seq:.3f}"
-    said = f"ESS of the sequences by their weights in the loss is {value}"
-    return _rule("ess_seq", e.ess_seq, 0.5, 0.1, said, "theory.md 4.4")
-
-
-def _mismatch(e: Evidence) -> Rule:
-    """Of the batch: no error of a preset that corrects it."""
-    value = e.factors["mismatch"].k3_kl.value
-    said = f"sampler to trainer: {_short(value)} nats per token"
-    error = 1e-2 if e.uncorrected else float("inf")
-    return _rule("mismatch_k3", value, 1e-3, error, said, "theory.md 4.4, dense models")
-
-
-def _staleness(e: Evidence) -> Rule:
-    value = e.factors["staleness"].k3_kl.value
-    said = f"trainer before the update to the policy that is updated: {_short(value)} nats"
-    return _rule("staleness_k3", value, 1e-2, 1e-1, said, f"{PROPOSAL}; verl's guide |kl| < 0.1")
-
-
-def _uncorrected(e: Evidence) -> Rule | None:
-    """Without weights and rejection the mismatch goes straight into the gradient."""
-    if not e.uncorrected:
-        return None
-    value = e.factors["mismatch"].ess_seq.value
-    said = "no correction: all of the mismatch biases the gradient"
-    return _rule("uncorrected_ess", value, 0.9, 0.5, said, PROPOSAL)
-
-
-def _clipped(e: Evidence) -> Rule | None:
-    value = e.metrics.get("actor/pg_clipfrac")
-    if value is None:
-        return None
-    if e.mode == "bypass":
-        said = f"the PPO clip acts on {100 * value:.1f}% of the tokens, mismatch included"
-    else:
-        said = f"the PPO clip acts on {100 * value:.1f}% of the tokens"
-    return _rule("clip_fraction", value, 0.1, 0.3, said, f"{PROPOSAL}; theory.md 4.3, end")
-
-
-def _dominated(e: Evidence) -> Rule | None:
-    if e.shares is None:
-        return None
-    said = (
-        f"the top 1% of the sequences hold {100 * e.shares.top_sequences:.0f}% of the loss's pull"
-    )
-    return _rule("top_sequences", e.shares.top_sequences, 0.2, 0.5, said, "theory.md 2.1, own")
-
-
-def _double(e: Evidence) -> Rule | None:
-    if not e.double_counted:
-        return None
-    said = "rollout_is beside ppo_clip in bypass mode: the ratio corrects already"
-    return Rule(
-        name="double_counting", value=None, level="warning", said=said, source="theory.md 4.3, end"
-    )
-
-
-def _direction(e: Evidence) -> Rule | None:
-    if e.gradient is None or e.gradient.cosine.value is None:
-        return None
-    value = e.gradient.cosine.value
-    said = f"cosine with the reference gradient is {value:.3f}"
-    return _rule("cosine", value, 0.9, 0.5, said, f"{PROPOSAL}; theory.md 2.7")
-
-
-def _moved(e: Evidence) -> Rule | None:
-    if e.after is None:
-        return None
-    value = e.after.kl_old_new.value
-    said = f"the step moves the policy by {_short(value)} nats per token"
-    return _rule("kl_old_new", value, 1e-2, 1e-1, said, f"{PROPOSAL}; verl's guide |kl| < 0.1")
-
-
-def _growing(e: Evidence) -> Rule | None:
-    if e.after is None or e.after.mismatch_growth is None:
-        return None
-    value = e.after.mismatch_growth
-    said = f"after the step the sampler is {value:.2g} times as far away as before"
-    return _rule("mismatch_growth", value, 2.0, 10.0, said, f"{PROPOSAL}; IcePop 2510.18855")
-
-
-RULES: tuple[Callable[[Evidence], Rule | None], ...] = (
-    _defined,
-    _kept,
-    _ess,
-    _mismatch,
-    _staleness,
-    _uncorrected,
-    _clipped,
-    _dominated,
-    _double,
-    _direction,
-    _moved,
-    _growing,
+_NATS = "nats per token"
+_WITHOUT_MODEL = "Absent without --model."
+assert K3_KL.guide is not None
+MISMATCH = K3_KL.guide
+MOVED = Guide(
+    warning=1e-2,
+    error=1e-1,
+    source=f"{PROPOSAL}; verl, docs/algo/rollout_corr.md: |kl| above 0.1 is an alarm",
 )
-LEVELS = ("ok", "warning", "error")
 
 
-def health(evidence: Evidence) -> Health:
-    """All rules, and the worst of them."""
-    rules = [found for rule in RULES if (found := rule(evidence)) is not None]
-    missing = _missing(evidence)
-    worst = max((rule.level for rule in rules), key=LEVELS.index)
-    undecided = [rule.name for rule in rules if rule.value is None and rule.name in _NUMBERS]
-    if worst == "ok" and undecided:
-        worst = "cannot judge"
-    return Health(verdict=worst, rules=rules, missing=[*missing, *undecided])
+def _mismatch_guide(e: Evidence) -> Guide:
+    """The mismatch of the batch is no error of a preset that corrects it."""
+    return MISMATCH if e.uncorrected else replace(MISMATCH, error=math.inf)
 
 
-_NUMBERS = ("kept_sequences", "ess_seq", "mismatch_k3", "staleness_k3")
+def _ess_message(e: Evidence) -> str:
+    value = "n/a" if e.ess_seq is None else f"{e.ess_seq:.3f}"
+    return f"ESS of the sequences by their weights in the loss is {value}"
 
 
-def _missing(e: Evidence) -> list[str]:
-    if e.undefined:  # there is nothing to judge
-        return []
-    found = []
-    if e.gradient is None:
-        found.append("direction of the gradient: give --model")
-    if e.after is None:
-        found.append("the policy after the step: give --model")
-    return found
+def _clip_message(e: Evidence) -> str:
+    share = 100 * e.metrics["actor/pg_clipfrac"]
+    inside = ", mismatch included" if e.mode == "bypass" else ""
+    return f"the PPO clip acts on {share:.1f}% of the tokens{inside}"
+
+
+def _top_share(e: Evidence) -> float:
+    assert e.shares is not None
+    return e.shares.top_sequences
+
+
+def _cosine(e: Evidence) -> float | None:
+    return None if e.gradient is None else e.gradient.cosine.value
+
+
+def _moved(e: Evidence) -> float | None:
+    return None if e.after is None else e.after.kl_old_new.value
+
+
+def _growth(e: Evidence) -> float | None:
+    return None if e.after is None else e.after.mismatch_growth
 
 
 def _short(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.2g}"
+
+
+UPDATE_RULES: Registry[Rule[Evidence]] = Registry(
+    "rule of health",
+    [
+        Rule(
+            name="loss_defined",
+            says="There is a loss: something is kept, and it and its coefficients are finite "
+            "numbers.",
+            guide=Guide(
+                warning=1.0, error=1.0, source=f"{PROPOSAL}: without a loss there is no step"
+            ),
+            value=lambda e: e.undefined is not None,
+            message=lambda e: e.undefined or "the loss is defined",
+            see=("undefined", "loss-undefined"),
+        ),
+        Rule(
+            name="kept_sequences",
+            says="Share of the sequences with at least one token that stays in the loss.",
+            formula="sequences with a kept token / sequences with a token",
+            unit="share",
+            guide=Guide(
+                warning=0.9,
+                error=0.7,
+                source=f"{PROPOSAL}; Trust Region Masking, arXiv 2512.23075, keeps above 70%",
+            ),
+            value=lambda e: e.kept_sequence_share,
+            message=lambda e: (
+                f"{100 * e.kept_sequence_share:.1f}% of the sequences stay in the loss"
+            ),
+            decides=True,
+            see=("kept_sequences", "kept_sequence_share"),
+        ),
+        Rule(
+            name="ess_seq",
+            says="Effective sample size of the sequences by their mean weight in the loss, "
+            "rejected tokens with weight 0.",
+            formula="(sum m)^2 / (n sum m^2), m the mean weight of a sequence's tokens",
+            unit="fraction",
+            guide=Guide(
+                warning=0.5,
+                error=0.1,
+                source=f"{PROPOSAL}; verl, docs/algo/rollout_corr.md, wants 0.5",
+            ),
+            value=lambda e: e.ess_seq,
+            message=_ess_message,
+            decides=True,
+            see=("ess_seq_applied", "ESS"),
+        ),
+        Rule(
+            name="mismatch_k3",
+            says="Distance of the trainer before the update from the sampler. It is an error only "
+            "where nothing corrects it (naive, disabled): for the others it is what they correct.",
+            formula="E[ratio - 1 - log_ratio], ratio = old / rollout",
+            direction="KL(rollout || old)",
+            unit=_NATS,
+            guide=MISMATCH,
+            guide_for=_mismatch_guide,
+            value=lambda e: e.factors["mismatch"].k3_kl.value,
+            message=lambda e: (
+                f"sampler to trainer: {_short(e.factors['mismatch'].k3_kl.value)} nats per token"
+            ),
+            decides=True,
+            see=("mismatch", "k3_kl"),
+        ),
+        Rule(
+            name="staleness_k3",
+            says="Distance of the policy that is updated from the trainer before the update.",
+            formula="E[ratio - 1 - log_ratio], ratio = current / old",
+            direction="KL(old || current)",
+            unit=_NATS,
+            guide=MOVED,
+            value=lambda e: e.factors["staleness"].k3_kl.value,
+            message=lambda e: (
+                "trainer before the update to the policy that is updated: "
+                f"{_short(e.factors['staleness'].k3_kl.value)} nats"
+            ),
+            decides=True,
+            see=("staleness", "k3_kl"),
+        ),
+        Rule(
+            name="uncorrected_ess",
+            says="Effective sample size of the sequences by their raw ratios, only where no "
+            "weight, no rejection and no PPO ratio corrects (naive, disabled): all of the mismatch "
+            "biases the gradient.",
+            formula="(sum w)^2 / (n sum w^2), w = prod of old / rollout over the sequence",
+            unit="fraction",
+            guide=Guide(warning=0.9, error=0.5, source=PROPOSAL),
+            value=lambda e: e.factors["mismatch"].ess_seq.value,
+            message=lambda e: "no correction: all of the mismatch biases the gradient",
+            applies=lambda e: e.uncorrected,
+            see=("naive", "ess_seq", "mismatch"),
+        ),
+        Rule(
+            name="clip_fraction",
+            says="Share of the tokens that the PPO clip acts on, as the trainer logs it; in bypass "
+            "mode the mismatch is inside. Absent for losses that log none.",
+            formula="actor/pg_clipfrac",
+            unit="share",
+            guide=Guide(warning=0.1, error=0.3, source=PROPOSAL),
+            value=lambda e: e.metrics["actor/pg_clipfrac"],
+            message=_clip_message,
+            applies=lambda e: "actor/pg_clipfrac" in e.metrics,
+            see=("actor/pg_clipfrac", "bypass"),
+        ),
+        Rule(
+            name="top_sequences",
+            says="Whether a few sequences hold the loss's pull.",
+            formula="sum |c| of the largest 1% of sequences / sum |c|, c the coefficients",
+            unit="share",
+            guide=Guide(warning=0.2, error=0.5, source=PROPOSAL),
+            value=_top_share,
+            message=lambda e: (
+                f"the top 1% of the sequences hold {100 * _top_share(e):.0f}% of the loss's pull"
+            ),
+            applies=lambda e: e.shares is not None,
+            see=("top_sequences", "shares"),
+        ),
+        Rule(
+            name="double_counting",
+            says="In bypass mode rollout_is stands beside ppo_clip: the PPO ratio current / "
+            "rollout corrects already. Absent elsewhere.",
+            guide=Guide(
+                warning=1.0,
+                error=math.inf,
+                source=f"{PROPOSAL}: a ratio against the sampler is an importance weight itself",
+            ),
+            value=lambda e: e.double_counted,
+            message=lambda e: (
+                "rollout_is beside ppo_clip in bypass mode: the ratio corrects already"
+            ),
+            applies=lambda e: e.double_counted,
+            see=("ppo_clip", "bypass", "rollout_is"),
+        ),
+        Rule(
+            name="cosine",
+            says=f"Whether the gradient points where the reference does. {_WITHOUT_MODEL}",
+            formula="cosine of both gradients, by products of different prompt groups",
+            guide=Guide(warning=0.9, error=0.5, source=PROPOSAL),
+            value=_cosine,
+            message=lambda e: f"cosine with the reference gradient is {_cosine(e):.3f}",
+            applies=lambda e: _cosine(e) is not None,
+            see=("cosine", "reference"),
+        ),
+        Rule(
+            name="kl_old_new",
+            says=f"How far the step moves the policy. {_WITHOUT_MODEL}",
+            formula="E[ratio - 1 - log_ratio], ratio = new / old",
+            direction="KL(old || new)",
+            unit=_NATS,
+            guide=MOVED,
+            value=_moved,
+            message=lambda e: f"the step moves the policy by {_short(_moved(e))} nats per token",
+            applies=lambda e: e.after is not None,
+            see=("kl_old_new",),
+        ),
+        Rule(
+            name="mismatch_growth",
+            says=f"How many times as far from its sampler the step leaves the policy. "
+            f"{_WITHOUT_MODEL}",
+            formula="k3(rollout, new) / k3(rollout, old)",
+            guide=Guide(
+                warning=2.0,
+                error=10.0,
+                source=f"{PROPOSAL}; IcePop, arXiv 2510.18855, shows that the mismatch compounds",
+            ),
+            value=_growth,
+            message=lambda e: (
+                f"after the step the sampler is {_growth(e):.2g} times as far away as before"
+            ),
+            applies=lambda e: _growth(e) is not None,
+            see=("mismatch_growth",),
+        ),
+    ],
+)
+
+
+def health(evidence: Evidence) -> Health:
+    """All rules that apply to an update, and the worst of them."""
+    applying = [rule for rule in UPDATE_RULES.values() if rule.applies(evidence)]
+    rules = [_judged(rule, evidence) for rule in applying]
+    verdict = worst(rule.level for rule in rules)
+    undecided = [rule.name for rule in applying if rule.decides and rule.number(evidence) is None]
+    if verdict == "ok" and undecided:
+        verdict = "cannot judge"
+    return Health(verdict=verdict, rules=rules, missing=[*_missing(evidence), *undecided])
+
+
+def _judged(rule: Rule[Evidence], evidence: Evidence) -> JudgedRule:
+    return JudgedRule(
+        name=rule.name,
+        value=rule.number(evidence),
+        level=rule.level(evidence),
+        said=rule.message(evidence),
+        source=rule.guide.source,
+    )
+
+
+def _missing(e: Evidence) -> list[str]:
+    """What of an update could not be judged, and what it needs."""
+    if e.undefined:  # there is nothing to judge
+        return []
+    missing = []
+    if e.gradient is None:
+        missing.append("direction of the gradient: give --model")
+    if e.after is None:
+        missing.append("the policy after the step: give --model")
+    return missing

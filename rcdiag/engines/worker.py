@@ -1,4 +1,4 @@
-"""The process that an engine runs in: `python -m rcdiag.backends.worker JOB.json`.
+"""The process that an engine runs in: `python -m rcdiag.engines.worker JOB.json`.
 
 Speaks JSON lines on what was stdout; everything the engine prints goes to the log.
 """
@@ -13,37 +13,36 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
-from rcdiag.engines import load_backend
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.files import write_text
 from rcdiag.table.decode import columns_needed, decode
-from rcdiag.table.parquet import open_dump
 from rcdiag.table.parts import score_table, write_part
 from rcdiag.table.stream import read_chunks, whole
+from rcdiag.table.table import open_table
 
 
 def run(job: dict[str, Any], say: Any) -> None:
-    """Score the job's ranges, one part each; a part that is there is a part that is whole."""
+    """Score the job's ranges of rows, one part each; a part appears whole or not at all."""
     spec = PolicySpec(**job["spec"])
-    backend = load_backend(spec, job["max_length"])
+    engine = spec.load(job["max_length"])
     folder = Path(job["folder"])
-    provenance = {**spec.to_dict(), **backend.provenance()}
+    provenance = {**spec.to_dict(), **engine.provenance()}
     write_text(folder / "provenance.json", json.dumps(provenance))
     say({"event": "ready"})
-    dump = open_dump(job["source"], job["renames"])
+    dump = open_table(job["source"], job["renames"], "parquet")
     names = columns_needed(dump.schema.names, (), prompts=True)
     ranges = [tuple(pair) for pair in job["ranges"].values()]
     chunks = read_chunks(dump, ranges, names)
     for part, batches in zip(job["ranges"], chunks, strict=True):
         trajectories = decode(whole(batches), prompts=True)
-        scores = backend.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
+        scores = engine.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
         table = score_table(spec.name, scores, trajectories.response_ids.offsets)
         write_part(folder / part, table, {})
 
 
 def _take_over_stdout(log: str) -> IO[str]:
-    """A stream to the parent on the old stdout; 1 and 2 go to the log from here on."""
+    """Open a stream to the parent on the old stdout; stdout and stderr go to the log from here."""
     parent = os.fdopen(os.dup(1), "w", buffering=1)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
@@ -52,7 +51,7 @@ def _take_over_stdout(log: str) -> IO[str]:
 
 
 def _die_with_parent() -> None:
-    """End when the parent does, even by kill -9: its end of our stdin closes then."""
+    """End this process when the parent ends, even by kill -9: the pipe to our stdin closes then."""
 
     def wait() -> None:
         sys.stdin.buffer.read()

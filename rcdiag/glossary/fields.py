@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rcdiag.diagnosis.correction_health import HEALTH
+from rcdiag.diagnosis.correction_health import CORRECTION_RULES, LOST_MASS
 from rcdiag.glossary.entry import Entry, Kind, first_clause, folded
 from rcdiag.glossary.guides import range_of
 from rcdiag.results import KINDS, base, compare, replay, score, sweep
@@ -29,8 +29,8 @@ _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 
 # Fields that are judged, or that have the guide of another number.
 GUIDES: dict[str, Guide | None] = {
-    **HEALTH,
-    "lost_mass": HEALTH["lost_target_mass_seq"],
+    **{name: rule.guide for name, rule in CORRECTION_RULES.items()},
+    "lost_mass": LOST_MASS,
     "kl_token": METRICS["k3_kl"].guide,
 }
 ALIASES = {

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import math
 
-from rcdiag.statistics.metrics.metric import Bound, Guide
+from rcdiag.results.guide import Guide
 
 
 def range_of(ideal: float | None, guide: Guide | None) -> str | None:
-    """`ideal 0; warning from 0.001 on, error from 0.01 on (source)`."""
-    said = [] if ideal is None else [f"ideal {ideal:g}"]
+    """`ideal 0; warning at or above 0.001, error at or above 0.01 (source)`."""
+    parts = [] if ideal is None else [f"ideal {ideal:g}"]
     if guide is not None:
-        said.append(_bounds(guide))
-    return "; ".join(said) or None
+        parts.append(bounds_of(guide))
+    return "; ".join(parts) or None
 
 
-def _bounds(guide: Guide) -> str:
-    """Bounds that depend on the data are told by their source."""
-    found = [
-        f"{level} {_side(guide)} {bound:g}"
+def bounds_of(guide: Guide) -> str:
+    """`warning at or above 0.001, error at or above 0.01 (source)`; bounds that are infinite are
+    left out.
+    """
+    side = "below" if guide.error < guide.warning else "above"
+    place = "at or {} {:g}" if guide.around is None else "{1:g} or more away from {2:g}"
+    bounds = [
+        f"{level} {place.format(side, bound, guide.around)}"
         for level, bound in (("warning", guide.warning), ("error", guide.error))
-        if not callable(bound) and math.isfinite(bound)
+        if math.isfinite(bound)
     ]
-    return f"{', '.join(found)} ({guide.source})" if found else guide.source
-
-
-def _side(guide: Guide) -> str:
-    if guide.around is not None:
-        return f"where the distance from {guide.around:g} reaches"
-    return "at or below" if _number(guide.error) < _number(guide.warning) else "at or above"
-
-
-def _number(bound: Bound) -> float:
-    return math.nan if callable(bound) else bound
+    return f"{', '.join(bounds)} ({guide.source})"

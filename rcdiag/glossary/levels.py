@@ -5,7 +5,10 @@ from __future__ import annotations
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 
 LEVELS: dict[str, str] = {
-    "ok": "A number within its guide. A metric without a guide has no level at all.",
+    "ok": "A number within its guide. A metric without a guide is never called ok.",
+    "unknown": "The data cannot tell: the 95% interval of a number reaches from ok to "
+    "error by its guide, or no honest interval can be given, as with a single prompt group. It is "
+    "no alarm and no all-clear: more rows would tell.",
     "note": "A finding that the reader should know and that does not count against a run.",
     "warning": "A number at or beyond the first bound of its guide, or a finding of that weight: "
     "the verdict is `doubtful`.",
@@ -14,6 +17,7 @@ LEVELS: dict[str, str] = {
 }
 EXAMPLES: dict[str, str] = {
     "ok": "k3_kl below 0.001",
+    "unknown": "ess_seq of 0.3 with the interval 0.05 to 0.6",
     "note": "few-clusters",
     "warning": "k3_kl from 0.001 on; rcdiag score rollouts.parquet --fail-on warning",
     "error": "k3_kl from 0.01 on; rcdiag score rollouts.parquet --fail-on error",

@@ -1,5 +1,7 @@
-"""Results -> figures, sections, one self-contained page. Needs neither torch nor the data.
+"""Pages: a result becomes figures, tables and sentences on one self-contained HTML page.
 
-To add a figure: one drawing function, one entry in `FIGURES`. To add a section: one block in
-`page.html.j2`.
+Pages need neither torch nor the trajectory table: all that they show stands in the result. A
+folder holds the page of one kind of result: its template, its figures and its words. To add a
+figure, write a drawing function and its `FigureSpec` into one file of the folder, and list it in
+the file's `FIGURES`; from outside, call `FIGURES.add(FigureSpec(...))` of `rcdiag.pages.figures`.
 """

@@ -1,32 +1,32 @@
-"""Figures of a result: to add one, draw it and add an entry to the dict of its kind."""
+"""The figures of all pages, in the order in which a page shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
-from rcdiag.pages.compare.figures import FIGURES_OF_COMPARE
-from rcdiag.pages.replay.figures import FIGURES_OF_REPLAY
-from rcdiag.pages.score.figures import FIGURES_OF_SCORE
-from rcdiag.pages.style import STYLE, FigureSpec
-from rcdiag.pages.sweep.figures import FIGURES_OF_SWEEP
+from rcdiag.pages import compare, replay, score, sweep
+from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.style import STYLE
+from rcdiag.registry import Registry
 from rcdiag.results import Result
 
-FIGURES: dict[str, dict[str, FigureSpec]] = {
-    "score": FIGURES_OF_SCORE,
-    "compare": FIGURES_OF_COMPARE,
-    "sweep": FIGURES_OF_SWEEP,
-    "replay": FIGURES_OF_REPLAY,
-}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FIGURES: Registry[FigureSpec] = Registry(
+    "figure", (*score.FIGURES, *compare.FIGURES, *sweep.FIGURES, *replay.FIGURES)
+)
 
 
-def drawn(result: Result) -> Iterator[tuple[str, FigureSpec, Figure]]:
-    """Every figure that the result has data for."""
-    for name, spec in FIGURES[result.kind].items():
-        if spec.there(result):
+def drawn(result: Result) -> Iterator[tuple[FigureSpec, Figure]]:
+    """Draw every figure that the result has data for."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    for spec in FIGURES.values():
+        if spec.kind == result.kind and spec.applies(result):
             with mpl.rc_context(STYLE):
                 figure = Figure(figsize=spec.size(result), layout="constrained")
                 spec.draw(result, figure)
-                yield name, spec, figure
+                yield spec, figure

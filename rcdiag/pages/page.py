@@ -6,32 +6,60 @@ import base64
 import hashlib
 import importlib.resources
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from rcdiag.pages.figures import drawn
-from rcdiag.pages.pages import PAGES
+from rcdiag.pages.formats import interval, number, percent
+from rcdiag.pages.kinds import PAGES
 from rcdiag.pages.svg import to_svg
-from rcdiag.pages.words import VERDICTS, interval, number, percent
 from rcdiag.results import Result
 
 WIDE = 6.0  # inches: figures beyond take the whole width of the page
 
 
 def page(result: Result) -> str:
-    """The report: verdict, findings, numbers, figures, provenance; no network."""
-    made = PAGES[result.kind]
+    """The report as HTML: verdict, findings, numbers, figures, provenance; it needs no network."""
+    kind = PAGES[result.kind]
     values: dict[str, Any] = {"provenance_of_policies": {}, "script": None}
-    values |= made.context(result)
-    style = importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()
-    figures = [
-        (name, spec, to_svg(figure, name), figure.get_figwidth() > WIDE)
-        for name, spec, figure in drawn(result)
+    values |= kind.context(result)
+    return (
+        _environment()
+        .get_template(kind.template)
+        .render(
+            result=result,
+            style=importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text(),
+            figures=_figures(result),
+            verdict=kind.verdict(result),
+            **values,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InlineFigure:
+    """A figure as the template writes it."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    wide: bool
+
+
+def _figures(result: Result) -> list[InlineFigure]:
+    return [
+        InlineFigure(
+            name=spec.name,
+            title=spec.title,
+            caption=spec.caption(result),
+            svg=to_svg(figure, spec.name),
+            wide=figure.get_figwidth() > WIDE,
+        )
+        for spec, figure in drawn(result)
     ]
-    verdict = VERDICTS[result.kind](result)
-    template = _environment().get_template(f"{result.kind}.html.j2")
-    return template.render(result=result, style=style, figures=figures, verdict=verdict, **values)
 
 
 def _environment() -> Environment:
@@ -57,7 +85,7 @@ def _environment() -> Environment:
 
 
 def sha256(script: str) -> str:
-    """What a Content-Security-Policy names a script by."""
+    """The hash by which a Content-Security-Policy names a script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

@@ -1,12 +1,6 @@
-"""One visual language: colours and matplotlib settings of every figure."""
+"""One visual language: the colours and matplotlib settings of every figure."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-from matplotlib.figure import Figure
 
 # Fit for white paper, and replaced by the page's variables: one SVG serves light and dark.
 INK, GRID, FIRST, SECOND = "#010203", "#dcdfe4", "#0072b2", "#d55e00"  # the last two: Okabe-Ito
@@ -38,22 +32,10 @@ STYLE = {
     "savefig.facecolor": "none",
 }
 
-
 LONGEST = 18  # letters of a name that a figure has room for
 
 
 def short(name: str) -> str:
-    """A policy's name in a figure: both its ends, where often the difference is."""
+    """A policy's name for a figure: long ones keep both ends, where often the difference is."""
     half = LONGEST // 2
     return name if len(name) <= LONGEST else f"{name[:half]}…{name[1 - half :]}"
-
-
-@dataclass(frozen=True, slots=True)
-class FigureSpec:
-    """A figure of a kind of result, with its title and the sentence on how to read it."""
-
-    title: str
-    reading: str
-    draw: Callable[[Any, Figure], None]
-    there: Callable[[Any], bool] = lambda result: True
-    size: Callable[[Any], tuple[float, float]] = lambda result: (5.4, 4.4)  # inches

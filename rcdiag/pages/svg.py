@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from rcdiag.pages.style import STYLE, VARIABLES
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Inline SVG in the page's colours, with ids of its own; the same figure, the same bytes."""
+    """Inline SVG in the page's colours; its ids begin with `name`. Equal figures, equal bytes."""
     svg = rendered(figure, "svg").decode()
     svg = svg[svg.index("<svg") :]
     for colour, variable in VARIABLES.items():
@@ -26,17 +27,19 @@ def to_svg(figure: Figure, name: str) -> str:
 
 
 def _smaller(svg: str) -> str:
-    """Without what no page needs: metadata, ids that nothing points at, digits, line ends."""
+    """Drop what no page needs: metadata, ids that nothing points at, digits, line ends."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
-    svg = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", svg)
+    svg = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", svg)
     # Within attributes: texts keep their digits.
-    svg = re.sub(r'="[^"]*"', lambda found: re.sub(r"(\d\.\d\d)\d+", r"\1", found[0]), svg)
+    svg = re.sub(r'="[^"]*"', lambda match: re.sub(r"(\d\.\d\d)\d+", r"\1", match[0]), svg)
     return re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", svg))
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """PNG or SVG; the same figure, the same bytes."""
+    """The figure as the bytes of a PNG or SVG file; equal figures give equal bytes."""
+    import matplotlib as mpl
+
     stream = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     face = "none" if kind == "svg" else "white"

@@ -9,6 +9,8 @@ from rcdiag.results.doc import Doc
 
 # 1: the first.
 FORMAT_VERSION = 1
+# Metadata of a field that was added since: documents may lack it, and then it has its default.
+ADDED = {"added": True}
 
 SEVERITIES = ("note", "warning", "error")
 

@@ -44,15 +44,23 @@ class DocumentedField:
 @cache
 def documented_fields(owner: type) -> tuple[DocumentedField, ...]:
     """All fields of a dataclass, or all keys of a TypedDict, in the order of their definition."""
-    required = getattr(owner, "__required_keys__", None)
     hints = typing.get_type_hints(owner, include_extras=True)
     if dataclasses.is_dataclass(owner):
         hints = {each.name: hints[each.name] for each in dataclasses.fields(owner)}
+    required = required_fields(owner)
     return tuple(
-        DocumentedField(
-            name, *_type_and_doc(owner, name, hint), required is None or name in required
-        )
+        DocumentedField(name, *_type_and_doc(owner, name, hint), name in required)
         for name, hint in hints.items()
+    )
+
+
+@cache
+def required_fields(owner: type) -> frozenset[str]:
+    """The fields of a dataclass, or the keys of a TypedDict, that every document has."""
+    if not dataclasses.is_dataclass(owner):
+        return getattr(owner, "__required_keys__", frozenset())
+    return frozenset(
+        field.name for field in dataclasses.fields(owner) if not field.metadata.get("added")
     )
 
 

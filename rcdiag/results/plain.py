@@ -9,6 +9,8 @@ import typing
 from functools import cache
 from typing import Any
 
+from rcdiag.results.doc import required_fields
+
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -48,8 +50,7 @@ def structured(kind: Any, value: Any) -> Any:
 def _fields(kind: Any, value: dict[str, Any]) -> Any:
     """A dataclass with exactly its fields, or a dictionary with the keys of a TypedDict."""
     kinds = _kinds(kind)
-    needed = getattr(kind, "__required_keys__", set(kinds))
-    differ = sorted((set(value) - set(kinds)) | (set(needed) - set(value)))
+    differ = sorted((set(value) - set(kinds)) | (required_fields(kind) - set(value)))
     if differ:
         raise ValueError(f"field `{differ[0]}` is {'unknown' if differ[0] in value else 'missing'}")
     return kind(**{name: structured(kinds[name], each) for name, each in value.items()})

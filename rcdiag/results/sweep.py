@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from rcdiag.results.base import (
+    ADDED,
     FORMAT_VERSION,
     LOG_RATIO,
     PROVENANCE,
@@ -251,6 +252,25 @@ class SweepRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Configurations:
+    """What a reader pastes into a trainer for each setting of a family; common text stands once."""
+
+    templates: Annotated[
+        list[str],
+        Doc("YAML for a trainer's configuration, the character U+0001 in place of every number."),
+    ]
+    entries: Annotated[
+        list[str],
+        Doc(
+            "For every row of a family the number of its template, counted from 0, and the numbers "
+            "to put there; empty where the trainer cannot express the setting.",
+            example='"0 0.5 2.0": the first template with 0.5 and 2.0',
+            see=("templates",),
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SweepFamily:
     """An estimator family over its settings."""
 
@@ -271,6 +291,13 @@ class SweepFamily:
         list[SweepRow],
         Doc("One row for each setting of an estimator family that was tried.", unit="rows"),
     ]
+    configurations: Annotated[
+        dict[str, Configurations],
+        Doc(
+            "By trainer, what a reader pastes into its configuration for each setting of a family.",
+            see=("templates", "entries"),
+        ),
+    ] = field(default_factory=dict, metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -364,6 +391,14 @@ class Recommendation:
             "Every estimator that the recommendation chooses among.", see=("efficiency", "refused")
         ),
     ]
+    configurations: Annotated[
+        dict[str, str],
+        Doc(
+            "By trainer, the YAML that a reader pastes into its configuration to take the choice; "
+            "where the trainer cannot express it a comment that says so.",
+            see=("choice", "templates", "entries"),
+        ),
+    ] = field(default_factory=dict, metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

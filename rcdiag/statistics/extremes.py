@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -117,9 +117,9 @@ def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
 class NonFinite:
     """How many sampled log-probs of each policy are NaN or infinite, and in which rows."""
 
-    tokens: Mapping[str, int]
-    rows: Mapping[str, int]
-    first_rows: Mapping[str, list[int]]
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
+    first_rows: Mapping[str, list[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: TokenBatch) -> NonFinite:

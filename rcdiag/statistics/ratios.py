@@ -3,7 +3,7 @@
 Everything is made from the log-ratio and from ratio - 1 by expm1, so that small log-ratios keep
 their digits. Expectations are over the behavior policy, who sampled; E_target[f] = E[ratio f].
 
-What is summed over tokens: an element function each. To add one: one line in `TOKEN_SUMS`.
+What is summed over tokens stands in `TOKEN_SUMS`; a metric can bring sums of its own along.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rcdiag.registry import Registry
 
 Array = NDArray[np.float64]
 
@@ -150,22 +152,37 @@ def _of_ratios(formula: Callable[[Ratios], Array], v: TokenValues) -> Array:
     return formula(v.ratios)
 
 
-TOKEN_SUMS: dict[str, Callable[[TokenValues], Array]] = {
-    "behavior": lambda v: v.behavior,
-    "target": lambda v: v.target,
-    **{name: partial(_of_ratios, formula) for name, formula in RATIO_SUMS.items()},
-    "log_ratio_abs": lambda v: np.abs(v.ratios.log_ratio),
-    "deviation": lambda v: deviation(v.ratios),
-    "exp_abs_excess": lambda v: exp_abs_excess(v.ratios),
-    **{outside_name(bound): partial(outside, bound) for bound in OUTSIDE},
-    "prob_diff": prob_diff,
-    "prob_diff_squared": lambda v: np.square(prob_diff(v)),
-    "behavior_miss": lambda v: v.behavior_miss,
-    "target_miss": lambda v: v.target_miss,
-    "behavior_miss_squared": lambda v: np.square(v.behavior_miss),
-    "target_miss_squared": lambda v: np.square(v.target_miss),
-    "miss_product": lambda v: v.behavior_miss * v.target_miss,
-}
+@dataclass(frozen=True, slots=True)
+class TokenSum:
+    """A quantity of single tokens that one pass adds up by sequence and by cluster."""
+
+    name: str
+    of: Callable[[TokenValues], Array]  # [tokens]
+    by_sequence: bool = False  # a `SequenceTable` keeps the sum of every sequence too
+
+
+TOKEN_SUMS: Registry[TokenSum] = Registry(
+    "token sum",
+    [
+        TokenSum("behavior", lambda v: v.behavior, by_sequence=True),
+        TokenSum("target", lambda v: v.target, by_sequence=True),
+        *(
+            TokenSum(name, partial(_of_ratios, formula), name in ("log_ratio", "k2", "k3"))
+            for name, formula in RATIO_SUMS.items()
+        ),
+        TokenSum("log_ratio_abs", lambda v: np.abs(v.ratios.log_ratio)),
+        TokenSum("deviation", lambda v: deviation(v.ratios)),
+        TokenSum("exp_abs_excess", lambda v: exp_abs_excess(v.ratios)),
+        *(TokenSum(outside_name(bound), partial(outside, bound)) for bound in OUTSIDE),
+        TokenSum("prob_diff", prob_diff),
+        TokenSum("prob_diff_squared", lambda v: np.square(prob_diff(v))),
+        TokenSum("behavior_miss", lambda v: v.behavior_miss),
+        TokenSum("target_miss", lambda v: v.target_miss),
+        TokenSum("behavior_miss_squared", lambda v: np.square(v.behavior_miss)),
+        TokenSum("target_miss_squared", lambda v: np.square(v.target_miss)),
+        TokenSum("miss_product", lambda v: v.behavior_miss * v.target_miss),
+    ],
+)
 
 TOKEN_MAXIMA: dict[str, Callable[[TokenValues], Array]] = {
     "log_ratio_abs": lambda v: np.abs(v.ratios.log_ratio),

@@ -12,12 +12,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
 from rcdiag.table.segments import segment_max, segment_sum
-
-SUMS_KEPT = ("behavior", "target", "log_ratio", "k2", "k3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class SequenceTable:
     """Sequences with at least one unmasked token, in the order of the rows."""
 
     lengths: NDArray[np.int64]  # [sequences] unmasked tokens
-    sums: Mapping[str, Array]  # name of TOKEN_SUMS -> [sequences]
+    sums: Mapping[str, Array]  # name of a TokenSum with `by_sequence` -> [sequences]
     maxima: Mapping[str, Array]  # name of TOKEN_MAXIMA -> [sequences]
     # log sum ratio and log sum ratio^2 over a sequence's tokens, and its mean log_ratio weighted
     # by ratio: what ESS needs, safe from overflow.
@@ -67,24 +66,25 @@ def token_sums(pair: PolicyPair) -> Array:
     sums = np.empty((len(TOKEN_SUMS), len(pair.lengths)))
     # inf - inf is NaN, which is what it is; no warning needed.
     with np.errstate(over="ignore", invalid="ignore"):
-        for index, formula in enumerate(TOKEN_SUMS.values()):
-            sums[index] = segment_sum(formula(pair.values), pair.lengths)
+        for index, quantity in enumerate(TOKEN_SUMS.values()):
+            sums[index] = segment_sum(quantity.of(pair.values), pair.lengths)
     return sums.T
 
 
 def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
     """The rows of a pair's sequences; `sums` are its `token_sums`."""
     lengths = pair.lengths
-    names = list(TOKEN_SUMS)
+    quantities = enumerate(TOKEN_SUMS.values())
+    kept = {each.name: index for index, each in quantities if each.by_sequence}
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return SequenceTable(
             lengths,
-            {name: sums[:, names.index(name)].copy() for name in SUMS_KEPT},
+            {name: sums[:, index].copy() for name, index in kept.items()},
             {name: segment_max(f(pair.values), lengths) for name, f in TOKEN_MAXIMA.items()},
             *_log_ratio_sums(pair.log_ratio, lengths),
             pair.tokens.cluster,
             pair.tokens.row,
-            np.full(len(lengths), np.nan) if pair.tokens.reward is None else pair.tokens.reward,
+            pair.tokens.rewards,
         )
 
 
@@ -133,16 +133,30 @@ def _log_ppl_diff(table: SequenceTable) -> Array:
     return -table.sums["log_ratio"] / table.lengths
 
 
-SEQUENCE_SUMS: dict[str, Callable[[SequenceTable], Array]] = {
-    "behavior_ppl": lambda t: np.exp(-t.sums["behavior"] / t.lengths),
-    "target_ppl": lambda t: np.exp(-t.sums["target"] / t.lengths),
-    "ppl_ratio": lambda t: np.exp(_log_ppl_diff(t)),
-    "log_ppl_diff": _log_ppl_diff,
-    "log_ppl_diff_abs": lambda t: np.abs(_log_ppl_diff(t)),
-    **{f"seq_{name}": partial(_of_ratios, formula) for name, formula in RATIO_SUMS.items()},
-    "log_ratio_by_length": lambda t: t.sums["log_ratio"] * t.lengths,
-    "length_squared": lambda t: np.square(t.lengths.astype(np.float64)),
-}
+@dataclass(frozen=True, slots=True)
+class SequenceSum:
+    """A quantity of whole sequences that is added up by cluster."""
+
+    name: str
+    of: Callable[[SequenceTable], Array]  # [sequences]
+
+
+SEQUENCE_SUMS: Registry[SequenceSum] = Registry(
+    "sequence sum",
+    [
+        SequenceSum("behavior_ppl", lambda t: np.exp(-t.sums["behavior"] / t.lengths)),
+        SequenceSum("target_ppl", lambda t: np.exp(-t.sums["target"] / t.lengths)),
+        SequenceSum("ppl_ratio", lambda t: np.exp(_log_ppl_diff(t))),
+        SequenceSum("log_ppl_diff", _log_ppl_diff),
+        SequenceSum("log_ppl_diff_abs", lambda t: np.abs(_log_ppl_diff(t))),
+        *(
+            SequenceSum(f"seq_{name}", partial(_of_ratios, formula))
+            for name, formula in RATIO_SUMS.items()
+        ),
+        SequenceSum("log_ratio_by_length", lambda t: t.sums["log_ratio"] * t.lengths),
+        SequenceSum("length_squared", lambda t: np.square(t.lengths.astype(np.float64))),
+    ],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +188,7 @@ class Addends:
 def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
     """Everything by cluster: `tokens` are the sums of TOKEN_SUMS, the rest comes of the table."""
     with np.errstate(over="ignore", invalid="ignore"):
-        columns = {name: formula(table) for name, formula in SEQUENCE_SUMS.items()}
+        columns = {name: quantity.of(table) for name, quantity in SEQUENCE_SUMS.items()}
         columns["sequences"] = np.ones(len(table))
         columns["tokens"] = table.lengths.astype(np.float64)
         log_ratio = table.sums["log_ratio"]
@@ -196,6 +210,7 @@ def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
     whole = cluster_sums(table.cluster, np.stack(list(columns.values()), axis=1))
     assert np.array_equal(whole.keys, tokens.keys)
     names = (*TOKEN_SUMS, *columns)
+    assert len(set(names)) == len(names), "a token sum and a sequence sum have the same name"
     return Addends(names, np.concatenate([tokens.sums, whole.sums], axis=1), shifts)
 
 

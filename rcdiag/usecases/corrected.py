@@ -14,7 +14,7 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.diagnosis.correction_health import level
+from rcdiag.diagnosis.correction_health import correction_level
 from rcdiag.results import CorrectionResult
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.pair import PolicyPair
@@ -111,5 +111,5 @@ def _result(
         metrics=plan.trainer.metrics(Batch(rows), correction),
         honest=numbers,
         log_bounds=log_bounds(correction),
-        level=level(numbers, correction, done),
+        level=correction_level(numbers, correction, done),
     )

@@ -7,14 +7,14 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import Dump
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import Table
 from rcdiag.table.tokens import TokenBatch, sampled_tokens
 
 T = TypeVar("T")
 
 
-def token_batches(dump: Dump, policies: Sequence[str], executor: Executor) -> Iterator[TokenBatch]:
+def token_batches(dump: Table, policies: Sequence[str], executor: Executor) -> Iterator[TokenBatch]:
     """The sampled tokens of all rows, batch by batch; a batch may hold no token at all."""
     return read_ahead(
         (sampled_tokens(rows, policies) for rows in read_trajectories(dump, policies)), executor
@@ -30,7 +30,7 @@ def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:
         yield item  # type: ignore[misc]
 
 
-def no_tokens(dump: Dump) -> RcdiagError:
+def no_tokens(dump: Table) -> RcdiagError:
     """The error for a table in which no row has a sampled token."""
     return RcdiagError(
         f"{dump.files[0].path}: no unmasked response token in the whole table",

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rcdiag.table.parquet import Dump
+from rcdiag.table.table import Table
 
 LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
 
 
-def provenance(dump: Dump, seed: int) -> dict[str, Any]:
+def provenance(dump: Table, seed: int) -> dict[str, Any]:
     """Command line, versions, table, fingerprint, seed, time."""
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),

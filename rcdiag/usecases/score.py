@@ -11,20 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from rcdiag.diagnosis.correction_findings import correction_findings
-from rcdiag.diagnosis.score_findings import score_findings
+from rcdiag.diagnosis.checks import CheckInput, findings
+from rcdiag.diagnosis.guides import judged
 from rcdiag.errors import RcdiagError
-from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult, by_severity
+from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
 from rcdiag.statistics.accumulator import PairState, Step
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.histograms import FigureData, log_ratio_counts
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
-from rcdiag.statistics.suite import SuiteState
+from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
-from rcdiag.table.parquet import Dump
+from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from rcdiag.usecases.passes import no_tokens, token_batches
@@ -35,12 +34,12 @@ Decode = Callable[[Sequence[int]], list[str]]
 
 
 def score(
-    dump: Dump,
+    dump: Table,
     *,
     behavior: str = "rollout",
     target: str = "old",
     seed: int = 0,
-    origin: Dump | None = None,
+    origin: Table | None = None,
     decode: Decode | None = None,
     plan: Plan | None = None,
 ) -> ScoreResult:
@@ -53,7 +52,7 @@ def score(
     state, rows, non_finite = _read(dump, behavior, target, plan)
     steps = state.by_step()
     whole = _whole(steps)
-    values = mismatch(whole, seed)
+    values = judged(Suite(whole, seed))
     policies = {
         name: about
         for name, about in dump.metadata.get("policies", {}).items()
@@ -78,13 +77,13 @@ def score(
         worst_token_ids=worst_ids(state.vocabulary),
         worst_sequences=list(state.worst_sequences.sequences),
     )
-    findings = [*score_findings(result, non_finite), *correction_findings(result, plan)]
-    result = replace(result, findings=by_severity(findings))
+    given = CheckInput(result=result, non_finite=non_finite, values=values, plan=plan)
+    result = replace(result, findings=findings(given))
     return result if decode is None else _with_text(result, decode)
 
 
 def _read(
-    dump: Dump, behavior: str, target: str, plan: Plan | None
+    dump: Table, behavior: str, target: str, plan: Plan | None
 ) -> tuple[PairState, CorrectionRows | None, NonFinite]:
     """One pass over the table."""
     states: RunningSum[PairState] = RunningSum()
@@ -132,7 +131,7 @@ def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
     )
 
 
-def check_pair(dump: Dump, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
+def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
     """Both policies are recorded, or among those that are about to be `scored`."""
     if behavior == target:
         raise RcdiagError(
@@ -181,7 +180,7 @@ def _by_step(
         return {}
     results = {}
     for step, state in steps.items():
-        values = mismatch(state, seed)
+        values = judged(Suite(state, seed))
         corrected = {}
         if plan is not None and rows is not None:
             corrected = correction_results(plan, rows.steps[step], _k_hats(values))

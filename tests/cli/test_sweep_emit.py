@@ -10,7 +10,7 @@ import yaml
 
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.plan import Plan
 from rcdiag.trainers.settings_text import Inexpressible
@@ -68,7 +68,7 @@ def read_back(rcdiag, table: Path, config: Path, *options: str) -> dict:
 def test_reading_back_gives_the_numbers_of_the_correction_itself(rcdiag, table, trainer, candidate):
     verl = find_trainer("verl")
     plan = Plan(verl, {"it": verl.settings}, {"it": CANDIDATES[candidate].correction})
-    itself = score(open_dump(table), plan=plan).corrections["it"]
+    itself = score(open_table(table), plan=plan).corrections["it"]
     wanted = {name: getattr(itself, name) for name in NUMBERS}
     if itself.weight_sum is not None:
         wanted["weight_sum"] = pytest.approx(itself.weight_sum, rel=1e-12)

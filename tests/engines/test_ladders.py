@@ -13,7 +13,7 @@ from cli.terminal.screen import Screen
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
 from rcdiag.engines.spec import PolicySpec, parse_policy
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import Dump
+from rcdiag.table.table import Table
 from rcdiag.usecases.compare.roles import ladder_order, repeat_of
 from tests.usecases.compare.tables import about
 
@@ -29,7 +29,7 @@ def wanted(
 ) -> list[PolicySpec]:
     """Of a table with policies `there`, of which `scored` are known."""
     noted = {"policies": {each["name"]: each for each in scored}} if scored else {}
-    table = cast(Dump, SimpleNamespace(policies=list(there), metadata=noted))
+    table = cast(Table, SimpleNamespace(policies=list(there), metadata=noted))
     screen = Screen(quiet=True, verbose=False, json=False)
     chosen = [LadderName(name) for name in ladders]
     return wanted_policies(screen, list(texts), chosen, model, table, twice=twice)

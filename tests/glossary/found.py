@@ -55,7 +55,7 @@ def logged(trainer: str) -> set[str]:
 
 
 def slugs() -> set[str]:
-    """Of every `Finding(slug="...")` in the library."""
+    """The slug of every `Finding(slug="...")` in the library: what trainers find in settings."""
     calls = [
         node
         for path in RCDIAG.rglob("*.py")

@@ -7,18 +7,18 @@ from typing import get_args
 import pytest
 
 from rcdiag.corrections.correction import Level
-from rcdiag.diagnosis.correction_health import HEALTH
+from rcdiag.diagnosis.checks import all_checks
+from rcdiag.diagnosis.correction_health import CORRECTION_RULES
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.fields import TITLE as FIELD
-from rcdiag.glossary.findings import FINDINGS
 from rcdiag.glossary.levels import LEVELS
 from rcdiag.results import SEVERITIES
 from rcdiag.results.score import CorrectionNumbers
-from rcdiag.statistics.metrics import FAMILIES, METRICS
+from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.profiles import PROFILES
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.verl.k_rejection import OPTIONS
-from tests.glossary.found import corrections, logged, slugs
+from tests.glossary.found import corrections, logged
 
 KEY = "number that trainers log"
 
@@ -41,7 +41,7 @@ def test_every_number_of_a_correction(trainer):
         assert CorrectionNumbers.__required_keys__ <= set(each.honest) <= documented
     for name in documented:
         assert explain(name).kind == FIELD, name
-    assert set(HEALTH) <= documented
+    assert set(CORRECTION_RULES) - {"everything_rejected"} <= documented
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -67,13 +67,11 @@ def _written_out(generations: dict[str, str]) -> set[str]:
 
 
 def test_registries_by_hand_name_nothing_that_is_gone():
-    assert set(LEVELS) == {"ok", *SEVERITIES}
-    assert set(FINDINGS) == slugs()
+    assert set(LEVELS) == {"ok", "unknown", *SEVERITIES}
 
 
 def test_every_finding_metric_profile_level_and_option():
-    assert len(slugs()) >= 8
-    for name in [*slugs(), *(family.slug for family in FAMILIES.values())]:
+    for name in all_checks():
         assert explain(name).kind == "finding"
     for name in METRICS:
         assert explain(name).kind == "metric"
@@ -81,14 +79,13 @@ def test_every_finding_metric_profile_level_and_option():
         assert explain(name).kind == "profile"
     for name in (*OPTIONS, *get_args(Level)):
         assert explain(name).kind == "option of rejection"
-    for name in ("ok", *SEVERITIES):
+    for name in ("ok", "unknown", *SEVERITIES):
         assert explain(name).kind == "level"
 
 
 def test_findings_are_as_grave_as_they_are_said_to_be():
-    for slug, said in FINDINGS.items():
-        assert said.severity in SEVERITIES
-        assert f"Severity: {said.severity}." in explain(slug).what
+    for slug, check in all_checks().items():
+        assert f"Severity: {check.severity}." in explain(slug).what
 
 
 WORDS = (

@@ -12,9 +12,7 @@ import torch
 from rcdiag.glossary import explain
 from rcdiag.glossary.generations import grouped
 from rcdiag.glossary.losses import policy_losses
-from rcdiag.glossary.rule_words import BOUNDS
 from rcdiag.glossary.worked import UPDATE
-from rcdiag.glossary.worked_rules import Given, rules
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.batch import loss_batch
 from tests.glossary.test_every_name import _written_out
@@ -101,17 +99,6 @@ def test_worked_denominators():
         settings = loss_settings(denominator=name, constant=4.0)
         divisor = how.divisor(batch, settings)
         assert explain(entry).example.endswith(f": 3 / {divisor:g} = {3 / divisor:g}")
-
-
-@pytest.mark.parametrize("name", BOUNDS)
-def test_a_rule_turns_from_where_it_is_said(name):
-    larger_is_worse = BOUNDS[name][0] < BOUNDS[name][1]
-    factor, side = (1.001, "above") if larger_is_worse else (0.999, "below")
-    levels = (("ok", "warning"), ("warning", "error"))
-    for bound, (before, level) in zip(BOUNDS[name], levels, strict=True):
-        assert rules(Given(name, bound))[name].level == before
-        assert rules(Given(name, bound * factor))[name].level == level
-        assert f"{level} {side} {bound:g}" in explain(f"health.{name}").healthy
 
 
 @pytest.mark.parametrize(

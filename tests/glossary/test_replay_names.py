@@ -11,13 +11,10 @@ import pytest
 
 from cli.options_model import OptimizerName, ReferenceName
 from cli.options_update import Denominators
-from rcdiag.diagnosis.update_health import LEVELS
-from rcdiag.diagnosis.update_health import RULES as RULES_OF_HEALTH
+from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.lookup import KINDS
 from rcdiag.glossary.losses import aggregations, loss_settings, policy_losses
-from rcdiag.glossary.rule_words import BOUNDS, RULES, bare
-from rcdiag.glossary.worked_rules import Given, rules
 from rcdiag.learning.learner import Training
 from rcdiag.losses import ADVANTAGES, DENOMINATORS
 from rcdiag.losses.settings import Denominator
@@ -94,14 +91,12 @@ def test_every_advantage_factor_mode_reference_and_optimizer():
 
 
 def test_every_rule_of_health_and_its_verdicts():
-    found = rules(Given())
-    assert len(found) == len(RULES_OF_HEALTH), "a rule does not speak: add to worked_rules.py"
-    assert {bare(name) for name in RULES} == set(found)
-    assert set(BOUNDS) <= set(found)
-    for name in found:
-        assert explain(f"health.{name}").kind == "rule of health"
-        assert found[name].source in explain(f"health.{name}").healthy
-    for level in (*LEVELS, "health.cannot judge"):
+    for name, rule in UPDATE_RULES.items():
+        found = explain(f"health.{name}")
+        assert found.kind == "rule of health"
+        assert rule.guide.source in (found.healthy or "")
+    assert explain("mismatch_k3").name == "health.mismatch_k3"
+    for level in ("ok", "warning", "error", "health.cannot judge"):
         assert explain(level).what
 
 

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from rcdiag.corrections.bounds import equivalent
-from rcdiag.diagnosis.constraints import Judged, refused
 from rcdiag.glossary import explain
-from rcdiag.results import MetricValue, SweepRow
+from rcdiag.results import SweepRow
 from rcdiag.results.doc import documented_fields
 from rcdiag.statistics.forecast.token_law import (
     TokenLaw,
@@ -20,11 +19,9 @@ from rcdiag.statistics.forecast.token_law import (
     expected_inside,
     expected_variance,
 )
-from rcdiag.statistics.pareto import UpperTail
 from rcdiag.trainers import find_trainer
 from rcdiag.usecases.compare.ladder import ladder
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from tests.results.worked import sweep_row
 from tests.usecases.compare.tables import known, moments
 
 LAW = TokenLaw(kl_by_mean=0.001, kl_by_variance=0.001, spread=0.0, drift=-1.0)
@@ -57,24 +54,6 @@ def test_worked_numbers_of_a_row(name, value):
 def test_a_number_of_a_row_has_all_that_a_reader_needs(field):
     assert field.doc.formula
     assert field.doc.unit
-
-
-def _refusals(**numbers: float) -> list[str]:
-    """The row of the toy with every number harmless, but for these."""
-    harmless = {"kept_sequence_share": 1.0, "lost_mass": 0.0, "ess_seq": 1.0, "reward_shift": 0.0}
-    shares = {name: MetricValue(value=value) for name, value in (harmless | numbers).items()}
-    judged = replace(sweep_row(), keep_length_correlation=0.0, clamped_share=0.0, **shares)
-    return refused(Judged(judged, 1000, UpperTail.of(np.empty(0)), 0))
-
-
-@pytest.mark.parametrize(
-    ("name", "bound", "beyond"),
-    [("kept_sequence_share", 0.7, 0.699), ("lost_mass", 0.1, 0.101)],
-)
-def test_a_candidate_is_refused_from_where_it_is_said(name, bound, beyond):
-    assert f"{bound:g} the recommendation refuses" in explain(name).healthy
-    assert _refusals(**{name: bound}) == []
-    assert len(_refusals(**{name: beyond})) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from rcdiag.glossary import explain
 from rcdiag.glossary.answers import ANSWERS as EXPLAINED_ANSWERS
 from rcdiag.glossary.families import own
 from rcdiag.glossary.roles import ROLES
-from rcdiag.pages.words import ANSWERS
+from rcdiag.pages.sweep.words import ANSWERS
 from rcdiag.usecases.compare.roles import role
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.families import FAMILIES

@@ -17,8 +17,8 @@ from rcdiag.learning.optimizer import StepReport
 from rcdiag.learning.settings import OptimizerSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.table.decode import decode
-from rcdiag.table.parquet import open_dump
 from rcdiag.table.stream import read_chunks, whole
+from rcdiag.table.table import open_table
 from rcdiag.table.trajectories import Trajectories
 from tests import engine_models as engines
 
@@ -45,7 +45,7 @@ def trainee(model: Path, policy: str = "hf:float32", **settings) -> Trainee:
 def parts_of(table: Path, *cuts: int) -> list[Trajectories]:
     """The rows of a table in a few parts, as a stream hands them out."""
     ends = [0, *(cuts or (5, ROWS))]
-    chunks = read_chunks(open_dump(table), list(itertools.pairwise(ends)))
+    chunks = read_chunks(open_table(table), list(itertools.pairwise(ends)))
     return [decode(whole(batches), prompts=True) for batches in chunks]
 
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from rcdiag.results import Finding, MetricValue, Result, from_json, to_json
-from rcdiag.table.parquet import Dump, open_dump
+from rcdiag.table.table import Table, open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from rcdiag.usecases.compare.run import compare
@@ -28,7 +28,7 @@ SECOND = [[-0.1, NAN, -2.0], [-INFINITE], [-5.0, -0.4], [-1e30, -0.3]]
 THIRD = [[-0.2, -1.1, -2.0], [-0.6], [-4.0, -0.1], [-0.1, -0.2]]
 
 
-def hostile_table(folder: Path) -> Dump:
+def hostile_table(folder: Path) -> Table:
     path = folder / f"{IMAGE}{LONG[:150]}.parquet"
     write_table(
         path,
@@ -40,7 +40,7 @@ def hostile_table(folder: Path) -> Dump:
         sample_id=[EVIL, LONG, "a", "b"],
         step=[1, 1, 2, 2],
     )
-    return open_dump(path)
+    return open_table(path)
 
 
 def hostile_score() -> Result:

@@ -11,7 +11,7 @@ import polars as pl
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.losses.settings import LossSettings
 from rcdiag.results import Result, from_json
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections, preset_configs
 from rcdiag.usecases.compare.run import compare
@@ -32,16 +32,16 @@ def every_preset() -> Plan:
 
 def scored(name: str, *, text: bool = False) -> Result:
     decode = decoder(str(SAMPLES / "policy" / "step_8")) if text else None
-    return score(open_dump(SAMPLES / name), decode=decode, plan=every_preset())
+    return score(open_table(SAMPLES / name), decode=decode, plan=every_preset())
 
 
 def swept(thresholds: int = 60) -> Result:
-    return sweep(open_dump(SAMPLES / "rollouts.parquet"), thresholds=thresholds)
+    return sweep(open_table(SAMPLES / "rollouts.parquet"), thresholds=thresholds)
 
 
 def replayed() -> Result:
     update = Update(loss="vanilla", settings=LossSettings(), advantage="column")
-    return replay(open_dump(SAMPLES / "stale.parquet"), every_preset(), update, roles=Roles())
+    return replay(open_table(SAMPLES / "stale.parquet"), every_preset(), update, roles=Roles())
 
 
 def replayed_with_model() -> Result:
@@ -68,7 +68,7 @@ MAKERS: dict[str, Callable[[], Result]] = {
     "score": lambda: scored("rollouts.parquet"),
     "score-turns": lambda: scored("multi_turn.parquet", text=True),
     "score-temperature": lambda: scored("temperature.parquet"),
-    "compare": lambda: compare(open_dump(SAMPLES / "rollouts.parquet")),
+    "compare": lambda: compare(open_table(SAMPLES / "rollouts.parquet")),
     "sweep": lambda: swept(12),  # few rows: axe looks at every cell, and that takes its time
     "replay": replayed,
     "replay-model": replayed_with_model,

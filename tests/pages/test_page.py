@@ -8,17 +8,18 @@ from html.parser import HTMLParser
 
 import pytest
 
-from rcdiag.pages.figures import drawn
+from rcdiag.pages.figures import FIGURES, drawn
+from rcdiag.pages.formats import number
 from rcdiag.pages.page import page
 from rcdiag.pages.save import save_figures
-from rcdiag.pages.score.figures import FIGURES_OF_SCORE as FIGURES
-from rcdiag.pages.words import number
 from rcdiag.results import Finding, ScoreResult, from_json, to_json
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from rcdiag.usecases.score import score
 from tests.builders import write_table
+
+OF_SCORE = [name for name, spec in FIGURES.items() if spec.kind == "score"]
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +38,11 @@ def result(tmp_path_factory) -> ScoreResult:
     )
     verl = find_trainer("verl")
     plan = plan_corrections(verl, preset_configs(verl, [], {}))
-    return score(open_dump(path), plan=plan)
+    return score(open_table(path), plan=plan)
 
 
 def test_every_figure_is_drawn(result):
-    assert [name for name, _, _ in drawn(result)] == list(FIGURES)
+    assert [spec.name for spec, _ in drawn(result)] == OF_SCORE
 
 
 def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result):
@@ -90,7 +91,7 @@ def test_text_of_the_table_is_escaped(result):
 def test_figures_are_saved_as_png_and_svg(result, tmp_path):
     written = save_figures(result, tmp_path / "plots")
     assert {path.name for path in written} == {
-        f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")
+        f"{name}.{kind}" for name in OF_SCORE for kind in ("png", "svg")
     }
     for path in written:
         start = path.read_bytes()[:5]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,10 +12,11 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
-from rcdiag.pages.sweep.tables import COLUMNS
+from rcdiag.pages.sweep.panels import COLUMNS
 from rcdiag.results import SweepResult, from_json, to_json
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers.emit import emit, on_sweep_page
+from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.run import sweep
 from tests.pages.families import Families, Family
@@ -24,7 +27,7 @@ QUARTERS = 4
 
 @pytest.fixture(scope="module")
 def result() -> SweepResult:
-    return sweep(open_dump(STALE))
+    return sweep(open_table(STALE))
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,33 @@ def test_markers_go_right_with_the_only_bound_of_a_family(families):
 
 def test_the_page_is_small_enough_to_send_around(text):
     assert len(text.encode()) < 1.5e6
+
+
+def test_the_configuration_of_the_choice_is_what_emit_gives(result, text):
+    choice = result.recommendation.choice
+    assert choice is not None
+    for trainer, written in result.recommendation.configurations.items():
+        assert written == emit(CANDIDATES[choice].correction, trainer).text
+    assert list(result.recommendation.configurations) == on_sweep_page()
+    assert "rollout_is_threshold" in text
+
+
+def test_a_result_stored_before_configurations_says_that_it_has_none(result):
+    document = json.loads(to_json(result))
+    del document["recommendation"]["configurations"]
+    for family in document["families"].values():
+        del family["configurations"]
+    older = page(from_json(json.dumps(document), "r.json"))
+    assert "This result holds no configuration to paste" in older
+    assert "To paste" not in older
+    assert "<select>" not in older
+    assert list(Families(older).found) == list(result.families)
+
+
+def test_configurations_are_a_small_part_of_the_document(result):
+    families = {name: replace(each, configurations={}) for name, each in result.families.items()}
+    without = to_json(replace(result, families=families))
+    assert len(to_json(result)) < 1.1 * len(without)
 
 
 def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result, text):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rcdiag.pages.words import VERDICTS
+from rcdiag.pages.replay.words import verdict as verdict_of
 from rcdiag.results import Finding
 from tests.usecases.replay.builders import plan_of, replay_of, table_of
 
@@ -35,7 +35,7 @@ def judged(found, **verdicts):
 
 @pytest.mark.parametrize(("presets", "naive", "word", "said"), CASES)
 def test_a_replay_is_as_good_as_its_best_preset(replayed, presets, naive, word, said):
-    verdict = VERDICTS["replay"](judged(replayed, one=presets[0], two=presets[1], naive=naive))
+    verdict = verdict_of(judged(replayed, one=presets[0], two=presets[1], naive=naive))
     assert verdict.word == word
     assert said in verdict.sentence
 
@@ -43,5 +43,5 @@ def test_a_replay_is_as_good_as_its_best_preset(replayed, presets, naive, word, 
 def test_an_error_among_the_findings_is_not_hidden_by_a_good_preset(replayed):
     found = judged(replayed, one="ok", two="ok", naive="ok")
     error = Finding(slug="non-finite-log-probs", severity="error", message="", evidence={}, fix="")
-    verdict = VERDICTS["replay"](replace(found, findings=[error]))
+    verdict = verdict_of(replace(found, findings=[error]))
     assert (verdict.word, verdict.level) == ("bad", "error")

@@ -60,7 +60,7 @@ def test_every_metric_is_in_one_family_and_says_what_it_is():
     assert len(names) == len(METRICS) > 50
     for name, metric in METRICS.items():
         assert metric.label, name
-        assert metric.about, name
+        assert metric.says, name
 
 
 @pytest.mark.parametrize("spread", [1e-4, 1e-5, 1e-6, 1e-7])

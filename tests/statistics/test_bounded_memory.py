@@ -12,11 +12,10 @@ from scipy.stats import spearmanr
 from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.clusters import cluster_sums
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.quantiles import Magnitudes, Ordered
 from rcdiag.statistics.ranks import rank_sample
 from rcdiag.statistics.suite import SuiteState, bounded
-from tests.builders import make_pair, make_state, summed, values_of
+from tests.builders import make_pair, make_state, mismatch, summed, values_of
 from tests.statistics.comparisons import assert_same_values
 from tests.statistics.strategies import seeded_batch
 

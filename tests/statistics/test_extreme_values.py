@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
-from rcdiag.statistics.metrics import mismatch
-from tests.builders import make_state, metrics, values_of
+from tests.builders import make_state, metrics, mismatch, values_of
 
 
 def with_log_ratio(log_ratio: float) -> dict[str, float]:

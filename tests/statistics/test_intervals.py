@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from rcdiag.results import MetricValue
-from rcdiag.statistics.metrics import METRICS, mismatch
+from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.suite import Suite, SuiteState
-from tests.builders import PointSuite, make_state, summed
+from tests.builders import PointSuite, make_state, mismatch, summed
 from tests.statistics.strategies import Batch, batches, seeded_batch
 
 EXTREMES = (

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.extremes import NonFinite
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail, k_hat
 from rcdiag.statistics.suite import SuiteState
 from rcdiag.statistics.totals import token_sums
 from rcdiag.usecases.compare.pairs import Comparison
 from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
-from tests.builders import make_pair, make_state, metrics_of, summed, values_of
+from tests.builders import make_pair, make_state, metrics_of, mismatch, summed, values_of
 from tests.corrections.builders import presets_of
 from tests.statistics.comparisons import assert_same_values
 from tests.statistics.strategies import Batch, batches, seeded_batch

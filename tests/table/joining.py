@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from rcdiag.results import JoinReport
 from rcdiag.table.join import join_tables
-from rcdiag.table.parquet import Dump, open_dump
+from rcdiag.table.table import Table, open_table
 from tests.builders import Lists
 from tests.usecases.compare.tables import write_policies
 
@@ -26,14 +26,14 @@ def table(path: Path, name: str = "rollout", order=range(4), *, ids: Any = IDS, 
     return write_policies(path, {name: [LOG_PROBS[row] for row in order]}, **columns)
 
 
-def joined(folder: Path, *paths: Path) -> tuple[Dump, JoinReport]:
-    dumps = [open_dump(path) for path in paths]
+def joined(folder: Path, *paths: Path) -> tuple[Table, JoinReport]:
+    dumps = [open_table(path) for path in paths]
     return join_tables(dumps, [path.stem for path in paths], folder / "joined.parquet")
 
 
-def rows(dump: Dump) -> list[dict[str, Any]]:
+def rows(dump: Table) -> list[dict[str, Any]]:
     return pq.read_table(dump.files[0].path).to_pylist()
 
 
-def log_probs(dump: Dump, policy: str) -> Lists:
+def log_probs(dump: Table, policy: str) -> Lists:
     return [row[f"{policy}_log_probs"] for row in rows(dump)]

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from tests.builders import write_table
 
 
 def refused(source: Path | str, renames: dict[str, str] | None = None) -> RcdiagError:
     with pytest.raises(RcdiagError) as caught:
-        open_dump(source, renames)
+        open_table(source, renames)
     assert str(source) in caught.value.message
     assert caught.value.hint
     return caught.value
@@ -41,7 +41,7 @@ def test_a_near_name_is_offered_for_log_probs(tmp_path):
         rollout_log_probs=[[-1.0]],
     )
     with pytest.raises(RcdiagError) as caught:
-        open_dump(path).require("old_log_probs")
+        open_table(path).require("old_log_probs")
     assert "--column old_log_probs=old_logprobs" in caught.value.hint
 
 
@@ -52,7 +52,7 @@ def test_a_near_name_is_offered_for_log_probs(tmp_path):
 def test_a_column_with_another_meaning_is_never_offered_as_the_near_name(tmp_path, missing, there):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]], rollout_log_probs=[[-1.0]])
     with pytest.raises(RcdiagError) as caught:
-        open_dump(path).require(missing)
+        open_table(path).require(missing)
     assert f"={there}" not in caught.value.hint
 
 
@@ -75,7 +75,11 @@ def test_a_column_with_another_meaning_is_never_offered_as_the_near_name(tmp_pat
         ("step", pa.array(["1"])),
         ("temperature", pa.array(["1.0"])),
         ("reward", pa.array(["1.0"])),
-        ("policy_version", pa.array(["v1"])),
+        ("policy_version", pa.array([1.5])),
+        ("engine", pa.array([1.5])),
+        ("finish_reason", pa.array([0])),
+        ("min_p", pa.array(["0.1"])),
+        ("old_routed_experts", pa.array([[1, 2]])),
     ],
 )
 def test_a_wrong_type_is_refused_with_the_column_and_the_wanted_type(tmp_path, column, values):
@@ -100,18 +104,18 @@ def test_a_mapping_onto_a_name_that_is_taken_is_refused(tmp_path):
 def test_one_column_cannot_stand_for_two(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]], lp=pa.array([[-2.0]]))
     with pytest.raises(RcdiagError, match="lp"):
-        open_dump(path, {"old_log_probs": "lp", "rollout_log_probs": "lp"})
+        open_table(path, {"old_log_probs": "lp", "rollout_log_probs": "lp"})
 
 
 def test_files_with_different_columns_are_no_table(tmp_path):
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     write_table(tmp_path / "b.parquet", response_ids=[[1]], old_log_probs=[[-1.0]])
     with pytest.raises(RcdiagError, match=r"b\.parquet: columns old_log_probs differ"):
-        open_dump(tmp_path)
+        open_table(tmp_path)
 
 
 def test_files_with_different_types_are_no_table(tmp_path):
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     write_table(tmp_path / "b.parquet", response_ids=pa.array([[1]], pa.list_(pa.int64())))
     with pytest.raises(RcdiagError, match="response_ids"):
-        open_dump(tmp_path)
+        open_table(tmp_path)

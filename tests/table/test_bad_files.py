@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import open_dump
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import open_table
 from tests.builders import arrow_table, write_table
 
 
 def refused(source: Path | str) -> RcdiagError:
     with pytest.raises(RcdiagError) as caught:
-        open_dump(source)
+        open_table(source)
     assert str(source) in caught.value.message
     assert caught.value.hint
     return caught.value
@@ -54,7 +54,7 @@ def test_a_file_damaged_in_its_middle_is_refused_while_it_is_read(tmp_path):
     content[10:300] = b"\xee" * 290
     path.write_bytes(bytes(content))
     with pytest.raises(RcdiagError) as caught:
-        list(read_trajectories(open_dump(path), ()))
+        list(read_trajectories(open_table(path), ()))
     assert str(path) in caught.value.message
     assert caught.value.hint
 
@@ -72,7 +72,7 @@ def test_one_bad_file_of_several_is_named(tmp_path):
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     (tmp_path / "b.parquet").write_bytes(b"")
     with pytest.raises(RcdiagError, match=r"b\.parquet"):
-        open_dump(tmp_path)
+        open_table(tmp_path)
 
 
 def test_a_table_without_rows_is_refused(tmp_path):
@@ -83,4 +83,4 @@ def test_damaged_metadata_of_ours_is_refused(tmp_path):
     table = pa.table({"response_ids": [[1]]}).replace_schema_metadata({b"rcdiag": b"{no json"})
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(RcdiagError, match=r"a\.parquet"):
-        _ = open_dump(tmp_path / "a.parquet").metadata
+        _ = open_table(tmp_path / "a.parquet").metadata

@@ -10,8 +10,8 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.decode import decode
-from rcdiag.table.parquet import open_dump
 from rcdiag.table.survey import survey
+from rcdiag.table.table import open_table
 from tests.builders import write_table
 
 GOOD = {
@@ -26,9 +26,9 @@ GOOD = {
 
 
 def decode_all(source: Path) -> None:
-    for batch in open_dump(source).batches():
+    for batch in open_table(source).batches():
         decode(batch, ["old"], prompts=True)
-    survey(open_dump(source), [])
+    survey(open_table(source), [])
 
 
 def refused(tmp_path: Path, **columns: object) -> RcdiagError:

@@ -9,7 +9,8 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.table.columns import read_rewards
 from rcdiag.table.decode import columns_needed, decode
-from rcdiag.table.parquet import Batch, DumpFile, open_dump
+from rcdiag.table.table import Batch, TableFile, open_table
+from rcdiag.table.tokens import sampled_tokens
 from tests.builders import arrow_table, first_batch, write_table
 
 IDS = [[1, 2], [], [3, 4, 5]]
@@ -19,7 +20,7 @@ LOG_PROBS = [[-1.0, -2.0], [], [-3.0, -0.5, 0.0]]
 def batch_of(tmp_path, **columns) -> Batch:
     """In memory, so that Arrow's own layouts arrive as they are."""
     table = arrow_table(**columns)
-    return Batch(table, DumpFile(tmp_path / "a.parquet", table.num_rows, 0), 0)
+    return Batch(table, TableFile(tmp_path / "a.parquet", table.num_rows, 0), 0)
 
 
 def test_columns_become_flat_arrays(tmp_path):
@@ -125,8 +126,8 @@ def test_masked_values_are_ignored_whatever_they_are(tmp_path):
     mask = [[1, 0], [], [0, 0, 1]]
     batch = batch_of(tmp_path, response_ids=IDS, response_mask=mask, rollout_log_probs=garbage,
                      old_log_probs=garbage)  # fmt: skip
-    pair = decode(batch, ["rollout", "old"]).pair("rollout", "old")
-    assert pair.behavior_log_probs.tolist() == [-1.0, -2.0]
+    tokens = sampled_tokens(decode(batch, ["rollout", "old"]), ["rollout", "old"])
+    assert tokens.log_probs["rollout"].tolist() == [-1.0, -2.0]
 
 
 def test_non_finite_values_at_unmasked_tokens_are_let_in_to_be_counted(tmp_path):
@@ -189,7 +190,7 @@ def test_advantages_are_read_with_the_details_only(details):
 def test_rewards_and_groups_are_read_before_the_tokens(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=IDS, group_id=["x", "y", "x"],
                        reward=[1.0, None, 0.5])  # fmt: skip
-    group, reward = read_rewards(open_dump(path))
+    group, reward = read_rewards(open_table(path))
     assert group[0] == group[2] != group[1]
     assert reward[[0, 2]].tolist() == [1.0, 0.5]
     assert np.isnan(reward[1])

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.table.join import join_tables
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.table.joining import IDS, LOG_PROBS, TOKENS, joined, log_probs, rows, table
 from tests.usecases.compare.tables import about, write_policies
@@ -123,7 +123,7 @@ def test_renamed_columns_are_read_under_their_meaning(tmp_path):
         columns = {"uid": IDS, "ids": pa.array(TOKENS), "lp": pa.array(LOG_PROBS)}
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     renames = {"sample_id": "uid", "response_ids": "ids", "rollout_log_probs": "lp"}
-    dumps = [open_dump(tmp_path / f"{name}.parquet", renames) for name in ("a", "b")]
+    dumps = [open_table(tmp_path / f"{name}.parquet", renames) for name in ("a", "b")]
     dump, report = join_tables(dumps, ["a", "b"], tmp_path / "joined.parquet")
     assert report.joined == 4
     assert dump.policies == ["rollout", "rollout_b"]
@@ -152,7 +152,7 @@ def test_a_folder_of_files_is_one_table(tmp_path):
     table(tmp_path / "many" / "1.parquet", "old", [0, 2])
     one = table(tmp_path / "a.parquet")
     dump, report = join_tables(
-        [open_dump(one), open_dump(tmp_path / "many")], ["a", "many"], tmp_path / "j.parquet"
+        [open_table(one), open_table(tmp_path / "many")], ["a", "many"], tmp_path / "j.parquet"
     )
     assert report.rows == [4, 4]
     assert log_probs(dump, "old") == LOG_PROBS

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import Dump, open_dump
 from rcdiag.table.stream import RowRange, joined, read_chunks, read_trajectories, whole
+from rcdiag.table.table import Table, open_table
 from tests.builders import write_table
 
 ROWS = 23
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory) -> Dump:
+def dump(tmp_path_factory) -> Table:
     """23 rows in three files with row groups of three rows; row i holds i tokens."""
     folder = tmp_path_factory.mktemp("dump")
     for name, start, stop in (("a", 0, 10), ("b", 10, 11), ("c", 11, ROWS)):
@@ -29,10 +29,10 @@ def dump(tmp_path_factory) -> Dump:
             old_log_probs=[[-float(row)] * row for row in rows],
             step=list(rows),
         )
-    return open_dump(folder)
+    return open_table(folder)
 
 
-def rows_of(dump: Dump, ranges: list[RowRange]) -> list[list[int]]:
+def rows_of(dump: Table, ranges: list[RowRange]) -> list[list[int]]:
     chunks = read_chunks(dump, ranges, ["response_ids", "step"])
     return [joined(parts).column("step").to_pylist() for parts in chunks]
 
@@ -40,7 +40,7 @@ def rows_of(dump: Dump, ranges: list[RowRange]) -> list[list[int]]:
 @given(st.sets(st.integers(1, ROWS - 1)), st.integers(1, 60))
 def test_any_partition_gives_back_all_rows(dump, cuts, tokens_per_batch):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rcdiag.table.parquet.TOKENS_PER_BATCH", tokens_per_batch)
+        patch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", tokens_per_batch)
         bounds = [0, *sorted(cuts), ROWS]
         ranges = list(itertools.pairwise(bounds))
         assert rows_of(dump, ranges) == [list(range(*each)) for each in ranges]
@@ -94,5 +94,5 @@ def test_columns_that_are_not_asked_for_are_not_even_looked_at(tmp_path):
         other_log_probs=[[5.0, 5.0]],
         prompt_ids=[[-1]],
     )
-    (rows,) = read_trajectories(open_dump(path), ["old"])
+    (rows,) = read_trajectories(open_table(path), ["old"])
     assert list(rows.log_probs) == ["old"]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import open_dump
 from rcdiag.table.survey import Survey, survey
+from rcdiag.table.table import open_table
 from rcdiag.table.trajectories import ModelLimits
 from tests.builders import write_table
 
@@ -19,7 +19,7 @@ MODEL = ModelLimits("models/tiny", vocab_size=100, context=6)
 def make(tmp_path, **columns) -> Survey:
     rows = {"prompt_ids": [[1, 2], [3]], "response_ids": [[4, 5, 6], [7]], **columns}
     path = write_table(tmp_path / "a.parquet", **rows)
-    return survey(open_dump(path), [ModelLimits("models/large", 10**6, None), MODEL])
+    return survey(open_table(path), [ModelLimits("models/large", 10**6, None), MODEL])
 
 
 def refused(tmp_path, **columns) -> RcdiagError:
@@ -80,7 +80,7 @@ def test_a_table_without_any_unmasked_token_is_refused(tmp_path):
 def test_a_table_without_prompts_cannot_be_scored(tmp_path):
     path = write_table(tmp_path / "b.parquet", response_ids=[[1]])
     with pytest.raises(RcdiagError, match="prompt_ids"):
-        survey(open_dump(path), [MODEL])
+        survey(open_table(path), [MODEL])
 
 
 def test_duplicate_sample_ids_are_refused(tmp_path):

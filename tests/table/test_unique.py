@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import open_dump
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import open_table
 from tests.builders import write_table
 
 
 def read(source) -> None:
-    list(read_trajectories(open_dump(source), ()))
+    list(read_trajectories(open_table(source), ()))
 
 
 @pytest.mark.parametrize("ids", [["a", "b", "c"], [3, 1, 2]])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.table.writer import TableWriter
 from tests.builders import arrow_table
 
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_back(tmp_path):
     wanted = pa.concat_tables([TABLE, TABLE.slice(1, 2)])
     assert pq.read_table(path).to_pylist()[4] == wanted.to_pylist()[4]
     assert repr(pq.read_table(path).to_pylist()) == repr(wanted.to_pylist())  # NaN != NaN
-    assert open_dump(path).num_rows == 5
+    assert open_table(path).num_rows == 5
     assert names_in(tmp_path) == ["a.parquet"]
 
 
@@ -90,7 +90,7 @@ def test_provenance_is_json_beside_the_metadata_that_was_there(tmp_path):
     assert metadata[b"mine"] == b"kept"
     wanted = {"format_version": 1, "policies": {"old": {"dtype": "float32"}}}
     assert json.loads(metadata[b"rcdiag"]) == wanted
-    assert open_dump(tmp_path / "a.parquet").metadata == wanted
+    assert open_table(tmp_path / "a.parquet").metadata == wanted
 
 
 def test_nothing_is_at_the_path_until_all_is_written(tmp_path):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.results import CompareResult, MetricValue
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
@@ -40,7 +40,7 @@ def table(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(table) -> CompareResult:
-    return compare(open_dump(table))
+    return compare(open_table(table))
 
 
 def near(value: MetricValue, *, rel: float = 1e-12, abs: float = 0.0) -> Any:
@@ -65,15 +65,15 @@ def test_every_ordered_pair_is_there(found):
 @pytest.mark.parametrize("seed", [0, 5])
 def test_a_pair_has_the_numbers_and_intervals_that_score_gives(table, pair, seed):
     behavior, target = pair
-    mine = compare(open_dump(table), seed=seed).pairs[f"{behavior}->{target}"].mismatch
-    theirs = score(open_dump(table), behavior=behavior, target=target, seed=seed).mismatch
+    mine = compare(open_table(table), seed=seed).pairs[f"{behavior}->{target}"].mismatch
+    theirs = score(open_table(table), behavior=behavior, target=target, seed=seed).mismatch
     assert set(mine) == set(theirs)
     for name, value in theirs.items():
         assert numbers(mine[name]) == near(value), name
 
 
 def test_sizes_are_those_of_score(found, table):
-    other = score(open_dump(table))
+    other = score(open_table(table))
     assert found.num_sequences == other.num_sequences
     assert found.num_tokens == other.num_tokens == sum(map(sum, MASK))
     assert found.num_clusters == other.num_clusters == 15
@@ -87,13 +87,13 @@ def test_the_ladder_goes_from_behavior_to_target_by_engine_and_precision(found):
 
 
 def test_behavior_and_target_name_the_ends_of_the_ladder(table):
-    found = compare(open_dump(table), behavior="hf_fp32", target="rollout")
+    found = compare(open_table(table), behavior="hf_fp32", target="rollout")
     assert (found.ladder.policies[0], found.ladder.policies[-1]) == ("hf_fp32", "rollout")
 
 
 def test_chosen_policies_are_compared_alone_and_in_their_order(table):
     order = ["old", "rollout", "vllm_bf16"]
-    found = compare(open_dump(table), policies=order)
+    found = compare(open_table(table), policies=order)
     assert found.ladder.policies == order
     assert list(found.policies) == order
     assert set(found.pairs) == {f"{a}->{b}" for a, b in permutations(order, 2)}
@@ -132,12 +132,12 @@ def test_mean_log_probs_and_the_nearest_are_those_of_the_tokens(found):
 def test_files_row_groups_and_the_order_of_rows_do_not_matter(
     found, table, tmp_path, monkeypatch, files, rows_per_group
 ):
-    monkeypatch.setattr("rcdiag.table.parquet.TOKENS_PER_BATCH", 20)
+    monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 20)
     whole = pq.read_table(table).take(np.random.default_rng(files).permutation(30))
     for index, start in enumerate(range(0, 30, 30 // files)):
         part = whole.slice(start, 30 // files)
         pq.write_table(part, tmp_path / f"{index:02}.parquet", row_group_size=rows_per_group)
-    other = compare(open_dump(tmp_path))
+    other = compare(open_table(tmp_path))
     for mine, theirs in zip(found.ladder.rungs, other.ladder.rungs, strict=True):
         for name in ("contribution", "share", "k2", "log_ratio_mean"):
             same = near(getattr(theirs, name), rel=1e-11, abs=1e-16)

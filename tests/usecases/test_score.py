@@ -10,7 +10,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import MetricValue, ScoreResult
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.usecases.score import score
 from tests.builders import Lists, ids_like, make_state, values_of, write_table
 
@@ -26,7 +26,7 @@ def run(folder, *, rows_per_group: int | None = None, seed: int = 0, **columns) 
         response_ids=ids_like(rows["rollout_log_probs"]),
         **rows,
     )
-    return score(open_dump(path), seed=seed)
+    return score(open_table(path), seed=seed)
 
 
 def numbers(values: dict[str, MetricValue]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_values_are_those_of_the_statistics(tmp_path):
 
 def test_how_the_rows_are_cut_into_batches_does_not_matter(tmp_path, monkeypatch):
     whole = run(tmp_path)
-    monkeypatch.setattr("rcdiag.table.parquet.TOKENS_PER_BATCH", 1)
+    monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 1)
     cut = run(tmp_path, rows_per_group=1)
     assert numbers(cut.mismatch) == wanted(BEHAVIOR, TARGET)
     assert cut.worst_tokens == whole.worst_tokens
@@ -137,7 +137,7 @@ def test_text_is_decoded_for_every_token_that_is_named(tmp_path):
         rollout_log_probs=[[-1.0, -1.0]] * 25,
         old_log_probs=[[-1.5, -1.0]] * 25,
     )
-    result = score(open_dump(path), decode=lambda ids: [f"<{token}>" for token in ids])
+    result = score(open_table(path), decode=lambda ids: [f"<{token}>" for token in ids])
     assert {each["text"] for each in result.worst_tokens} == {"<4>"}
     assert [each.text for each in result.worst_token_ids] == ["<4>", "<5>"]
     assert result.worst_sequences[0].texts == ["<4>", "<5>"]

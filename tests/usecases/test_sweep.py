@@ -10,7 +10,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import SweepResult, from_json, to_json
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.score import score
@@ -39,7 +39,7 @@ def columns(seed: int = 0, **more: object) -> dict[str, object]:
 
 def run(folder, rows_per_group: int | None = None, **more: object) -> SweepResult:
     path = write_table(folder / "a.parquet", rows_per_group=rows_per_group, **columns(**more))
-    return sweep(open_dump(path), thresholds=20)
+    return sweep(open_table(path), thresholds=20)
 
 
 def test_every_family_and_candidate_is_there(tmp_path):
@@ -64,8 +64,8 @@ def test_rows_are_the_numbers_of_score(tmp_path):
     plan = plan_corrections(
         trainer, {"it": {"rollout_is": "sequence", "rollout_is_threshold": 2.0}}
     )
-    wanted = score(open_dump(path), plan=plan).corrections["it"]
-    rows = sweep(open_dump(path)).families["seq_tis"].rows
+    wanted = score(open_table(path), plan=plan).corrections["it"]
+    rows = sweep(open_table(path)).families["seq_tis"].rows
     (row,) = [each for each in rows if each.bounds == {"upper": 2.0}]
     assert row.ess_seq.value == pytest.approx(wanted.honest["ess_seq_applied"], rel=1e-12)
     ess = wanted.metrics["rollout_corr/rollout_is_eff_sample_size"]
@@ -74,7 +74,7 @@ def test_rows_are_the_numbers_of_score(tmp_path):
 
 def test_how_the_rows_are_cut_into_batches_does_not_matter(tmp_path, monkeypatch):
     whole = run(tmp_path)
-    monkeypatch.setattr("rcdiag.table.parquet.TOKENS_PER_BATCH", 1)
+    monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 1)
     cut = run(tmp_path, rows_per_group=7)
     for name, family in whole.families.items():
         for row, other in zip(family.rows, cut.families[name].rows, strict=True):
@@ -111,7 +111,7 @@ def test_values_that_are_no_numbers_are_a_cause_to_fix(tmp_path):
 def test_without_groups_and_rewards_the_rest_is_there(tmp_path):
     table = {name: values for name, values in columns().items() if name != "group_id"}
     del table["reward"]
-    result = sweep(open_dump(write_table(tmp_path / "a.parquet", **table)), thresholds=20)
+    result = sweep(open_table(write_table(tmp_path / "a.parquet", **table)), thresholds=20)
     assert (result.num_groups, result.num_clusters) == (0, ROWS)
     assert all(row.kept_groups == 0 for row in result.families["geo_rs"].rows)
     assert any("no rewards" in reason for reason in result.recommendation.reasons)
@@ -124,7 +124,7 @@ def test_a_table_without_any_unmasked_token_is_refused(tmp_path):
 
 
 def test_unknown_trainers_and_policies_are_refused(tmp_path):
-    dump = open_dump(write_table(tmp_path / "a.parquet", **columns()))
+    dump = open_table(write_table(tmp_path / "a.parquet", **columns()))
     with pytest.raises(RcdiagError):
         sweep(dump, trainer="nobody")
     with pytest.raises(RcdiagError):

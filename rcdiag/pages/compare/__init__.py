@@ -1,1 +1,23 @@
-"""The page of a comparison: its figures and their words."""
+"""The page of `rcdiag compare`: all pairs of the policies of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rcdiag.pages.compare import pairs, policies
+from rcdiag.pages.compare.words import verdict
+from rcdiag.pages.definitions import Page
+from rcdiag.results import CompareResult
+
+
+def context(result: CompareResult) -> dict[str, Any]:
+    """How each policy was scored, where the table says so."""
+    scored = {
+        name: policy.provenance for name, policy in result.policies.items() if policy.provenance
+    }
+    return {"provenance_of_policies": scored}
+
+
+PAGE = Page(name="compare", template="compare/page.html.j2", context=context, verdict=verdict)
+
+FIGURES = (*policies.FIGURES, *pairs.FIGURES)

@@ -1,1 +1,36 @@
-"""The page of a score: its figures and their words."""
+"""The page of `rcdiag score`: one pair of policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rcdiag.pages.definitions import Page
+from rcdiag.pages.score import bounds, profiles, sequences, steps, tokens
+from rcdiag.pages.score.words import clusters, correction_rows, verdict
+from rcdiag.results import ScoreResult
+from rcdiag.statistics.metrics import FAMILIES, METRICS
+
+
+def context(result: ScoreResult) -> dict[str, Any]:
+    """The words of metrics and the tables that the template writes."""
+    trainers = [correction.trainer for correction in result.corrections.values()]
+    return {
+        "metrics": METRICS,
+        "families": FAMILIES,
+        "headlines": [name for name, metric in METRICS.items() if metric.headline],
+        "clusters": clusters(result),
+        "correction_rows": correction_rows(result),
+        "trainer": trainers[0] if trainers else None,
+        "provenance_of_policies": result.policies,
+    }
+
+
+PAGE = Page(name="score", template="score/page.html.j2", context=context, verdict=verdict)
+
+FIGURES = (
+    *tokens.FIGURES,
+    *profiles.FIGURES,
+    *sequences.FIGURES,
+    *bounds.FIGURES,
+    *steps.FIGURES,
+)

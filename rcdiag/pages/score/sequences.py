@@ -1,13 +1,18 @@
-"""Figures of whole sequences."""
+"""Figures of whole sequences: their log-ratios along the response."""
 
 from __future__ import annotations
 
-import numpy as np
-from matplotlib.colors import LinearSegmentedColormap, SymLogNorm
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.shapes import shades
 from rcdiag.pages.style import FIRST, INK, SECOND
 from rcdiag.results import ScoreResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def paths(result: ScoreResult, figure: Figure) -> None:
@@ -24,21 +29,22 @@ def paths(result: ScoreResult, figure: Figure) -> None:
     axes.set_ylabel("cumulative log-ratio (nats)")
 
 
-def worst_sequences(result: ScoreResult, figure: Figure) -> None:
+def strips(result: ScoreResult, figure: Figure) -> None:
     """A strip per sequence, a cell per token, coloured by its log-ratio."""
+    from matplotlib.colors import SymLogNorm
+
     axes = figure.add_subplot()
     sequences = result.worst_sequences
     width = max(len(sequence.log_ratio) for sequence in sequences)
-    strips = np.full((len(sequences), width), np.nan)
+    cells = np.full((len(sequences), width), np.nan)
     for index, sequence in enumerate(sequences):
-        strips[index, : len(sequence.log_ratio)] = sequence.log_ratio
-    largest = float(np.nanmax(np.abs(np.where(np.isfinite(strips), strips, np.nan)), initial=1e-9))
-    colours = LinearSegmentedColormap.from_list("sign", [SECOND, SECOND + "00", FIRST])
+        cells[index, : len(sequence.log_ratio)] = sequence.log_ratio
+    largest = float(np.nanmax(np.abs(np.where(np.isfinite(cells), cells, np.nan)), initial=1e-9))
     mesh = axes.pcolormesh(
         np.arange(width + 1),
         np.arange(len(sequences) + 1) + 0.5,
-        np.ma.masked_invalid(strips),
-        cmap=colours,
+        np.ma.masked_invalid(cells),
+        cmap=shades(SECOND, SECOND + "00", FIRST),
         norm=SymLogNorm(largest / 100, vmin=-largest, vmax=largest),
         rasterized=True,
     )
@@ -55,3 +61,27 @@ def worst_sequences(result: ScoreResult, figure: Figure) -> None:
         ticks, labels=[f"{tick:+.2g}".replace("-", "−") if tick else "0" for tick in ticks]
     )
     bar.ax.minorticks_off()
+
+
+FIGURES = (
+    FigureSpec(
+        name="cumulative-log-ratio",
+        kind="score",
+        title="Cumulative log-ratio of sequences",
+        says="A random walk around 0 that widens with the square root of the length is noise; a "
+        "common drift is a systematic difference. A path that is not cut ends at its sequence's "
+        "log weight.",
+        draw=paths,
+        applies=lambda result: bool(result.figures.get("paths")),
+    ),
+    FigureSpec(
+        name="worst-sequence-strips",
+        kind="score",
+        title="Sequences with the largest |sum of log-ratios|",
+        says="A cell is a token: blue is likelier under the target, orange under the behavior "
+        "policy. Single cells of strong colour are outliers, a whole coloured strip is an offset, "
+        "a change along the strip an event. Long sequences are cut at 400 tokens.",
+        draw=strips,
+        applies=lambda result: bool(result.worst_sequences),
+    ),
+)

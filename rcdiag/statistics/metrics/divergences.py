@@ -2,99 +2,254 @@
 
 from __future__ import annotations
 
-from rcdiag.statistics.metrics.metric import PROPOSAL, Averaged, Guide, Metric
+from rcdiag.results.guide import PROPOSAL, Guide
+from rcdiag.statistics.metrics.families import MAGNITUDE
+from rcdiag.statistics.metrics.metric import (
+    BEHAVIOR_SAMPLED,
+    RATIOS_OF_EXAMPLE,
+    SYMMETRIC,
+    Metric,
+)
+
+FORWARD = "KL(behavior || target)"
+REVERSE = "KL(target || behavior)"
+_SIGN = f"{FORWARD}; positive where the target gives the tokens less than the behavior policy does"
+_SCHULMAN = "Schulman 2020, Approximating KL divergence, http://joschu.net/blog/kl-approx.html"
+_WEIGHTED = "The tokens are weighted by their ratio, so that the mean is one under the target."
+_PRODUCT = "The ratio of a sequence is the product of its token ratios."
+
+K3_KL = Metric(
+    name="k3_kl",
+    family=MAGNITUDE,
+    label="KL by k3",
+    says="An estimate of KL(behavior || target) per token. It is never negative, and steady where "
+    "the mismatch is small; single tokens of a large ratio rule it where it is not.",
+    formula="E[ratio - 1 - log_ratio]",
+    unit="nats",
+    ideal=0.0,
+    direction=FORWARD,
+    presupposes=BEHAVIOR_SAMPLED,
+    guide=Guide(
+        warning=1e-3,
+        error=1e-2,
+        source=f"{PROPOSAL} for dense models (mixture of experts: 0.005, 0.03); NeMo RL calls "
+        "below 0.001 acceptable",
+    ),
+    source=_SCHULMAN,
+    elsewhere={
+        "verl": "rollout_corr/k3_kl (mismatch/mismatch_k3_kl in 0.6.0)",
+        "slime": "mis_k3_kl: mean over sequences of their means, not over tokens",
+        "NeMo RL": "gen_kl_error",
+        "prime-rl": "mismatch_kl/all/mean",
+        "ms-swift": "rollout_correction/k3_kl: log-ratios are clamped at 10",
+    },
+    example=RATIOS_OF_EXAMPLE + "0.5199",
+    see=("k3", "rollout_corr/k3_kl"),
+    headline=True,
+    from_totals=lambda t: t.per_token("k3"),
+)
+
+K1_KL = Metric(
+    name="k1_kl",
+    family=MAGNITUDE,
+    label="KL by k1",
+    says="An estimate of KL(behavior || target) per token. It is unbiased, noisy, and may be "
+    "negative.",
+    formula="E[-log_ratio]",
+    unit="nats",
+    ideal=0.0,
+    direction=_SIGN,
+    presupposes=BEHAVIOR_SAMPLED,
+    guide=Guide(
+        warning=0.05,
+        error=0.1,
+        source="verl, docs/algo/rollout_corr.md: |kl| above 0.1 is an alarm; half of it warns",
+        around=0.0,
+    ),
+    source=_SCHULMAN,
+    elsewhere={
+        "verl": "rollout_corr/kl (mismatch/mismatch_kl in 0.6.0)",
+        "slime": "mis_kl: mean over sequences of their means, not over tokens",
+        "AReaL": "behave_approx_kl: with the opposite sign",
+        "OpenRLHF": "vllm_kl",
+    },
+    example=RATIOS_OF_EXAMPLE + "0.04",
+    see=("k1", "rollout_corr/kl"),
+    headline=True,
+    from_totals=lambda t: -t.per_token("log_ratio"),
+)
+
+K2_KL = Metric(
+    name="k2_kl",
+    family=MAGNITUDE,
+    label="KL by k2",
+    says="Half the mean squared log-ratio of the tokens: the size of the mismatch, whoever sampled "
+    "them. To second order it is the KL divergence in either direction.",
+    formula="E[log_ratio^2] / 2",
+    unit="nats",
+    ideal=0.0,
+    direction=SYMMETRIC,
+    guide=Guide(
+        warning=5e-3,
+        error=2e-2,
+        source=f"{PROPOSAL}; M2PO (arXiv 2510.01161) keeps E[log_ratio^2] below 0.04",
+    ),
+    source=_SCHULMAN,
+    elsewhere={"AReaL": "kl_div_taylor: of current and old policy"},
+    example=RATIOS_OF_EXAMPLE + "0.396",
+    see=("k2",),
+    from_totals=lambda t: t.per_token("k2"),
+)
+
+K1_KL_SEQ = Metric(
+    name="k1_kl_seq",
+    family=MAGNITUDE,
+    label="KL by k1 of sequences",
+    says="An estimate of KL(behavior || target) of whole sequences: that per token, times the "
+    "length. It is unbiased, and may be negative.",
+    formula="E[-sum log_ratio] over sequences",
+    unit="nats",
+    ideal=0.0,
+    direction=_SIGN,
+    presupposes=BEHAVIOR_SAMPLED,
+    source=_SCHULMAN,
+    example=RATIOS_OF_EXAMPLE + "0.1",
+    see=("k1_kl",),
+    headline=True,
+    from_totals=lambda t: -t.per_sequence("seq_log_ratio"),
+)
 
 
-def _kl(formula: str, level: str, about: str, guide: Guide | None = None) -> Metric:
-    words, _, reverse = formula.partition("_")
-    name, of = (f"seq_{formula}", " of sequences") if level == "seq" else (formula, "")
-    of += ", from the target's side" if reverse else ""
-    return Averaged(
-        label=f"KL by {words}{of}",
+def _kl(
+    name: str, label: str, says: str, formula: str, direction: str, sums: str, example: str
+) -> Metric:
+    """A KL without a guide: the mean of the sum `sums`, which says the level in its name."""
+    sequences = sums.startswith("seq_")
+    return Metric(
+        name=name,
+        family=MAGNITUDE,
+        label=label,
+        says=f"{says} {_PRODUCT}" if sequences else says,
+        formula=f"{formula} over sequences" if sequences else formula,
         unit="nats",
         ideal=0.0,
-        about=about
-        + (" per sequence, with the product of its ratios" if level == "seq" else " per token"),
-        guide=guide,
-        formula=lambda t: t.per_sequence(name) if level == "seq" else t.per_token(name),
+        direction=direction,
+        presupposes=None if direction == SYMMETRIC else BEHAVIOR_SAMPLED,
+        source=_SCHULMAN,
+        example=RATIOS_OF_EXAMPLE + example,
+        see=(name.partition("_")[0],),
+        from_totals=lambda t: t.per_sequence(sums) if sequences else t.per_token(sums),
     )
 
 
-_K1_REVERSE = "KL(target || behavior), E[ratio log_ratio]"
-_K2_REVERSE = "KL(target || behavior) to second order, E[ratio log_ratio^2] / 2"
-_K3_REVERSE = "KL(target || behavior), E[ratio log_ratio - ratio + 1]; never negative"
+_K1_REVERSE = f"An estimate of KL(target || behavior). {_WEIGHTED}"
+_K2_REVERSE = f"An estimate of KL(target || behavior) to second order. {_WEIGHTED}"
+_K3_REVERSE = f"An estimate of KL(target || behavior) that is never negative. {_WEIGHTED}"
+_K1_R, _K2_R = "E[ratio log_ratio]", "E[ratio log_ratio^2] / 2"
+_K3_R = "E[ratio log_ratio - ratio + 1]"
+_SIDE = "from the target's side"
+_SEQ = "of sequences"
 
-DIVERGENCES: dict[str, Metric] = {
-    "k3_kl": Averaged(
-        label="KL by k3",
-        unit="nats",
-        ideal=0.0,
-        about="KL(behavior || target) per token, E[ratio - 1 - log_ratio]; never negative",
-        guide=Guide(
-            1e-3,
-            1e-2,
-            f"{PROPOSAL} for dense models (mixture of experts: 0.005, 0.03); NeMo RL calls below "
-            "0.001 acceptable",
-        ),
-        headline=True,
-        formula=lambda t: t.per_token("k3"),
+KLS = (
+    _kl("k1_kl_reverse", f"KL by k1, {_SIDE}", _K1_REVERSE, _K1_R, REVERSE, "k1_reverse", "1.216"),
+    _kl("k2_kl_reverse", f"KL by k2, {_SIDE}", _K2_REVERSE, _K2_R, REVERSE, "k2_reverse", "1.069"),
+    _kl("k3_kl_reverse", f"KL by k3, {_SIDE}", _K3_REVERSE, _K3_R, REVERSE, "k3_reverse", "0.7357"),
+    K1_KL_SEQ,
+    _kl(
+        "k2_kl_seq",
+        f"KL by k2 {_SEQ}",
+        "Half the mean squared log-ratio of whole sequences, whoever sampled them.",
+        "E[(sum log_ratio)^2] / 2",
+        SYMMETRIC,
+        "seq_k2",
+        "1.285",
     ),
-    "k1_kl": Averaged(
-        label="KL by k1",
-        unit="nats",
-        ideal=0.0,
-        about="KL(behavior || target) per token, E[-log_ratio]; unbiased, noisy, may be negative",
-        guide=Guide(0.05, 0.1, "verl guide: |kl| above 0.1 is an alarm; half of it warns", 0.0),
-        headline=True,
-        formula=lambda t: -t.per_token("log_ratio"),
+    _kl(
+        "k3_kl_seq",
+        f"KL by k3 {_SEQ}",
+        "An estimate of KL(behavior || target) of whole sequences that is never negative.",
+        "E[ratio - 1 - log_ratio]",
+        FORWARD,
+        "seq_k3",
+        "1.432",
     ),
-    "k2_kl": Averaged(
-        label="KL by k2",
-        unit="nats",
-        ideal=0.0,
-        about="E[log_ratio^2] / 2 per token; the size of the mismatch whoever sampled",
-        guide=Guide(5e-3, 2e-2, f"{PROPOSAL}; M2PO keeps E[log_ratio^2] below 0.04"),
-        formula=lambda t: t.per_token("k2"),
+    _kl(
+        "k1_kl_reverse_seq",
+        f"KL by k1 {_SEQ}, {_SIDE}",
+        _K1_REVERSE,
+        _K1_R,
+        REVERSE,
+        "seq_k1_reverse",
+        "3.206",
     ),
-    "k1_kl_reverse": _kl("k1_reverse", "token", _K1_REVERSE),
-    "k2_kl_reverse": _kl("k2_reverse", "token", _K2_REVERSE),
-    "k3_kl_reverse": _kl("k3_reverse", "token", _K3_REVERSE),
-    "k1_kl_seq": Averaged(
-        label="KL by k1 of sequences",
-        unit="nats",
-        ideal=0.0,
-        about="KL(behavior || target) per sequence, E[-sum log_ratio]",
-        headline=True,
-        formula=lambda t: -t.per_sequence("seq_log_ratio"),
+    _kl(
+        "k2_kl_reverse_seq",
+        f"KL by k2 {_SEQ}, {_SIDE}",
+        _K2_REVERSE,
+        _K2_R,
+        REVERSE,
+        "seq_k2_reverse",
+        "2.653",
     ),
-    "k2_kl_seq": _kl("k2", "seq", "E[(sum log_ratio)^2] / 2"),
-    "k3_kl_seq": _kl("k3", "seq", "KL(behavior || target), E[ratio - 1 - log_ratio]"),
-    "k1_kl_reverse_seq": _kl("k1_reverse", "seq", _K1_REVERSE),
-    "k2_kl_reverse_seq": _kl("k2_reverse", "seq", _K2_REVERSE),
-    "k3_kl_reverse_seq": _kl("k3_reverse", "seq", _K3_REVERSE),
-    "tv_token": Averaged(
-        label="total variation of tokens",
-        ideal=0.0,
-        about="E[(1 - ratio)+], within [0, 1]; right where the sampler cuts off tokens too",
-        headline=True,
-        formula=lambda t: t.per_token("shortfall"),
+    _kl(
+        "k3_kl_reverse_seq",
+        f"KL by k3 {_SEQ}, {_SIDE}",
+        _K3_REVERSE,
+        _K3_R,
+        REVERSE,
+        "seq_k3_reverse",
+        "1.874",
     ),
-    "tv_seq": Averaged(
-        label="total variation of sequences",
-        ideal=0.0,
-        about="E[(1 - prod ratio)+], within [0, 1]",
-        formula=lambda t: t.per_sequence("seq_shortfall"),
-    ),
-    "hellinger2_token": Averaged(
-        label="squared Hellinger distance of tokens",
-        ideal=0.0,
-        about="1 - E[sqrt(ratio)]; the divergence with the steadiest estimate",
-        formula=lambda t: t.per_token("root_shortfall"),
-    ),
-    "hellinger2_seq": Averaged(
-        label="squared Hellinger distance of sequences",
-        ideal=0.0,
-        about="1 - E[sqrt(prod ratio)]",
-        formula=lambda t: t.per_sequence("seq_root_shortfall"),
-    ),
-}
+)
+
+TV_TOKEN = Metric(
+    name="tv_token",
+    family=MAGNITUDE,
+    label="total variation of tokens",
+    says="The total variation distance per token, from 0 to 1. It is right where the sampler cuts "
+    "off tokens of the target (top-p, top-k) too, unlike half the mean |ratio - 1|.",
+    formula="E[(1 - ratio)+]",
+    ideal=0.0,
+    presupposes=BEHAVIOR_SAMPLED,
+    example=RATIOS_OF_EXAMPLE + "0.2375",
+    headline=True,
+    from_totals=lambda t: t.per_token("shortfall"),
+)
+TV_SEQ = Metric(
+    name="tv_seq",
+    family=MAGNITUDE,
+    label="total variation of sequences",
+    says=f"The total variation distance of whole sequences, from 0 to 1. {_PRODUCT}",
+    formula="E[(1 - prod ratio)+] over sequences",
+    ideal=0.0,
+    presupposes=BEHAVIOR_SAMPLED,
+    example=RATIOS_OF_EXAMPLE + "0.4087",
+    see=("tv_token",),
+    from_totals=lambda t: t.per_sequence("seq_shortfall"),
+)
+HELLINGER2_TOKEN = Metric(
+    name="hellinger2_token",
+    family=MAGNITUDE,
+    label="squared Hellinger distance of tokens",
+    says="The squared Hellinger distance per token, from 0 to 1: the divergence whose estimate is "
+    "the steadiest, since no large ratio rules it. A small sample may give a number below 0.",
+    formula="1 - E[sqrt(ratio)]",
+    ideal=0.0,
+    presupposes=BEHAVIOR_SAMPLED,
+    example=RATIOS_OF_EXAMPLE + "-0.08942",
+    from_totals=lambda t: t.per_token("root_shortfall"),
+)
+HELLINGER2_SEQ = Metric(
+    name="hellinger2_seq",
+    family=MAGNITUDE,
+    label="squared Hellinger distance of sequences",
+    says=f"The squared Hellinger distance of whole sequences, from 0 to 1. {_PRODUCT}",
+    formula="1 - E[sqrt(prod ratio)] over sequences",
+    ideal=0.0,
+    presupposes=BEHAVIOR_SAMPLED,
+    example=RATIOS_OF_EXAMPLE + "-0.2722",
+    see=("hellinger2_token",),
+    from_totals=lambda t: t.per_sequence("seq_root_shortfall"),
+)
+
+DIVERGENCES = (K3_KL, K1_KL, K2_KL, *KLS, TV_TOKEN, TV_SEQ, HELLINGER2_TOKEN, HELLINGER2_SEQ)

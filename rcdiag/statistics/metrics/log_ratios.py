@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import NONE, Interval
-from rcdiag.statistics.metrics.metric import Averaged, Guide, Metric, Whole
+from rcdiag.statistics.metrics.families import MAGNITUDE
+from rcdiag.statistics.metrics.metric import (
+    BEHAVIOR_SAMPLED,
+    NO_INTERVAL,
+    RATIOS_OF_EXAMPLE,
+    SYMMETRIC,
+    Metric,
+)
 from rcdiag.statistics.quantiles import quantile_interval
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite
@@ -24,69 +32,125 @@ def log_ratio_abs_std(t: Totals) -> Array:
 
 
 def largest(name: str, suite: Suite) -> tuple[float, Interval]:
+    """The maximum of a quantity over all tokens; an extreme has no interval."""
     return float(suite.state.table.maxima[name].max()), NONE
 
 
-def _quantile(share: float) -> Metric:
-    return Whole(
-        label=f"{100 * share:g}% quantile of |log-ratio|",
+def _quantile(name: str, percent: float, example: str) -> Metric:
+    share = percent / 100.0
+    return Metric(
+        name=name,
+        family=MAGNITUDE,
+        label=f"{percent:g}% quantile of |log-ratio|",
+        says=f"The |log_ratio| that {percent:g}% of the tokens do not exceed. Above 4 million "
+        "tokens it is known to 0.05% of its value.",
+        formula=f"quantile {share:g} of |log_ratio| over tokens",
         unit="nats",
         ideal=0.0,
-        about=f"|log_ratio| that {100 * share:g}% of the tokens do not exceed; to 0.05% of its "
-        "value above 4 million tokens",
-        of_suite=lambda s: (
+        direction=SYMMETRIC,
+        example=RATIOS_OF_EXAMPLE + example,
+        from_suite=lambda s: (
             s.ordered.quantile(share),
             quantile_interval(s.ordered, s.state.magnitudes.clusters, share),
         ),
     )
 
 
-LOG_RATIOS: dict[str, Metric] = {
-    "log_ratio_abs_mean": Averaged(
+LOG_RATIOS = (
+    Metric(
+        name="log_ratio_abs_mean",
+        family=MAGNITUDE,
         label="mean |log-ratio|",
+        says="The mean size of a token's log-ratio, whoever sampled the tokens.",
+        formula="E|log_ratio| over tokens",
         unit="nats",
         ideal=0.0,
-        about="E|log_ratio| over tokens",
-        formula=lambda t: t.per_token("log_ratio_abs"),
+        direction=SYMMETRIC,
+        elsewhere={
+            "TRL": "sampling/sampling_logp_difference/mean",
+            "SkyRL": "rollout_train_logprobs_abs_diff_mean",
+            "slime": "train_rollout_logprob_abs_diff: mean over sequences of their means",
+        },
+        example=RATIOS_OF_EXAMPLE + "0.68",
+        from_totals=lambda t: t.per_token("log_ratio_abs"),
     ),
-    "log_ratio_abs_std": Averaged(
+    Metric(
+        name="log_ratio_abs_std",
+        family=MAGNITUDE,
         label="standard deviation of |log-ratio|",
+        says="How much the size of the log-ratio differs between tokens.",
+        formula="sqrt(E[log_ratio^2] - E[|log_ratio|]^2)",
         unit="nats",
         ideal=0.0,
-        about="over tokens",
-        formula=log_ratio_abs_std,
+        direction=SYMMETRIC,
+        example=RATIOS_OF_EXAMPLE + "0.5741",
+        from_totals=log_ratio_abs_std,
     ),
-    "log_ratio_std": Averaged(
+    Metric(
+        name="log_ratio_std",
+        family=MAGNITUDE,
         label="standard deviation of log-ratio",
+        says="The spread of the log-ratio of tokens: near sqrt(2 KL) where the mismatch is small.",
+        formula="sqrt(E[log_ratio^2] - E[log_ratio]^2)",
         unit="nats",
         ideal=0.0,
-        about="over tokens; near sqrt(2 KL) where the mismatch is small",
-        formula=log_ratio_std,
+        direction=SYMMETRIC,
+        example=RATIOS_OF_EXAMPLE + "0.889",
+        from_totals=log_ratio_std,
     ),
-    "log_ratio_abs_p50": _quantile(0.5),
-    "log_ratio_abs_p90": _quantile(0.9),
-    "log_ratio_abs_p99": _quantile(0.99),
-    "log_ratio_abs_p99.9": _quantile(0.999),
-    "log_ratio_abs_max": Whole(
+    _quantile("log_ratio_abs_p50", 50, "0.5"),
+    _quantile("log_ratio_abs_p90", 90, "1.38"),
+    _quantile("log_ratio_abs_p99", 99, "1.488"),
+    _quantile("log_ratio_abs_p99.9", 99.9, "1.499"),
+    Metric(
+        name="log_ratio_abs_max",
+        family=MAGNITUDE,
         label="max |log-ratio|",
+        says="The largest |log_ratio| of any token. An extreme has no interval, and grows with the "
+        "number of tokens.",
+        formula="max |log_ratio| over tokens",
         unit="nats",
         ideal=0.0,
-        about="largest |log_ratio| of any token; an extreme has no interval",
+        direction=SYMMETRIC,
+        elsewhere={
+            "TRL": "sampling/sampling_logp_difference/max",
+            "SkyRL": "rollout_train_logprobs_abs_diff_max",
+        },
+        example=RATIOS_OF_EXAMPLE + "1.5",
         headline=True,
-        of_suite=lambda s: largest("log_ratio_abs", s),
+        from_suite=lambda s: largest("log_ratio_abs", s),
+        interval=NO_INTERVAL,
     ),
-    "exp_abs_log_ratio_mean": Averaged(
+    Metric(
+        name="exp_abs_log_ratio_mean",
+        family=MAGNITUDE,
         label="mean exp|log-ratio|",
+        says="The mean factor between both probabilities of a token, whichever is the larger: the "
+        "multiplicative probability error of NeMo RL.",
+        formula="E[exp|log_ratio|] over tokens",
         ideal=1.0,
-        about="E[exp|log_ratio|] over tokens, NeMo RL's multiplicative probability error",
-        guide=Guide(1.02, 1.05, "NeMo RL: above 1.05 investigate, 1.02 a slow drift"),
-        formula=lambda t: 1.0 + t.per_token("exp_abs_excess"),
+        direction=SYMMETRIC,
+        guide=Guide(
+            warning=1.02, error=1.05, source="NeMo RL: above 1.05 investigate, 1.02 a slow drift"
+        ),
+        elsewhere={"NeMo RL": "token_mult_prob_error"},
+        example=RATIOS_OF_EXAMPLE + "2.332",
+        from_totals=lambda t: 1.0 + t.per_token("exp_abs_excess"),
     ),
-    "ratio_deviation_mean": Averaged(
+    Metric(
+        name="ratio_deviation_mean",
+        family=MAGNITUDE,
         label="mean |ratio - 1|",
+        says="The mean distance of a token's ratio from 1: the surrogate error rate of trust "
+        "region masking, twice the total variation where the behavior policy sampled.",
+        formula="E|ratio - 1| over tokens",
         ideal=0.0,
-        about="E|ratio - 1| over tokens, the surrogate error rate of trust-region masking",
-        guide=Guide(0.03, 0.10, "2512.23075: thresholds from 0.03 to 0.10"),
-        formula=lambda t: t.per_token("deviation"),
+        presupposes=BEHAVIOR_SAMPLED,
+        guide=Guide(
+            warning=0.03, error=0.10, source="arXiv 2512.23075: thresholds from 0.03 to 0.10"
+        ),
+        source="Trust Region Masking, arXiv 2512.23075",
+        example=RATIOS_OF_EXAMPLE + "0.9549",
+        from_totals=lambda t: t.per_token("deviation"),
     ),
-}
+)

@@ -1,120 +1,153 @@
-"""What a metric is: a number about two policies, with its interval, its level and its source."""
+"""What a metric is: a number about two policies, with everything that anybody asks about it.
+
+A metric is one object. `METRICS.add(Metric(...))` is all that it takes to add one: results,
+screens, pages, `rcdiag explain` and the JSON Schema read the definition.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from rcdiag.registry import Registry
 from rcdiag.results import MetricValue
+from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import NONE, Interval, bootstrap
-from rcdiag.statistics.ratios import Array
+from rcdiag.statistics.ratios import TOKEN_SUMS, Array, TokenSum
 from rcdiag.statistics.suite import Suite
-from rcdiag.statistics.totals import Totals
+from rcdiag.statistics.totals import SEQUENCE_SUMS, SequenceSum, Totals
 
-PROPOSAL = "rcdiag's proposal"
-Bound = float | Callable[[Suite], float]
+LOG_RATIO = "log_ratio = target - behavior, in nats"
+SYMMETRIC = "the same with the log-probs of both policies exchanged"
+# What a number can presuppose of the data. None: it describes the tokens, whoever sampled them.
+BEHAVIOR_SAMPLED = "the behavior policy sampled the tokens"
+
+# Where the 95% interval of a metric comes from.
+BY_CLUSTERS = "the prompt groups, drawn anew or left out one by one"
+BY_FIT = "the asymptotic error of a fit, whose values count as independent"
+NO_INTERVAL = "nowhere: the number is an extreme, or itself an error"
+
+# Two short sequences of which every definition's `example` is worked out.
+RATIOS_OF_EXAMPLE = "log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5]: "
+PAIR_OF_EXAMPLE = (
+    "behavior log-probs [-1, -0.5, -2], [-0.7, -1.5], log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5]: "
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Guide:
-    """From where on a value is a warning or an error, and who says so."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Metrics that answer one question; the worst family decides, never an average."""
 
-    warning: Bound
-    error: Bound
-    source: str
-    # The ideal in the middle: bounds are distances from it, either way.
-    around: float | None = None
-    # Judge by the end of the interval that is nearest to the ideal: for noisy numbers.
-    by_interval: bool = False
-    # Where it is False there is nothing to judge.
-    applies: Callable[[Suite], bool] = lambda suite: True
+    name: str
+    question: str
+    slug: str  # the finding when one of its metrics is beyond its guide
+    fix: str  # what to do then
+    gate: bool = False  # to be settled before anything else is worth a look
 
-    def bounds(self, suite: Suite) -> tuple[float, float]:
-        """Where warning and error begin, on this data."""
-        warning, error = (
-            bound(suite) if callable(bound) else bound for bound in (self.warning, self.error)
-        )
-        return warning, error
-
-    def level(self, value: float, bounds: tuple[float, float]) -> str | None:
-        """ok, warning or error; None for a value that is no number."""
-        if np.isnan(value):
-            return None
-        warning, error = bounds
-        if self.around is not None:
-            value = abs(value - self.around)
-        sign = -1.0 if error < warning else 1.0
-        if sign * value >= sign * error:
-            return "error"
-        return "warning" if sign * value >= sign * warning else "ok"
-
-    def judged(self, value: float, interval: Interval) -> float:
-        """The number that the level is of: the value, or the nearest that its interval allows."""
-        low, high = interval
-        if not self.by_interval or self.around is None or low is None or high is None:
-            return value
-        return float(np.clip(self.around, low, high))
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics of the family by name, in the order in which a reader should see them."""
+        return {name: metric for name, metric in METRICS.items() if metric.family == self}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What a reader wants to know about a number before believing it."""
+    """A number about two policies: how it is made, and what a reader wants to know of it."""
 
-    label: str
+    name: str
+    family: Family
+    label: str  # a short title
+    says: str  # what it is, in plain sentences
+    formula: str  # E[...] is the mean over the sampled tokens, unless it says sequences
     unit: str = ""  # "" for a pure number
-    ideal: float | None  # its value when both policies are the same
-    about: str  # what it is, in one line, with its formula
+    ideal: float | None  # its value where both policies are the same
+    direction: str = LOG_RATIO  # what its sign means, or which policy is held against which
+    presupposes: str | None = None  # BEHAVIOR_SAMPLED or None
     guide: Guide | None = None
+    # The guide on given data, where it depends on them; None where there is nothing to judge.
+    guide_for: Callable[[Suite], Guide | None] | None = None
+    source: str = ""  # of the definition: a paper, or whose number it is
+    # Trainer -> its name for the number, and how that differs.
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    example: str = ""  # a worked number; "" where two short sequences do not have it
+    see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
     headline: bool = False  # on the first screen
 
-    def estimate(self, suite: Suite) -> tuple[float, Interval]:
-        raise NotImplementedError
-
-    def value(self, suite: Suite) -> MetricValue:
-        """Value, interval and level on one suite's tokens."""
-        # Ratios out of range are inf or 0, and what is not defined is NaN: no warning needed.
-        with np.errstate(all="ignore"):
-            return self._value(suite)
-
-    def _value(self, suite: Suite) -> MetricValue:
-        value, (low, high) = self.estimate(suite)
-        if np.isnan(value) and np.isfinite(suite.log_ratio_sum):
-            return MetricValue(value=None)  # not defined on this data, and no NaN's doing
-        level = None
-        if self.guide and self.guide.applies(suite):
-            judged = self.guide.judged(value, (low, high))
-            level = self.guide.level(judged, self.guide.bounds(suite))
-        return MetricValue(value=value, low=low, high=high, level=level)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Averaged(Metric):
-    """Made from totals, so its interval comes from drawing clusters anew."""
-
-    formula: Callable[[Totals], Array]  # [replicates]
+    # How it is made, one of these two: from sums over clusters that are drawn anew ([replicates]),
+    # or, as an extreme, a rank or a tail, from all tokens.
+    from_totals: Callable[[Totals], Array] | None = None
+    from_suite: Callable[[Suite], tuple[float, Interval]] | None = None
+    interval: str = BY_CLUSTERS
     # A share of 0 in a sample does not make it 0: no replicate can show what was never seen.
     zero_is_certain: bool = True
+    of_log_ratios: bool = True  # of `from_suite`: a log-ratio that is NaN makes the number NaN
+    # Sums that no other metric has, added up by the pass over the table from `METRICS.add` on.
+    token_sums: tuple[TokenSum, ...] = ()
+    sequence_sums: tuple[SequenceSum, ...] = ()
 
-    def estimate(self, suite: Suite) -> tuple[float, Interval]:
-        value = float(self.formula(suite.point)[0])
+    def __post_init__(self) -> None:
+        assert (self.from_totals is None) != (self.from_suite is None), self.name
+        assert self.guide is not None or self.guide_for is None, self.name
+
+    @property
+    def about(self) -> str:
+        """What the metric is, and its formula, in one paragraph."""
+        return f"{self.says} Formula: {self.formula}."
+
+    def value(self, suite: Suite) -> MetricValue:
+        """Value and 95% interval on one suite's tokens, without a level."""
+        # Ratios out of range are inf or 0, and what is not defined is NaN: no warning needed.
+        with np.errstate(all="ignore"):
+            value, (low, high) = self._estimate(suite)
+            if np.isnan(value) and np.isfinite(suite.log_ratio_sum):
+                return MetricValue(value=None)  # not defined on this data, and no NaN's doing
+            return MetricValue(value=value, low=low, high=high)
+
+    def guide_on(self, suite: Suite) -> Guide | None:
+        """The guide that judges the metric on one suite's tokens; None where nothing does."""
+        if self.guide_for is None:
+            return self.guide
+        with np.errstate(all="ignore"):
+            return self.guide_for(suite)
+
+    def _estimate(self, suite: Suite) -> tuple[float, Interval]:
+        if self.from_suite is not None:
+            if self.of_log_ratios and np.isnan(suite.log_ratio_sum):
+                return np.nan, NONE
+            return self.from_suite(suite)
+        assert self.from_totals is not None
+        value = float(self.from_totals(suite.point)[0])
         if not np.isfinite(value) or suite.clusters < 2:
             return value, NONE
         if value == 0.0 and not self.zero_is_certain:
             return value, NONE
-        replicates, left_out = self.formula(suite.replicates), self.formula(suite.left_out)
+        replicates, left_out = self.from_totals(suite.replicates), self.from_totals(suite.left_out)
         return value, bootstrap(value, replicates, left_out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whole(Metric):
-    """Needs the tokens as they are: an extreme, a rank, a tail."""
+class MetricRegistry(Registry[Metric]):
+    """Metrics by name; the sums that a metric brings along come and go with it."""
 
-    of_suite: Callable[[Suite], tuple[float, Interval]]
-    of_log_ratios: bool = True  # then a log-ratio that is NaN makes it NaN
+    def add(self, definition: Metric) -> Metric:
+        """Register a metric, and the sums that the pass over a table must add up for it."""
+        super().add(definition)
+        for token_sum in definition.token_sums:
+            TOKEN_SUMS.add(token_sum)
+        for sequence_sum in definition.sequence_sums:
+            SEQUENCE_SUMS.add(sequence_sum)
+        return definition
 
-    def estimate(self, suite: Suite) -> tuple[float, Interval]:
-        if self.of_log_ratios and np.isnan(suite.log_ratio_sum):
-            return np.nan, NONE
-        return self.of_suite(suite)
+    def remove(self, name: str) -> None:
+        """Take a metric out again, with the sums that it brought along."""
+        definition = self[name]
+        super().remove(name)
+        for token_sum in definition.token_sums:
+            TOKEN_SUMS.remove(token_sum.name)
+        for sequence_sum in definition.sequence_sums:
+            SEQUENCE_SUMS.remove(sequence_sum.name)
+
+
+FAMILIES: Registry[Family] = Registry("family of metrics")
+METRICS = MetricRegistry("metric")

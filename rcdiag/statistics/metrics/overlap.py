@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.statistics.metrics.metric import PROPOSAL, Averaged, Guide, Metric
+from rcdiag.results.guide import PROPOSAL, Guide
+from rcdiag.statistics.metrics.families import OVERLAP
+from rcdiag.statistics.metrics.metric import BEHAVIOR_SAMPLED, RATIOS_OF_EXAMPLE, Metric
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.totals import Totals
 
@@ -38,64 +40,154 @@ def chi2_self_normalised(t: Totals, level: str) -> Array:
     return 1.0 / ess(t, level) - 1.0
 
 
-OVERLAP: dict[str, Metric] = {
-    "ess_token": Averaged(
+_ESS = "(sum ratio)^2 / (n sum ratio^2)"
+_PERPLEXITY = "exp(entropy of normalised ratios) / n"
+_CHI2 = "chi2(target || behavior)"
+_KONG = "Kong 1992; Owen, Monte Carlo theory, methods and examples, ch. 9"
+_ROBERT = "Robert & Casella 2004, Monte Carlo Statistical Methods, 14.3"
+
+OVERLAPS = (
+    Metric(
+        name="ess_token",
+        family=OVERLAP,
         label="ESS of tokens, raw ratios",
+        says="The effective sample size of the tokens, as a fraction, when they are weighted by "
+        "their raw ratios: no clamp, no truncation.",
+        formula=f"{_ESS} over tokens",
         unit="fraction",
         ideal=1.0,
-        about="(sum ratio)^2 / (n sum ratio^2) over tokens, unclamped",
-        formula=lambda t: ess(t, "token"),
+        presupposes=BEHAVIOR_SAMPLED,
+        source=_KONG,
+        elsewhere={
+            "verl": "rollout_corr/rollout_is_eff_sample_size (mismatch/... in 0.6.0): of clipped "
+            "raw weights until 0.7.1, of applied weights from 0.8.0 on",
+        },
+        example=RATIOS_OF_EXAMPLE + "0.4849",
+        see=("ESS", "rollout_corr/rollout_is_eff_sample_size"),
+        from_totals=lambda t: ess(t, "token"),
     ),
-    "ess_seq": Averaged(
+    Metric(
+        name="ess_seq",
+        family=OVERLAP,
         label="ESS of sequences, raw ratios",
+        says="The effective sample size of the sequences, as a fraction, when they are weighted by "
+        "the products of their token ratios: 0.3 is usual with several turns. A giant ratio that "
+        "the sample never met makes it too high, and its interval cannot know: see khat_seq.",
+        formula=f"{_ESS} over sequences",
         unit="fraction",
         ideal=1.0,
-        about="(sum ratio)^2 / (n sum ratio^2) over sequences with the product of their token "
-        "ratios; 0.3 is usual with several turns. A giant ratio that the sample never met makes it "
-        "too high, and its interval cannot know: see khat_seq",
-        guide=Guide(0.5, 0.1, f"{PROPOSAL}; verl's guide wants 0.5"),
+        presupposes=BEHAVIOR_SAMPLED,
+        guide=Guide(
+            warning=0.5,
+            error=0.1,
+            source=f"{PROPOSAL}; verl, docs/algo/rollout_corr.md, wants 0.5",
+        ),
+        source=_KONG,
+        example=RATIOS_OF_EXAMPLE + "0.5407",
+        see=("ESS", "khat_seq"),
         headline=True,
-        formula=lambda t: ess(t, "seq"),
+        from_totals=lambda t: ess(t, "seq"),
     ),
-    "perplexity_ess_token": Averaged(
+    Metric(
+        name="perplexity_ess_token",
+        family=OVERLAP,
         label="perplexity ESS of tokens",
+        says="The effective sample size of the tokens by the entropy of their normalised ratios, "
+        "as a fraction: less ruled by one giant than ess_token.",
+        formula=f"{_PERPLEXITY} over tokens",
         unit="fraction",
         ideal=1.0,
-        about="exp(entropy of normalised ratios) / n over tokens",
-        formula=lambda t: perplexity_ess(t, "token"),
+        presupposes=BEHAVIOR_SAMPLED,
+        source=_ROBERT,
+        example=RATIOS_OF_EXAMPLE + "0.6509",
+        see=("ess_token",),
+        from_totals=lambda t: perplexity_ess(t, "token"),
     ),
-    "perplexity_ess_seq": Averaged(
+    Metric(
+        name="perplexity_ess_seq",
+        family=OVERLAP,
         label="perplexity ESS of sequences",
+        says="The effective sample size of the sequences by the entropy of their normalised "
+        "ratios, as a fraction. Where it is far above the square root of ess_seq, few giants rule.",
+        formula=f"{_PERPLEXITY} over sequences",
         unit="fraction",
         ideal=1.0,
-        about="exp(entropy of normalised ratios) / n over sequences; far above the square root of "
-        "ess_seq, few giants rule",
-        formula=lambda t: perplexity_ess(t, "seq"),
+        presupposes=BEHAVIOR_SAMPLED,
+        source=_ROBERT,
+        example=RATIOS_OF_EXAMPLE + "0.5899",
+        see=("ess_seq",),
+        from_totals=lambda t: perplexity_ess(t, "seq"),
     ),
-    "chi2_token": Averaged(
+    Metric(
+        name="chi2_token",
+        family=OVERLAP,
         label="chi-squared, token",
+        says="The chi-squared divergence per token: how much the variance of a mean grows when "
+        "tokens are weighted by their ratios. Its estimate may be negative.",
+        formula="E[ratio^2] - 1",
         ideal=0.0,
-        about="chi2(target || behavior) per token, E[ratio^2] - 1; its estimate may be negative",
-        guide=Guide(1.0, np.inf, "verl rollout-correction guide: above 1 severe"),
-        formula=lambda t: t.per_token("squared_excess"),
+        direction=_CHI2,
+        presupposes=BEHAVIOR_SAMPLED,
+        guide=Guide(
+            warning=1.0,
+            error=np.inf,
+            source="verl, docs/algo/rollout_corr.md: above 1 severe",
+        ),
+        elsewhere={
+            "verl": "rollout_corr/chi2_token, from 0.6.1 on",
+            "slime": "mis_chi2_token: mean over sequences of their means, less 1",
+        },
+        example=RATIOS_OF_EXAMPLE + "3.517",
+        see=("rollout_corr/chi2_token",),
+        from_totals=lambda t: t.per_token("squared_excess"),
     ),
-    "chi2_seq": Averaged(
+    Metric(
+        name="chi2_seq",
+        family=OVERLAP,
         label="chi-squared, sequence",
+        says="The chi-squared divergence of whole sequences, from the products of their token "
+        "ratios, unclamped. Its estimate may be negative.",
+        formula="E[(prod ratio)^2] - 1 over sequences",
         ideal=0.0,
-        about="chi2(target || behavior) of whole sequences, E[(prod ratio)^2] - 1, unclamped",
+        direction=_CHI2,
+        presupposes=BEHAVIOR_SAMPLED,
+        elsewhere={
+            "verl": "rollout_corr/chi2_seq, from 0.6.1 on: over all rows, one without a token "
+            "counts as 0",
+            "slime": "mis_chi2_seq",
+            "ms-swift": "rollout_correction/chi2_seq is another number: of geometric means",
+        },
+        example=RATIOS_OF_EXAMPLE + "9.059",
+        see=("rollout_corr/chi2_seq",),
         headline=True,
-        formula=lambda t: t.per_sequence("seq_squared_excess"),
+        from_totals=lambda t: t.per_sequence("seq_squared_excess"),
     ),
-    "chi2_token_self_normalised": Averaged(
+    Metric(
+        name="chi2_token_self_normalised",
+        family=OVERLAP,
         label="chi-squared, token, self-normalised",
+        says="The squared coefficient of variation of the tokens' ratios, 1 / ess_token - 1. It is "
+        "never negative.",
+        formula="E[ratio^2] / E[ratio]^2 - 1",
         ideal=0.0,
-        about="E[ratio^2] / E[ratio]^2 - 1 over tokens, 1 / ess_token - 1; never negative",
-        formula=lambda t: chi2_self_normalised(t, "token"),
+        direction=_CHI2,
+        presupposes=BEHAVIOR_SAMPLED,
+        example=RATIOS_OF_EXAMPLE + "1.062",
+        see=("ess_token",),
+        from_totals=lambda t: chi2_self_normalised(t, "token"),
     ),
-    "chi2_seq_self_normalised": Averaged(
+    Metric(
+        name="chi2_seq_self_normalised",
+        family=OVERLAP,
         label="chi-squared, sequence, self-normalised",
+        says="The squared coefficient of variation of the sequences' ratios, 1 / ess_seq - 1. It "
+        "is never negative.",
+        formula="E[(prod ratio)^2] / E[prod ratio]^2 - 1 over sequences",
         ideal=0.0,
-        about="E[(prod ratio)^2] / E[prod ratio]^2 - 1 over sequences, 1 / ess_seq - 1",
-        formula=lambda t: chi2_self_normalised(t, "seq"),
+        direction=_CHI2,
+        presupposes=BEHAVIOR_SAMPLED,
+        example=RATIOS_OF_EXAMPLE + "0.8495",
+        see=("ess_seq",),
+        from_totals=lambda t: chi2_self_normalised(t, "seq"),
     ),
-}
+)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 
+from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.intervals import NONE, Interval
-from rcdiag.statistics.metrics.metric import PROPOSAL, Averaged, Guide, Metric, Whole
+from rcdiag.statistics.metrics.families import TAIL
+from rcdiag.statistics.metrics.metric import (
+    BEHAVIOR_SAMPLED,
+    BY_FIT,
+    NO_INTERVAL,
+    RATIOS_OF_EXAMPLE,
+    SYMMETRIC,
+    Metric,
+)
 from rcdiag.statistics.metrics.overlap import ess
 from rcdiag.statistics.pareto import k_hat_error, reliable_below
 from rcdiag.statistics.ratios import OUTSIDE, outside_name
@@ -26,71 +38,107 @@ def _k_hat(fitted: tuple[float, int]) -> tuple[float, Interval]:
     return shape, (shape - reach, shape + reach)
 
 
-def _reliable(suite: Suite, level: str) -> float:
+_VEHTARI = "Vehtari et al. 2024, JMLR 25(72)"
+K_HAT_GUIDE = Guide(
+    warning=0.5,
+    error=0.7,
+    source=f"{_VEHTARI}: below 0.5 finite variance, unreliable from min(1 - 1/log10 S, 0.7) of S "
+    "ratios; judged where ESS is below 0.9",
+)
+
+
+def _k_hat_guide(level: str, suite: Suite) -> Guide | None:
+    """Bounds for so many ratios; none where ESS is high.
+
+    k-hat is blind to scale: however heavy, a tail of ratios near 1 moves no weighted mean.
+    """
+    if not ess(suite.point, level)[0] < HARMLESS_ESS:
+        return None
     table = suite.state.table
-    return reliable_below(len(table) if level == "seq" else int(table.lengths.sum()))
+    reliable = reliable_below(len(table) if level == "seq" else int(table.lengths.sum()))
+    return replace(K_HAT_GUIDE, warning=min(0.5, reliable), error=reliable)
 
 
-def _k_hat_guide(level: str) -> Guide:
-    return Guide(
-        lambda s: min(0.5, _reliable(s, level)),
-        lambda s: _reliable(s, level),
-        "Vehtari et al. 2024: below 0.5 finite variance, unreliable from min(1 - 1/log10 S, 0.7); "
-        "judged where ESS is below 0.9",
-        # k-hat is blind to scale: however heavy, a tail of ratios near 1 moves no weighted mean.
-        applies=lambda s: bool(ess(s.point, level)[0] < HARMLESS_ESS),
+def _k_hat_metric(level: str, what: str, *, headline: bool) -> Metric:
+    return Metric(
+        name=f"khat_{level}",
+        family=TAIL,
+        label=f"Pareto k-hat of {what}s",
+        says=f"The tail index k of the {what}s' ratios: moments exist up to 1 / k, so that from "
+        f"0.5 on a weighted mean has no finite variance. Its interval takes the tail's {what}s as "
+        "independent.",
+        formula="shape of the generalised Pareto law fitted to the largest "
+        + ("ratios of tokens" if level == "token" else "products of ratios"),
+        ideal=None,
+        presupposes=BEHAVIOR_SAMPLED,
+        guide=K_HAT_GUIDE,
+        guide_for=partial(_k_hat_guide, level),
+        source=f"{_VEHTARI}, 2.2",
+        see=(f"ess_{level}",),
+        headline=headline,
+        from_suite=lambda s: _k_hat(s.k_hat_token if level == "token" else s.k_hat_seq),
+        interval=BY_FIT,
     )
 
 
-def _outside(bound: float) -> Metric:
-    name = outside_name(bound)
-    return Averaged(
+def _outside(bound: float, example: str) -> Metric:
+    return Metric(
+        name=f"ratio_outside_{bound:g}",
+        family=TAIL,
         label=f"ratios outside {bound:g}",
+        says=f"The share of tokens whose ratio is above {bound:g} or below 1/{bound:g}.",
+        formula=f"E[1(|log_ratio| > ln {bound:g})] over tokens",
         unit="share",
         ideal=0.0,
-        about=f"share of tokens whose ratio is above {bound:g} or below 1/{bound:g}",
-        guide=Guide(1e-3, 1e-2, f"{PROPOSAL}; ten times as many are common in mixtures of experts")
+        direction=SYMMETRIC,
+        guide=Guide(
+            warning=1e-3,
+            error=1e-2,
+            source=f"{PROPOSAL}; ten times as many are common in mixtures of experts",
+        )
         if bound == 2.0
         else None,
+        example=RATIOS_OF_EXAMPLE + example,
         headline=bound == 2.0,
+        from_totals=lambda t: t.per_token(outside_name(bound)),
         zero_is_certain=False,
-        formula=lambda t: t.per_token(name),
     )
 
 
-TAIL: dict[str, Metric] = {
-    "khat_token": Whole(
-        label="Pareto k-hat of tokens",
-        ideal=None,
-        about="tail index of token ratios: 1/k moments exist. The interval takes the tail's tokens "
-        "as independent",
-        guide=_k_hat_guide("token"),
-        of_suite=lambda s: _k_hat(s.k_hat_token),
-    ),
-    "khat_seq": Whole(
-        label="Pareto k-hat of sequences",
-        ideal=None,
-        about="tail index of sequence ratios: 1/k moments exist. The interval takes the tail's "
-        "sequences as independent",
-        guide=_k_hat_guide("seq"),
-        headline=True,
-        of_suite=lambda s: _k_hat(s.k_hat_seq),
-    ),
-    **{f"ratio_outside_{bound:g}": _outside(bound) for bound in OUTSIDE},
-    "top_share": Whole(
+TOP_SHARE_GUIDE = Guide(
+    warning=0.2, error=0.5, source=f"{PROPOSAL}; judged where k3_kl is 0.001 or more"
+)
+
+
+def _top_share_guide(suite: Suite) -> Guide | None:
+    """No guide where the mismatch is next to nothing.
+
+    Where most tokens are certain few can differ at all, and those few make up a large share of next
+    to nothing: the shipped rollouts, of a healthy run, have 0.37.
+    """
+    return TOP_SHARE_GUIDE if suite.point.per_token("k3")[0] >= NEGLIGIBLE_K3 else None
+
+
+_SHARES_OUTSIDE = dict(zip(OUTSIDE, ("1", "0.6", "0.4", "0", "0"), strict=True))
+
+TAILS = (
+    _k_hat_metric("token", "token", headline=False),
+    _k_hat_metric("seq", "sequence", headline=True),
+    *(_outside(bound, example) for bound, example in _SHARES_OUTSIDE.items()),
+    Metric(
+        name="top_share",
+        family=TAIL,
         label="share of the top 0.1% of tokens",
+        says="The part of the summed squared log-ratios that the 0.1% of tokens with the largest "
+        "|log_ratio| make up. An extreme has no interval.",
+        formula="sum of log_ratio^2 over the largest 0.1% / sum over all tokens",
         unit="share",
         ideal=None,
-        about="part of sum log_ratio^2 that the 0.1% largest |log_ratio| make up; an extreme has "
-        "no interval",
-        # Where most tokens are certain few can differ at all, and those few make up a large share
-        # of next to nothing: the shipped rollouts, of a healthy run, have 0.37.
-        guide=Guide(
-            0.2,
-            0.5,
-            f"{PROPOSAL}; judged where k3_kl is 0.001 or more",
-            applies=lambda s: bool(s.point.per_token("k3")[0] >= NEGLIGIBLE_K3),
-        ),
-        of_suite=lambda s: (s.ordered.top_share_of_squares(TOP), NONE),
+        direction=SYMMETRIC,
+        guide=TOP_SHARE_GUIDE,
+        guide_for=_top_share_guide,
+        example=RATIOS_OF_EXAMPLE + "0.5682",
+        from_suite=lambda s: (s.ordered.top_share_of_squares(TOP), NONE),
+        interval=NO_INTERVAL,
     ),
-}
+)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
+from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.intervals import FEW_CLUSTERS, NONE, Interval, standard_error
-from rcdiag.statistics.metrics.metric import PROPOSAL, Averaged, Guide, Metric, Whole
+from rcdiag.statistics.metrics.families import VALIDITY
+from rcdiag.statistics.metrics.metric import NO_INTERVAL, RATIOS_OF_EXAMPLE, SYMMETRIC, Metric
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals
@@ -65,77 +67,138 @@ def variance_ratio(t: Totals) -> Array:
     return np.where(of_tokens > 1e-12 * squares, of_sequences / of_tokens, np.nan)
 
 
-def _as_rare_as(normal: float) -> Callable[[Suite], float]:
-    """The t statistic of so many clusters that is as rare as `normal` standard deviations."""
-    return lambda suite: -float(stdtrit(max(suite.clusters - 1, 1), ndtr(-normal)))
-
-
-_Z = Guide(
-    _as_rare_as(2.0),
-    _as_rare_as(4.0),
-    f"{PROPOSAL}: from 2 and 4 standard errors on, more with few clusters",
+Z_GUIDE = Guide(
+    warning=2.0,
+    error=4.0,
+    source=f"{PROPOSAL}: bounds are standard errors; with few clusters they are the t statistics "
+    "that are as rare",
     around=0.0,
 )
 
-VALIDITY: dict[str, Metric] = {
-    "ratio_mean": Averaged(
+
+def _z_guide(suite: Suite) -> Guide:
+    return replace(Z_GUIDE, warning=_as_rare_as(2.0, suite), error=_as_rare_as(4.0, suite))
+
+
+def _as_rare_as(normal: float, suite: Suite) -> float:
+    """The t statistic of so many clusters that is as rare as `normal` standard deviations."""
+    return -float(stdtrit(max(suite.clusters - 1, 1), ndtr(-normal)))
+
+
+KAPPA_GUIDE = Guide(
+    warning=0.3,
+    error=0.7,
+    source=f"{PROPOSAL}: distance from 1, the interval counted; judged from {FEW_CLUSTERS} "
+    "clusters on",
+    around=1.0,
+    by_interval=True,
+)
+
+_SAMPLED = "if they were drawn from the recorded behavior policy"
+
+VALIDITIES = (
+    Metric(
+        name="ratio_mean",
+        family=VALIDITY,
         label="mean ratio of tokens",
+        says=f"The mean ratio of the tokens, 1 {_SAMPLED}.",
+        formula="E[ratio] over tokens",
         ideal=1.0,
-        about="E[ratio] over tokens; 1 if the tokens were drawn from the recorded behavior policy",
-        formula=lambda t: mean_ratio(t, "token"),
+        elsewhere={
+            "verl": "rollout_corr/rollout_is_mean (mismatch/... in 0.6.0): of raw weights until "
+            "0.7.1, of applied weights from 0.8.0 on",
+            "NeMo RL": "sampling_importance_ratio",
+            "SkyRL": "is_ratio_mean",
+        },
+        example=RATIOS_OF_EXAMPLE + "1.48",
+        see=("ratio_mean_z", "rollout_corr/rollout_is_mean"),
+        from_totals=lambda t: mean_ratio(t, "token"),
     ),
-    "ratio_mean_z": Whole(
+    Metric(
+        name="ratio_mean_z",
+        family=VALIDITY,
         label="test of mean ratio of tokens = 1",
+        says="How many standard errors the mean ratio of the tokens is from 1, where it is if they "
+        "were drawn from the recorded behavior policy: beyond 4 it is no chance.",
+        formula="(E[ratio] - 1) / its standard error over clusters (jackknife)",
         unit="std errors",
         ideal=0.0,
-        about="(E[ratio] - 1) / its standard error over clusters (jackknife)",
-        guide=_Z,
+        guide=Z_GUIDE,
+        guide_for=_z_guide,
+        example=RATIOS_OF_EXAMPLE + "0.5613",
+        see=("ratio_mean",),
         headline=True,
-        of_suite=lambda s: mean_ratio_z(s, "token"),
+        from_suite=lambda s: mean_ratio_z(s, "token"),
+        interval=NO_INTERVAL,
     ),
-    "ratio_mean_seq": Averaged(
+    Metric(
+        name="ratio_mean_seq",
+        family=VALIDITY,
         label="mean ratio of sequences",
+        says=f"The mean product of ratios of the sequences, 1 {_SAMPLED}; but rare huge ratios are "
+        "easily missed.",
+        formula="E[prod ratio] over sequences",
         ideal=1.0,
-        about="E[prod ratio] over sequences; 1 if they were drawn from the recorded behavior "
-        "policy, but rare huge ratios are easily missed",
-        formula=lambda t: mean_ratio(t, "seq"),
+        example=RATIOS_OF_EXAMPLE + "2.332",
+        see=("ratio_mean_seq_z",),
+        from_totals=lambda t: mean_ratio(t, "seq"),
     ),
-    "ratio_mean_seq_z": Whole(
+    Metric(
+        name="ratio_mean_seq_z",
+        family=VALIDITY,
         label="test of mean ratio of sequences = 1",
+        says="How many standard errors the mean product of ratios of the sequences is from 1. It "
+        "is not judged: a mean that misses rare huge ratios lies below 1 by no fault.",
+        formula="(E[prod ratio] - 1) / its standard error over clusters (jackknife)",
         unit="std errors",
         ideal=0.0,
-        about="(E[prod ratio] - 1) / its standard error over clusters (jackknife)",
-        of_suite=lambda s: mean_ratio_z(s, "seq"),
+        example=RATIOS_OF_EXAMPLE + "0.6198",
+        see=("ratio_mean_seq",),
+        from_suite=lambda s: mean_ratio_z(s, "seq"),
+        interval=NO_INTERVAL,
     ),
-    "kappa": Averaged(
+    Metric(
+        name="kappa",
+        family=VALIDITY,
         label="calibration index",
+        says="Which side's log-probs are off the law that sampled: 1 where the behavior log-probs "
+        "are exact, 0 where both sides are equally wrong, -1 where the tokens were drawn from the "
+        "target. It is judged by the nearest value to 1 in its interval.",
+        formula="-2 E[log_ratio] / E[log_ratio^2]",
         ideal=1.0,
-        about="-2 E[log_ratio] / E[log_ratio^2]: 1 behavior log-probs are exact, 0 both sides "
-        "equally wrong, -1 tokens were drawn from the target; level by the nearest value in its "
-        "interval",
-        guide=Guide(
-            0.3,
-            0.7,
-            f"{PROPOSAL}: distance from 1, the interval counted; judged from {FEW_CLUSTERS} "
-            "clusters on",
-            around=1.0,
-            by_interval=True,
-            applies=lambda s: s.clusters >= FEW_CLUSTERS,
-        ),
+        direction="changes its sign with the log-probs of both policies exchanged",
+        guide=KAPPA_GUIDE,
+        guide_for=lambda s: KAPPA_GUIDE if s.clusters >= FEW_CLUSTERS else None,
+        source=PROPOSAL,
+        example=RATIOS_OF_EXAMPLE + "0.101",
+        see=("kappa_se",),
         headline=True,
-        formula=kappa,
+        from_totals=kappa,
     ),
-    "kappa_se": Whole(
+    Metric(
+        name="kappa_se",
+        family=VALIDITY,
         label="standard error of the calibration index",
+        says="The standard error of kappa; about 2 / (sqrt(tokens) rms log_ratio).",
+        formula="jackknife standard error of kappa over clusters",
         ideal=None,
-        about="jackknife over clusters; about 2 / (sqrt(tokens) rms log_ratio)",
-        of_suite=kappa_error,
+        direction=SYMMETRIC,
+        example=RATIOS_OF_EXAMPLE + "1.667",
+        see=("kappa",),
+        from_suite=kappa_error,
+        interval=NO_INTERVAL,
     ),
-    "variance_ratio": Averaged(
+    Metric(
+        name="variance_ratio",
+        family=VALIDITY,
         label="variance ratio of sequences",
+        says="Whether log-ratios go together along a sequence: 1 for noise and for drift alike, "
+        "far above 1 where whole sequences are offset by something that the sampler did not know.",
+        formula="Var(sum log_ratio) / sum Var(log_ratio)",
         ideal=1.0,
-        about="Var(sum log_ratio) / sum Var(log_ratio); 1 for noise and drift alike, far above 1 "
-        "where whole sequences are offset",
-        formula=variance_ratio,
+        direction=SYMMETRIC,
+        source=PROPOSAL,
+        example=RATIOS_OF_EXAMPLE + "1.328",
+        from_totals=variance_ratio,
     ),
-}
+)

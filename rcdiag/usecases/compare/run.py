@@ -9,8 +9,8 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from rcdiag.diagnosis.compare_findings import compare_findings
-from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
+from rcdiag.diagnosis.checks import CheckInput, findings
+from rcdiag.diagnosis.guides import judged
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
 from rcdiag.results import (
     CompareResult,
@@ -20,13 +20,12 @@ from rcdiag.results import (
     PairResult,
     PolicySummary,
     Triangulation,
-    by_severity,
 )
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.moments import Moments, k2, mean
-from rcdiag.table.parquet import Dump
+from rcdiag.statistics.suite import Suite
+from rcdiag.table.table import Table
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
@@ -35,13 +34,13 @@ from rcdiag.usecases.provenance import provenance
 
 
 def compare(
-    dump: Dump,
+    dump: Table,
     *,
     policies: Sequence[str] = (),
     behavior: str | None = None,
     target: str | None = None,
     seed: int = 0,
-    origin: Dump | None = None,
+    origin: Table | None = None,
     joined: JoinReport | None = None,
 ) -> CompareResult:
     """Every pair of policies: how far apart, who is nearest to the sampler, which step adds what.
@@ -67,7 +66,7 @@ def compare(
     comparison, non_finite = _read(dump, (*order, *repeats))
     moments = comparison.moments
     some = next(iter(comparison.suites.values()))
-    values = {pair: mismatch(state, seed) for pair, state in comparison.suites.items()}
+    values = {pair: judged(Suite(state, seed)) for pair, state in comparison.suites.items()}
     floor = _floor(moments, about, repeats, values)
     result = CompareResult(
         provenance=provenance(origin or dump, seed),
@@ -93,13 +92,8 @@ def compare(
         figures={f"{a}->{b}": data.figure() for (a, b), data in comparison.figures.items()},
     )
     result = replace(result, nearest=[n for n, each in result.policies.items() if each.nearest])
-    touched = _touched(values.values())
-    findings = [
-        *non_finite_log_probs(non_finite, touched),
-        *compare_findings(result, behavior),
-        *few_clusters(result.num_clusters),
-    ]
-    return replace(result, findings=by_severity(findings))
+    given = CheckInput(result=result, non_finite=non_finite, values=_touched(values.values()))
+    return replace(result, findings=findings(given))
 
 
 def _touched(found: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
@@ -116,7 +110,7 @@ def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str
     return [name for name in dict.fromkeys(names) if not repeat_of(about.get(name, {}))]
 
 
-def _read(dump: Dump, policies: Sequence[str]) -> tuple[Comparison, NonFinite]:
+def _read(dump: Table, policies: Sequence[str]) -> tuple[Comparison, NonFinite]:
     """One pass over the table."""
     states: RunningSum[Comparison] = RunningSum()
     bad: RunningSum[NonFinite] = RunningSum()

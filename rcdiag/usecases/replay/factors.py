@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rcdiag.diagnosis.guides import judged_metric
 from rcdiag.results import Factor
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
 from rcdiag.statistics.metrics import METRICS
@@ -31,8 +32,8 @@ def _factor(batch: ReplayBatch, behavior: str, target: str, seed: int) -> Factor
     return Factor(
         behavior=behavior,
         target=target,
-        k3_kl=METRICS["k3_kl"].value(suite),
-        ess_seq=METRICS["ess_seq"].value(suite),
+        k3_kl=judged_metric(METRICS["k3_kl"], suite),
+        ess_seq=judged_metric(METRICS["ess_seq"], suite),
         log_ratio_abs_max=largest,
         log_ratio_histogram={
             "edges": np.asarray(LOG_RATIO_EDGES).tolist(),

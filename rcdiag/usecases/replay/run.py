@@ -6,22 +6,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rcdiag.diagnosis.replay_findings import replay_findings
-from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
+from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW
-from rcdiag.results import Factor, PresetReplay, ReplayResult, by_severity
+from rcdiag.results import Factor, PresetReplay, ReplayResult
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.columns import known_steps
-from rcdiag.table.parquet import Dump
 from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import Table
 from rcdiag.table.tokens import sampled_tokens
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.replay.batch import Part, ReplayBatch, part_of, replay_batch
 from rcdiag.usecases.replay.factors import factors
-from rcdiag.usecases.replay.preset import NAIVE, Update, evaluated, preset_replay
+from rcdiag.usecases.replay.preset import NAIVE, Update, loss_of_preset, preset_replay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +37,7 @@ class Roles:
 
 
 def replay(
-    dump: Dump,
+    dump: Table,
     plan: Plan,
     update: Update,
     *,
@@ -54,7 +53,7 @@ def replay(
     batch = replace(replay_batch(parts, roles.names, update.advantage), step=chosen)
     found = factors(batch, seed)
     presets = {
-        name: preset_replay(plan, name, evaluated(plan, name, batch, update), found)
+        name: preset_replay(plan, name, loss_of_preset(plan, name, batch, update), found)
         for name in (*plan.corrections, NAIVE)
     }
     result = result_of(dump, plan, update, roles, batch, presets, found, seed)
@@ -62,7 +61,7 @@ def replay(
 
 
 def result_of(
-    dump: Dump,
+    dump: Table,
     plan: Plan,
     update: Update,
     roles: Roles,
@@ -94,18 +93,14 @@ def result_of(
 
 
 def with_findings(result: ReplayResult, plan: Plan, non_finite: NonFinite) -> ReplayResult:
-    """The same with what has to be said about it."""
-    findings = [
-        *plan.findings,
-        *non_finite_log_probs(non_finite, {}),
-        *replay_findings(result),
-        *few_clusters(result.num_groups),
-    ]
-    return replace(result, findings=by_severity(findings))
+    """The result with the findings of all checks on it."""
+    return replace(
+        result, findings=findings(CheckInput(result=result, non_finite=non_finite, plan=plan))
+    )
 
 
 def read_step(
-    dump: Dump, roles: Roles, step: int | None, *, prompts: bool = False
+    dump: Table, roles: Roles, step: int | None, *, prompts: bool = False
 ) -> tuple[list[Part], int | None, NonFinite]:
     """The rows of one step, by default the last."""
     names = tuple(dict.fromkeys(roles.names))

@@ -1,13 +1,18 @@
-"""What a sweep recommends, or another of its candidates, as the configuration of a trainer."""
+"""Candidates of a sweep, and every setting that it tries, as configurations of trainers."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+
+from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError
-from rcdiag.results.sweep import Recommendation
+from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.emit import emit, expresses
+from rcdiag.trainers.emit import emit, expresses, on_sweep_page
 from rcdiag.trainers.settings_text import Inexpressible
 from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.families import FAMILIES, Bounds
 
 
 def check_configuration(trainer: str, candidate: str | None) -> None:
@@ -58,3 +63,49 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
         else f"# the best that {chosen.name} has is {first}, more than one standard error behind"
     )
     return [said, f"# to write it: --emit {trainer} --candidate {first}"]
+
+
+def choice_configurations(choice: str | None) -> dict[str, str]:
+    """Trainer -> YAML of the chosen candidate; a trainer that cannot express it says so."""
+    if choice is None:
+        return {}
+    return {trainer: _text_or_reason(choice, trainer) for trainer in on_sweep_page()}
+
+
+def _text_or_reason(candidate: str, trainer: str) -> str:
+    try:
+        return emit(CANDIDATES[candidate].correction, trainer).text
+    except Inexpressible as error:
+        return f"# {error.message}; {error.hint}"
+
+
+def family_configurations(family: str, grid: Sequence[Bounds]) -> dict[str, Configurations]:
+    """Trainer -> the YAML of every setting of a family, in the order of the grid."""
+    corrections = [FAMILIES[family].correction(bounds) for bounds in grid]
+    return {
+        trainer: _factored(_text_or_none(correction, trainer) for correction in corrections)
+        for trainer in on_sweep_page()
+    }
+
+
+def _text_or_none(correction: Correction, trainer: str) -> str | None:
+    # Asked first: the error of `emit` looks for the trainers that could, which takes its time.
+    able = expresses(find_trainer(trainer), correction)
+    return emit(correction, trainer).text if able else None
+
+
+NUMBER = re.compile(r"(?<![A-Za-z0-9.])\d[\d.]*(?:e[+-]?\d+)?")
+MARK = "\u0001"  # stands where a template has a number
+
+
+def _factored(texts: Iterable[str | None]) -> Configurations:
+    """Texts of one family differ in numbers alone: a template and its numbers are a tenth."""
+    templates: dict[str, int] = {}
+    entries = []
+    for text in texts:
+        if text is None:
+            entries.append("")
+            continue
+        index = templates.setdefault(NUMBER.sub(MARK, text), len(templates))
+        entries.append(" ".join([str(index), *NUMBER.findall(text)]))
+    return Configurations(templates=list(templates), entries=entries)

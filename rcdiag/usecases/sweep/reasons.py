@@ -98,15 +98,15 @@ def negligible(distance: float, limit: float) -> str:
 
 def few_effective(left: float, limit: float) -> str:
     return (
-        f"Weighted by their untruncated ratios the sequences count as {left:.1f}, below "
+        f"Weighted by their untruncated ratios the sequences count as {left:.1f}, not above "
         f"{limit:.0f}: the reference gradient cannot be believed, so a bound on the bias decides."
     )
 
 
 def heavy_tail(shape: float, limit: float) -> str:
     return (
-        f"k-hat of the ratios of sequences is {shape:.2f}, above {limit:g}: the reference gradient "
-        "cannot be believed, so a bound on the bias decides."
+        f"k-hat of the ratios of sequences is {shape:.2f}, not below {limit:g}: the reference "
+        "gradient cannot be believed, so a bound on the bias decides."
     )
 
 

@@ -1,4 +1,10 @@
-"""What to take, by the procedure of reference/theory.md 4.3; its steps are named in comments."""
+"""What to take: a procedure of rcdiag's own, in seven steps that comments name.
+
+0 is there anything to correct, and are the ratios those of the law that sampled; 1 a cause that
+explains most; 2 scores by gradients; 3 constraints; 4 scores by a bound on the bias where gradients
+cannot be believed; 5 the best bound of sequence TIS; 6 the simplest within one standard error of
+the best.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rcdiag.diagnosis.constraints import FEWEST_EFFECTIVE, Judged, refused
+from rcdiag.diagnosis.constraints import (
+    EFFECTIVE_SEQUENCES,
+    HEAVY_TAIL,
+    Judged,
+    holds,
+    refused,
+)
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation, SweepFamily
 from rcdiag.usecases.sweep import reasons
@@ -21,7 +33,6 @@ Values = Mapping[str, MetricValue]
 
 # The weights of sequences differ from 1 by less than this on average: nothing to correct.
 NEGLIGIBLE = 0.01
-HEAVY_TAIL = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +122,11 @@ def _guard(evidence: Evidence) -> str | None:
     """Whether too few sequences, or a tail too heavy, carry the reference."""
     ess, tail = evidence.values["ess_seq"].value, evidence.values["khat_seq"]
     left = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
-    if left < FEWEST_EFFECTIVE:
-        return reasons.few_effective(left, FEWEST_EFFECTIVE)
+    if not holds(EFFECTIVE_SEQUENCES, left):
+        return reasons.few_effective(left, EFFECTIVE_SEQUENCES.warning)
     # Without a level the tail is of ratios near 1, and moves nothing however heavy.
-    if tail.level is not None and tail.value is not None and tail.value > HEAVY_TAIL:
-        return reasons.heavy_tail(tail.value, HEAVY_TAIL)
+    if tail.level is not None and tail.value is not None and not holds(HEAVY_TAIL, tail.value):
+        return reasons.heavy_tail(tail.value, HEAVY_TAIL.warning)
     return None
 
 

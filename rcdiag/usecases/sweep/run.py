@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
-from rcdiag.results import Finding, SweepResult, by_severity
-from rcdiag.results.sweep import Recommendation, SweepFamily
+from rcdiag.diagnosis.checks import CheckInput, findings
+from rcdiag.diagnosis.guides import judged
+from rcdiag.results import SweepResult
+from rcdiag.results.sweep import SweepFamily
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.suite import Suite
 from rcdiag.table.columns import read_rewards
-from rcdiag.table.parquet import Dump
+from rcdiag.table.table import Table
 from rcdiag.trainers import DEFAULT, find_trainer
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.configuration import choice_configurations, family_configurations
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.gradients import Baseline
@@ -33,7 +36,7 @@ Grids = dict[str, list[Bounds]]
 
 
 def sweep(
-    dump: Dump,
+    dump: Table,
     *,
     behavior: str = "rollout",
     target: str = "old",
@@ -50,7 +53,7 @@ def sweep(
     grids = {family: settings(each, thresholds) for family, each in FAMILIES.items()}
     state, non_finite = _read(dump, behavior, target, grids)
     whole = state.suite
-    values = mismatch(whole, seed)
+    values = judged(Suite(whole, seed))
     groups = kept_groups(state)
     families = {
         family: SweepFamily(
@@ -59,12 +62,13 @@ def sweep(
             level=about.level,
             axis=about.axis,
             rows=sweep_rows(state, family, grids[family], groups),
+            configurations=family_configurations(family, grids[family]),
         )
         for family, about in FAMILIES.items()
     }
     bad = sum(non_finite.tokens.values())
     found = recommend(Evidence(state, values, families, bad, seed))
-    return SweepResult(
+    result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
         behavior=behavior,
         target=target,
@@ -74,19 +78,14 @@ def sweep(
         num_clusters=len(whole.tokens),
         length_quartiles=length_quartiles(state),
         families=families,
-        recommendation=found,
+        recommendation=replace(found, configurations=choice_configurations(found.choice)),
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
-        findings=by_severity(
-            [
-                *non_finite_log_probs(non_finite, values),
-                *_fix_first(found),
-                *few_clusters(len(whole.tokens)),
-            ]
-        ),
     )
+    given = CheckInput(result=result, non_finite=non_finite, values=values)
+    return replace(result, findings=findings(given))
 
 
-def sweep_plan(dump: Dump, grids: Grids) -> SweepPlan:
+def sweep_plan(dump: Table, grids: Grids) -> SweepPlan:
     """What is tried on a table: thresholds, candidates and the baseline of its rewards."""
     plans = {
         family: [FAMILIES[family].correction(bounds) for bounds in grid]
@@ -103,7 +102,7 @@ def sweep_plan(dump: Dump, grids: Grids) -> SweepPlan:
     )
 
 
-def _read(dump: Dump, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
+def _read(dump: Table, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
     """One pass over the table."""
     plan = sweep_plan(dump, grids)
     state: SweepState | None = None
@@ -121,17 +120,3 @@ def _read(dump: Dump, behavior: str, target: str, grids: Grids) -> tuple[SweepSt
     if state is None or non_finite is None:
         raise no_tokens(dump)
     return state, non_finite
-
-
-def _fix_first(found: Recommendation) -> list[Finding]:
-    if found.answer != "fix-the-cause":
-        return []
-    return [
-        Finding(
-            slug="fix-before-correcting",
-            severity="error",
-            message=f"no correction is recommended: {' '.join(found.reasons)}",
-            fix="find out which policy sampled, and record its log-probs; then sweep again",
-            evidence={"answer": found.answer},
-        )
-    ]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rcdiag.results import CompareResult, Finding, from_json, to_json
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.usecases.compare.tables import about, base_log_probs, known, shifted, write_policies
 
@@ -19,7 +19,7 @@ SCORED = [about("vllm", "vllm", "bfloat16"), about("old", "hf")]
 
 def compared(tmp_path, policies, scored=SCORED, **columns) -> CompareResult:
     path = write_policies(tmp_path / "a.parquet", policies, scored, **columns)
-    return compare(open_dump(path))
+    return compare(open_table(path))
 
 
 def only(found: CompareResult, slug: str) -> Finding:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rcdiag.results import CompareResult, from_json, to_json
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.builders import flat
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
@@ -35,7 +35,7 @@ def compared(tmp_path, names=tuple(POLICIES), chosen=()) -> CompareResult:
     policies = {name: POLICIES[name] for name in names}
     scored = [each for each in SCORED if each["name"] in names]
     path = write_policies(tmp_path / "a.parquet", policies, scored)
-    return compare(open_dump(path), policies=chosen)
+    return compare(open_table(path), policies=chosen)
 
 
 def test_a_repeat_is_the_noise_floor(tmp_path):

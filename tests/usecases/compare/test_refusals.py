@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.usecases.compare.tables import base_log_probs, write_policies
 
@@ -17,7 +17,7 @@ def test_one_policy_alone_is_refused_with_a_way_out(tmp_path, chosen):
     names = ["rollout", "old"] if chosen else ["rollout"]
     path = write_policies(tmp_path / "a.parquet", {name: BASE for name in names})
     with pytest.raises(RcdiagError, match="polic") as caught:
-        compare(open_dump(path), policies=chosen)
+        compare(open_table(path), policies=chosen)
     assert "a.parquet" in caught.value.message
     assert caught.value.hint
 
@@ -25,7 +25,7 @@ def test_one_policy_alone_is_refused_with_a_way_out(tmp_path, chosen):
 def test_a_policy_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     path = write_policies(tmp_path / "a.parquet", {"rollout": BASE, "old": BASE})
     with pytest.raises(RcdiagError, match="`nope_log_probs`") as caught:
-        compare(open_dump(path), policies=["rollout", "nope"])
+        compare(open_table(path), policies=["rollout", "nope"])
     assert "old" in caught.value.message
     assert caught.value.hint
 
@@ -37,7 +37,7 @@ def test_a_table_without_any_unmasked_token_is_refused(tmp_path):
         response_mask=[[0] * len(row) for row in BASE],
     )
     with pytest.raises(RcdiagError, match=r"a\.parquet: no unmasked") as caught:
-        compare(open_dump(path))
+        compare(open_table(path))
     assert caught.value.hint
 
 
@@ -46,4 +46,4 @@ def test_a_repeated_sample_id_is_refused(tmp_path):
         tmp_path / "a.parquet", {"rollout": BASE, "old": BASE}, sample_id=[*range(29), 0]
     )
     with pytest.raises(RcdiagError, match="repeats the id"):
-        compare(open_dump(path))
+        compare(open_table(path))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.results import PresetReplay, ReplayResult
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, preset_configs
 from rcdiag.usecases.replay.batch import ROLES, ReplayBatch, part_of, replay_batch
@@ -44,7 +44,7 @@ def replay_of(
     **options: Any,
 ) -> ReplayResult:
     """The use case on a table; `current` where it is recorded, as on the command line."""
-    dump = open_dump(path)
+    dump = open_table(path)
     current = "current" if "current" in dump.policies else None
     roles = roles or Roles(current=current)
     return replay(dump, plan or plan_of(), update or update_of(), roles=roles, **options)

@@ -10,7 +10,7 @@ from rcdiag.learning.learner import Parts, Training
 from rcdiag.learning.settings import OptimizerSettings, SketchSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult
-from rcdiag.table.parquet import open_dump
+from rcdiag.table.table import open_table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.batch import ReplayBatch, replay_batch
 from rcdiag.usecases.replay.run import Roles, read_step
@@ -49,7 +49,7 @@ def replay_model_of(
 ) -> ReplayResult:
     """Presets by name, or a plan."""
     chosen, which = update_of(**(update or {})), plan or plan_for(*names)
-    return replay_with_model(open_dump(table), which, chosen, model, roles=Roles(), **options)
+    return replay_with_model(open_table(table), which, chosen, model, roles=Roles(), **options)
 
 
 def trainee_of(folder: Path) -> Trainee:
@@ -58,6 +58,6 @@ def trainee_of(folder: Path) -> Trainee:
 
 def loaded(table: Path) -> tuple[Parts, ReplayBatch]:
     """Rows and batch; old and current stand for themselves only after `scored`."""
-    parts, _, _ = read_step(open_dump(table), Roles(old="rollout"), None, prompts=True)
+    parts, _, _ = read_step(open_table(table), Roles(old="rollout"), None, prompts=True)
     batch = replay_batch(parts, ("rollout", "rollout", "rollout"), "column")
     return [part.trajectories for part in parts], batch

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from rcdiag.results.sweep import Recommendation
-from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.gradients import Baseline
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
-from tests.builders import summed
+from tests.builders import mismatch, summed
 
 
 def table(

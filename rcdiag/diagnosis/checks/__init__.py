@@ -1,0 +1,45 @@
+"""What results are asked, and what it means when the answer is an alarm: the checks.
+
+To add a check: `CHECKS.add(Check(...))`, here or from outside; that is all.
+"""
+
+from __future__ import annotations
+
+from rcdiag.diagnosis.checks.check import (
+    CHECKS,
+    STAGES,
+    Check,
+    CheckInput,
+    Observation,
+    findings_of,
+)
+from rcdiag.diagnosis.checks.corrections import CORRECTION_CHECKS, SWEEP_CHECKS
+from rcdiag.diagnosis.checks.families import family_checks
+from rcdiag.diagnosis.checks.policies import POLICY_CHECKS
+from rcdiag.diagnosis.checks.table import FEW_PROMPT_GROUPS, TABLE_CHECKS
+from rcdiag.diagnosis.checks.trainer_config import TRAINER_CONFIG_CHECKS
+from rcdiag.diagnosis.checks.updates import UPDATE_CHECKS
+from rcdiag.results import Finding
+
+__all__ = ["CHECKS", "STAGES", "Check", "CheckInput", "Observation", "all_checks", "findings"]
+
+for _check in (
+    *TABLE_CHECKS,
+    *POLICY_CHECKS,
+    *SWEEP_CHECKS,
+    *UPDATE_CHECKS,
+    FEW_PROMPT_GROUPS,
+    *CORRECTION_CHECKS,
+    *TRAINER_CONFIG_CHECKS,
+):
+    CHECKS.add(_check)
+
+
+def all_checks() -> dict[str, Check]:
+    """Every check by its slug: one for each family of metrics, and the registered ones."""
+    return {check.slug: check for check in (*family_checks(), *CHECKS.values())}
+
+
+def findings(given: CheckInput) -> list[Finding]:
+    """What all checks of a result's stage find, the gravest first."""
+    return findings_of(all_checks().values(), given)

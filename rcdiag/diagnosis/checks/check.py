@@ -1,0 +1,87 @@
+"""What a check is: a question about a result, the answer as findings, and the words of both.
+
+`CHECKS.add(Check(...))` is all that it takes to add one: every command runs the checks of its
+stage, and screens, pages and `rcdiag explain` read the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rcdiag.registry import Registry
+from rcdiag.results import Finding, MetricValue, by_severity
+from rcdiag.statistics.extremes import NonFinite
+from rcdiag.trainers.plan import Plan
+
+# A command, or the reading of a trainer's settings.
+STAGES = ("score", "compare", "sweep", "replay", "config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckInput:
+    """What checks look at: a result without findings, and what was known when it was made."""
+
+    result: Any  # of one of the kinds of rcdiag.results.KINDS
+    non_finite: NonFinite = field(default_factory=NonFinite)  # log-probs that are no numbers
+    values: Mapping[str, MetricValue] = field(default_factory=dict)  # metrics that may be touched
+    plan: Plan | None = None  # the corrections that were wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a check saw: a sentence with the numbers in it, and the numbers."""
+
+    message: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+    severity: str | None = None  # None: that of the check
+    fix: str | None = None  # None: that of the check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A question that every result of its stages is asked, with what an alarm means."""
+
+    slug: str
+    severity: str  # note, warning or error
+    stages: tuple[str, ...]  # of STAGES
+    asks: str  # the question
+    says: str  # what it means when there is a finding, in plain sentences
+    fix: str  # what to do then
+    example: str = ""
+    see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
+    source: str = ""
+    # None: the finding is made where a trainer's settings are read, and is part of the plan.
+    find: Callable[[CheckInput], Iterable[Observation]] | None
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        return self.slug
+
+    def findings(self, given: CheckInput) -> list[Finding]:
+        """What the check has to say about a result."""
+        return [
+            Finding(
+                slug=self.slug,
+                severity=seen.severity or self.severity,
+                message=seen.message,
+                fix=seen.fix or self.fix,
+                evidence=seen.evidence,
+            )
+            for seen in (self.find(given) if self.find is not None else ())
+        ]
+
+
+CHECKS: Registry[Check] = Registry("check")
+
+
+def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
+    """What the checks of a result's stage find, and what its plan brings along; gravest first."""
+    stages = {given.result.kind} if given.plan is None else {given.result.kind, "config"}
+    found = [] if given.plan is None else [*given.plan.findings]
+    for check in checks:
+        if stages & set(check.stages):
+            found += check.findings(given)
+    return by_severity(found)

@@ -1,0 +1,141 @@
+"""Whether corrections do what their settings say, and whether correcting is right at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.results import ScoreResult, SweepResult
+from rcdiag.results.guide import PROPOSAL
+
+
+def _everything_rejected(given: CheckInput) -> Iterator[Observation]:
+    result: ScoreResult = given.result
+    where: dict[str, list[str]] = {}
+    batches = {step: batch.corrections for step, batch in result.steps.items()}
+    for step, corrections in (batches or {"the table": result.corrections}).items():
+        for name, correction in corrections.items():
+            if correction.kept_tokens == 0:
+                where.setdefault(name, []).append(step)
+    if where:
+        places = "; ".join(f"{name} in {_steps(steps)}" for name, steps in where.items())
+        yield Observation(
+            message=f"presets that keep no token have no loss (NaN in the trainer): {places}",
+            evidence=where,
+        )
+
+
+def _steps(steps: list[str]) -> str:
+    if steps == ["the table"]:
+        return "the whole table"
+    return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
+
+
+EVERYTHING_REJECTED = Check(
+    slug="everything-rejected",
+    severity="warning",
+    stages=("score",),
+    asks="Does every correction keep some token of every batch?",
+    says="A correction keeps no token of a batch: there is no loss, NaN in the trainer.",
+    fix="widen the bounds, or find the cause of the mismatch; a mean log-ratio beyond a geometric "
+    "bound rejects every long sequence at once",
+    example="seq_mean_k1 0.999_1.001 where KL is above 0.001 nats per token and sequences are long",
+    see=("seq_mean_k1", "kept_tokens"),
+    find=_everything_rejected,
+)
+
+
+def _without_effect(given: CheckInput) -> Iterator[Observation]:
+    plan = given.plan
+    if plan is None:
+        return
+    for name, config in plan.configs.items():
+        for sentence in plan.trainer.ignored(config):
+            yield Observation(
+                message=f"{name}: {sentence}",
+                evidence={"trainer": plan.trainer.name},
+                severity="note" if name in plan.trainer.presets else "warning",
+            )
+
+
+SETTING_WITHOUT_EFFECT = Check(
+    slug="setting-without-effect",
+    severity="warning",
+    stages=("score",),
+    asks="Does every setting of a correction do something?",
+    says="The trainer takes a setting and silently does nothing with it; a note where a preset of "
+    "the trainer's own has it.",
+    fix="drop the setting, or turn on what it needs",
+    example="use_rs: true with use_tis: false in slime",
+    see=("use_tis", "use_rs"),
+    find=_without_effect,
+)
+
+
+def _mirrored(given: CheckInput) -> Iterator[Observation]:
+    """The k1 bounds that verl's code and its documents read differently, where it matters."""
+    result: ScoreResult = given.result
+    differ = {
+        name: {
+            "accepted_ratios": each.honest["accepted_ratios"],
+            "kept_tokens": each.kept_tokens,
+            "kept_tokens_by_documents": each.honest["kept_tokens_by_documents"],
+        }
+        for name, each in result.corrections.items()
+        if each.honest.get("kept_tokens_by_documents", each.kept_tokens) != each.kept_tokens
+    }
+    if not differ:
+        return
+    first, numbers = next(iter(differ.items()))
+    more = f" (and {len(differ) - 1} more)" if len(differ) > 1 else ""
+    yield Observation(
+        message="verl holds -log_ratio against k1 bounds, so lower_upper keeps ratios from 1/upper "
+        f"to 1/lower: {first} keeps {numbers['kept_tokens']:,} tokens, by the documents "
+        f"{numbers['kept_tokens_by_documents']:,}{more}",
+        evidence=differ,
+    )
+
+
+MIRRORED_BOUNDS = Check(
+    slug="mirrored-bounds",
+    severity="note",
+    stages=("score",),
+    asks="Do k1 bounds keep what verl's documents say that they keep?",
+    says="From 0.7.1 on verl holds -log_ratio against k1 bounds, so that lower_upper keeps ratios "
+    "within [1/upper, 1/lower]; its documents say [lower, upper]. It is a finding only where it "
+    "changes what is kept.",
+    fix="write the reciprocal bounds, 1/upper_1/lower, to get what the documents say",
+    example='token_k1 "0.6_1.6" keeps ratios within [0.625, 1.667]',
+    see=("token_k1", "accepted_ratios"),
+    source="verl, verl/trainer/ppo/rollout_corr_helper.py, against docs/algo/rollout_corr.md",
+    find=_mirrored,
+)
+
+
+def _fix_first(given: CheckInput) -> Iterator[Observation]:
+    result: SweepResult = given.result
+    advice = result.recommendation
+    if advice.answer == "fix-the-cause":
+        yield Observation(
+            message=f"no correction is recommended: {' '.join(advice.reasons)}",
+            evidence={"answer": advice.answer},
+        )
+
+
+FIX_BEFORE_CORRECTING = Check(
+    slug="fix-before-correcting",
+    severity="error",
+    stages=("sweep",),
+    asks="Are the log-probs those of the law that sampled, so that correcting by them can help?",
+    says="No correction is recommended, because the log-probs are not to be believed: the "
+    "recorded behavior policy is not the one that sampled, or values are NaN. Ratios are noise "
+    "then, and weighting by them harms.",
+    fix="find out which policy sampled, and record its log-probs; then sweep again",
+    example="kappa below 0.3 with its whole interval, or a mean ratio four standard errors from 1",
+    see=("kappa", "ratio_mean_z"),
+    source=PROPOSAL,
+    find=_fix_first,
+)
+
+CORRECTION_CHECKS = (EVERYTHING_REJECTED, SETTING_WITHOUT_EFFECT, MIRRORED_BOUNDS)
+SWEEP_CHECKS = (FIX_BEFORE_CORRECTING,)

@@ -1,0 +1,55 @@
+"""Whether metrics are beyond their guides: a check for every family of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.results import MetricValue
+from rcdiag.statistics.metrics import FAMILIES, METRICS, Family
+
+
+def family_checks() -> list[Check]:
+    """A check for every family, those first that must be settled before anything else."""
+    return [_check(each) for each in sorted(FAMILIES.values(), key=lambda each: not each.gate)]
+
+
+def _check(family: Family) -> Check:
+    judged = tuple(name for name, metric in family.metrics.items() if metric.guide)
+    first = " Settle it before anything else." if family.gate else ""
+    return Check(
+        slug=family.slug,
+        severity="error",
+        stages=("score",),
+        asks=family.question,
+        says=f"A metric that answers this is beyond its guide; the severity is the worst level of "
+        f"the family's metrics, error or warning.{first}",
+        fix=family.fix,
+        example=f"rcdiag explain {judged[0]}" if judged else "",
+        see=judged,
+        find=partial(_beyond_guide, family),
+    )
+
+
+def _beyond_guide(family: Family, given: CheckInput) -> Iterator[Observation]:
+    """The worst level of a family, with all metrics that reach it; `unknown` is no alarm."""
+    values = {name: given.values[name] for name in family.metrics if name in given.values}
+    levels = {each.level for each in values.values()}
+    severity = next((each for each in ("error", "warning") if each in levels), None)
+    if severity is None:
+        return
+    beyond = {name: each for name, each in values.items() if each.level == severity}
+    yield Observation(
+        message="; ".join(_against_guide(name, each) for name, each in beyond.items()),
+        evidence={name: each.value for name, each in beyond.items()},
+        severity=severity,
+    )
+
+
+def _against_guide(name: str, value: MetricValue) -> str:
+    """`kappa is -0.161 (-0.92 to 0.65), warning (whose guide)`."""
+    guide = METRICS[name].guide
+    assert guide is not None
+    interval = "" if value.low is None else f" ({value.low:.3g} to {value.high:.3g})"
+    return f"{name} is {value.value:.3g}{interval}, {value.level} ({guide.source})"

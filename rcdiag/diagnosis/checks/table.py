@@ -1,0 +1,164 @@
+"""Whether the table is fit to be judged: values that are no numbers, few rows, rows left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.results import CompareResult, ReplayResult, ScoreResult
+from rcdiag.results.guide import PROPOSAL
+from rcdiag.statistics.intervals import FEW_CLUSTERS
+
+
+def _non_finite(given: CheckInput) -> Iterator[Observation]:
+    """One finding per policy, with the metrics that are touched."""
+    touched = [
+        name
+        for name, value in given.values.items()
+        if value.value is not None and not np.isfinite(value.value)
+    ]
+    bad = given.non_finite
+    for policy, count in bad.tokens.items():
+        yield Observation(
+            message=f"{count} unmasked log-probs of `{policy}` in {bad.rows[policy]} rows "
+            f"are NaN or infinite; touched metrics: {', '.join(touched) or 'none'}",
+            evidence={
+                "policy": policy,
+                "tokens": count,
+                "rows": bad.rows[policy],
+                "first_rows": bad.first_rows[policy],
+            },
+        )
+
+
+NON_FINITE_LOG_PROBS = Check(
+    slug="non-finite-log-probs",
+    severity="error",
+    stages=("score", "compare", "sweep", "replay"),
+    asks="Are all unmasked log-probs numbers?",
+    says="Unmasked log-probs are NaN or infinite. Rejection in trainers drops such tokens without "
+    "a word, while their metrics become NaN.",
+    fix="look at these rows; a sampler writes NaN or -inf after an overflow or for a token outside "
+    "its kept set. Mask them only if the trainer does",
+    example="a sampler writes -inf for a token outside its kept set",
+    find=_non_finite,
+)
+
+
+def _temperature_unknown(given: CheckInput) -> Iterator[Observation]:
+    result: ScoreResult = given.result
+    key = "rows_scored_at_temperature_1_because_unknown"
+    rows = {name: each[key] for name, each in result.policies.items() if each.get(key)}
+    if rows:
+        yield Observation(
+            message=f"{max(rows.values())} rows state no temperature; they were scored at 1",
+            evidence=rows,
+        )
+
+
+TEMPERATURE_UNKNOWN = Check(
+    slug="temperature-unknown",
+    severity="note",
+    stages=("score",),
+    asks="Is the temperature of every row that was scored known?",
+    says="Rows without a temperature were scored at 1; at another temperature these are other "
+    "policies.",
+    fix="add a `temperature` column: at another temperature these are other policies",
+    example="add a `temperature` column to the table",
+    find=_temperature_unknown,
+)
+
+
+def _without_tokens(given: CheckInput) -> Iterator[Observation]:
+    count = given.result.empty_sequences
+    if count:
+        yield Observation(
+            message=f"{count} sequences have no unmasked token and are left out",
+            evidence={"sequences": count},
+        )
+
+
+SEQUENCES_WITHOUT_TOKENS = Check(
+    slug="sequences-without-tokens",
+    severity="note",
+    stages=("score",),
+    asks="Has every row a token that counts?",
+    says="Rows have no unmasked token. They are left out here; trainers count them in means over "
+    "rows.",
+    fix="padding rows are harmless here; trainers count them in some of their means",
+    example="one such row in four lowers rollout_is_seq_mean by a quarter",
+    see=("rollout_corr/rollout_is_seq_mean",),
+    find=_without_tokens,
+)
+
+
+def _few_clusters(given: CheckInput) -> Iterator[Observation]:
+    """Intervals come from clusters."""
+    result = given.result
+    count = result.num_groups if isinstance(result, ReplayResult) else result.num_clusters
+    if count >= FEW_CLUSTERS:
+        return
+    what = f"{count} prompt groups (or sequences without a group) are"
+    yield Observation(
+        message=f"{what if count != 1 else 'one prompt group is'} too few for good intervals",
+        evidence={"clusters": count},
+    )
+
+
+FEW_PROMPT_GROUPS = Check(
+    slug="few-clusters",
+    severity="note",
+    stages=("score", "compare", "sweep", "replay"),
+    asks="Are there enough prompt groups for intervals?",
+    says=f"There are fewer than {FEW_CLUSTERS} prompt groups (or sequences without a group): "
+    "intervals are made from them, and so few make no good ones. One alone makes none: levels are "
+    "unknown then.",
+    fix="score more prompts; tokens of one prompt depend on each other and count little",
+    example="tokens of one prompt depend on each other: score more prompts, not more samples",
+    see=("unknown", "low"),
+    source=PROPOSAL,
+    find=_few_clusters,
+)
+
+
+def _left_out_of_join(given: CheckInput) -> Iterator[Observation]:
+    result: CompareResult = given.result
+    report = result.joined
+    if report is None or not (report.tokens_differ or any(report.missing.values())):
+        return
+    lacking = "; ".join(
+        f"{table} lacks {count:,}" for table, count in report.missing.items() if count
+    )
+    differ = f"{report.tokens_differ:,} have other tokens" if report.tokens_differ else ""
+    reasons = "; ".join(each for each in (lacking, differ) if each)
+    yield Observation(
+        message=f"{report.joined:,} samples are in all tables with the same tokens; left out: "
+        f"{reasons} (first: {', '.join(report.named)})",
+        evidence={
+            "missing": report.missing,
+            "tokens_differ": report.tokens_differ,
+            "named": report.named,
+        },
+    )
+
+
+ROWS_LEFT_OUT_OF_JOIN = Check(
+    slug="rows-left-out-of-the-join",
+    severity="warning",
+    stages=("compare",),
+    asks="Have all tables the same samples with the same tokens?",
+    says="Several tables were compared, and samples that one of them lacks or has with other "
+    "tokens are left out: the finding counts and names them.",
+    fix="score the same dump in all runs; samples with other tokens are other samples",
+    example="a run that was scored on a part of the dump",
+    find=_left_out_of_join,
+)
+
+TABLE_CHECKS = (
+    NON_FINITE_LOG_PROBS,
+    TEMPERATURE_UNKNOWN,
+    SEQUENCES_WITHOUT_TOKENS,
+    ROWS_LEFT_OUT_OF_JOIN,
+)

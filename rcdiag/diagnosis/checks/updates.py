@@ -1,0 +1,140 @@
+"""Whether the updates that presets would have made are safe, and whether they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.results import MetricValue, ReplayResult
+
+
+def _undefined(given: CheckInput) -> Iterator[Observation]:
+    result: ReplayResult = given.result
+    names = {name: each.undefined for name, each in result.presets.items() if each.undefined}
+    if names:
+        yield Observation(
+            message=f"no loss under {', '.join(names)}: {next(iter(names.values()))}; the other "
+            "presets go on",
+            evidence=names,
+        )
+
+
+LOSS_UNDEFINED = Check(
+    slug="loss-undefined",
+    severity="warning",
+    stages=("replay",),
+    asks="Is there a loss under every preset?",
+    says="Under this preset there is no loss: every token of the batch is rejected. The trainer "
+    "logs NaN or 0 and takes no useful step.",
+    fix="widen the bounds, or find the cause of the mismatch",
+    example="decoupled_geo_rs where KL is above 0.001 nats per token and sequences long",
+    see=("everything-rejected",),
+    find=_undefined,
+)
+
+
+def _unsafe(given: CheckInput) -> Iterator[Observation]:
+    """Presets whose health is bad; the update without correction is an example, not advice."""
+    result: ReplayResult = given.result
+    bad = {
+        name: [rule.said for rule in each.health.rules if rule.level == "error"]
+        for name, each in result.presets.items()
+        if each.health.verdict == "error" and each.mode != "naive" and not each.undefined
+    }
+    if not bad:
+        return
+    first, reasons = next(iter(bad.items()))
+    yield Observation(
+        message=f"{len(bad)} of {len(result.presets)} updates are unsafe, for example {first}: "
+        f"{reasons[0]}",
+        evidence=bad,
+    )
+
+
+UNSAFE_UPDATE = Check(
+    slug="unsafe-update",
+    severity="warning",
+    stages=("replay",),
+    asks="Is the update of every preset safe by the rules of health?",
+    says="A replayed update breaks a rule of health: too few sequences kept, too small an "
+    "effective sample size, a few sequences that hold the gradient, a wrong direction, or a step "
+    "that moves the policy too far.",
+    fix="choose one whose health is ok (`rcdiag sweep` recommends), or lower the mismatch",
+    example="rcdiag replay DUMP -v shows every rule with its source",
+    see=("health",),
+    find=_unsafe,
+)
+
+
+def _parting(given: CheckInput) -> Iterator[Observation]:
+    """The first step after which a decoupled and a bypass copy are told apart."""
+    result: ReplayResult = given.result
+    for step in result.steps:
+        after = {
+            name: (each.mode, each.after_step.kl_rollout_new)
+            for name, each in step.presets.items()
+            if each.after_step is not None
+        }
+        apart = [
+            (one, other)
+            for one, (mode, kl) in after.items()
+            for other, (other_mode, other_kl) in after.items()
+            if mode == "decoupled" and other_mode == "bypass" and _told_apart(kl, other_kl)
+        ]
+        if apart:
+            one, other = apart[0]
+            yield Observation(
+                message=f"from step {step.step} on decoupled and bypass part: {one} is "
+                f"{after[one][1].value:.2g} nats per token from the sampler, {other} "
+                f"{after[other][1].value:.2g}",
+                evidence={"step": step.step, "pairs": [list(pair) for pair in apart[:10]]},
+            )
+            return
+
+
+def _told_apart(one: MetricValue, other: MetricValue) -> bool:
+    """Whether the 95% intervals of two numbers do not meet."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.high < other.low or other.high < one.low
+
+
+UPDATES_PART = Check(
+    slug="updates-part",
+    severity="note",
+    stages=("replay",),
+    asks="Do decoupled and bypass updates from the same start leave the sampler alike?",
+    says="Over several steps decoupled and bypass updates from the same start leave the sampler by "
+    "different distances: their 95% intervals of KL(rollout || new) do not meet.",
+    fix="look at the figure over the steps; the one that leaves faster is the one to worry about",
+    example="rcdiag replay DUMP --model CHECKPOINT --steps 3",
+    find=_parting,
+)
+
+
+def _alike(given: CheckInput) -> Iterator[Observation]:
+    result: ReplayResult = given.result
+    pulls = {
+        (round(each.coefficients.norm, 12), round(each.coefficients.sum, 12))
+        for each in result.presets.values()
+        if not each.undefined
+    }
+    if len(pulls) == 1 and len(result.presets) >= 3:
+        yield Observation(
+            message="all presets make the same update on this batch",
+            evidence={"presets": list(result.presets)},
+        )
+
+
+ALL_UPDATES_ALIKE = Check(
+    slug="all-updates-alike",
+    severity="note",
+    stages=("replay",),
+    asks="Does it matter which preset is taken?",
+    says="All presets make the same update on this batch: no ratio is near a bound.",
+    fix="nothing to choose between; look at a step with more mismatch",
+    example="a step whose sampler and trainer agree to rounding",
+    find=_alike,
+)
+
+UPDATE_CHECKS = (LOSS_UNDEFINED, UNSAFE_UPDATE, UPDATES_PART, ALL_UPDATES_ALIKE)

@@ -1,0 +1,52 @@
+"""What a rule is: one number of something that is judged, its guide, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rcdiag.diagnosis.guides import level
+from rcdiag.results import MetricValue
+from rcdiag.results.guide import Guide
+
+E = TypeVar("E")  # the evidence that rules of one kind look at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Generic[E]):
+    """A number with its guide, as part of a judgement of which the worst rule decides.
+
+    A rule that has a yes or a no instead of a number has its bounds at 1, which is a yes.
+    """
+
+    name: str
+    says: str  # what it looks at and where it is absent, in plain sentences
+    formula: str | None = None
+    direction: str | None = None
+    unit: str = ""
+    guide: Guide
+    # The guide on given evidence, where it depends on that.
+    guide_for: Callable[[E], Guide] | None = None
+    value: Callable[[E], float | bool | MetricValue | None]
+    message: Callable[[E], str]  # what it says about given evidence
+    applies: Callable[[E], bool] = lambda evidence: True
+    decides: bool = False  # where its number is missing there is no good verdict
+    see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
+
+    def number(self, evidence: E) -> float | None:
+        """The number that the rule looks at; None where it has none."""
+        value = self.value(evidence)
+        if isinstance(value, MetricValue):
+            value = value.value
+        if value is None or isinstance(value, bool) or value != value:
+            return None
+        return float(value)
+
+    def level(self, evidence: E) -> str:
+        """The level of the rule's number; `ok` where there is no number."""
+        value = self.value(evidence)
+        guide = self.guide if self.guide_for is None else self.guide_for(evidence)
+        if isinstance(value, MetricValue):
+            return level(guide, value.value, value.low, value.high) or "ok"
+        return level(guide, value) or "ok"

@@ -1,0 +1,142 @@
+"""Score with a Hugging Face model, in the precision in which a trainer would."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rcdiag.engines.backend import Progress
+from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
+from rcdiag.engines.hf.head import scores_in_chunks
+from rcdiag.engines.hf.model import (
+    BATCH_TOKENS,
+    body_and_head,
+    choose_device,
+    context_of,
+    device_name,
+    dtype_named,
+    head_is_known,
+    load_model,
+)
+from rcdiag.engines.packing import gather_scores, length_buckets, padded, whole_sequences
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+from rcdiag.table.trajectories import Scores, Trajectories
+
+
+class HfEngine:
+    """One transformers model on its device; dropout off, no cache, TF32 off."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec = spec
+        self.options = spec.own_options
+        self.device = choose_device(self.options.get("device"))
+        self.folder = check_checkpoint(spec.model)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        self.model = load_model(spec, self.folder.as_posix(), self.device)
+        self.body, self.to_logits = body_and_head(self.model, self.options.get("lm_head"))
+        self.vocab_size = self.model.get_output_embeddings().weight.shape[0]
+        self.context = context_of(self.model)
+        if self.options.get("compile"):
+            self.body = torch.compile(self.body, dynamic=True)
+        self.batch_tokens = int(self.options.get("batch_tokens", BATCH_TOKENS[self.device.type]))
+        self._check_head()
+
+    @torch.inference_mode()
+    def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        tokens, starts = whole_sequences(trajectories)
+        lengths = np.array([len(row) for row in tokens])
+        responses = trajectories.response_ids.lengths
+        scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
+        for rows in length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
+            temperature = trajectories.scoring_temperature[rows]
+            found = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
+            split = np.split(found, np.cumsum(responses[rows])[:-1])
+            for row, values in zip(rows, split, strict=True):
+                scores[row] = values
+            progress(int(lengths[rows].sum()))
+        return gather_scores(scores, **self._wanted())
+
+    def _wanted(self) -> dict[str, Any]:
+        return {
+            "entropy": bool(self.options.get("entropy", False)),
+            "top_k": int(self.options.get("top_k", 0)),
+        }
+
+    def _score_bucket(
+        self, tokens: list[NDArray], starts: NDArray, temperature: NDArray
+    ) -> NDArray[np.float32]:
+        """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
+
+        Under a causal mask nothing before the padding can see it, so no attention mask is
+        needed, and the fast causal kernels stay in use.
+        """
+        ids = padded(tokens, self.context)
+        lengths = np.array([len(row) for row in tokens])
+        rows = np.repeat(np.arange(len(tokens)), lengths - starts)
+        columns = np.concatenate(
+            [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
+        ).astype(np.int64)
+        with self._precision():
+            hidden = self._hidden(torch.from_numpy(ids).to(self.device))
+            # The state at position t - 1 predicts the token at t.
+            before = hidden[_index(rows, self.device), _index(columns - 1, self.device)]
+            scores = scores_in_chunks(
+                before,
+                self.to_logits,
+                self.vocab_size,
+                torch.from_numpy(ids[rows, columns]),
+                torch.from_numpy(temperature[rows]),
+                **self._wanted(),
+            )
+        return scores.float().cpu().numpy()
+
+    def _hidden(self, input_ids: Tensor) -> Tensor:
+        return self.body(input_ids=input_ids, use_cache=False).last_hidden_state
+
+    def _precision(self) -> contextlib.AbstractContextManager:
+        autocast = self.options.get("autocast")
+        if autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=dtype_named("autocast", autocast))
+
+    @torch.inference_mode()
+    def _check_head(self) -> None:
+        """Refuse a model whose own forward gives other logits than body and head do here.
+
+        Some architectures scale or cap logits in their forward; one that rcdiag does not know
+        must not give plausible numbers.
+        """
+        with self._precision():
+            known = head_is_known(self.model, self.body, self.to_logits, exact=self._exact_head())
+        if not known:
+            kind = self.model.config.model_type
+            raise RcdiagError(
+                f"model {self.spec.model}: its forward changes the logits of architecture "
+                f"`{kind}` in a way that rcdiag does not know",
+                hint="score it with vllm, and report the architecture",
+            )
+
+    def _exact_head(self) -> bool:
+        low = self.spec.dtype != "float32" or self.options.get("autocast") is not None
+        return not low
+
+    def provenance(self) -> dict[str, Any]:
+        return {
+            "weights_fingerprint": fingerprint(self.folder),
+            "attention": self.model.config._attn_implementation,
+            "device": device_name(self.device),
+            "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
+            "tf32": False,
+        }
+
+
+def _index(values: NDArray, device: torch.device) -> Tensor:
+    return torch.from_numpy(values).to(device)

@@ -1,0 +1,36 @@
+"""Figures of reports, from their registry."""
+
+from __future__ import annotations
+
+import re
+
+from rcdiag.glossary.entry import Entry, Kind
+from rcdiag.pages.figures import FIGURES
+
+TITLE = "figure"
+
+
+def entry(name: str) -> Entry:
+    figure = FIGURES[name]
+    return Entry(
+        name=name,
+        kind=TITLE,
+        what=f"{figure.title}, in reports of `rcdiag {figure.kind}`. {figure.says}",
+        example=f"rcdiag report {figure.kind}.json --plots figures writes figures/{name}.png and "
+        f"figures/{name}.svg",
+    )
+
+
+def _registered(name: str) -> str | None:
+    """The name of a figure that was registered after the names were listed."""
+    written = re.sub(r"[\s_-]+", "-", name.lower())
+    return written if written in FIGURES else None
+
+
+KIND: Kind = Kind(
+    title=TITLE,
+    plural="Figures of reports",
+    lines=lambda: {name: f"{figure.title} ({figure.kind})" for name, figure in FIGURES.items()},
+    entry=entry,
+    find=_registered,
+)

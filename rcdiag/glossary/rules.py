@@ -1,0 +1,56 @@
+"""Rules of health of an update, and constraints of a sweep, from their own registries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rcdiag.diagnosis.constraints import CONSTRAINTS
+from rcdiag.diagnosis.rule import Rule
+from rcdiag.diagnosis.update_health import UPDATE_RULES
+from rcdiag.glossary.entry import Entry, Kind, first_clause
+from rcdiag.glossary.guides import bounds_of
+
+_RULE = "rcdiag replay rollouts.parquet --json | jq '.presets[].health.rules[]'"
+_REFUSED = "rcdiag sweep rollouts.parquet --json | jq '.recommendation.candidates[].refused'"
+
+
+def _healthy(rule: Rule[Any], *, refuses: bool) -> str:
+    """The bounds of a rule; a constraint is broken from its first bound on."""
+    guide = rule.guide
+    if guide.warning == 1.0 and guide.error in (1.0, math.inf):  # a yes or a no
+        worst = "an error" if guide.error == 1.0 else "a warning"
+        return f"{worst} where it fails ({guide.source})"
+    bounds = bounds_of(guide)
+    return f"refused from the warning on: {bounds}" if refuses else bounds
+
+
+def _kind(title: str, plural: str, prefix: str, rules: Mapping[str, Rule[Any]], jq: str) -> Kind:
+    def entry(name: str) -> Entry:
+        rule = rules[name.removeprefix(prefix)]
+        return Entry(
+            name=name,
+            kind=title,
+            what=rule.says,
+            formula=rule.formula,
+            direction=rule.direction,
+            units=rule.unit or "none",
+            healthy=_healthy(rule, refuses=rules is CONSTRAINTS),
+            example=jq,
+            see=rule.see,
+        )
+
+    return Kind(
+        title=title,
+        plural=plural,
+        lines=lambda: {f"{prefix}{name}": first_clause(rule.says) for name, rule in rules.items()},
+        entry=entry,
+        find=lambda name: f"{prefix}{name}" if name in rules else None,
+    )
+
+
+KIND = _kind("rule of health", "Rules of health in `rcdiag replay`", "health.", UPDATE_RULES, _RULE)
+CONSTRAINT_KIND = _kind(
+    "constraint", "Constraints of `rcdiag sweep`", "constraint.", CONSTRAINTS, _REFUSED
+)

@@ -1,0 +1,9 @@
+"""The page of every kind of result."""
+
+from __future__ import annotations
+
+from rcdiag.pages import compare, replay, score, sweep
+from rcdiag.pages.definitions import Page
+from rcdiag.registry import Registry
+
+PAGES: Registry[Page] = Registry("page", (score.PAGE, compare.PAGE, sweep.PAGE, replay.PAGE))

@@ -1,0 +1,133 @@
+"""Figures of how the loss pulls: at which sequences and tokens, and with which weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.shapes import histogram, panels
+from rcdiag.pages.style import FIRST, INK, SECOND
+from rcdiag.results import PresetReplay, ReplayResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_PANELS = 6
+
+
+def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
+    """The first preset of each set with the same coefficients."""
+    first: dict[tuple[float, float], tuple[str, PresetReplay]] = {}
+    for name, preset in result.presets.items():
+        if preset.scatter:
+            key = (round(preset.coefficients.norm, 12), round(preset.coefficients.sum, 12))
+            first.setdefault(key, (name, preset))
+    return list(first.values())
+
+
+def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
+    """The first preset of each set with the same weights on the same tokens; six at most."""
+    first: dict[tuple[float, ...], tuple[str, PresetReplay]] = {}
+    for name, preset in result.presets.items():
+        if preset.weights is not None and preset.kept_tokens:
+            first.setdefault(tuple(preset.weights["counts"]), (name, preset))
+    return list(first.values())[:MOST_PANELS]
+
+
+def sequence_shares(result: ReplayResult, figure: Figure) -> None:
+    """Cumulated share of the pull over sequences, the strongest first."""
+    axes = figure.add_subplot()
+    for name, preset in distinct(result):
+        if preset.shares is None:
+            continue
+        sums = np.cumsum(preset.shares.sequences)
+        shade = INK if name == "naive" else FIRST
+        axes.plot(np.arange(1, len(sums) + 1), sums, color=shade, alpha=0.7, linewidth=1.1)
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1.03)
+    axes.set_xlabel("sequences, strongest first")
+    axes.set_ylabel("share of summed |coefficient|")
+
+
+def weights(result: ReplayResult, figure: Figure) -> None:
+    """Tokens by their weight in the loss, one panel for each distinct preset with weights."""
+    presets = weighted(result)
+    for axes, (name, preset) in zip(
+        panels(figure, len(presets), sharex=True), presets, strict=True
+    ):
+        assert preset.weights is not None
+        edges, counts = np.array(preset.weights["edges"]), np.array(preset.weights["counts"])
+        histogram(axes, 10.0**edges, counts)
+        axes.axvline(1.0, color=INK, linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_title(name, fontsize=8, loc="left")
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel("weight", fontsize=8)
+
+
+def coefficients(result: ReplayResult, figure: Figure) -> None:
+    """Size of the coefficient over the probability of the token, by the sign of the advantage."""
+    presets = distinct(result)[:MOST_PANELS]
+    all_axes = panels(figure, len(presets), sharey=True)
+    for axes, (name, preset) in zip(all_axes, presets, strict=True):
+        points = np.array(preset.scatter, dtype=float).reshape(-1, 3)
+        for sign, colour in ((1.0, FIRST), (-1.0, SECOND)):
+            some = points[points[:, 1] * sign > 0]
+            axes.scatter(
+                -some[:, 0],
+                np.abs(some[:, 2]),
+                s=4,
+                color=colour,
+                alpha=0.4,
+                linewidths=0,
+                rasterized=True,
+            )
+        axes.set_xscale("symlog", linthresh=1e-3)
+        axes.set_yscale("log")
+        axes.set_title(name, fontsize=8, loc="left")
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel("−log-prob (nats)", fontsize=8)
+    all_axes[0].set_ylabel("|coefficient|", fontsize=8)
+
+
+def _size(count: int) -> tuple[float, float]:
+    """Room for so many panels, three in a row."""
+    return (5.4, 4.4) if count == 1 else (11.0, 3.4 * (-(-count // 3)))
+
+
+FIGURES = (
+    FigureSpec(
+        name="gradient-shares",
+        kind="replay",
+        title="Who gets the gradient",
+        says="Sequences by their share of the summed |d loss / d log-prob|. Presets with the same "
+        "coefficients share a line; the update without correction is black where no preset does "
+        "the same. A line that starts high is an update by few sequences.",
+        draw=sequence_shares,
+        applies=lambda result: any(preset.shares for preset in result.presets.values()),
+    ),
+    FigureSpec(
+        name="loss-weights",
+        kind="replay",
+        title="Weights in the loss",
+        says="Kept tokens by their importance weight, both axes logarithmic; weights of 0 stand "
+        "at the left edge. A wall on the right is truncation. Presets with the same weights share "
+        "a panel; there are six panels at most.",
+        draw=weights,
+        applies=lambda result: bool(weighted(result)),
+        size=lambda result: _size(len(weighted(result))),
+    ),
+    FigureSpec(
+        name="token-coefficients",
+        kind="replay",
+        title="Pull on single tokens",
+        says="A dot is a token: how unlikely it is, and how hard the loss pulls at it; blue where "
+        "the advantage is above 0, orange below. Presets with the same pull share a panel; there "
+        "are six panels at most.",
+        draw=coefficients,
+        applies=lambda result: bool(distinct(result)),
+        size=lambda result: _size(min(len(distinct(result)), MOST_PANELS)),
+    ),
+)

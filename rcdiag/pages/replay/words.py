@@ -1,0 +1,37 @@
+"""What terminal and page say about a replayed update."""
+
+from __future__ import annotations
+
+from rcdiag.pages.verdict import WORDS, Verdict, by_findings
+from rcdiag.results import Denominator, ReplayResult
+
+# Verdict on the health of an update -> the level whose colour it has.
+TAGS = {name: name for name in ("ok", "unknown", "note", "warning", "error")} | {
+    "cannot judge": "note"
+}
+
+
+def verdict(result: ReplayResult) -> Verdict:
+    """The verdict on a replay: as good as its best preset; that without correction is shown."""
+    corrected = [
+        preset.health.verdict for preset in result.presets.values() if preset.mode != "naive"
+    ]
+    naive = [preset.health.verdict for preset in result.presets.values() if preset.mode == "naive"]
+    counts = [
+        f"{count} {word}"
+        for word in ("ok", "warning", "error", "cannot judge")
+        if (count := corrected.count(word))
+    ]
+    sentence = f"{len(corrected)} preset{'s' if len(corrected) != 1 else ''}: {', '.join(counts)}"
+    if naive:
+        sentence += f" (without correction: {naive[0]})"
+    judged = by_findings(result.findings, sentence)
+    if judged.level == "error" or "ok" in corrected:
+        return judged
+    best = "error" if set(corrected) == {"error"} else "warning"
+    return Verdict(best, WORDS[best], judged.sentence)
+
+
+def divided(by: Denominator) -> str:
+    """What the loss is divided by."""
+    return "nothing" if by.unit == "nothing" else f"{by.used:,.0f} {by.unit}"

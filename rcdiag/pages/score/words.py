@@ -1,0 +1,61 @@
+"""What terminal and page say about one pair of policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rcdiag.pages.formats import fraction, number, part_of
+from rcdiag.pages.verdict import Verdict, by_findings
+from rcdiag.results import CorrectionResult, ScoreResult
+
+
+def verdict(result: ScoreResult) -> Verdict:
+    """The verdict on one pair of policies."""
+    k3 = number(result.mismatch["k3_kl"].value)
+    return by_findings(
+        result.findings, f"KL({result.behavior} || {result.target}) is {k3} nats per token"
+    )
+
+
+def clusters(result: ScoreResult) -> str:
+    """What the 95% intervals are made from."""
+    if result.num_clusters < result.num_sequences:
+        return f"{result.num_clusters:,} prompt groups"
+    return f"{result.num_clusters:,} sequences (the table has no groups of several)"
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionRow:
+    """One line of the table of presets, written out."""
+
+    name: str
+    kept_tokens: str
+    kept_sequences: str
+    ess_tokens: str
+    ess_sequences: str
+    k_hat: str
+    lost_mass: str
+    level: str
+
+
+def correction_rows(result: ScoreResult) -> list[CorrectionRow]:
+    """The table of presets: what each correction does to the whole table as one batch."""
+    return [
+        _row(name, correction, result.num_tokens, result.num_sequences)
+        for name, correction in result.corrections.items()
+    ]
+
+
+def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -> CorrectionRow:
+    honest = correction.honest
+    lost = [honest[f"lost_target_mass_{level}"] for level in ("token", "seq")]
+    return CorrectionRow(
+        name=name,
+        kept_tokens=part_of(correction.kept_tokens, tokens),
+        kept_sequences=part_of(correction.kept_sequences, sequences),
+        ess_tokens=fraction(honest["ess_token_applied"]),
+        ess_sequences=fraction(honest["ess_seq_applied"]),
+        k_hat="" if honest["khat"] is None else f"{honest['khat']:.2f}",
+        lost_mass=fraction(max((share for share in lost if share is not None), default=None)),
+        level=correction.level or "",
+    )

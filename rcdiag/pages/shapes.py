@@ -1,0 +1,80 @@
+"""Parts of drawings that several figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rcdiag.pages.style import FIRST
+from rcdiag.results import MetricValue
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+MOST_COLUMNS = 3  # panels in a row
+
+
+def shades(*colours: str) -> Colormap:
+    """A colour map that runs evenly through the given colours."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("shades", colours)
+
+
+def histogram(axes: Axes, edges: np.ndarray, counts: np.ndarray) -> None:
+    """Counts of bins as a filled step line over a logarithmic axis."""
+    axes.stairs(counts, edges, fill=True, color=FIRST, alpha=0.85)
+    axes.set_yscale("log")
+    axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
+
+
+def reach(edges: np.ndarray, counts: np.ndarray) -> float:
+    """The largest distance from 0 at which a bin holds something; 0 where none does."""
+    filled = np.flatnonzero(counts)
+    return float(max(abs(edges[filled[0]]), abs(edges[filled[-1] + 1]))) if len(filled) else 0.0
+
+
+def signed_decades(axes: Axes, smallest: float, largest: float) -> None:
+    """Label a symmetric logarithmic x axis at 0 and at powers of ten on both sides of it."""
+    low, high = round(np.log10(smallest)), int(np.floor(np.log10(largest)))
+    step = max(-(-(high - low) // 4), 1)  # at most four a side, none crowding the 0
+    powers = [10.0**power for power in range(high, low, -step)]
+    axes.set_xticks([*(-power for power in powers), 0.0, *reversed(powers)])
+    axes.xaxis.minorticks_off()
+    axes.xaxis.set_major_formatter(_signed_power)
+
+
+def _signed_power(value: float, _: object) -> str:
+    if value == 0:
+        return "0"
+    # U+2212 and superscripts as text, so that the SVG stays searchable.
+    digits = str(round(np.log10(abs(value)))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{'−' if value < 0 else '+'}10{digits}"
+
+
+def panels(figure: Figure, count: int, **shared: Any) -> Sequence[Axes]:
+    """`count` axes in rows of three; the rest of the last row stays empty."""
+    columns = min(MOST_COLUMNS, count)
+    grid = figure.subplots(-(-count // columns), columns, squeeze=False, **shared).ravel()
+    for axes in grid[count:]:
+        axes.set_visible(False)
+    return grid[:count]
+
+
+def heights(values: Sequence[MetricValue]) -> np.ndarray:
+    """Values as an array, NaN where there is none."""
+    return np.array([np.nan if value.value is None else value.value for value in values])
+
+
+def ends(values: Sequence[MetricValue]) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends of the 95% intervals; the value itself where there is no interval."""
+    middle = heights(values)
+    low = [at if value.low is None else value.low for at, value in zip(middle, values, strict=True)]
+    high = [
+        at if value.high is None else value.high for at, value in zip(middle, values, strict=True)
+    ]
+    return np.array(low), np.array(high)

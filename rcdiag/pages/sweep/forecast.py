@@ -1,0 +1,56 @@
+"""The figure of what happens to longer responses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.style import FIRST, INK, SECOND
+from rcdiag.results import SweepResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAN = float("nan")
+
+
+def forecast(result: SweepResult, figure: Figure) -> None:
+    """Acceptance and ESS against length."""
+    axes = figure.add_subplot()
+    points = result.forecast.points
+    at = [point.length for point in points]
+    seq, geo = (
+        " to ".join(f"{bound:g}" for bound in bounds)
+        for bounds in (result.forecast.seq_bounds, result.forecast.geo_bounds)
+    )
+    axes.plot(at, [p.ess_seq for p in points], color=FIRST, label="ESS of sequences")
+    axes.plot(at, [p.accepted_seq for p in points], color=SECOND, label=f"kept, ratio within {seq}")
+    axes.plot(
+        at,
+        [p.accepted_geo for p in points],
+        color=INK,
+        linestyle="--",
+        label=f"kept, geometric within {geo}",
+    )
+    for bin_ in result.forecast.held_out:
+        for value, colour, fill in ((bin_.seen_seq, SECOND, "full"), (bin_.seen_geo, INK, "none")):
+            seen = NAN if value.value is None else value.value
+            axes.plot(bin_.length, seen, "o", color=colour, markersize=4, fillstyle=fill)
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_xlabel("response length (tokens)")
+    axes.legend(fontsize=8, frameon=False)
+
+
+FIGURES = (
+    FigureSpec(
+        name="length-forecast",
+        kind="sweep",
+        title="Longer responses",
+        says="By the law of single tokens, fitted on all sequences. Dots are what was seen in "
+        "bins of length; where the table below shows that a fit on the shorter half misses them, "
+        "the forecast cannot be trusted.",
+        draw=forecast,
+        applies=lambda result: bool(result.forecast.points),
+    ),
+)

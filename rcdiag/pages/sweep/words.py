@@ -1,0 +1,22 @@
+"""What terminal and page say about a sweep."""
+
+from __future__ import annotations
+
+from rcdiag.pages.verdict import Verdict, by_findings
+from rcdiag.results import SweepResult
+
+ANSWERS = {
+    "correct": "take",
+    "do-not-correct": "do not correct: no estimator is better than none",
+    "fix-the-cause": "fix the cause, do not correct",
+    "cannot-judge": "cannot judge",
+}
+
+
+def verdict(result: SweepResult) -> Verdict:
+    """The verdict on a sweep: what it recommends."""
+    advice = result.recommendation
+    choice = f" {advice.choice}" if advice.answer == "correct" else ""
+    others = [name for name in advice.indistinguishable if name != advice.choice]
+    more = f"; as good: {', '.join(others)}" if others and choice else ""
+    return by_findings(result.findings, f"{ANSWERS[advice.answer]}{choice}{more}")

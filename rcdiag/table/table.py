@@ -1,0 +1,232 @@
+"""Open trajectory tables: any number of files as one, read in batches of rows, never whole."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table import schema as columns
+from rcdiag.table.readers import find_files
+from rcdiag.table.readers.parquet import open_parquet, read_rows_of
+from rcdiag.table.readers.reader import Reader
+from rcdiag.table.writer import TableWriter
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """One file of a table, and where its rows begin in the whole."""
+
+    path: Path  # as the user knows it
+    num_rows: int
+    first_row: int
+    converted: Path | None = None  # its rows as parquet, where it is of another format
+
+    @property
+    def parquet(self) -> Path:
+        """The parquet file that its rows are read from."""
+        return self.converted or self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive rows of one file, with canonical column names."""
+
+    table: pa.Table
+    file: TableFile
+    row_in_file: int  # of the first row
+
+    @property
+    def first_row(self) -> int:
+        """Number of the first row in the whole table."""
+        return self.file.first_row + self.row_in_file
+
+    def slice(self, start: int, stop: int) -> Batch:
+        return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
+
+    def where(self, row: int) -> str:
+        """File and row, as an error names them."""
+        return f"{self.file.path}, row {self.row_in_file + row}"
+
+
+class Scratch:
+    """A folder for converted files, gone with the last table that reads from it."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="rcdiag-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A trajectory table on disk."""
+
+    files: tuple[TableFile, ...]
+    schema: pa.Schema  # with canonical names
+    renames: Mapping[str, str]  # canonical name -> name in the file
+    scratch: Scratch | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(file.num_rows for file in self.files)
+
+    @property
+    def policies(self) -> list[str]:
+        """Names of the policies that have log-probs, in the order of the columns."""
+        return columns.policies_in(self.schema.names)
+
+    @cached_property
+    def metadata(self) -> dict:
+        """What earlier runs of rcdiag, or other programs, wrote about the table."""
+        try:
+            return columns.metadata_of(self.schema)
+        except ValueError as error:
+            raise RcdiagError(
+                f"{self.files[0].path}: the file metadata `rcdiag` is not JSON ({error})",
+                hint="remove the key, or score the original table again",
+            ) from error
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the bytes of all files as they were given, in order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self.files:
+            with file.path.open("rb") as stream:
+                while block := stream.read(1 << 22):
+                    digest.update(block)
+        return digest.hexdigest()
+
+    def where(self, row: int) -> str:
+        """File and row, as an error names them, of a row of the whole table."""
+        file = next(each for each in self.files if row < each.first_row + each.num_rows)
+        return f"{file.path}, row {row - file.first_row}"
+
+    def require(self, *names: str) -> None:
+        """Refuse a table that lacks one of the columns."""
+        for name in names:
+            columns.require(name, self.schema, str(self.files[0].path))
+
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
+        """All rows in order; `names` are canonical, None means every column."""
+        wanted = list(self.schema.names if names is None else names)
+        in_file = [self.renames.get(name, name) for name in wanted]
+        tokens = self.renames.get("response_ids", "response_ids")
+        for file in self.files:
+            row = 0
+            for record in read_rows_of(file.parquet, in_file, tokens):
+                table = pa.Table.from_batches([record]).select(in_file).rename_columns(wanted)
+                yield Batch(columns.with_versions_as_numbers(table), file, row)
+                row += record.num_rows
+
+
+def open_table(
+    source: str | Path | Sequence[str | Path],
+    renames: Mapping[str, str] | None = None,
+    format: str | None = None,
+) -> Table:
+    """Open a file, a folder, a glob, or a list of them, as one table.
+
+    `renames` maps canonical column names to the names in the files. `format` names one of
+    `READERS`; without it the files tell. Parquet stays where it is, and only its footers are read;
+    files of another format are converted to parquet here, once.
+    """
+    sources = [source] if isinstance(source, (str, Path)) else source
+    names = [str(each) for each in sources]
+    reader, paths = find_files(names, format)
+    if reader.read is None:
+        return _table(names[0], [(path, None) for path in paths], renames)
+    scratch = Scratch()
+    written = [
+        (path, converted)
+        for number, path in enumerate(paths)
+        if (converted := _convert(reader, path, scratch.path / f"{number:06d}.parquet"))
+    ]
+    return _table(names[0], written, renames, scratch)
+
+
+def _convert(reader: Reader, path: Path, target: Path) -> Path | None:
+    """Write the rows of a file to a parquet file; None where it has no rows."""
+    assert reader.read is not None
+    batches = reader.read(path)
+    first = next(batches, None)
+    if first is None:
+        return None
+    with TableWriter(target, first.schema, columns.metadata_of(first.schema)) as writer:
+        writer.write(pa.Table.from_batches([first]))
+        for batch in batches:
+            writer.write(pa.Table.from_batches([batch]))
+    return target
+
+
+def _table(
+    source: str,
+    files: Sequence[tuple[Path, Path | None]],
+    renames: Mapping[str, str] | None,
+    scratch: Scratch | None = None,
+) -> Table:
+    """One table of files, each with its converted form, that all have the same columns."""
+    renames = dict(renames or {})
+    opened: list[TableFile] = []
+    schema: pa.Schema | None = None
+    first_row = 0
+    for path, converted in files:
+        parquet = open_parquet(converted or path)
+        file_schema = _canonical(parquet.schema_arrow, renames, path)
+        columns.check_types(file_schema, str(path))
+        columns.require("response_ids", file_schema, str(path))
+        if schema is None:
+            schema = file_schema
+        _check_same(schema, file_schema, path, opened)
+        opened.append(TableFile(path, parquet.metadata.num_rows, first_row, converted))
+        first_row += parquet.metadata.num_rows
+    if first_row == 0:
+        raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
+    assert schema is not None
+    return Table(tuple(opened), schema, renames, scratch)
+
+
+def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -> pa.Schema:
+    """The file's schema with mapped columns under their canonical names."""
+    back: dict[str, str] = {}
+    for name, in_file in renames.items():
+        columns.require(in_file, file_schema, str(path))
+        if name in file_schema.names and name != in_file:
+            raise RcdiagError(
+                f"{path}: --column {name}={in_file}, but a column `{name}` is there as well",
+                hint=f"drop or rename `{name}` in the file",
+            )
+        if in_file in back:
+            raise RcdiagError(
+                f"--column {name}={in_file}: `{in_file}` is read as `{back[in_file]}` already",
+                hint="one column stands for one thing",
+            )
+        back[in_file] = name
+    fields = [field.with_name(back.get(field.name, field.name)) for field in file_schema]
+    return columns.versions_are_numbers(pa.schema(fields, metadata=file_schema.metadata))
+
+
+def _check_same(
+    table_schema: pa.Schema, file_schema: pa.Schema, path: Path, files: list[TableFile]
+) -> None:
+    if file_schema.equals(table_schema):
+        return
+    here = {field.name: field.type for field in file_schema}
+    there = {field.name: field.type for field in table_schema}
+    differ = sorted(
+        name for name in here.keys() | there.keys() if here.get(name) != there.get(name)
+    )
+    if not differ:  # only the order of the columns differs
+        return
+    raise RcdiagError(
+        f"{path}: columns {', '.join(differ)} differ from {files[0].path}; one table needs one "
+        "schema",
+        hint="score the files apart, or write them with the same columns",
+    )

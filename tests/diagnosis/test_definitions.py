@@ -1,0 +1,123 @@
+"""Every definition is complete: metrics, families, checks and rules say all that is asked."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rcdiag.diagnosis.checks import CHECKS, STAGES, all_checks
+from rcdiag.diagnosis.constraints import CONSTRAINTS
+from rcdiag.diagnosis.correction_health import CORRECTION_RULES
+from rcdiag.diagnosis.update_health import UPDATE_RULES
+from rcdiag.glossary import explain
+from rcdiag.glossary.worked import toy_block
+from rcdiag.results import SEVERITIES
+from rcdiag.results.guide import Guide
+from rcdiag.statistics.metrics import BEHAVIOR_SAMPLED, FAMILIES, METRICS, metric_descriptions
+from rcdiag.statistics.metrics.metric import PAIR_OF_EXAMPLE, RATIOS_OF_EXAMPLE, SYMMETRIC
+from rcdiag.statistics.suite import Suite, SuiteState
+from tests.builders import metrics
+from tests.glossary.found import slugs
+
+RULES = [*UPDATE_RULES.values(), *CONSTRAINTS.values(), *CORRECTION_RULES.values()]
+# Files that whoever reads a source cannot open.
+NOWHERE = re.compile(r"(theory|verl|frameworks|design|causes|engines|dumps)\.md|reference/|/work/")
+
+
+def is_a_sentence(text: str) -> bool:
+    return text[0].isupper() and text.endswith(".") and len(text.split()) >= 4
+
+
+def has_an_open_source(guide: Guide) -> bool:
+    return bool(guide.source) and not NOWHERE.search(guide.source)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_is_complete(name):
+    metric = METRICS[name]
+    assert metric.name == name
+    assert metric.label
+    assert is_a_sentence(metric.says)
+    assert metric.formula
+    assert not metric.formula.endswith(".")
+    assert metric.direction
+    assert metric.presupposes in (None, BEHAVIOR_SAMPLED)
+    assert metric.family in FAMILIES.values()
+    assert metric.guide is None or has_an_open_source(metric.guide)
+    assert not NOWHERE.search(metric.source)
+    for other in metric.see:
+        assert explain(other), other
+    assert metric.formula in metric_descriptions()[name]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_worked_example_of_a_metric_is_its_value(name):
+    value = METRICS[name].value(Suite(SuiteState.of(toy_block()), seed=0)).value
+    if value is None:
+        assert METRICS[name].example == ""
+        return
+    given, _, text = METRICS[name].example.rpartition(": ")
+    assert f"{given}: " in (RATIOS_OF_EXAMPLE, PAIR_OF_EXAMPLE)
+    assert text == f"{value:.4g}"
+
+
+def test_the_example_is_of_the_toy():
+    block = toy_block()
+    assert block.values.ratios.log_ratio.tolist() == pytest.approx([0.1, -0.1, 1.5, -1.2, -0.5])
+    assert block.values.behavior.tolist() == [-1.0, -0.5, -2.0, -0.7, -1.5]
+
+
+ONE = [[-1.0, -0.5, -2.0], [-0.7, -1.5], [-0.1, -0.2, -3.0]]
+OTHER = [[-0.9, -0.6, -0.5], [-1.7, -2.0], [-0.3, -0.2, -2.0]]
+
+
+def test_what_is_called_symmetric_is_so_and_all_else_is_not():
+    there, back = metrics(ONE, OTHER), metrics(OTHER, ONE)
+    too_few = {"khat_token", "khat_seq"}  # three sequences have no tail
+    for name, metric in METRICS.items():
+        same = there[name] == pytest.approx(back[name], nan_ok=True)
+        if name not in too_few:
+            assert same == (metric.direction == SYMMETRIC), name
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_is_complete(name):
+    family = FAMILIES[name]
+    assert family.question.endswith("?")
+    assert family.slug
+    assert family.fix
+
+
+@pytest.mark.parametrize("slug", all_checks())
+def test_a_check_is_complete(slug):
+    check = all_checks()[slug]
+    assert check.slug == slug
+    assert check.severity in SEVERITIES
+    assert check.stages
+    assert set(check.stages) <= set(STAGES)
+    assert check.asks.endswith("?")
+    assert is_a_sentence(check.says)
+    assert check.fix
+    assert check.example
+    assert not NOWHERE.search(f"{check.says} {check.fix} {check.source}")
+    for other in check.see:
+        assert explain(other), other
+    entry = explain(slug)
+    assert entry.kind == "finding"
+    assert check.fix in entry.what
+
+
+def test_what_trainers_find_in_settings_has_its_words():
+    assert slugs() <= set(CHECKS)
+    words = {slug for slug, check in CHECKS.items() if check.find is None}
+    assert words == {slug for slug, check in CHECKS.items() if check.stages == ("config",)}
+    assert words <= slugs()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_is_complete(rule):
+    assert is_a_sentence(rule.says)
+    assert has_an_open_source(rule.guide)
+    for other in rule.see:
+        assert explain(other), other

@@ -1,0 +1,159 @@
+"""Levels: what is judged, against which bounds, and where nobody can tell."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+from scipy.stats import norm, t
+
+from rcdiag.diagnosis.guides import judged_metric, level, worst
+from rcdiag.results.guide import Guide
+from rcdiag.statistics.metrics import BY_CLUSTERS, FAMILIES, METRICS
+from rcdiag.statistics.suite import Suite
+from tests.builders import make_state, mismatch
+from tests.statistics.strategies import seeded_batch
+
+UPWARD = Guide(warning=1.0, error=2.0, source="a test")
+DOWNWARD = Guide(warning=0.5, error=0.1, source="a test")
+AROUND = Guide(warning=0.3, error=0.7, source="a test", around=1.0)
+
+
+def guide_of(name: str, suite: Suite) -> Guide:
+    guide = METRICS[name].guide_on(suite)
+    assert guide is not None
+    return guide
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("k3_kl", 0.0009, "ok"),
+        ("k3_kl", 0.001, "warning"),
+        ("k3_kl", 0.002, "warning"),
+        ("k3_kl", 0.01, "error"),
+        ("k1_kl", -0.07, "warning"),
+        ("k1_kl", 0.2, "error"),
+        ("prob_diff_mean", 0.011, "error"),
+        ("ess_seq", 0.9, "ok"),
+        ("ess_seq", 0.5, "warning"),
+        ("ess_seq", 0.1, "error"),
+        ("chi2_token", 1e9, "warning"),
+        ("ratio_mean_z", -2.5, "warning"),
+        ("ratio_mean_z", 4.5, "error"),
+        ("kappa", 1.2, "ok"),
+        ("kappa", 0.5, "warning"),
+        ("kappa", -1.0, "error"),
+    ],
+)
+def test_levels_follow_the_guide_values(name, value, wanted):
+    suite = Suite(make_state([[-1.0]] * 1000, [[-1.5]] * 1000), 0)
+    assert level(guide_of(name, suite), value) == wanted
+
+
+@pytest.mark.parametrize(
+    ("guide", "value", "low", "high", "wanted"),
+    [
+        (UPWARD, 1.5, 0.9, 2.0, "unknown"),
+        (UPWARD, 0.5, 0.4, 2.1, "unknown"),
+        (UPWARD, 2.5, 0.9, 2.7, "unknown"),
+        (UPWARD, 1.5, 0.9, 1.9, "warning"),
+        (UPWARD, 2.5, 1.0, 2.7, "error"),
+        (UPWARD, 0.5, 0.4, 0.9, "ok"),
+        (UPWARD, inf, None, None, "error"),
+        (UPWARD, nan, None, None, None),
+        (UPWARD, None, None, None, None),
+        (DOWNWARD, 0.3, 0.05, 0.6, "unknown"),
+        (DOWNWARD, 0.3, 0.2, 0.6, "warning"),
+        (AROUND, 1.0, 0.2, 1.1, "unknown"),
+        (AROUND, 1.5, 0.9, 1.6, "warning"),
+        # Both ends are errors, and what lies between them is not.
+        (AROUND, 1.8, 0.1, 1.9, "unknown"),
+    ],
+)
+def test_an_interval_from_ok_to_error_tells_nothing(guide, value, low, high, wanted):
+    assert level(guide, value, low, high) == wanted
+
+
+def test_the_worst_of_levels():
+    assert worst(["ok", "warning", "unknown"]) == "warning"
+    assert worst(["ok", "unknown"]) == "unknown"
+    assert worst([]) == "ok"
+
+
+def test_kappa_is_judged_by_the_nearest_value_that_its_interval_allows():
+    guide = METRICS["kappa"].guide
+    assert guide is not None
+    assert level(guide, 0.1, -0.2, 0.4) == "warning"
+    assert level(guide, 0.1, -0.2, 1.4) == "ok"
+    assert level(guide, 1.9, 1.5, 2.4) == "warning"
+    assert level(guide, 0.1) == "error"
+
+
+@pytest.mark.parametrize(("tokens", "error"), [(100, 0.5), (320, 0.60), (1000, 2 / 3), (2200, 0.7)])
+def test_k_hat_is_judged_by_how_many_ratios_there_are(tokens, error):
+    # One giant ratio: the effective sample size is low, and the tail matters.
+    state = make_state([[-1.0] * tokens], [[4.0] + [-1.5] * (tokens - 1)])
+    guide = guide_of("khat_token", Suite(state, 0))
+    assert (guide.warning, guide.error) == pytest.approx((0.5, error), abs=2e-3)
+
+
+@pytest.mark.parametrize("clusters", [3, 10, 100])
+def test_few_clusters_need_a_larger_z_of_the_same_rarity(clusters):
+    guide = guide_of("ratio_mean_z", Suite(make_state([[-1.0]] * clusters, [[-1.5]] * clusters), 0))
+    wanted = [t.isf(norm.sf(errors), clusters - 1) for errors in (2.0, 4.0)]
+    assert (guide.warning, guide.error) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_kappa_of_few_clusters_is_not_judged():
+    behavior, target = seeded_batch(0, sequences=60)
+    few = mismatch(make_state(behavior, target, [row % 5 for row in range(60)]), 0)["kappa"]
+    assert few.value is not None
+    assert few.level is None
+    assert mismatch(make_state(behavior, target), 0)["kappa"].level is not None
+
+
+@pytest.mark.parametrize(("sd", "judged"), [(0.01, False), (1.0, True)])
+def test_tails_of_a_mismatch_that_does_no_harm_are_not_judged(sd, judged):
+    values = mismatch(make_state(*seeded_batch(0, sequences=200, sd=sd)), 0)
+    for name in ("khat_token", "khat_seq", "top_share"):
+        assert values[name].value is not None, name
+        assert (values[name].level is not None) == judged, name
+
+
+def test_with_one_cluster_no_number_with_an_interval_over_clusters_has_a_known_level():
+    behavior, target = seeded_batch(0, sequences=60)
+    values = mismatch(make_state(behavior, target, [0] * 60), 0)
+    for name, metric in METRICS.items():
+        if values[name].value is None:
+            assert values[name].level is None, name
+        elif metric.interval == BY_CLUSTERS:
+            assert values[name].level == "unknown", name
+            assert values[name].low is None, name
+    assert values["khat_seq"].level in ("ok", "warning", "error", "unknown", None)
+    assert values["log_ratio_abs_max"].level is None
+
+
+def test_two_clusters_give_a_level():
+    behavior, target = seeded_batch(0, sequences=60)
+    suite = Suite(make_state(behavior, target, [row % 2 for row in range(60)]), 0)
+    assert judged_metric(METRICS["log_ratio_abs_mean"], suite).level is None
+    assert judged_metric(METRICS["k2_kl"], suite).level in ("ok", "warning", "error", "unknown")
+
+
+def test_every_guide_begins_to_warn_before_it_says_error():
+    suite = Suite(make_state(*seeded_batch(0, sequences=200)), 0)
+    guides = {name: each for name, metric in METRICS.items() if (each := metric.guide_on(suite))}
+    assert len(guides) >= 12
+    for name, guide in guides.items():
+        assert guide.warning != guide.error, name
+        assert level(guide, nan) is None, name
+        ideal = METRICS[name].ideal
+        if ideal is not None:
+            assert level(guide, ideal) == "ok", name
+
+
+def test_every_family_has_a_guide_and_a_headline():
+    for name, family in FAMILIES.items():
+        assert any(metric.guide for metric in family.metrics.values()), name
+        assert any(metric.headline for metric in family.metrics.values()), name

@@ -1,0 +1,153 @@
+"""Rules: which number each looks at, from where on it is worse, and what follows of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, isfinite, nan, nextafter
+
+import pytest
+from rcdiag.glossary.worked_sweep import row
+
+from rcdiag.diagnosis.constraints import CONSTRAINTS, Judged, refused
+from rcdiag.diagnosis.correction_health import CORRECTION_RULES
+from rcdiag.diagnosis.guides import level
+from rcdiag.diagnosis.rule import Rule
+from rcdiag.diagnosis.update_health import UPDATE_RULES, health
+from rcdiag.glossary import explain
+from rcdiag.results import MetricValue
+from rcdiag.results.guide import Guide
+from rcdiag.statistics.pareto import Largest
+from tests.diagnosis.updates import Given, evidence
+
+ALL_RULES = [*UPDATE_RULES.values(), *CONSTRAINTS.values(), *CORRECTION_RULES.values()]
+WITH_NUMBERS = [name for name in UPDATE_RULES if name not in ("loss_defined", "double_counting")]
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_a_rule_looks_at_its_number_and_turns_at_its_bounds(name):
+    rule = UPDATE_RULES[name]
+    upward = rule.guide.warning < rule.guide.error
+    for bound, before, at in (
+        (rule.guide.warning, "ok", "warning"),
+        (rule.guide.error, "warning", "error"),
+    ):
+        given = evidence(Given(name, bound))
+        assert rule.number(given) == bound
+        assert rule.level(given) == at, "a bound belongs to the worse side"
+        harmless = nextafter(bound, -inf if upward else inf)
+        assert rule.level(evidence(Given(name, harmless))) == before
+        side = "above" if upward else "below"
+        assert f"{at} at or {side} {bound:g}" in (explain(f"health.{name}").healthy or "")
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.name)
+def test_finite_bounds_belong_to_the_worse_side(rule):
+    guide = replace(rule.guide, by_interval=False)
+    center = guide.around or 0.0
+    if isfinite(guide.error):
+        assert level(guide, center + guide.error) == "error"
+    if guide.warning != guide.error:
+        assert level(guide, center + guide.warning) == "warning"
+
+
+def test_all_rules_apply_to_an_update_without_correction_and_double_counting():
+    rules = {each.name: each for each in health(evidence(Given())).rules}
+    assert set(rules) == set(UPDATE_RULES)
+    for name, rule in rules.items():
+        assert rule.level == ("warning" if name == "double_counting" else "ok")
+        assert rule.source == UPDATE_RULES[name].guide.source
+        assert rule.said
+
+
+def test_a_loss_that_is_undefined_is_an_error_without_a_number():
+    found = health(evidence(Given(), undefined="every token is rejected", double_counted=False))
+    assert found.verdict == "error"
+    assert found.rules[0].name == "loss_defined"
+    assert found.rules[0].value is None
+    assert found.rules[0].level == "error"
+    assert found.rules[0].said == "every token is rejected"
+    assert found.missing == []
+
+
+def test_the_mismatch_is_no_error_of_a_preset_that_corrects_it():
+    large = Given("mismatch_k3", 1.0)
+    rule = UPDATE_RULES["mismatch_k3"]
+    assert rule.level(evidence(large)) == "error"
+    assert rule.level(evidence(large, uncorrected=False)) == "warning"
+
+
+@pytest.mark.parametrize("value", [None, nan])
+def test_without_a_number_that_decides_there_is_no_good_verdict(value):
+    given = evidence(Given(), ess_seq=value, double_counted=False)
+    found = health(given)
+    assert found.verdict == "cannot judge"
+    assert found.missing == ["ess_seq"]
+
+
+def test_an_added_rule_of_health_is_judged_and_explained():
+    rule = Rule(
+        name="negative_pull",
+        says="Share of the pull on tokens whose advantage is negative.",
+        guide=Guide(warning=0.5, error=0.9, source="a test"),
+        value=lambda e: 0.7,
+        message=lambda e: "70% of the pull is on negative advantages",
+    )
+    with UPDATE_RULES.with_added(rule):
+        found = health(evidence(Given(), double_counted=False))
+        assert found.verdict == "warning"
+        assert found.rules[-1].said == "70% of the pull is on negative advantages"
+        assert "a test" in explain("health.negative_pull").healthy
+    assert "negative_pull" not in UPDATE_RULES
+
+
+def _refusals(
+    sequences: int = 1000, above_clamp: int = 0, reward_shift: MetricValue | None = None, **numbers
+) -> list[str]:
+    """What refuses a candidate all of whose numbers are harmless, but for these."""
+    plain = {"keep_length_correlation": 0.0, "clamped_share": 0.0}
+    harmless = {"kept_sequence_share": 1.0, "lost_mass": 0.0, "ess_seq": 1.0}
+    values = {name: MetricValue(value=numbers.get(name, value)) for name, value in harmless.items()}
+    plain = {name: numbers.get(name, value) for name, value in plain.items()}
+    shift = reward_shift or MetricValue(value=0.0, low=-0.1, high=0.1)
+    found = replace(row(), **values, **plain, reward_shift=shift)
+    return refused(Judged(found, sequences, Largest(), above_clamp))
+
+
+def test_a_candidate_without_fault_is_not_refused():
+    assert _refusals() == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "refused"),
+    [
+        ({"kept_sequence_share": 0.7001}, False),
+        ({"kept_sequence_share": 0.7}, True),
+        ({"kept_sequence_share": 0.0}, True),
+        ({"lost_mass": 0.0999}, False),
+        ({"lost_mass": 0.1}, True),
+        ({"lost_mass": 0.5}, True),
+        ({"lost_mass": nan}, True),
+        ({"lost_mass": None}, False),
+        ({"ess_seq": 0.0301}, False),
+        ({"ess_seq": 0.03}, True),
+        ({"ess_seq": None}, True),
+        ({"keep_length_correlation": -0.19}, False),
+        ({"keep_length_correlation": -0.2}, True),
+        ({"keep_length_correlation": None}, False),
+        ({"reward_shift": MetricValue(value=0.1, low=0.01, high=0.2)}, True),
+        ({"reward_shift": MetricValue(value=-0.1, low=-0.2, high=-0.01)}, True),
+        ({"reward_shift": MetricValue(value=0.1, low=0.0, high=0.2)}, False),
+        ({"reward_shift": MetricValue(value=0.1)}, False),
+        ({"reward_shift": MetricValue(value=None)}, False),
+        ({"above_clamp": 3}, False),
+        ({"above_clamp": 3, "clamped_share": 0.01}, True),
+        ({"above_clamp": 0, "clamped_share": 0.01}, False),
+    ],
+)
+def test_what_refuses_a_candidate(numbers, refused):
+    assert bool(_refusals(**numbers)) == refused
+
+
+def test_constraints_are_explained_with_their_bounds():
+    assert "at or below 0.7" in (explain("constraint.acceptance").healthy or "")
+    assert set(explain("refused").see) == {f"constraint.{name}" for name in CONSTRAINTS}

@@ -1,0 +1,56 @@
+"""Evidence on an update of which one number is given and all others are harmless."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from rcdiag.diagnosis.update_health import Evidence
+from rcdiag.results import AfterStep, Factor, GradientReport, MetricValue, Shares
+from rcdiag.usecases.replay.factors import FACTORS
+
+_K3 = {"mismatch_k3": "mismatch", "staleness_k3": "staleness"}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The number that one rule looks at."""
+
+    rule: str = ""
+    value: float = 0.0
+
+    def of(self, rule: str, harmless: float) -> float:
+        return self.value if rule == self.rule else harmless
+
+
+def evidence(given: Given, **more: Any) -> Evidence:
+    """The update without correction, and double counting besides: every rule applies."""
+    fields = {
+        "mode": "naive",
+        "metrics": {"actor/pg_clipfrac": given.of("clip_fraction", 0.0)},
+        "factors": {name: _factor(given, name) for name in FACTORS},
+        "kept_sequence_share": given.of("kept_sequences", 1.0),
+        "ess_seq": given.of("ess_seq", 1.0),
+        "shares": _only(Shares, top_sequences=given.of("top_sequences", 0.01)),
+        "gradient": _only(GradientReport, cosine=MetricValue(value=given.of("cosine", 1.0))),
+        "after": _only(
+            AfterStep,
+            kl_old_new=MetricValue(value=given.of("kl_old_new", 0.0)),
+            mismatch_growth=given.of("mismatch_growth", 1.0),
+        ),
+        "uncorrected": True,
+        "double_counted": True,
+    }
+    return _only(Evidence, **(fields | more))
+
+
+def _factor(given: Given, name: str) -> Factor:
+    k3 = given.value if _K3.get(given.rule) == name else 0.0
+    ess = MetricValue(value=given.of("uncorrected_ess", 1.0))
+    return _only(Factor, k3_kl=MetricValue(value=k3), ess_seq=ess)
+
+
+def _only(part: Any, **given: Any) -> Any:
+    """A dataclass of which some fields are given, None in all others."""
+    return part(**dict.fromkeys(field.name for field in dataclasses.fields(part)) | given)
