@@ -34,7 +34,7 @@ def skewed_t_quantile(away: Array) -> Array:
     count = len(away)
     away = away / np.abs(away).max(axis=0)  # so that no power of it leaves its range
     squares = np.square(away)
-    square, cube, fourth = (each.mean(axis=0) for each in (squares, squares * away, squares**2))
+    square, cube, fourth = (x.mean(axis=0) for x in (squares, squares * away, squares**2))
     z2 = NORMAL**2
     skewness = np.square(cube) / square**3 * (z2**2 + 2.0 * z2 - 3.0) / 18.0
     kurtosis = (fourth / square**2 - 3.0) * (z2 - 3.0) / 12.0

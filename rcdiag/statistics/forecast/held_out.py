@@ -71,9 +71,9 @@ class Windows:
 def estimates_differ(data: Sums) -> int:
     """Sign of KL by variance less KL by mean where its 95% interval leaves 0 out, else 0.
 
-    Of sum((dev^2 - m^2 c^2 T^2) / 2 + sum log_ratio) / sum T, nats per token: 0 by F6 of
-    reference/theory.md. m is the mean log_ratio of tokens, c^2 = e^{spread^2} - 1; what unequal k
-    add to the variance is taken off.
+    The difference is sum((dev^2 - m^2 c^2 T^2) / 2 + sum log_ratio) / sum T, nats per token, which
+    is 0 under the law of tokens (`token_law`). m is the mean log_ratio of tokens, and
+    c^2 = e^{spread^2} - 1 takes off what unequal k add to the variance.
     """
     mean = data.sums.sum() / data.lengths.sum()
     spread = fit_law(data.lengths, data.sums).spread

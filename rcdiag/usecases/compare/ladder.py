@@ -1,7 +1,4 @@
-"""Which policy is nearest to what really sampled the tokens.
-
-The way from the sampler to the trainer, step by step: which difference adds how much.
-"""
+"""The order of policies: who is nearest to the sampler, and which step to the trainer adds what."""
 
 from __future__ import annotations
 
