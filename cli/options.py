@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -46,7 +45,7 @@ Policy = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=BACKEND[:DTYPE][,key=value...]",
-        help="Score a policy with `hf` or `vllm`, e.g. `old=hf:float32`; repeatable",
+        help="Score a policy with a backend ({backends}), e.g. `old=hf:float32`; repeatable",
     ),
 ]
 Ladder = Annotated[
@@ -108,7 +107,7 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more: all me
 
 
 def parse_columns(pairs: list[str] | None) -> dict[str, str]:
-    """`--column CANONICAL=NAME` options as a mapping."""
+    """Read `--column CANONICAL=NAME` options as a mapping."""
     renames: dict[str, str] = {}
     for pair in pairs or []:
         canonical, equals, name = pair.partition("=")
@@ -119,18 +118,3 @@ def parse_columns(pairs: list[str] | None) -> dict[str, str]:
             )
         renames[canonical] = name
     return renames
-
-
-def check_outputs(paths: list[Path | None], force: bool) -> None:
-    """Refuse to overwrite; before any work is done."""
-    for path in filter(None, paths):
-        # A folder for figures may be there, but not with something in it.
-        empty_folder = path.is_dir() and not any(path.iterdir())
-        if path.exists() and not empty_folder and not force:
-            raise RcdiagError(f"{path}: already there", hint="another path, or --force")
-        parent = next(each for each in path.absolute().parents if each.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise RcdiagError(
-                f"{path}: cannot be written ({parent} is no folder that you may write to)",
-                hint="choose another output path",
-            )

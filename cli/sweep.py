@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import rcdiag
 from cli import options
-
-if TYPE_CHECKING:
-    from rcdiag.results import SweepResult
+from rcdiag.errors import RcdiagError
+from rcdiag.files import check_outputs
 
 EPILOG = """Examples
 
@@ -21,21 +19,14 @@ EPILOG = """Examples
 `rcdiag score sample_data/stale.parquet --trainer-config correction.yaml`"""
 
 
-class EmitName(StrEnum):
-    """Trainers whose configuration can be written."""
-
-    verl = "verl"
-    verl_07 = "verl-0.7.0"
-    slime = "slime"
-
-
 Thresholds = Annotated[
     int, typer.Option(min=2, max=100_000, help="About how many settings of each family")
 ]
 Emit = Annotated[
-    EmitName | None,
+    str | None,
     typer.Option(
-        help="Print the configuration of what is recommended, alone, on stdout",
+        metavar="TRAINER",
+        help="Print the configuration of what is recommended, alone, on stdout: {emitted}",
         rich_help_panel=options.OUTPUT,
     ),
 ]
@@ -70,55 +61,25 @@ def sweep(
     verbose: options.Verbose = False,
 ) -> None:
     """Try every estimator over its thresholds in one pass, and recommend one, or none."""
-    from cli.outputs import finish
+    from cli.outputs import chosen, finish
     from cli.terminal.screen import Screen
-    from rcdiag.errors import RcdiagError
-    from rcdiag.table.table import open_table
-    from rcdiag.usecases.score import check_pair
-    from rcdiag.usecases.sweep.run import sweep as measure
 
     if json and emit:
         raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
     if candidate and not emit:
         raise RcdiagError("--candidate without --emit", hint="--emit verl --candidate NAME")
-    if candidate and emit:
-        _check_candidate(candidate, emit.value)
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    table = open_table(dump, options.parse_columns(column))
-    options.check_outputs([result, html, plots], force)
-    check_pair(table, behavior, target)
-    if dry_run:
-        screen.say(f"{dump}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}")
-        return
-    found = measure(table, behavior=behavior, target=target, seed=seed, thresholds=thresholds)
-    outputs = {"result": result, "html": html, "plots": plots}
-    if emit is None:
-        finish(found, screen, **outputs, table=None)
-    else:
-        finish(found, screen.aside(), **outputs, table=None)
-        sys.stdout.write(_configuration(found, emit.value, candidate))
-    screen.exit(found, fail_on)
-
-
-def _check_candidate(name: str, trainer: str) -> None:
-    """Refused before anything is computed or written."""
-    from rcdiag.errors import RcdiagError
-    from rcdiag.trainers.emit import emit
-    from rcdiag.usecases.sweep.candidates import CANDIDATES
-
-    if name not in CANDIDATES:
-        raise RcdiagError(f"--candidate {name}: not known", hint=", ".join(CANDIDATES))
-    emit(CANDIDATES[name].correction, trainer)
-
-
-def _configuration(found: SweepResult, trainer: str, candidate: str | None) -> str:
-    """Of the choice; where the answer is not to correct, that of no correction."""
-    from rcdiag.trainers.emit import emit
-    from rcdiag.usecases.sweep.candidates import CANDIDATES
-
-    advice = found.recommendation
-    name = candidate or advice.choice or "none"
-    said = [f"# {name}: {advice.answer}", *(f"# {reason}" for reason in advice.reasons)]
-    if candidate is not None:
-        said = [f"# {name}, as asked for; recommended: {advice.choice or advice.answer}"]
-    return "\n".join([*said, emit(CANDIDATES[name].correction, trainer).text.rstrip(), ""])
+    check_outputs([result, html, plots], force=force)
+    if emit:  # refused before anything is computed
+        rcdiag.emit(None, emit, candidate)
+    found = chosen(rcdiag.sweep, dry_run)(
+        dump,
+        behavior=behavior,
+        target=target,
+        thresholds=thresholds,
+        columns=options.parse_columns(column),
+        seed=seed,
+    )
+    # What the trainer cannot express is refused before anything is written.
+    emitted = rcdiag.emit(found, emit, candidate) if emit and not isinstance(found, str) else None
+    finish(found, screen, result=result, html=html, plots=plots, instead=emitted, fail_on=fail_on)

@@ -24,6 +24,7 @@ LAYERS = (
     ("diagnosis",),
     ("usecases",),
     ("pages", "glossary"),
+    ("api",),
 )
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -34,7 +34,7 @@ OnTokens = Callable[[str, int, int], None]  # policy, tokens done, tokens in all
 class ScoringPlan:
     """Everything that decides the scores; the parts on disk are keyed by it."""
 
-    source: str
+    source: list[str]  # paths of the table's files
     dump: Table
     specs: tuple[PolicySpec, ...]
     survey: Survey
@@ -74,14 +74,14 @@ class ScoringPlan:
 
 
 def plan_scoring(
-    source: str, dump: Table, specs: Sequence[PolicySpec], output: Path, *, force: bool = False
+    dump: Table, specs: Sequence[PolicySpec], output: Path, *, force: bool = False
 ) -> ScoringPlan:
     """Check models and rows, and cut the table into parts; no engine starts here."""
     _check_names(dump, specs, force)
     folders = {spec.model: check_checkpoint(spec.model) for spec in specs}
     found = survey(dump, [limits(model, folder) for model, folder in folders.items()])
     return ScoringPlan(
-        source=source,
+        source=[str(file.path) for file in dump.files],
         dump=dump,
         specs=tuple(specs),
         survey=found,

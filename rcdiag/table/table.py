@@ -122,8 +122,10 @@ def _records(file: TableFile, dump: Table, names: Sequence[str]) -> Iterator[pa.
         raise _damaged(file.path, error, f", after row {row}") from error
 
 
-def open_table(source: str | Path, renames: Mapping[str, str] | None = None) -> Table:
-    """Open a file, a directory or a glob of parquet files as one table.
+def open_table(
+    source: str | Path | Sequence[str | Path], renames: Mapping[str, str] | None = None
+) -> Table:
+    """Open a file, a directory, a glob or a list of parquet files as one table.
 
     `renames` maps canonical column names to the names in the files. Only footers are read here.
     """
@@ -131,7 +133,8 @@ def open_table(source: str | Path, renames: Mapping[str, str] | None = None) -> 
     files: list[TableFile] = []
     table_schema: pa.Schema | None = None
     first_row = 0
-    for path in _expand(str(source)):
+    sources = [source] if isinstance(source, (str, Path)) else source
+    for path in [path for each in sources for path in _expand(str(each))]:
         reader = _open_parquet(path)
         file_schema = _canonical(reader.schema_arrow, renames, path)
         columns.check_types(file_schema, str(path))
