@@ -8,7 +8,7 @@ LAST := sample_data/policy/step_8
 ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check test-pages test-slow test-oracle test-gpu sample-data bench reports clean
+.PHONY: help demo test check test-pages test-slow test-oracle test-gpu sample-data bench reports schema clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -69,6 +69,9 @@ reports: $(READY) ## render the reports of the sample data again
 	    --ladder engine --ladder precision --noise-floor -o reports/demo/ladder.parquet
 	@$(RCDIAG) compare reports/demo/ladder.parquet -q --force \
 	    --result reports/ladder.json --html reports/ladder.html
+
+schema: $(READY) ## write the JSON Schemas of results again, after a field changed
+	@$(PY) -m rcdiag.results.schema
 
 clean: ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,7 +4,7 @@
 lengths (cap 32 k), and runs
 - `rcdiag.sweep` on it with about 1,000 settings per family, in a process of its own, from parquet
   to the result: all families, the mismatch suite, the recommendation and the forecast;
-- the single-threshold code that `rcdiag score` uses (rows of each block, honest numbers, the
+- the single-threshold code that `rcdiag score` uses (rows of each pair, honest numbers, the
   metrics of verl 0.9) for SAMPLED settings of each family, on blocks that are in memory already.
   The mean time of a family's settings, times the number of its settings, is summed over families:
   an extrapolation, since the loop itself would take hours.
@@ -28,7 +28,7 @@ import pyarrow as pa  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
 from rcdiag.corrections.correction import Correction  # noqa: E402
-from rcdiag.statistics.block import Block, block_of  # noqa: E402
+from rcdiag.statistics.pair import PolicyPair, pair_of  # noqa: E402
 from rcdiag.table.stream import read_trajectories  # noqa: E402
 from rcdiag.table.table import open_table  # noqa: E402
 from rcdiag.table.writer import TableWriter  # noqa: E402
@@ -100,13 +100,13 @@ def in_own_process(path: Path) -> dict:
     return json.loads(ran.stdout.strip().splitlines()[-1])
 
 
-def single(correction: Correction, blocks: list[Block]) -> float:
+def single(correction: Correction, blocks: list[PolicyPair]) -> float:
     """Seconds of one setting by the code for one threshold."""
     start = time.perf_counter()
     plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
     state = CorrectionState(plan)
-    for block in blocks:
-        state.add({None: block})
+    for pair in blocks:
+        state.add({None: pair})
     results(plan, state.by_step()[None])
     return time.perf_counter() - start
 
@@ -114,7 +114,7 @@ def single(correction: Correction, blocks: list[Block]) -> float:
 def loop(path: Path) -> dict:
     """The loop's time, by a few settings of each family."""
     rows = read_trajectories(open_table(path), ("rollout", "old"))
-    blocks = [block_of(each, "rollout", "old") for each in rows]
+    blocks = [pair_of(each, "rollout", "old") for each in rows]
     each_takes, total = {}, 0.0
     for name, family in FAMILIES.items():
         grid = settings(family, THRESHOLDS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import cached_property, reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rcdiag.statistics.block import Block, block_of
 from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.totals import Totals, resampled
 from rcdiag.table.table import Batch, open_table
-from rcdiag.table.trajectories import PolicyPair, Ragged, Trajectories
+from rcdiag.table.trajectories import Ragged, Trajectories
 
 Lists = Sequence[Sequence[float]]
 
@@ -58,13 +59,6 @@ def flat(lists: Lists) -> np.ndarray:
     return np.array([value for row in lists for value in row], dtype=float)
 
 
-def make_pair(behavior: Lists, target: Lists) -> PolicyPair:
-    lengths = np.array([len(row) for row in behavior], dtype=np.int64)
-    return PolicyPair(
-        behavior_log_probs=flat(behavior), target_log_probs=flat(target), lengths=lengths
-    )
-
-
 def make_trajectories(
     behavior: Lists,
     target: Lists,
@@ -93,19 +87,25 @@ def make_trajectories(
     )
 
 
-def make_block(
+def make_pair(
     behavior: Lists, target: Lists, cluster: Sequence[int] | None = None, **columns: Any
-) -> Block:
-    """What the statistics need of a pair; each sequence its own cluster unless told."""
-    rows = make_trajectories(behavior, target, cluster=cluster, **columns)
-    return block_of(rows, "rollout", "old")
+) -> PolicyPair:
+    """Two policies on the same tokens; each sequence its own cluster unless told."""
+    return pair_of(
+        make_trajectories(behavior, target, cluster=cluster, **columns), "rollout", "old"
+    )
+
+
+def summed(states: Iterable[Any]) -> Any:
+    """The sum of some states, in their order."""
+    return reduce(add, states)
 
 
 def make_state(
     behavior: Lists, target: Lists, cluster: Sequence[int] | None = None, first_row: int = 0
 ) -> SuiteState:
     """What the suite keeps of a pair's sequences."""
-    return SuiteState.of(make_block(behavior, target, cluster, first_row=first_row))
+    return SuiteState.of(make_pair(behavior, target, cluster, first_row=first_row))
 
 
 class PointSuite(Suite):

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.quantities import Array, Quantity, Reduction, Tokens
-from rcdiag.statistics.block import Block
-from rcdiag.statistics.quantiles import Sketch, union_of_sketches
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.quantiles import Sketch
 from rcdiag.table.segments import segment_max, segment_sum
 
 EPSILON = 1e-8
@@ -40,6 +40,13 @@ class Column:
             -segment_max(-wide, lengths) if "min" in keeps else none,
         )
 
+    def __add__(self, other: Column) -> Column:
+        """The sequences of both shards, in order."""
+        names = ("sum", "squares", "max", "min")
+        return Column(
+            *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
+        )
+
     @classmethod
     def of_sequences(cls, values: Array, lengths: NDArray[np.int64]) -> Column:
         """A quantity that is the same at every token of a sequence."""
@@ -64,6 +71,27 @@ class Rows:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def __add__(self, other: Rows) -> Rows:
+        """The sequences of both shards, in order."""
+
+        def joined(name: str) -> NDArray:
+            return np.concatenate([getattr(self, name), getattr(other, name)])
+
+        ratios = None
+        if self.ratios is not None and other.ratios is not None:
+            ratios = self.ratios + other.ratios
+        return Rows(
+            joined("lengths"),
+            joined("behavior"),
+            joined("target"),
+            joined("cluster"),
+            joined("reward"),
+            {name: column + other.columns[name] for name, column in self.columns.items()},
+            self.empty + other.empty,
+            ratios,
+            self.dtype,
+        )
+
     @property
     def epsilon(self) -> float:
         """What trainers add to counts before they divide; in float32 a count swallows it."""
@@ -75,61 +103,30 @@ class Rows:
 
 
 def rows_of(
-    block: Block,
+    pair: PolicyPair,
     quantities: Sequence[Quantity],
     empty: int,
     *,
     keep_ratios: bool = False,
     dtype: type[np.floating] = np.float64,
 ) -> Rows:
-    """Reduce the tokens of a block; `empty` of its sequences have none."""
-    behavior = block.pair.behavior_log_probs.astype(dtype, copy=False)
-    target = block.pair.target_log_probs.astype(dtype, copy=False)
+    """Reduce the tokens of a pair; `empty` of its sequences have none."""
+    behavior = pair.values.behavior.astype(dtype, copy=False)
+    target = pair.values.target.astype(dtype, copy=False)
     with np.errstate(all="ignore"):
         tokens = Tokens(target - behavior)
         columns = {
-            quantity: Column.of_tokens(quantity.of(tokens), block.lengths, quantity.keeps)
+            quantity: Column.of_tokens(quantity.of(tokens), pair.lengths, quantity.keeps)
             for quantity in quantities
         }
         return Rows(
-            block.lengths,
-            segment_sum(behavior.astype(np.float64), block.lengths),
-            segment_sum(target.astype(np.float64), block.lengths),
-            block.cluster,
-            np.full(len(block.lengths), np.nan) if block.reward is None else block.reward,
+            pair.lengths,
+            segment_sum(behavior.astype(np.float64), pair.lengths),
+            segment_sum(target.astype(np.float64), pair.lengths),
+            pair.tokens.cluster,
+            pair.tokens.rewards,
             columns,
             empty,
-            Sketch([tokens.ratio.astype(np.float64)]) if keep_ratios else None,
+            Sketch((tokens.ratio.astype(np.float64),)) if keep_ratios else None,
             dtype,
         )
-
-
-def union_of_rows(parts: Sequence[Rows]) -> Rows:
-    """The rows of all shards."""
-    if len(parts) == 1:
-        return parts[0]
-
-    def join(name: str) -> NDArray:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    def join_column(quantity: Quantity) -> Column:
-        columns = [part.columns[quantity] for part in parts]
-        return Column(
-            *(
-                np.concatenate([getattr(column, name) for column in columns])
-                for name in ("sum", "squares", "max", "min")
-            )
-        )
-
-    sketches = [part.ratios for part in parts if part.ratios is not None]
-    return Rows(
-        join("lengths"),
-        join("behavior"),
-        join("target"),
-        join("cluster"),
-        join("reward"),
-        {quantity: join_column(quantity) for quantity in parts[0].columns},
-        sum(part.empty for part in parts),
-        union_of_sketches(sketches) if sketches else None,
-        parts[0].dtype,
-    )

@@ -9,7 +9,7 @@ import numpy as np
 
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.metrics.tail import HARMLESS_ESS
-from rcdiag.statistics.pareto import Largest, k_hat, reliable_below
+from rcdiag.statistics.pareto import UpperTail, k_hat, reliable_below
 
 FEWEST_EFFECTIVE = 30.0
 
@@ -20,7 +20,7 @@ class Judged:
 
     row: SweepRow
     sequences: int
-    tail: Largest  # of weight times |advantage|, over sequences
+    tail: UpperTail  # of weight times |advantage|, over sequences
     above_clamp: int  # sequences with a log-ratio, or a sum of them, of 20 nats or more
 
 

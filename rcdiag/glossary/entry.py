@@ -15,6 +15,11 @@ def first_clause(what: str) -> str:
     return re.split(r"[.;] ", what.rstrip("."))[0]
 
 
+def folded(name: str) -> str:
+    """Write a name so that upper case, spaces, `-` and `_` make no difference."""
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """All that is known about one name; None where a thing does not apply."""

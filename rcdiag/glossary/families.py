@@ -16,7 +16,7 @@ _OF_K = ("_k2", "_k3")
 
 
 def own() -> list[str]:
-    """Families whose names nothing else has; `senses.py` tells of the others."""
+    """Families whose names nothing else has; `lookup.py` adds the others to what has their name."""
     taken = {*options.KIND.lines(), *presets.KIND.lines(), *WORDS}
     return [name for name in FAMILIES if name not in taken]
 

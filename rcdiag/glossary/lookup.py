@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 import difflib
-import re
+from dataclasses import replace
 from functools import cache
 
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import (
-    after_words,
     aggregation_words,
     answers,
     candidates,
     choice_words,
-    compare_words,
     families,
+    fields,
     findings,
-    forecast_words,
-    gradient_words,
-    judged_words,
     levels,
     logged,
     loss_keys,
     loss_words,
     metrics,
-    numbers,
     options,
     presets,
     profiles,
-    pull_words,
-    result_words,
+    result_names,
     roles,
     rule_words,
-    senses,
     settings,
-    sweep_words,
     trainers,
     training_words,
     treatments,
-    update_words,
     words,
 )
-from rcdiag.glossary.entry import Entry, Kind
+from rcdiag.glossary.entry import Entry, Kind, folded
+from rcdiag.usecases.sweep.families import FAMILIES
 
-# A name that several kinds have is explained as that of the first.
-KINDS: tuple[Kind, ...] = (
+_BUT_FIELDS: tuple[Kind, ...] = (
     metrics.KIND,
     profiles.KIND,
     levels.KIND,
@@ -55,28 +46,28 @@ KINDS: tuple[Kind, ...] = (
     options.KIND,
     settings.KIND,
     trainers.KIND,
-    numbers.KIND,
     families.KIND,
     candidates.KIND,
     answers.KIND,
-    sweep_words.KIND,
-    judged_words.KIND,
-    forecast_words.KIND,
     roles.KIND,
-    compare_words.KIND,
     loss_words.KIND,
     aggregation_words.KIND,
     choice_words.KIND,
-    update_words.KIND,
     training_words.KIND,
-    pull_words.KIND,
-    gradient_words.KIND,
-    after_words.KIND,
     rule_words.KIND,
-    result_words.KIND,
+    result_names.KIND,
     loss_keys.KIND,
     logged.KIND,
 )
+
+
+def _taken() -> set[str]:
+    """Names that mean something else than a field of a result."""
+    return {folded(name) for kind in _BUT_FIELDS for name in _all(kind)}
+
+
+# A name that several kinds have is explained as that of the first.
+KINDS: tuple[Kind, ...] = (*_BUT_FIELDS, fields.kind(_taken))
 
 
 def names() -> dict[str, dict[str, str]]:
@@ -91,9 +82,9 @@ def headings() -> dict[str, str]:
 
 def explain(name: str) -> Entry:
     """All that is known about a name; upper case, spaces, `-` and `_` make no difference."""
-    if (listed := _listed().get(_plain(name))) is not None:
+    if (listed := _listed().get(folded(name))) is not None:
         kind, found = listed
-        return senses.more(kind.entry(found), name.strip())
+        return _with_other_meanings(kind.entry(found), name.strip())
     for kind in KINDS:
         if (other := kind.find(name.strip())) is not None:
             return kind.entry(other)
@@ -102,16 +93,32 @@ def explain(name: str) -> Entry:
 
 @cache
 def _listed() -> dict[str, tuple[Kind, str]]:
-    """Plain name -> kind and name; the first kind has it."""
+    """Folded name -> kind and name; the first kind has it."""
     found: dict[str, tuple[Kind, str]] = {}
     for kind in reversed(KINDS):
-        found |= {_plain(alias): (kind, name) for alias, name in kind.aliases.items()}
-        found |= {_plain(name): (kind, name) for name in kind.lines()}
+        found |= {folded(alias): (kind, name) for alias, name in kind.aliases.items()}
+        found |= {folded(name): (kind, name) for name in kind.lines()}
     return found
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", "_", name.strip().lower())
+def _with_other_meanings(entry: Entry, asked: str) -> Entry:
+    """Add a line on every name with a dot that ends in this one; `asked` may be an alias of it.
+
+    `gradient.bias` is one more meaning of `bias`; its own entry says everything about it.
+    """
+    bare = {folded(entry.name), folded(asked)}
+    others = {
+        listed: kind.lines()[listed]
+        for kind, listed in _listed().values()
+        if folded(listed.partition(".")[2]) in bare and listed != entry.name
+    }
+    told = [f"As {name}: {line}." for name, line in others.items()]
+    if entry.name in FAMILIES and entry.kind != families.TITLE:
+        told.insert(0, f"In `rcdiag sweep` an estimator family: {FAMILIES[entry.name].about}")
+    if not told:
+        return entry
+    what = " ".join([f"{entry.what.rstrip('.')}.", *told])
+    return replace(entry, what=what, see=tuple(dict.fromkeys([*entry.see, *others])))
 
 
 def _unknown(name: str) -> RcdiagError:
@@ -124,8 +131,8 @@ def _unknown(name: str) -> RcdiagError:
 
 def nearest(name: str, count: int = 3) -> list[str]:
     """Names that look alike, the closest first; then those that hold it."""
-    wanted = _plain(logged.bare(name))
-    known = {_plain(logged.bare(each)): each for kind in reversed(KINDS) for each in _all(kind)}
+    wanted = folded(logged.bare(name))
+    known = {folded(logged.bare(each)): each for kind in reversed(KINDS) for each in _all(kind)}
     alike = difflib.get_close_matches(wanted, known, n=count, cutoff=0.4)
     holding = [each for each in known if len(wanted) > 2 and wanted in each]
     return [known[each] for each in dict.fromkeys([*alike, *holding])][:count]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.glossary.generations import SLIME, VERL, label
 from rcdiag.glossary.logged import LOGGERS
-from rcdiag.glossary.worked_replay import UPDATE
+from rcdiag.glossary.worked import UPDATE
 
 TITLE = "number that a policy loss logs"
 Losses = tuple[str, ...]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rcdiag.glossary.entry import Entry, Kind, first_clause, said
 from rcdiag.glossary.generations import SLIME, VERL, label
-from rcdiag.glossary.worked_replay import UPDATE
+from rcdiag.glossary.worked import UPDATE
 
 TITLE = "policy loss"
 _D = "d = log_ratio = current - old, r = e^d, A the advantage"

@@ -78,11 +78,6 @@ SETTINGS: dict[str, Entry] = {
 }
 
 TRAINING: dict[str, Entry] = {
-    "model": said(
-        what="How the step was computed: the checkpoint and all that was set; null without it.",
-        example=f"{_MODEL} --json | jq .model",
-        see=("dtype", "reference", "optimizer", "minibatches"),
-    ),
     "dtype": said(
         what="Precision of the trained model; weights are stepped in float32 whatever it is.",
         example=f"{_MODEL} --precision bfloat16",

@@ -13,7 +13,8 @@ TREATMENTS: dict[str, Entry] = {
     "TIS": Entry(
         name="TIS",
         kind=TITLE,
-        what=f"Truncation: weights above the bound become the bound; {_BIAS}. Small ones stay.",
+        what=f"Truncation: weights above the bound become the bound; {_BIAS}. Small ones stay. "
+        "The key of slime of this name is train/tis.",
         formula="min(ratio, upper)",
         units="ratio",
         healthy="see truncation_loss; bounds in use: 2 to 10 by sequence, 1.5 to 5 by token "
@@ -24,7 +25,7 @@ TREATMENTS: dict[str, Entry] = {
             label(SLIME): "tis_mode: truncate",
         },
         example=f"{_EXAMPLE} 0.4, 1.2, 2",
-        see=("truncation_loss", "rollout_is_threshold"),
+        see=("truncation_loss", "rollout_is_threshold", "train/tis"),
     ),
     "clip": Entry(
         name="clip",

@@ -97,7 +97,8 @@ _ENTRIES: dict[str, Entry] = {
     ),
     "ppo_clip": _word(
         "Loss in bypass mode: PPO with current / rollout as its ratio. Weights are logged and not "
-        "applied, since that ratio is one already.",
+        "applied, since that ratio is one already. In results of `rcdiag "
+        "replay` the loss vanilla has this name, in any mode.",
         generations={label(("verl-0.7.0", *BY_K)): "loss_type: ppo_clip"},
         example="rcdiag explain bypass_ppo_clip",
         see=("bypass", "reinforce"),

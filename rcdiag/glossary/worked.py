@@ -10,29 +10,23 @@ import numpy as np
 
 from rcdiag.glossary.generations import BY_K, BY_RATIO, OLD, SLIME, grouped
 from rcdiag.results import CorrectionResult
-from rcdiag.statistics.block import Block, block_of
 from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.trainer import Config
 from rcdiag.trainers.verl.k_rejection import OPTIONS
-from rcdiag.usecases.score import CorrectionState, results
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 
 LOG_RATIOS = ((0.1, -0.1, 1.5), (-1.2, -0.5))
 BEHAVIOR = (-1.0, -0.5, -2.0, -0.7, -1.5)
 TOY = "log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5]"
+# Two sequences, the first one with advantage 1 and the second with -1.
+UPDATE = f"old log-probs [-1, -0.5, -2], [-0.7, -1.5], {TOY} of current to old, advantages 1 and -1"
 PADDED_TOY = f"{TOY} and a row without a token"
 BOUNDED = ", by token, bounds 0.5 and 2"
-
-CORRECTION: Config = {
-    "rollout_is": "sequence",
-    "rollout_is_threshold": 2.0,
-    "rollout_rs": "token_k1",
-    "rollout_rs_threshold": "0.6_1.6",
-}
-CORRECTED = f"sequence weights truncated at 2, token_k1 0.6_1.6 (verl-0.9), {TOY}"
 
 _TOKENS = {"rollout_is": "token", "rollout_is_threshold": 2.0, "rollout_is_batch_normalize": True}
 _VETO = {"rollout_token_veto_threshold": 1e-4}
@@ -61,11 +55,11 @@ def _configs(trainer: str) -> Iterator[Config]:
 
 
 @cache
-def toy_block() -> Block:
+def toy_pair() -> PolicyPair:
     """The third row has no token that counts."""
     ratios = np.concatenate([np.array(row) for row in LOG_RATIOS])
     behavior = np.array(BEHAVIOR)
-    return block_of(
+    return pair_of(
         Trajectories(
             first_row=0,
             response_ids=Ragged(np.arange(6, dtype=np.int32), np.array([0, 3, 5, 6])),
@@ -83,22 +77,15 @@ def toy_block() -> Block:
 
 def metric(name: str) -> float | None:
     """A metric of the toy; None where two sequences are too few for it."""
-    return METRICS[name].value(Suite(SuiteState.of(toy_block()), seed=0)).value
+    return METRICS[name].value(Suite(SuiteState.of(toy_pair()), seed=0)).value
 
 
 @cache
 def corrected(trainer: str, *settings: tuple[str, Any]) -> CorrectionResult:
     """The toy under some settings of a trainer."""
     plan = plan_corrections(TRAINERS[trainer], {"it": dict(settings)})
-    state = CorrectionState(plan)
-    state.add({None: toy_block()})
-    return results(plan, state.by_step()[None])["it"]
-
-
-def honest(name: str) -> Any:
-    """A number beside the trainer's own, under `CORRECTION`."""
-    found = corrected("verl-0.9", *CORRECTION.items())
-    return found.honest[name] if name in found.honest else getattr(found, name)
+    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    return correction_results(plan, rows)["it"]
 
 
 def logged(keys: dict[str, str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Results as plain data, and their JSON: numbers and words, nothing that needs torch to read.
 
-To add a kind of result: a dataclass in a file of its own, and one line in KINDS.
+To add a kind of result: a dataclass in a file of its own, and one line in KINDS. To add a field:
+one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`) and JSON follow.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from rcdiag.results.base import (
     FORMAT_VERSION,
     SEVERITIES,
     Finding,
+    Histogram,
     MetricValue,
     Profile,
     ProfileBin,
@@ -51,6 +53,7 @@ from rcdiag.results.score import (
     SequenceTokens,
     StepResult,
     TokenProfile,
+    WorstToken,
 )
 from rcdiag.results.sweep import SweepFamily, SweepResult, SweepRow
 
@@ -67,6 +70,7 @@ __all__ = [
     "Finding",
     "GradientReport",
     "Health",
+    "Histogram",
     "JoinReport",
     "Ladder",
     "MetricValue",
@@ -92,6 +96,7 @@ __all__ = [
     "SweepRow",
     "TokenProfile",
     "Triangulation",
+    "WorstToken",
     "by_severity",
     "from_json",
     "to_json",

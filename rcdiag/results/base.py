@@ -1,69 +1,330 @@
-"""What all results are made of."""
+"""Parts that results of several kinds share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+from rcdiag.results.doc import Doc
 
 # 1: the first.
 FORMAT_VERSION = 1
 
 SEVERITIES = ("note", "warning", "error")
 
+LOG_RATIO = "log_ratio = target - behavior, in nats; tokens are sampled by the behavior policy"
+RATIO = "ratio = target / behavior probability"
+
+_INTERVAL = (
+    "of the 95% interval of a number, made by resampling prompt groups; null where there are too "
+    "few groups to tell."
+)
+
+
+class Provenance(TypedDict):
+    """Where a result comes from."""
+
+    command: Annotated[str, Doc("The command line that made the result.")]
+    versions: Annotated[
+        dict[str, str], Doc("Versions of rcdiag and of the libraries that computed the result.")
+    ]
+    dump: Annotated[list[str], Doc("Paths of the files that make up the table.")]
+    rows: Annotated[int, Doc("Number of rows of the table.", unit="rows")]
+    fingerprint: Annotated[
+        str, Doc("Hash of the table: results with equal fingerprints are of the same data.")
+    ]
+    seed: Annotated[
+        int,
+        Doc(
+            "Seed of everything that is drawn at random; the same seed makes the same result.",
+            example="rcdiag score rollouts.parquet --seed 1",
+        ),
+    ]
+    time: Annotated[str, Doc("Date and time at which the result was made, in UTC.")]
+
+
+KindName = Annotated[str, Doc("The command that made the result: score, compare, sweep or replay.")]
+FormatVersion = Annotated[
+    int,
+    Doc("Version of the result document's format; rcdiag renders no other version than its own."),
+]
+PROVENANCE = Doc(
+    "Where a result comes from: command, versions, dump, rows, fingerprint, seed and time.",
+    see=("command", "versions", "dump", "rows", "fingerprint", "seed", "time"),
+    keys=Provenance,
+)
+ProvenanceOfResult = Annotated[dict[str, Any], PROVENANCE]
+Behavior = Annotated[
+    str, Doc("Name of the policy that is taken for the one that sampled the tokens.")
+]
+Target = Annotated[str, Doc("Name of the policy that is held against the behavior policy.")]
+TrainerName = Annotated[
+    str,
+    Doc(
+        "The trainer generation whose definitions and names the result uses.",
+        example="rcdiag score rollouts.parquet --trainer verl-0.9",
+        see=("verl-0.9", "slime"),
+    ),
+]
+Config = Annotated[
+    dict[str, Any],
+    Doc(
+        "Settings of a correction under the names that its trainer has for them.",
+        see=("rollout_is", "rollout_rs"),
+    ),
+]
+LoggedMetrics = Annotated[
+    dict[str, float],
+    Doc(
+        "What the trainer logs, under its own names and with its own definitions.",
+        see=("rollout_corr/rollout_is_mean", "actor/pg_clipfrac"),
+    ),
+]
+Step = Annotated[
+    int | None,
+    Doc(
+        "Training step: a batch of the trainer; null where the table has no column `step`. "
+        "`rcdiag replay` takes the last one of the table, or that of --step.",
+        example="rcdiag replay rollouts.parquet --step 40",
+        see=("steps",),
+    ),
+]
+NumSequences = Annotated[
+    int,
+    Doc(
+        "Number of sequences with at least one unmasked token.",
+        unit="sequences",
+        see=("empty_sequences",),
+    ),
+]
+NumTokens = Annotated[
+    int, Doc("Number of unmasked tokens: those that the policy sampled.", unit="tokens")
+]
+NumClusters = Annotated[
+    int,
+    Doc(
+        "Number of prompt groups, or of sequences without a group: what intervals are made from.",
+        unit="clusters",
+        see=("few-clusters", "low"),
+    ),
+]
+EmptySequences = Annotated[
+    int,
+    Doc(
+        "Number of rows without an unmasked token. They are left out of the mismatch; trainers "
+        "count them in means over rows.",
+        unit="sequences",
+        healthy="ideal 0",
+        see=("sequences-without-tokens",),
+    ),
+]
+KeptTokens = Annotated[
+    int,
+    Doc(
+        "Number of tokens that stay in the loss mask after rejection and veto.",
+        unit="tokens",
+        formula="count of kept tokens",
+        healthy="0 is an error: no loss is left",
+        example="log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5] under token_k1 0.6_1.6 of verl-0.9: 2",
+    ),
+]
+KeptSequences = Annotated[
+    int,
+    Doc(
+        "Number of sequences with at least one token that stays in the loss mask.",
+        unit="sequences",
+        formula="count of sequences with a kept token",
+        example="log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5] under token_k1 0.6_1.6 of verl-0.9: 1",
+    ),
+]
+KeepLengthCorrelation = Annotated[
+    float | None,
+    Doc(
+        "Whether rejection picks by length; null where all or nothing is kept everywhere.",
+        unit="none",
+        formula="Pearson correlation over sequences of kept share and length",
+        healthy="ideal 0; not judged; beyond 0.2 either way rejection picks by length (rcdiag's "
+        "proposal)",
+        example="the longer of two sequences is kept and the shorter one rejected: 1",
+    ),
+]
+BiasBound = Annotated[
+    float | None,
+    Doc(
+        "Bound on the bias of an estimate of anything between -1 and 1, for sequence weights; null "
+        "for other weights, which have no such bound.",
+        unit="none",
+        formula="E|prod ratio - weight| / E[prod ratio] over sequences, weight 0 where rejected",
+        direction=RATIO,
+        healthy="ideal 0",
+        example="sequences of ratios e^1.5 and e^-1.7, the first one truncated at 2, of whose "
+        "tokens two of three are kept, the second one rejected: 0.7141",
+        see=("truncation_loss", "lost_target_mass_seq"),
+    ),
+]
+
+# At the level of the weights; of a batch a number, of a sweep with its interval.
+TRUNCATION_LOSS = Doc(
+    "Share of the ratios that the upper bound C cuts off, at the level of the weights; for "
+    "sequence weights a bound on the bias. Null where nothing is truncated or clipped.",
+    unit="share",
+    formula="E[(ratio - C)+] / E[ratio]",
+    direction=RATIO,
+    healthy="ideal 0",
+    example="sequences of ratios e^1.5 and e^-1.7, the bound 2: 0.5321",
+)
+
+
+class Histogram(TypedDict):
+    """Counts of values between edges."""
+
+    edges: Annotated[
+        list[float],
+        Doc(
+            "Edges of a histogram's bins, one more than there are bins; values beyond the last "
+            "edge are counted in the last bin.",
+            see=("counts",),
+        ),
+    ]
+    counts: Annotated[
+        list[float], Doc("How many values each bin of a histogram holds.", see=("edges",))
+    ]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricValue:
-    """A number with its 95% interval and level; None where there is none.
+    """A number with its 95% interval and its level."""
 
-    A value of None is not defined on this data; NaN says that a NaN log-prob touches it.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    level: str | None = None
+    value: Annotated[
+        float | None,
+        Doc(
+            "A number itself; null where it is not defined on the data, NaN where a NaN log-prob "
+            "touches it.",
+            see=("low", "high", "level"),
+        ),
+    ]
+    low: Annotated[float | None, Doc("Lower end " + _INTERVAL, see=("high", "few-clusters"))] = None
+    high: Annotated[float | None, Doc("Upper end " + _INTERVAL, see=("low", "few-clusters"))] = None
+    level: Annotated[
+        str | None,
+        Doc(
+            "Level of a number by its guide: ok, warning or error; null where it has no guide.",
+            see=("ok", "warning", "error"),
+            one_of=("ok", "warning", "error"),
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """Something that the reader should know, and what to do about it."""
 
-    slug: str
-    severity: str  # of SEVERITIES
-    message: str
-    fix: str
-    evidence: dict[str, Any] = field(default_factory=dict)
+    slug: Annotated[
+        str,
+        Doc("Name of a finding, which `rcdiag explain` answers.", example="mirrored-bounds"),
+    ]
+    severity: Annotated[
+        str,
+        Doc(
+            "How grave a finding is: note, warning or error.",
+            example="rcdiag score rollouts.parquet --fail-on warning",
+            see=SEVERITIES,
+            one_of=SEVERITIES,
+        ),
+    ]
+    message: Annotated[str, Doc("What a finding says about the data, in a sentence.")]
+    fix: Annotated[str, Doc("What to do about a finding.")]
+    evidence: Annotated[dict[str, Any], Doc("The numbers that a finding rests on.")] = field(
+        default_factory=dict
+    )
+
+
+Findings = Annotated[
+    list[Finding],
+    Doc("What the reader should know, the gravest first.", see=("slug", "severity", "evidence")),
+]
+TokensOfPart = Annotated[
+    int, Doc("Number of unmasked tokens of a bin, or with a token id.", unit="tokens")
+]
+ShareOfSquares = Annotated[
+    float,
+    Doc(
+        "Share of the whole mismatch that a bin, or a token id, holds.",
+        unit="share",
+        formula="sum log_ratio^2 of the bin / sum log_ratio^2",
+        healthy="its share of the tokens, where no bin stands out",
+        example="log-ratios 0.3 in the bin, 0.4 outside: 0.36",
+        see=("share_of_tokens", "top_share"),
+    ),
+]
+LogRatioMean = Annotated[
+    MetricValue,
+    Doc(
+        "Mean log-ratio of the tokens of a bin, or with a token id.",
+        unit="nats per token",
+        formula="E[log_ratio] over the tokens",
+        direction=LOG_RATIO,
+        healthy="ideal 0",
+        see=("log_ratio", "k1_kl"),
+    ),
+]
+_RMS = Doc(
+    "Typical size of the log-ratio of a bin's tokens, or of those with a token id.",
+    unit="nats",
+    formula="sqrt(E[log_ratio^2])",
+    healthy="ideal 0",
+    example="log-ratios 0.3 and -0.4: 0.354",
+    see=("k2", "share_of_squares"),
+)
+LogRatioRms = Annotated[MetricValue, _RMS]
+LogRatioRmsNumber = Annotated[float, _RMS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileBin:
-    """The tokens of one bin, and how far apart both policies are on them."""
+    """The tokens of one bin of a profile, and how far apart both policies are on them."""
 
-    label: str
-    tokens: int
-    log_ratio_mean: MetricValue
-    log_ratio_rms: MetricValue
-    k3_kl: MetricValue
-    share_of_squares: float  # of the sum of log_ratio^2 over all bins
+    label: Annotated[str, Doc("Which values of the axis fall into a bin of a profile.")]
+    tokens: TokensOfPart
+    log_ratio_mean: LogRatioMean
+    log_ratio_rms: LogRatioRms
+    k3_kl: Annotated[
+        MetricValue,
+        Doc(
+            "Estimate of KL(behavior || target) on the tokens of a bin.",
+            unit="nats per token",
+            formula="E[ratio - 1 - log_ratio] over the tokens of the bin",
+            direction="KL(behavior || target)",
+            healthy="ideal 0",
+            see=("k3",),
+        ),
+    ]
+    share_of_squares: ShareOfSquares
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """Mismatch along one axis; only bins with tokens are listed."""
+    """The mismatch along one axis; only bins with tokens are listed."""
 
-    title: str
-    unit: str
-    about: str
-    bins: list[ProfileBin]
+    title: Annotated[str, Doc("Name of a profile's axis.")]
+    unit: Annotated[str, Doc("Unit of a profile's axis; empty for a pure number.")]
+    about: Annotated[str, Doc("How to read a profile.")]
+    bins: Annotated[
+        list[ProfileBin],
+        Doc(
+            "Bins of a profile that hold tokens, in the order of the axis.",
+            see=("share_of_squares", "log_ratio_rms"),
+        ),
+    ]
 
 
 def by_severity(findings: list[Finding]) -> list[Finding]:
-    """The gravest first; of equal ones the first stays first."""
+    """Sort findings, the gravest first; findings of one severity keep their order."""
     order = tuple(reversed(SEVERITIES))
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def worst_severity(findings: list[Finding]) -> str | None:
-    """The highest severity there is, None without findings."""
+    """Return the gravest severity among findings, None where there is no finding."""
     ranks = [SEVERITIES.index(finding.severity) for finding in findings]
     return SEVERITIES[max(ranks)] if ranks else None

@@ -1,117 +1,333 @@
-"""What `rcdiag compare` found on all pairs of policies of a table."""
+"""The result of `rcdiag compare`: the mismatch of all pairs of policies of a table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from rcdiag.results.base import FORMAT_VERSION, Finding, MetricValue, Profile
+from rcdiag.results.base import (
+    FORMAT_VERSION,
+    LOG_RATIO,
+    Behavior,
+    EmptySequences,
+    Findings,
+    FormatVersion,
+    KindName,
+    MetricValue,
+    NumClusters,
+    NumSequences,
+    NumTokens,
+    Profile,
+    ProvenanceOfResult,
+    Target,
+)
+from rcdiag.results.doc import Doc
+from rcdiag.results.score import Mismatch
+
+_STEPS = "two steps of log-ratio 0.1 and 0.3 on every token: "
+
+AtFloor = Annotated[
+    bool | None,
+    Doc(
+        "Whether two policies may be no further apart than two runs of one policy are: then the "
+        "difference is noise. Null where no policy was scored twice.",
+        formula="lower end of k2 of the pair <= upper end of k2 of the noise floor",
+        example="rcdiag score rollouts.parquet --model PATH --noise-floor -o scored.parquet",
+        see=("noise-floor", "k2_kl", "repeat"),
+    ),
+]
+_K2 = Doc(
+    "Mean over tokens of k2 between two policies, the metric k2_kl: how far apart they are, "
+    "whichever of them sampled.",
+    unit="nats per token",
+    formula="E[log_ratio^2] / 2 over tokens",
+    direction="the same for log_ratio and -log_ratio",
+    healthy="ideal 0",
+    see=("k2_kl", "at_floor"),
+)
+K2 = Annotated[MetricValue, _K2]
+K2OfPairs = Annotated[dict[str, MetricValue], _K2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicySummary:
-    """One policy, and how near it is to what really sampled the tokens."""
+    """One policy, and how near it is to the law that really sampled the tokens."""
 
-    about: str  # engine and precision, as far as the table says
-    role: str  # sampler, engine, trainer, recorded or repeat
-    log_prob_mean: MetricValue  # nats per token
-    behind: MetricValue  # mean log-prob of the best less this one's, paired, nats per token
-    nearest: bool  # its interval of `behind` reaches 0
-    provenance: dict[str, Any]
+    about: Annotated[str, Doc("Engine and precision of a policy, as far as the table says.")]
+    role: Annotated[
+        str,
+        Doc(
+            "What a policy is to the table: sampler, engine, trainer, recorded or repeat.",
+            see=("sampler", "engine", "trainer", "recorded", "repeat"),
+        ),
+    ]
+    log_prob_mean: Annotated[
+        MetricValue,
+        Doc(
+            "Mean log-prob of the sampled tokens under a policy.",
+            unit="nats per token",
+            formula="E[log p] over tokens",
+            direction="the higher, the nearer to what sampled them",
+            example="probabilities 0.5 and 0.25: -1.04",
+            see=("behind",),
+        ),
+    ]
+    behind: Annotated[
+        MetricValue,
+        Doc(
+            "How much farther a policy is from what really sampled the tokens than the best one "
+            "is, token by token.",
+            unit="nats per token",
+            formula="E[log p_best - log p] = KL(sampler || p) - KL(sampler || p_best)",
+            direction="never negative; 0 for the best",
+            healthy="ideal 0, within its interval: nothing tells it from the best",
+            example="mean log-probs -1.04 of the best and -1.05: 0.01",
+            see=("nearest", "recorded-is-not-nearest"),
+        ),
+    ]
+    nearest: Annotated[
+        bool,
+        Doc(
+            "Whether the interval of `behind` reaches 0: then nothing tells the policy from the "
+            "one that is nearest to the sampler.",
+            see=("behind", "recorded-is-not-nearest"),
+        ),
+    ]
+    provenance: Annotated[
+        dict[str, Any], Doc("How a policy was scored, as the table's metadata says it.")
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairResult:
-    """One ordered pair: the target seen from the behavior policy."""
+    """One ordered pair of policies: the target seen from the behavior policy."""
 
-    behavior: str
-    target: str
-    mismatch: dict[str, MetricValue]
-    at_floor: bool | None  # no further apart than two runs of one policy; None: floor not known
+    behavior: Behavior
+    target: Target
+    mismatch: Mismatch
+    at_floor: AtFloor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairFigure:
-    """Of an unordered pair: what its figures are drawn from."""
+    """What the figures of a pair of policies, in either order, are drawn from."""
 
-    edges: list[float]  # of log-probs, nats
-    cells: list[list[int]]  # bin of the first, bin of the second, tokens
-    by_probability: Profile
+    edges: Annotated[list[float], Doc("Edges of the bins of log-probs.", unit="nats")]
+    cells: Annotated[
+        list[list[int]],
+        Doc(
+            "Bins that hold tokens: bin of the first policy's log-prob, bin of the second's, "
+            "number of tokens."
+        ),
+    ]
+    by_probability: Annotated[
+        Profile, Doc("The mismatch of a pair by the geometric mean of both probabilities.")
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rung:
     """A step of the ladder: what one difference between two policies adds."""
 
-    start: str
-    end: str
-    contribution: MetricValue  # E[step x whole] / 2, nats per token; all rungs add up to the whole
-    share: MetricValue  # of the whole
-    k2: MetricValue  # E[step^2] / 2, nats per token: how far apart both are
-    log_ratio_mean: MetricValue  # nats per token
-    at_floor: bool | None
+    start: Annotated[str, Doc("The policy at which a step of the ladder begins.")]
+    end: Annotated[str, Doc("The policy at which a step of the ladder ends.")]
+    contribution: Annotated[
+        MetricValue,
+        Doc(
+            "What a step of the ladder adds to the mismatch between its ends; all steps add up to "
+            "`whole`.",
+            unit="nats per token",
+            formula="E[log_ratio of the step x log_ratio between the ends] / 2 over tokens",
+            direction="below 0 where a step undoes what others did",
+            example=_STEPS + "0.02 and 0.06",
+            see=("share", "whole", "at_floor"),
+        ),
+    ]
+    share: Annotated[
+        MetricValue,
+        Doc(
+            "The contribution of a step as a share of the whole; null where the ends are equal.",
+            unit="share",
+            formula="contribution / whole",
+            direction="below 0 where a step undoes what others did, and others then add up to "
+            "above 1",
+            example=_STEPS + "0.25 and 0.75",
+            see=("contribution", "whole"),
+        ),
+    ]
+    k2: K2
+    log_ratio_mean: Annotated[
+        MetricValue,
+        Doc(
+            "Mean log-ratio of a step of the ladder.",
+            unit="nats per token",
+            formula="E[log p_end - log p_start] over tokens",
+            direction=LOG_RATIO,
+            healthy="ideal 0",
+            example=_STEPS + "0.1 and 0.3",
+            see=("log_ratio", "k1_kl"),
+        ),
+    ]
+    at_floor: AtFloor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ladder:
     """The way from the sampler to the trainer in steps."""
 
-    policies: list[str]
-    whole: MetricValue  # E[log_ratio^2] / 2 between both ends, nats per token
-    rungs: list[Rung]
+    policies: Annotated[
+        list[str], Doc("Policies of the ladder in order, from the sampler to the trainer.")
+    ]
+    whole: Annotated[
+        MetricValue,
+        Doc(
+            "The mismatch between both ends of the ladder, sampler and trainer.",
+            unit="nats per token",
+            formula="E[log_ratio^2] / 2 over tokens, between the ends",
+            direction="the same for log_ratio and -log_ratio",
+            healthy="below 0.001 healthy rounding of dense models (rcdiag's proposal)",
+            example=_STEPS + "0.08",
+            see=("k2_kl", "contribution"),
+        ),
+    ]
+    rungs: Annotated[
+        list[Rung],
+        Doc("The steps of the ladder, each between two policies.", see=("contribution", "share")),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseFloor:
-    """Two runs of one policy with other batch compositions."""
+    """How far apart two runs of one policy with other batch compositions are."""
 
-    policy: str
-    repeat: str
-    k2: MetricValue
-    log_ratio_abs_max: float | None
+    policy: Annotated[str, Doc("Name of the policy that was scored twice.")]
+    repeat: Annotated[
+        str, Doc("Name of the second run of a policy, with other batches.", see=("noise-floor",))
+    ]
+    k2: K2
+    log_ratio_abs_max: Annotated[
+        float | None,
+        Doc(
+            "Largest log-ratio by size between two runs of one policy.",
+            unit="nats",
+            formula="max |log_ratio| over tokens",
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Triangulation:
-    """Who stands apart of recorded, re-scored and trainer log-probs."""
+    """Which of recorded, re-scored and trainer log-probs stand apart from the others."""
 
-    sampler: str
-    engine: str
-    trainer: str
-    k2: dict[str, MetricValue]  # "a~b" -> nats per token
-    verdict: str  # slug of its finding
-    odd_one_out: str | None
+    sampler: Annotated[str, Doc("Name of the policy whose log-probs the sampler recorded.")]
+    engine: Annotated[str, Doc("Name of the policy that the inference engine scored again.")]
+    trainer: Annotated[str, Doc("Name of the policy that a trainer's model scored.")]
+    k2: K2OfPairs
+    verdict: Annotated[
+        str,
+        Doc(
+            "Which of three policies in a comparison stands apart, as the slug of the finding that "
+            "says so.",
+            see=("three-agree", "three-differ", "engine-against-trainer"),
+        ),
+    ]
+    odd_one_out: Annotated[
+        str | None,
+        Doc(
+            "The policy of recorded, re-scored and trainer that stands apart from the two others; "
+            "null where none does.",
+            formula="k2 of the two others below a quarter of either's to it, intervals counted",
+            healthy="null, with the verdict three-agree",
+            see=("three-agree", "three-differ", "engine-against-trainer"),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinReport:
     """How several tables became one."""
 
-    tables: list[str]
-    rows: list[int]
-    joined: int
-    missing: dict[str, int]  # table -> rows of others that it lacks
-    tokens_differ: int
-    named: list[str]  # the first few samples left out, and why
+    tables: Annotated[list[str], Doc("Paths of the tables that were joined.")]
+    rows: Annotated[list[int], Doc("Number of rows of each of the joined tables.", unit="rows")]
+    joined: Annotated[int, Doc("Number of samples that all tables have alike.", unit="samples")]
+    missing: Annotated[
+        dict[str, int],
+        Doc("Number of rows of other tables that a table lacks, by table.", unit="rows"),
+    ]
+    tokens_differ: Annotated[
+        int,
+        Doc(
+            "Number of samples that a comparison of tables leaves out because their tokens differ.",
+            unit="samples",
+            healthy="ideal 0",
+            example="rcdiag compare a.parquet b.parquet --json | jq .joined.tokens_differ",
+            see=("rows-left-out-of-the-join",),
+        ),
+    ]
+    named: Annotated[
+        list[str], Doc("The first few samples that a join leaves out, and why it does.")
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompareResult:
-    """What `rcdiag compare` found."""
+    """The result of `rcdiag compare` on all policies of a table, or of several tables."""
 
-    kind: str = "compare"
-    format_version: int = FORMAT_VERSION
-    provenance: dict[str, Any]
-    policies: dict[str, PolicySummary]
-    num_sequences: int
-    num_tokens: int
-    num_clusters: int
-    empty_sequences: int
-    pairs: dict[str, PairResult]  # "a->b"
-    nearest: list[str]  # policies that no interval tells from the nearest to the sampler
-    ladder: Ladder
-    triangulation: Triangulation | None
-    noise_floor: NoiseFloor | None
-    joined: JoinReport | None
-    findings: list[Finding] = field(default_factory=list)
-    figures: dict[str, PairFigure] = field(default_factory=dict)  # "a->b", each pair once
+    kind: KindName = "compare"
+    format_version: FormatVersion = FORMAT_VERSION
+    provenance: ProvenanceOfResult
+    policies: Annotated[
+        dict[str, PolicySummary],
+        Doc("Every policy of a comparison, by name.", see=("role", "log_prob_mean", "behind")),
+    ]
+    num_sequences: NumSequences
+    num_tokens: NumTokens
+    num_clusters: NumClusters
+    empty_sequences: EmptySequences
+    pairs: Annotated[
+        dict[str, PairResult],
+        Doc('The mismatch of every ordered pair of policies, by "behavior->target".'),
+    ]
+    nearest: Annotated[
+        list[str],
+        Doc(
+            "Policies whose interval of `behind` reaches 0: nothing tells them from the one that "
+            "is nearest to the sampler.",
+            formula="lower end of the interval of behind <= 0",
+            healthy="the recorded policy is among them",
+            see=("behind", "recorded-is-not-nearest"),
+        ),
+    ]
+    ladder: Annotated[
+        Ladder,
+        Doc(
+            "The mismatch from the sampler to the trainer, taken apart into steps.", see=("whole",)
+        ),
+    ]
+    triangulation: Annotated[
+        Triangulation | None,
+        Doc(
+            "Which of recorded, re-scored and trainer log-probs stand apart; null where one of "
+            "the three is not in the table.",
+            see=("odd_one_out", "three-agree"),
+        ),
+    ]
+    noise_floor: Annotated[
+        NoiseFloor | None,
+        Doc(
+            "How far apart two runs of one policy are; null where no policy was scored twice.",
+            see=("noise-floor", "at_floor"),
+        ),
+    ]
+    joined: Annotated[
+        JoinReport | None,
+        Doc(
+            "How several tables became one; null where the comparison is of a single table.",
+            see=("rows-left-out-of-the-join",),
+        ),
+    ]
+    findings: Findings = field(default_factory=list)
+    figures: Annotated[
+        dict[str, PairFigure],
+        Doc('What the figures of a comparison are drawn from, by "a->b"; every pair stands once.'),
+    ] = field(default_factory=dict)

@@ -10,8 +10,6 @@ from functools import cache
 from typing import Any
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-# Where nothing says what a value is, these keys hold texts, whatever they say.
-_TEXTS = ("text", "texts", "sample_id", "label")
 
 
 def unstructured(value: Any) -> Any:
@@ -30,7 +28,7 @@ def unstructured(value: Any) -> Any:
 
 
 def structured(kind: Any, value: Any) -> Any:
-    """The opposite: a value of type `kind`; TypeError or ValueError where it is none."""
+    """Read a value of type `kind` from JSON; TypeError or ValueError where it is none."""
     if kind is Any:
         return _guessed(value)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -39,20 +37,19 @@ def structured(kind: Any, value: Any) -> Any:
     if origin is list:
         return [structured(arguments[0], each) for each in _checked(list, value)]
     if origin is dict:
-        named = _checked(dict, value).items()
-        return {
-            key: each if key in _TEXTS else structured(arguments[1], each) for key, each in named
-        }
-    if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, _checked(dict, value))
+        return {key: structured(arguments[1], each) for key, each in _checked(dict, value).items()}
+    if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
+        return _fields(kind, _checked(dict, value))
     if kind is float:
         return _SPECIAL[value] if isinstance(value, str) else _checked((int, float), value)
     return _checked(kind, value)
 
 
-def _dataclass(kind: Any, value: dict[str, Any]) -> Any:
+def _fields(kind: Any, value: dict[str, Any]) -> Any:
+    """A dataclass with exactly its fields, or a dictionary with the keys of a TypedDict."""
     kinds = _kinds(kind)
-    differ = sorted(set(value) ^ set(kinds))
+    needed = getattr(kind, "__required_keys__", set(kinds))
+    differ = sorted((set(value) - set(kinds)) | (set(needed) - set(value)))
     if differ:
         raise ValueError(f"field `{differ[0]}` is {'unknown' if differ[0] in value else 'missing'}")
     return kind(**{name: structured(kinds[name], each) for name, each in value.items()})
@@ -79,8 +76,9 @@ def _checked(kinds: Any, value: Any) -> Any:
 
 
 def _guessed(value: Any) -> Any:
+    """A value that no type describes: the words for NaN and infinities become floats."""
     if isinstance(value, dict):
-        return {key: each if key in _TEXTS else _guessed(each) for key, each in value.items()}
+        return {key: _guessed(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_guessed(each) for each in value]
     return _SPECIAL.get(value, value) if isinstance(value, str) else value

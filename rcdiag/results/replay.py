@@ -1,186 +1,962 @@
-"""What `rcdiag replay` found: the step that each preset would have taken, and its health."""
+"""The result of `rcdiag replay`: the step that each preset would have taken, and its health."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from rcdiag.results.base import FORMAT_VERSION, Finding, MetricValue
+from rcdiag.results.base import (
+    FORMAT_VERSION,
+    Behavior,
+    Config,
+    EmptySequences,
+    Findings,
+    FormatVersion,
+    Histogram,
+    KeptSequences,
+    KeptTokens,
+    KindName,
+    LoggedMetrics,
+    MetricValue,
+    NumSequences,
+    NumTokens,
+    ProvenanceOfResult,
+    Step,
+    Target,
+    TrainerName,
+)
+from rcdiag.results.doc import Doc
 
+_MODEL = "--model CHECKPOINT"
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Coefficients:
-    """d loss / d current log-prob of each token, in numbers."""
+_C = "c = d loss / d current log-prob of a token"
+_PULL = "c below 0 raises the token's log-prob in a step down the loss, above 0 lowers it"
+_PER = "loss per nat"
+_PULLED = "coefficients [-0.2, -0.2, -0.1], [0.2, 0.2], advantages 1 and -1: "
 
-    norm: float
-    sum: float
-    abs_sum: float
-    nonzero: int
-    largest: float  # by size
+_WITH = "G the preset's gradient, R the reference's, sums over each prompt group"
+_OFF = "<..> by products of different groups"
+_FEW = "null below three groups, and where noise leaves no squared norm above 0."
+_UNIT = "loss per unit of weight"
+_GROUPS = "gradients of three groups (2, 0), (1, 1), (2, -1), references (0, 1), (1, 1), (1, 0): "
+_TURN = "1 the same direction, 0 across, below 0 against it"
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shares:
-    """Who gets the gradient: shares of the summed |coefficient|."""
-
-    by_length: list[float]  # by quarter of the sequence length, shortest first
-    tokens_by_length: list[float]  # what an even split over tokens would give
-    positive_advantage: float
-    negative_advantage: float
-    top_tokens: float  # the 1% of tokens with the largest
-    top_sequences: float  # the 1% of sequences (at least one) with the largest
-    sequences: list[float]  # of each sequence, the largest first, at most 100
-    histogram: dict[str, list[float]]  # log10 |coefficient|: edges, counts
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Denominator:
-    """What the loss is a mean over: how many are counted, kept, and there."""
-
-    which: str  # kept, all, constant
-    unit: str  # tokens, sequences, nothing (a sum)
-    used: float
-    kept: float
-    all: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """One rule of health: its number, its level and whose it is."""
-
-    name: str
-    value: float | None
-    level: str  # ok, warning, error
-    said: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Health:
-    """The worst of its rules; "cannot judge" where what would decide is not there."""
-
-    verdict: str  # ok, warning, error, cannot judge
-    rules: list[Rule]
-    missing: list[str]  # what could not be judged, and what it needs
+_TOKENS = "over the recorded tokens"
+_NATS = "nats per token"
+_STEPPED = (
+    "old to new log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5], rollout to old 0.1 throughout, "
+    "advantages 1 and -1: "
+)
+_SPLIT = "log-ratio 0.1 on every token: 0.00517"
+_ENTROPY = "E[-sum_v p(v) log p(v)] " + _TOKENS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientReport:
-    """The gradient of a preset against the reference."""
+    """The gradient of a preset's loss by all trained parameters, against the reference.
 
-    norm: float
-    norm_by_layer: dict[str, float]
-    cosine: MetricValue  # with the reference, by products of different prompt groups; unbiased
-    cosine_whole: float | None  # of both whole gradients: noise that they share makes it larger
-    norm_ratio: float | None  # of both whole gradients
-    norm_ratio_unbiased: MetricValue  # by products of different prompt groups
-    bias: MetricValue  # |E[G - R]|^2 / |E[R]|^2, debiased
-    variance: float | None  # trace of the covariance of the mean, over |E[G]|^2
-    signal_to_noise: float | None
-    sequence_norms: list[float]  # of each sequence, the largest first, at most 100
-    top_share: float | None  # of squared norms in the top 1% of sequences
-    skew: float | None  # norm of the uncorrected step's skew over the norm of this gradient
+    Products of different prompt groups share no noise, so that they are unbiased (U-statistics,
+    Hoeffding 1948).
+    """
+
+    norm: Annotated[
+        float,
+        Doc(
+            "Norm of the gradient before any clipping by it.",
+            unit=_UNIT,
+            formula="|sum over groups of G|",
+            healthy="no bound; above max_grad_norm the step is scaled down",
+            example=_GROUPS + "5",
+            see=("norm_by_layer", "max_grad_norm", "coefficients.norm"),
+        ),
+    ]
+    norm_by_layer: Annotated[
+        dict[str, float],
+        Doc(
+            "Norm of the gradient in each part of the model: embedding, layer 0, ..., norm, head.",
+            unit=_UNIT,
+            formula="|G| of the part; squares add up to norm^2",
+            see=("norm", "embedding", "layer 0", "norm_by_layer.norm", "head"),
+        ),
+    ]
+    cosine: Annotated[
+        MetricValue,
+        Doc(
+            "Direction of the gradient against the reference, unbiased by noise; " + _FEW,
+            unit="none",
+            formula="<G, R> / sqrt(<G, G> <R, R>), " + _OFF + ", held within -1 and 1; " + _WITH,
+            direction=_TURN,
+            healthy="ideal 1; for bounds see health.cosine",
+            example=_GROUPS + "0.8018",
+            see=("health.cosine", "cosine_whole", "reference"),
+        ),
+    ]
+    cosine_whole: Annotated[
+        float | None,
+        Doc(
+            "Direction of the whole gradient against the whole reference: both share the noise of "
+            "the batch, which makes it larger than `cosine`. Null without a reference and for a "
+            "gradient of 0.",
+            unit="none",
+            formula="sum G . sum R / (|sum G| |sum R|); " + _WITH,
+            direction=_TURN,
+            healthy="not judged: see cosine",
+            example=_GROUPS + "0.7071",
+            see=("cosine",),
+        ),
+    ]
+    norm_ratio: Annotated[
+        float | None,
+        Doc(
+            "Length of the whole gradient over that of the whole reference.",
+            unit="none",
+            formula="|sum G| / |sum R|; " + _WITH,
+            direction="below 1: a shorter step than the reference's",
+            healthy="ideal 1; not judged",
+            example=_GROUPS + "1.768",
+            see=("norm_ratio_unbiased",),
+        ),
+    ]
+    norm_ratio_unbiased: Annotated[
+        MetricValue,
+        Doc(
+            "Length of the gradient over that of the reference, without the noise of either; "
+            + _FEW,
+            unit="none",
+            formula="sqrt(<G, G> / <R, R>), " + _OFF + "; " + _WITH,
+            direction="below 1: a shorter step than the reference's",
+            healthy="ideal 1; not judged",
+            example=_GROUPS + "1.871",
+            see=("norm_ratio", "cosine"),
+        ),
+    ]
+    bias: Annotated[
+        MetricValue,
+        Doc(
+            "Squared distance of the mean gradient from the mean reference, relative to the latter "
+            "and without their noise; null below three groups.",
+            unit="none",
+            formula="max(<G - R, G - R>, 0) / <R, R>, " + _OFF + "; " + _WITH,
+            healthy="ideal 0; not judged; 1 is the bias of no step at all",
+            example=_GROUPS + "1.5",
+            see=("gradient.variance", "bias", "cosine"),
+        ),
+    ]
+    variance: Annotated[
+        float | None,
+        Doc(
+            "Noise of the gradient: trace of the covariance of its sum over the squared norm of "
+            "its mean; null below three groups and where noise is all there is.",
+            unit="none",
+            formula="(sum |G|^2 - |sum G|^2 / n) / <G, G>, " + _OFF + ", n groups; " + _WITH,
+            healthy="ideal 0; not judged; above 1 noise is larger than the signal",
+            example=_GROUPS + "0.1905",
+            see=("signal_to_noise", "variance"),
+        ),
+    ]
+    signal_to_noise: Annotated[
+        float | None,
+        Doc(
+            "Squared norm of the mean gradient over its noise.",
+            unit="none",
+            formula="1 / gradient.variance",
+            healthy="not judged; below 1 noise is larger than the signal",
+            example=_GROUPS + "5.25",
+            see=("gradient.variance",),
+        ),
+    ]
+    sequence_norms: Annotated[
+        list[float],
+        Doc(
+            "Norm of each sequence's gradient, the largest first, at most 100 of them; estimated "
+            "from a random sketch.",
+            unit=_UNIT,
+            formula="|gradient of the sequence|",
+            see=("gradient.top_share",),
+        ),
+    ]
+    top_share: Annotated[
+        float | None,
+        Doc(
+            "Share of the squared norms that the 1% of sequences with the largest have, one "
+            "sequence at least.",
+            unit="share",
+            formula="sum of the largest 1% of |gradient of the sequence|^2 / their sum",
+            healthy="not judged; above 0.5 is flagged for shares of weights (rcdiag's proposal)",
+            example="norms 2, 1, 1: 4 / 6 = 0.667",
+            see=("sequence_norms", "top_sequences"),
+        ),
+    ]
+    skew: Annotated[
+        float | None,
+        Doc(
+            "How much leaving out token weights would change a gradient of unclipped losses, "
+            "relative to this gradient (after arXiv 2605.14220).",
+            unit="none",
+            formula="|sum over tokens of (ratio - 1) A / N d log p| / norm, ratio = old / rollout",
+            healthy="ideal 0; not judged",
+            see=("gradient.bias", "mismatch"),
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coefficients:
+    """The derivative of the loss by the current log-prob of each token, in numbers."""
+
+    norm: Annotated[
+        float,
+        Doc(
+            "Size of the coefficients as one vector over all tokens.",
+            unit=_PER,
+            formula="sqrt(sum c^2); " + _C,
+            healthy="no bound; compare presets with each other",
+            example=_PULLED + "0.4123",
+            see=("coefficients", "norm"),
+        ),
+    ]
+    sum: Annotated[
+        float,
+        Doc(
+            "Sum of the coefficients: which way log-probs are pulled on the whole.",
+            unit=_PER,
+            formula="sum c; " + _C,
+            direction=_PULL,
+            healthy="no bound; near 0 where advantages are centred and nothing is clipped or "
+            "rejected",
+            example=_PULLED + "-0.1",
+            see=("coefficients",),
+        ),
+    ]
+    abs_sum: Annotated[
+        float,
+        Doc(
+            "Sum of the sizes of the coefficients: all the pull there is.",
+            unit=_PER,
+            formula="sum |c|; " + _C,
+            healthy="no bound; compare presets with each other",
+            example=_PULLED + "0.9",
+            see=("coefficients", "shares"),
+        ),
+    ]
+    nonzero: Annotated[
+        int,
+        Doc(
+            "Number of tokens that are pulled at all: neither rejected, nor clipped flat, nor of "
+            "advantage 0, nor of weight 0.",
+            unit="tokens",
+            formula="count of c != 0; " + _C,
+            healthy="no bound; of all unmasked tokens",
+            example=_PULLED + "5",
+            see=("coefficients", "kept_tokens"),
+        ),
+    ]
+    largest: Annotated[
+        float,
+        Doc(
+            "The largest coefficient by size.",
+            unit=_PER,
+            formula="max |c|; " + _C,
+            healthy="no bound; see top_tokens",
+            example=_PULLED + "0.2",
+            see=("coefficients", "top_tokens"),
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shares:
+    """Who gets the gradient: shares of the summed sizes of the coefficients."""
+
+    by_length: Annotated[
+        list[float],
+        Doc(
+            "Share of the pull that each quarter of the sequences by length gets, the shortest "
+            "first.",
+            unit="share",
+            formula="sum |c| of the quarter / sum |c|; " + _C,
+            healthy="no bound; beside tokens_by_length it shows what the aggregation prefers",
+            example=_PULLED + "0.4444, 0, 0, 0.5556",
+            see=("tokens_by_length", "token-mean", "seq-mean-token-mean"),
+        ),
+    ]
+    tokens_by_length: Annotated[
+        list[float],
+        Doc(
+            "Share of the pull that each quarter of the sequences by length would get by its "
+            "tokens alone.",
+            unit="share",
+            formula="tokens of the quarter / all tokens",
+            healthy="no bound; what by_length is to be compared with",
+            example=_PULLED + "0.4, 0, 0, 0.6",
+            see=("by_length",),
+        ),
+    ]
+    positive_advantage: Annotated[
+        float,
+        Doc(
+            "Share of the pull that tokens of positive advantage get.",
+            unit="share",
+            formula="sum |c| where A > 0 / sum |c|; " + _C,
+            healthy="no bound; the clip takes ratios above it from A > 0, below it from A < 0",
+            example=_PULLED + "0.5556",
+            see=("negative_advantage", "actor/pg_clipfrac"),
+        ),
+    ]
+    negative_advantage: Annotated[
+        float,
+        Doc(
+            "Share of the pull that tokens of negative advantage get.",
+            unit="share",
+            formula="sum |c| where A < 0 / sum |c|; " + _C,
+            healthy="no bound; see positive_advantage",
+            example=_PULLED + "0.4444",
+            see=("positive_advantage", "actor/pg_clipfrac_lower"),
+        ),
+    ]
+    top_tokens: Annotated[
+        float,
+        Doc(
+            "Share of the pull that the 1% of tokens with the largest coefficients get, one token "
+            "at least.",
+            unit="share",
+            formula="sum of the largest 1% of |c| / sum |c|; " + _C,
+            healthy="0.01 where all get the same; no bound",
+            example=_PULLED + "0.2222",
+            see=("largest", "top_sequences"),
+        ),
+    ]
+    top_sequences: Annotated[
+        float,
+        Doc(
+            "Share of the pull that the 1% of sequences with the most get, one sequence at least.",
+            unit="share",
+            formula="sum |c| of the largest 1% of sequences / sum |c|; " + _C,
+            healthy="ideal 1% or one sequence's even share; for bounds see health.top_sequences",
+            example=_PULLED + "0.5556",
+            see=("health.top_sequences", "sequences"),
+        ),
+    ]
+    sequences: Annotated[
+        list[float],
+        Doc(
+            "Share of the pull that each sequence gets, the largest first, at most 100 of them.",
+            unit="share",
+            formula="sum |c| of the sequence / sum |c|; " + _C,
+            example=_PULLED + "0.5556, 0.4444",
+            see=("top_sequences",),
+        ),
+    ]
+    histogram: Annotated[
+        Histogram,
+        Doc(
+            "Tokens by the size of their coefficient: `edges` and `counts`; those of 0 are left "
+            "out.",
+            unit="tokens",
+            formula="counts of log10 |c|; " + _C,
+            see=("coefficients", "edges", "counts"),
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Denominator:
+    """What the loss is a mean over: which count was used, and what the others would be."""
+
+    which: Annotated[
+        str,
+        Doc(
+            "Which denominator of the loss was used: kept, all or constant.",
+            see=("used", "denominator.kept", "all", "constant"),
+            one_of=("kept", "all", "constant"),
+        ),
+    ]
+    unit: Annotated[
+        str,
+        Doc(
+            "What the loss is a mean over, by its aggregation: tokens, sequences, or nothing for a "
+            "sum.",
+            see=("used", "aggregation"),
+        ),
+    ]
+    used: Annotated[
+        float,
+        Doc(
+            "What the sum of losses is divided by in this replay, before any constant length: all "
+            "coefficients scale with 1 / used.",
+            unit="tokens or sequences, as `unit` says",
+            formula="the number that `which` says, of the `unit`",
+            healthy="no bound; above denominator.kept rejection lowers the learning rate",
+            example="5 tokens of which 3 are kept: 3, or 5 with --denominator all",
+            see=("denominator", "which", "unit", "rejected-in-denominator"),
+        ),
+    ]
+    kept: Annotated[
+        float,
+        Doc(
+            "What the loss would be divided by with the denominator kept: how many tokens, or "
+            "sequences, stay in the loss.",
+            unit="tokens or sequences, as `unit` says",
+            see=("denominator",),
+        ),
+    ]
+    all: Annotated[
+        float,
+        Doc(
+            "What the loss would be divided by with the denominator all: how many tokens, or "
+            "sequences, there are, rejected ones too.",
+            unit="tokens or sequences, as `unit` says",
+            see=("denominator",),
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One rule of health: its number, its level and whose rule it is."""
+
+    name: Annotated[
+        str, Doc("Name of a rule of health, which `rcdiag explain health.NAME` answers.")
+    ]
+    value: Annotated[
+        float | None, Doc("The number that a rule of health looks at; null where it has none.")
+    ]
+    level: Annotated[
+        str,
+        Doc(
+            "What a rule of health makes of its number: ok, warning or error.",
+            see=("ok", "warning", "error"),
+            one_of=("ok", "warning", "error"),
+        ),
+    ]
+    said: Annotated[str, Doc("What a rule of health says about the update, in words.")]
+    source: Annotated[str, Doc("Whose rule a rule of health is.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """Whether a step was safe: the worst of named rules."""
+
+    verdict: Annotated[
+        str,
+        Doc(
+            "The worst level of the rules of health: ok, warning or error; cannot judge where what "
+            "would decide is not known.",
+            see=("health", "health.cannot judge"),
+            one_of=("ok", "warning", "error", "cannot judge"),
+        ),
+    ]
+    rules: Annotated[
+        list[Rule],
+        Doc(
+            "The rules of health, each with its number, level, source, and what it says.",
+            see=("health", "health.kept_sequences", "health.ess_seq", "mismatch_k3"),
+        ),
+    ]
+    missing: Annotated[
+        list[str],
+        Doc(
+            "What of an update's health could not be judged, and what that needs.",
+            example="direction of the gradient: give --model",
+            see=("health", "health.cannot judge"),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AfterStep:
     """The policy after the step, on the same batch."""
 
-    learning_rate: float
-    step_norm: float
-    kl_old_new: MetricValue  # KL(old || new) by k3, nats per token
-    kl_rollout_new: MetricValue
-    log_prob_change_positive: float | None  # mean change where the advantage is above 0, nats
-    log_prob_change_negative: float | None
-    entropy_before: float | None
-    entropy_after: float | None
-    perplexity_before: float
-    perplexity_after: float
-    beyond_clip: float  # share of tokens whose ratio new/old is outside the clip range
-    mismatch_growth: float | None  # k3(rollout, new) / k3(rollout, old)
-    reward_before: MetricValue | None
-    reward_after: MetricValue | None
+    learning_rate: Annotated[float, Doc("Learning rate of the step.", see=("step_norm",))]
+    step_norm: Annotated[
+        float,
+        Doc(
+            "How far the weights moved: the norm of their change, in quadrature over the optimizer "
+            "steps.",
+            unit="weight",
+            formula="sqrt(sum over steps of |change of the weights|^2)",
+            healthy="no bound",
+            see=("learning_rate", "norm"),
+        ),
+    ]
+    kl_old_new: Annotated[
+        MetricValue,
+        Doc(
+            "How far the step moves the policy, by k3.",
+            unit=_NATS,
+            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = new / old",
+            direction="KL(old || new)",
+            healthy="no ideal; for bounds see health.kl_old_new",
+            example=_STEPPED + "0.5199",
+            see=("health.kl_old_new", "k3", "kl_rollout_new"),
+        ),
+    ]
+    kl_rollout_new: Annotated[
+        MetricValue,
+        Doc(
+            "How far the policy is from its sampler after the step, by k3: mismatch and step "
+            "together. Decoupled updates do not see it.",
+            unit=_NATS,
+            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = new / rollout",
+            direction="KL(rollout || new)",
+            healthy="ideal: as small as before the step; see mismatch_growth",
+            example=_STEPPED + "0.5755",
+            see=("kl_old_new", "mismatch_growth", "updates-part"),
+        ),
+    ]
+    log_prob_change_positive: Annotated[
+        float | None,
+        Doc(
+            "Mean change of log-probs of tokens with positive advantage; null without any.",
+            unit="nats",
+            formula="E[log p_new - log p_old] where A > 0",
+            direction="above 0: the step makes them more likely, as it should",
+            healthy="above 0; not judged",
+            example=_STEPPED + "0.5",
+            see=("log_prob_change_negative",),
+        ),
+    ]
+    log_prob_change_negative: Annotated[
+        float | None,
+        Doc(
+            "Mean change of log-probs of tokens with negative advantage; null without any.",
+            unit="nats",
+            formula="E[log p_new - log p_old] where A < 0",
+            direction="below 0: the step makes them less likely, as it should",
+            healthy="below 0; not judged",
+            example=_STEPPED + "-0.85",
+            see=("log_prob_change_positive",),
+        ),
+    ]
+    entropy_before: Annotated[
+        float | None,
+        Doc(
+            "Mean entropy of the next-token distribution before the step.",
+            unit=_NATS,
+            formula=_ENTROPY,
+            healthy="no bound; compare with entropy_after",
+            example="two tokens equally likely: 0.693",
+            see=("entropy_after",),
+        ),
+    ]
+    entropy_after: Annotated[
+        float | None,
+        Doc(
+            "Mean entropy of the next-token distribution after the step: a fall from step to step "
+            "is a policy that stops exploring.",
+            unit=_NATS,
+            formula=_ENTROPY,
+            healthy="no bound; compare with entropy_before",
+            see=("entropy_before",),
+        ),
+    ]
+    perplexity_before: Annotated[
+        float,
+        Doc(
+            "Perplexity of the recorded tokens under the policy before the step.",
+            unit="none",
+            formula="exp(-E[log p_old]) over tokens",
+            healthy="no bound",
+            example="log-probs -1 and -0.5: exp(0.75) = 2.12",
+            see=("perplexity_after",),
+        ),
+    ]
+    perplexity_after: Annotated[
+        float,
+        Doc(
+            "Perplexity of the recorded tokens under the policy after the step.",
+            unit="none",
+            formula="exp(-E[log p_new]) over tokens",
+            direction="above perplexity_before where the step makes the recorded tokens less "
+            "likely",
+            healthy="no bound",
+            example="log-probs -0.9 and -0.5: exp(0.7) = 2.01",
+            see=("perplexity_before",),
+        ),
+    ]
+    beyond_clip: Annotated[
+        float,
+        Doc(
+            "Share of tokens that the step moves beyond the clip range: a second step on the batch "
+            "would find them clipped.",
+            unit="share",
+            formula="E[1(new / old outside [1 - clip_low, 1 + clip_high])]",
+            healthy="ideal 0; not judged",
+            example=_STEPPED + "0.6",
+            see=("clip_low", "clip_high", "actor/pg_clipfrac"),
+        ),
+    ]
+    mismatch_growth: Annotated[
+        float | None,
+        Doc(
+            "How many times as far from its sampler the policy is after the step as before; null "
+            "where it was not apart.",
+            unit="none",
+            formula="k3(rollout, new) / k3(rollout, old)",
+            healthy="ideal 1; for bounds see health.mismatch_growth",
+            example=_STEPPED + "111.3",
+            see=("health.mismatch_growth", "kl_rollout_new"),
+        ),
+    ]
+    reward_before: Annotated[
+        MetricValue | None,
+        Doc(
+            "Mean reward of fresh samples before the step; null without --evaluate.",
+            unit="reward",
+            formula="E[reward] over samples, interval by prompt",
+            healthy="compare with reward_after, and their intervals",
+            see=("reward_after",),
+        ),
+    ]
+    reward_after: Annotated[
+        MetricValue | None,
+        Doc(
+            "Mean reward of fresh samples after the step, drawn with the seed of those before it; "
+            "null without --evaluate.",
+            unit="reward",
+            formula="E[reward] over samples, interval by prompt",
+            healthy="above reward_before; not judged",
+            see=("reward_before",),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitReport:
     """The batch as one optimizer step and as several mini-batches, from the same start."""
 
-    minibatches: int
-    kl_between: MetricValue  # KL(one step || several), nats per token
-    kl_whole: MetricValue  # KL(old || one step)
-    kl_split: MetricValue  # KL(old || several)
+    minibatches: Annotated[
+        int, Doc("Number of mini-batches that the batch was cut into.", see=("split",))
+    ]
+    kl_between: Annotated[
+        MetricValue,
+        Doc(
+            "How far apart one step and several lead, by k3.",
+            unit=_NATS,
+            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = several / one",
+            direction="KL(one step || several)",
+            healthy="ideal 0; tells which mode stays put when a batch is cut into several; not "
+            "judged",
+            example=_SPLIT,
+            see=("kl_whole", "kl_split"),
+        ),
+    ]
+    kl_whole: Annotated[
+        MetricValue,
+        Doc(
+            "How far one step on the whole batch leads, by k3.",
+            unit=_NATS,
+            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = one step / old",
+            direction="KL(old || one step)",
+            healthy="as kl_old_new",
+            example=_SPLIT,
+            see=("kl_split", "kl_old_new"),
+        ),
+    ]
+    kl_split: Annotated[
+        MetricValue,
+        Doc(
+            "How far the several steps lead, by k3.",
+            unit=_NATS,
+            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = several / old",
+            direction="KL(old || several)",
+            healthy="as kl_old_new",
+            example=_SPLIT,
+            see=("kl_whole", "kl_old_new"),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PresetReplay:
-    """One preset on one batch."""
+    """The update by one preset on one batch."""
 
-    mode: str  # decoupled, bypass or naive
-    loss_type: str
-    config: dict[str, Any]
-    loss: float | None
-    undefined: str | None  # why there is no loss
-    metrics: dict[str, float]  # as the trainer logs them
-    coefficients: Coefficients
-    shares: Shares | None
-    denominator: Denominator
-    kept_tokens: int
-    kept_sequences: int
-    gradient: GradientReport | None
-    after_step: AfterStep | None
-    split: SplitReport | None
-    health: Health
-    scatter: list[list[float]] = field(default_factory=list)  # some tokens: what is drawn
-    # Of kept tokens: log10 of the weight in the loss, edges and counts; None without weights.
-    weights: dict[str, list[float]] | None = None
+    mode: Annotated[
+        str,
+        Doc(
+            "Where the ratios of an update come from: decoupled, bypass or naive.",
+            see=("decoupled", "bypass", "naive"),
+            one_of=("decoupled", "bypass", "naive"),
+        ),
+    ]
+    loss_type: Annotated[
+        str,
+        Doc(
+            "The policy loss of an update; `ppo_clip` stands for the loss `vanilla`, in any mode.",
+            see=("vanilla", "ppo_clip"),
+        ),
+    ]
+    config: Config
+    loss: Annotated[
+        float | None,
+        Doc(
+            "The loss of a preset as its trainer logs it; null where there is none.",
+            unit="loss",
+            formula="aggregation of weight x loss of the token",
+            direction="minimised; its size says nothing, its gradient does",
+            healthy="no bound",
+            trainers={"verl": "actor/pg_loss", "slime": "pg_loss"},
+            see=("undefined", "vanilla", "aggregation", "coefficients"),
+        ),
+    ]
+    undefined: Annotated[
+        str | None,
+        Doc(
+            "Why a preset has no loss; null where it has one.",
+            healthy="null",
+            trainers={
+                "verl-0.6.0 to verl-0.6.1": "the loss is 0, from 1e-8 in the denominator; in 0.6.0 "
+                "NaN under seq-mean-token-mean as soon as one row has no kept token",
+                "verl-20251203 to verl-0.9": "NaN where nothing is kept",
+                "slime": "never for rejection: rejected tokens are counted, and the loss is 0",
+            },
+            see=("loss-undefined", "everything-rejected", "loss_defined"),
+        ),
+    ]
+    metrics: LoggedMetrics
+    coefficients: Annotated[
+        Coefficients,
+        Doc(
+            "The pull of the loss on every token's log-prob, rejection, weights, clip and "
+            "denominator all in it; the gradient is their sum, each times the token's own "
+            "gradient.",
+            unit=_PER,
+            formula=_C + ", exact",
+            direction=_PULL,
+            see=("coefficients.norm", "sum", "abs_sum", "nonzero", "largest", "shares"),
+        ),
+    ]
+    shares: Annotated[
+        Shares | None,
+        Doc(
+            "Who gets the gradient: shares of the summed sizes of the coefficients; null where all "
+            "are 0.",
+            unit="share",
+            formula="sum |c| of a part / sum |c|; " + _C,
+            see=("by_length", "positive_advantage", "top_tokens", "top_sequences"),
+        ),
+    ]
+    denominator: Annotated[
+        Denominator,
+        Doc(
+            "What the loss is divided by: `which` of kept, all and constant was used, what that is "
+            "in numbers, and what `kept` and `all` would be.",
+            unit="tokens or sequences, as `unit` says",
+            healthy="used equal to kept: rejection does not lower the learning rate",
+            trainers={
+                "verl": "set by the path through the trainer and by no setting",
+                "slime": "all",
+            },
+            example="rcdiag replay rollouts.parquet --denominator all",
+            see=("which", "unit", "used", "denominator.kept", "all", "constant"),
+        ),
+    ]
+    kept_tokens: KeptTokens
+    kept_sequences: KeptSequences
+    gradient: Annotated[
+        GradientReport | None,
+        Doc(
+            "The gradient of a preset's loss by all trained parameters, against the reference; "
+            "null without --model and where coefficients are not finite.",
+            unit=_UNIT,
+            formula="sum over tokens of c d log p / d parameters, c its coefficient",
+            see=("cosine", "norm_ratio", "gradient.bias", "gradient.variance", "reference"),
+            needs=_MODEL,
+        ),
+    ]
+    after_step: Annotated[
+        AfterStep | None,
+        Doc(
+            "The policy after the step, on the same batch; null without --model and where there is "
+            "no step.",
+            see=("kl_old_new", "kl_rollout_new", "mismatch_growth", "beyond_clip"),
+            needs=_MODEL,
+        ),
+    ]
+    split: Annotated[
+        SplitReport | None,
+        Doc(
+            "The batch as one optimizer step and as several mini-batches, from the same start; "
+            "null without --split.",
+            see=("kl_between", "kl_whole", "kl_split", "minibatches"),
+            needs=_MODEL + " --split 4",
+        ),
+    ]
+    health: Annotated[
+        Health,
+        Doc(
+            "Whether a step was safe, by named rules; `verdict` is the worst of them.",
+            see=("health.verdict", "rules", "missing", "unsafe-update"),
+        ),
+    ]
+    scatter: Annotated[
+        list[list[float]],
+        Doc(
+            "Some tokens that are pulled at, at most 300 by a hash: what the figure draws.",
+            unit="nats; advantage; loss per nat",
+            formula="log-prob under the current policy, advantage, coefficient",
+            see=("coefficients",),
+        ),
+    ] = field(default_factory=list)
+    weights: Annotated[
+        Histogram | None,
+        Doc(
+            "Kept tokens by the size of their weight in the loss, as log10: `edges` and `counts`; "
+            "null without weights.",
+            unit="tokens",
+            formula="counts of log10 w; 0 in the lowest bin",
+            see=("weights", "edges", "counts"),
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factor:
-    """One of the two factors of the ratio, or their product."""
+    """One of the two factors of the ratio current / rollout, or their product."""
 
-    behavior: str
-    target: str
-    k3_kl: MetricValue
-    ess_seq: MetricValue
-    log_ratio_abs_max: float | None
-    log_ratio_histogram: dict[str, list[float]]
+    behavior: Behavior
+    target: Target
+    k3_kl: Annotated[
+        MetricValue,
+        Doc(
+            "Distance of the two policies of a factor, by k3.",
+            unit=_NATS,
+            formula="E[ratio - 1 - log_ratio] over tokens",
+            direction="KL(behavior || target)",
+            healthy="ideal 0; for bounds see mismatch_k3 and staleness_k3",
+            see=("k3", "mismatch_k3", "staleness_k3"),
+        ),
+    ]
+    ess_seq: Annotated[
+        MetricValue,
+        Doc(
+            "Effective sample size of sequences by the raw ratios of a factor.",
+            unit="fraction",
+            formula="(sum w)^2 / (n sum w^2) over sequences, w the product of ratios",
+            healthy="ideal 1",
+            see=("ESS", "uncorrected_ess"),
+        ),
+    ]
+    log_ratio_abs_max: Annotated[
+        float | None,
+        Doc(
+            "Largest log-ratio of a factor by size.",
+            unit="nats",
+            formula="max |log_ratio| over tokens",
+        ),
+    ]
+    log_ratio_histogram: Annotated[
+        Histogram,
+        Doc(
+            "Tokens by the log-ratio of a factor: `edges` and `counts`.",
+            unit="tokens; edges in nats",
+            see=("mismatch", "staleness", "edges", "counts"),
+        ),
+    ]
+
+
+Presets = Annotated[
+    dict[str, PresetReplay],
+    Doc(
+        "The update by each preset of the trainer, and `naive`: without any.",
+        see=("naive", "mode", "coefficients", "health"),
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayStep:
-    """One step of a replay over several."""
+    """One training step of a replay over several."""
 
-    step: int | None
-    presets: dict[str, PresetReplay]
-    num_sequences: int
-    num_tokens: int
+    step: Step
+    presets: Presets
+    num_sequences: NumSequences
+    num_tokens: NumTokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayResult:
-    """What `rcdiag replay` found."""
+    """The result of `rcdiag replay` on one training step, or on several."""
 
-    kind: str = "replay"
-    format_version: int = FORMAT_VERSION
-    provenance: dict[str, Any]
-    trainer: str
-    rollout: str
-    old: str
-    current: str
-    loss: str
-    aggregation: str
-    advantage: str  # where the advantages come from
-    clip_low: float
-    clip_high: float
-    step: int | None
-    num_sequences: int
-    num_tokens: int
-    num_groups: int
-    empty_sequences: int
-    factors: dict[str, Factor]  # mismatch: rollout -> old; staleness: old -> current; product
-    presets: dict[str, PresetReplay]
-    model: dict[str, Any] | None = None  # how the step was computed
-    steps: list[ReplayStep] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    kind: KindName = "replay"
+    format_version: FormatVersion = FORMAT_VERSION
+    provenance: ProvenanceOfResult
+    trainer: TrainerName
+    rollout: Annotated[
+        str, Doc("Name of the policy whose log-probs stand for the sampler's in an update.")
+    ]
+    old: Annotated[
+        str,
+        Doc(
+            "Name of the policy whose log-probs stand for the trainer's before the update, or "
+            "`computed` where the model computed them.",
+        ),
+    ]
+    current: Annotated[
+        str,
+        Doc(
+            "Name of the policy whose log-probs stand for those of the policy that is updated, or "
+            "`computed` where the model computed them.",
+        ),
+    ]
+    loss: Annotated[str, Doc("Name of the policy loss of decoupled mode.", example="--loss gspo")]
+    aggregation: Annotated[
+        str,
+        Doc(
+            "How the losses of tokens become one number; gspo and sapo have one of their own in "
+            "most generations.",
+            trainers={"verl": "loss_agg_mode", "slime": "--calculate-per-token-loss"},
+            example="rcdiag replay rollouts.parquet --aggregation seq-mean-token-mean",
+            see=("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "denominator"),
+        ),
+    ]
+    advantage: Annotated[
+        str,
+        Doc(
+            "Where the advantages come from: the column of the table, or rewards and groups.",
+            trainers={"verl": "adv_estimator", "slime": "--advantage-estimator"},
+            example="rcdiag replay rollouts.parquet --advantage grpo",
+            see=("column", "grpo", "rloo", "reinforce++"),
+        ),
+    ]
+    clip_low: Annotated[
+        float, Doc("How far below 1 the PPO ratio goes before the clip acts.", unit="ratio")
+    ]
+    clip_high: Annotated[
+        float, Doc("How far above 1 the PPO ratio goes before the clip acts.", unit="ratio")
+    ]
+    step: Step
+    num_sequences: NumSequences
+    num_tokens: NumTokens
+    num_groups: Annotated[
+        int,
+        Doc("Number of prompt groups of the batch.", unit="groups", see=("few-clusters",)),
+    ]
+    empty_sequences: EmptySequences
+    factors: Annotated[
+        dict[str, Factor],
+        Doc(
+            "The factors of the ratio current / rollout, always apart: mismatch, staleness, and "
+            "their product.",
+            see=("mismatch", "staleness", "product"),
+        ),
+    ]
+    presets: Presets
+    model: Annotated[
+        dict[str, Any] | None,
+        Doc(
+            "How the step was computed: the checkpoint and all that was set; null without a model.",
+            see=("dtype", "reference", "optimizer", "minibatches"),
+            needs=_MODEL,
+        ),
+    ] = None
+    steps: Annotated[
+        list[ReplayStep],
+        Doc(
+            "The update of every training step of a replay with --steps, in which every preset "
+            "goes on with a copy of its own.",
+            example="rcdiag replay rollouts.parquet --model CHECKPOINT --steps 3",
+            see=("step", "updates-part"),
+        ),
+    ] = field(default_factory=list)
+    findings: Findings = field(default_factory=list)

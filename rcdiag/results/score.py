@@ -1,88 +1,484 @@
-"""What `rcdiag score` found on one pair of policies."""
+"""The result of `rcdiag score`: the mismatch of a pair of policies, and every correction of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
-from rcdiag.results.base import FORMAT_VERSION, Finding, MetricValue, Profile
+from rcdiag.results.base import (
+    FORMAT_VERSION,
+    LOG_RATIO,
+    RATIO,
+    TRUNCATION_LOSS,
+    Behavior,
+    BiasBound,
+    Config,
+    EmptySequences,
+    Findings,
+    FormatVersion,
+    Histogram,
+    KeepLengthCorrelation,
+    KeptSequences,
+    KeptTokens,
+    KindName,
+    LoggedMetrics,
+    LogRatioMean,
+    LogRatioRmsNumber,
+    MetricValue,
+    NumClusters,
+    NumSequences,
+    NumTokens,
+    Profile,
+    ProvenanceOfResult,
+    ShareOfSquares,
+    Step,
+    Target,
+    TokensOfPart,
+    TrainerName,
+)
+from rcdiag.results.doc import Doc
+
+# Worked numbers of a correction: the longer sequence loses its last token, the shorter one all.
+_TOY = (
+    "sequence weights truncated at 2, token_k1 0.6_1.6 (verl-0.9), log-ratios [0.1, -0.1, 1.5], "
+    "[-1.2, -0.5]: "
+)
+
+
+class _CorrectionNumbers(TypedDict):
+    """Numbers of a correction beside what its trainer logs: no clamp, rows with a token, float64.
+
+    Sources: Kish 1965, Survey Sampling (effective sample size); Vehtari et al. 2024, Pareto
+    smoothed importance sampling (k-hat); bounds on the bias are those for values within [-1, 1].
+    """
+
+    ess_token_applied: Annotated[
+        float | None,
+        Doc(
+            "Effective sample size of tokens, with the weights as they enter the loss and 0 for "
+            "rejected tokens.",
+            unit="fraction",
+            formula="(sum w)^2 / (N sum w^2) over all unmasked tokens",
+            healthy="ideal 1",
+            example=_TOY + "0.4",
+            see=("rollout_corr/rollout_is_eff_sample_size", "ess_token"),
+        ),
+    ]
+    ess_seq_applied: Annotated[
+        float | None,
+        Doc(
+            "Effective sample size of sequences, each with the mean weight of its tokens, rejected "
+            "tokens with weight 0.",
+            unit="fraction",
+            formula="(sum w)^2 / (n sum w^2) over sequences",
+            healthy="ideal 1",
+            example=_TOY + "0.5",
+            see=("ess_seq",),
+        ),
+    ]
+    lost_target_mass_token: Annotated[
+        float | None,
+        Doc(
+            "Share of the policy that trains, by token, that rejection throws away.",
+            unit="share",
+            formula="E[ratio 1(rejected)] / E[ratio] over tokens",
+            direction=RATIO,
+            healthy="ideal 0",
+            example=_TOY + "0.7284",
+        ),
+    ]
+    lost_target_mass_seq: Annotated[
+        float | None,
+        Doc(
+            "Share of the policy that trains, by sequence, that rejection throws away: that of the "
+            "sequences of which no token is kept.",
+            unit="share",
+            formula="E[prod ratio 1(rejected)] / E[prod ratio] over sequences",
+            direction=RATIO,
+            healthy="ideal 0",
+            example=_TOY + "0.03917",
+        ),
+    ]
+    truncation_loss: Annotated[float | None, TRUNCATION_LOSS]
+    bias_bound: BiasBound
+    unsafe_tokens: Annotated[
+        float | None,
+        Doc(
+            "Share of tokens whose log-ratio reaches the clamp of trainers, 20 nats.",
+            unit="share",
+            formula="E[1(|log_ratio| >= 20)] over tokens",
+            direction=RATIO,
+            healthy="ideal 0",
+            example=_TOY + "0",
+        ),
+    ]
+    unsafe_sequences: Annotated[
+        float | None,
+        Doc(
+            "Share of sequences whose summed log-ratio reaches the clamp of trainers, 20 nats.",
+            unit="share",
+            formula="E[1(|sum log_ratio| >= 20)] over sequences",
+            direction=RATIO,
+            healthy="ideal 0",
+            example=_TOY + "0",
+        ),
+    ]
+    keep_length_correlation: KeepLengthCorrelation
+    keep_reward_correlation: Annotated[
+        float | None,
+        Doc(
+            "Whether rejection picks by reward, and so changes the objective; null without "
+            "rewards, and where all or nothing is kept everywhere.",
+            unit="none",
+            formula="Pearson correlation over sequences of kept share and reward",
+            healthy="ideal 0",
+            example="of two sequences the one with the higher reward is kept: 1",
+        ),
+    ]
+    groups_below_two: Annotated[
+        int,
+        Doc(
+            "Number of prompt groups of two sequences or more of which fewer than two are left: a "
+            "group baseline has nothing to compare.",
+            unit="groups",
+            formula="count of groups with size >= 2 and fewer than 2 kept sequences",
+            healthy="ideal 0",
+            example=_TOY + "0",
+        ),
+    ]
+    denominator_kept: Annotated[
+        int,
+        Doc(
+            "What the loss divides by where rejected tokens are not counted: verl's legacy workers "
+            "up to 0.7.1, and its engine workers in decoupled mode with token-mean.",
+            unit="tokens",
+            formula="count of kept tokens",
+            example=_TOY + "2",
+            see=("denominator_all",),
+        ),
+    ]
+    denominator_all: Annotated[
+        int,
+        Doc(
+            "What the loss divides by where rejected tokens are counted: verl's V1 trainer, bypass "
+            "mode, IcePop, mask mode of 0.6.0, and slime. Rejection then shrinks the loss.",
+            unit="tokens",
+            formula="count of unmasked tokens",
+            example=_TOY + "5",
+            see=("denominator_kept",),
+        ),
+    ]
+    khat: Annotated[
+        float | None,
+        Doc(
+            "Pareto k-hat of the raw ratios at the level of the weights; null without weights.",
+            unit="none",
+            formula="khat_token or khat_seq",
+            healthy="below 0.5 finite variance; from 0.7 on unreliable (Vehtari et al. 2024, "
+            "Pareto smoothed importance sampling)",
+            see=("khat_token", "khat_seq"),
+        ),
+    ]
+
+
+class CorrectionNumbers(_CorrectionNumbers, total=False):
+    """Numbers of a correction, with those that stand where code and documents of verl differ."""
+
+    accepted_ratios: Annotated[
+        dict[str, dict[str, list[float]]],
+        Doc(
+            "Ratios that each k1 option keeps, by the code and by verl's documents; the key stands "
+            "only where both differ.",
+            unit="ratio",
+            formula="code [1/upper, 1/lower], documents [lower, upper]",
+            direction=RATIO,
+            example=_TOY + "token_k1 code [0.625, 1.667], documents [0.6, 1.6]",
+            see=("mirrored-bounds", "token_k1"),
+        ),
+    ]
+    kept_tokens_by_documents: Annotated[
+        int,
+        Doc(
+            "Number of tokens that the bounds keep as verl's documents read them; the key stands "
+            "only where that differs from the code.",
+            unit="tokens",
+            formula="count of tokens with lower <= ratio <= upper",
+            direction=RATIO,
+            example=_TOY + "3",
+            see=("mirrored-bounds",),
+        ),
+    ]
+    kept_sequences_by_documents: Annotated[
+        int,
+        Doc(
+            "Number of sequences that the bounds keep as verl's documents read them; the key "
+            "stands only where that differs from the code.",
+            unit="sequences",
+            formula="count of sequences with a token that would be kept",
+            example=_TOY + "2",
+            see=("mirrored-bounds",),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectionResult:
     """One correction on one batch: what the trainer logs, and beside it what is so."""
 
-    trainer: str
-    config: dict[str, Any]  # in the trainer's own settings
-    kept_tokens: int  # after rejection
-    kept_sequences: int  # with at least one kept token
-    weight_sum: float | None  # of all unmasked tokens, before batch normalisation; None without
-    metrics: dict[str, float]  # exactly the keys that the trainer logs
-    honest: dict[str, Any]  # unclamped, per valid sequence, in float64
-    # token, sequence, geometric -> log-ratios at which something happens at that level
-    log_bounds: dict[str, list[float]] = field(default_factory=dict)
-    level: str | None = None
+    trainer: TrainerName
+    config: Config
+    kept_tokens: KeptTokens
+    kept_sequences: KeptSequences
+    weight_sum: Annotated[
+        float | None,
+        Doc(
+            "Sum of the weights over all unmasked tokens, rejected ones too, before batch "
+            "normalisation; null without weights.",
+            unit="ratio",
+            formula="sum of applied weights over tokens",
+            example=_TOY + "6.365",
+        ),
+    ]
+    metrics: LoggedMetrics
+    honest: Annotated[
+        dict[str, Any],
+        Doc(
+            "Numbers of a correction beside the trainer's own: without clamps, over sequences with "
+            "a token, in float64.",
+            see=("ess_seq_applied", "lost_target_mass_seq", "truncation_loss"),
+            keys=CorrectionNumbers,
+        ),
+    ]
+    log_bounds: Annotated[
+        dict[str, list[float]],
+        Doc(
+            "Log-ratios at which a correction begins to act, by level (token, sequence, "
+            "geometric): what figures mark.",
+            unit="nats",
+            formula="log of each bound; -upper and -lower for k1 bounds",
+            example=_TOY + "sequence [0.6931], token [-0.47, 0.5108]",
+        ),
+    ] = field(default_factory=dict)
+    level: Annotated[
+        str | None,
+        Doc(
+            "The worst level of the numbers that speak about a correction; error where no token is "
+            "kept.",
+            see=("ok", "warning", "error", "honest"),
+            one_of=("ok", "warning", "error"),
+        ),
+    ] = None
+
+
+Corrections = Annotated[
+    dict[str, CorrectionResult],
+    Doc("Every correction on the batch, by the name of its preset.", see=("config", "honest")),
+]
+Mismatch = Annotated[
+    dict[str, MetricValue],
+    Doc("All metrics of a pair of policies, by name.", see=("k3_kl", "ess_seq", "kappa")),
+]
+_GIVEN = "; given only with --include-text."
+_TEXT = Doc("Text of the token" + _GIVEN, example="--include-text")
+
+
+class _WorstToken(TypedDict):
+    """Where one of the tokens with the largest log-ratios stands, and its numbers."""
+
+    row: Annotated[int, Doc("Row of the table that holds the token, from 0.")]
+    position: Annotated[int, Doc("Position of the token in the response, from 0.", unit="tokens")]
+    token_id: Annotated[int, Doc("Id of the token in the tokenizer's vocabulary.")]
+    behavior_log_prob: Annotated[
+        float, Doc("Log-prob of the token under the behavior policy.", unit="nats")
+    ]
+    target_log_prob: Annotated[
+        float, Doc("Log-prob of the token under the target policy.", unit="nats")
+    ]
+    log_ratio: Annotated[
+        float,
+        Doc(
+            "Log-prob of the token under the target less that under the behavior policy.",
+            unit="nats",
+            formula="target_log_prob - behavior_log_prob",
+            direction=LOG_RATIO,
+        ),
+    ]
+
+
+class WorstToken(_WorstToken, total=False):
+    """One of the tokens with the largest log-ratios, with its text where texts are wanted."""
+
+    text: Annotated[str, _TEXT]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenProfile:
-    """The mismatch of one token id."""
+    """The mismatch on all tokens with one token id."""
 
-    token_id: int
-    tokens: int
-    log_ratio_mean: MetricValue
-    log_ratio_rms: float
-    share_of_squares: float
-    share_of_tokens: float
-    text: str | None = None  # with --include-text
+    token_id: Annotated[int, Doc("Id of the token in the tokenizer's vocabulary.")]
+    tokens: TokensOfPart
+    log_ratio_mean: LogRatioMean
+    log_ratio_rms: LogRatioRmsNumber
+    share_of_squares: ShareOfSquares
+    share_of_tokens: Annotated[
+        float,
+        Doc(
+            "Share of all tokens that have a token id.",
+            unit="share",
+            formula="tokens of the id / all tokens",
+            see=("share_of_squares",),
+        ),
+    ]
+    text: Annotated[str | None, _TEXT] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceTokens:
-    """A sequence with its tokens, cut after the first few hundred."""
+    """One of the sequences with the largest log-ratios; its tokens are cut after 400."""
 
-    row: int
-    sample_id: str | int | None
-    step: int | None
-    reward: float | None
-    length: int  # unmasked tokens
-    log_ratio_sum: float
-    positions: list[int]  # of unmasked tokens in the response
-    token_ids: list[int]
-    log_ratio: list[float]
-    texts: list[str] | None = None  # with --include-text
+    row: Annotated[int, Doc("Row of the table that holds the sequence, from 0.")]
+    sample_id: Annotated[
+        str | int | None, Doc("The sequence's `sample_id` in the table; null without that column.")
+    ]
+    step: Step
+    reward: Annotated[float | None, Doc("Reward of the sequence; null without rewards.")]
+    length: Annotated[int, Doc("Number of unmasked tokens of the sequence.", unit="tokens")]
+    log_ratio_sum: Annotated[
+        float,
+        Doc(
+            "Summed log-ratio of a sequence: the log of the product of its ratios.",
+            unit="nats",
+            formula="sum log_ratio over the tokens of the sequence",
+            direction=LOG_RATIO,
+            healthy="ideal 0",
+            example="log-ratios 0.1, -0.1, 1.5: 1.5",
+            see=("log_ratio", "sequence"),
+        ),
+    ]
+    positions: Annotated[
+        list[int],
+        Doc("Positions of the sequence's unmasked tokens in the response, from 0.", unit="tokens"),
+    ]
+    token_ids: Annotated[list[int], Doc("Ids of the sequence's unmasked tokens.")]
+    log_ratio: Annotated[
+        list[float],
+        Doc("Log-ratio of each unmasked token of the sequence.", unit="nats", direction=LOG_RATIO),
+    ]
+    texts: Annotated[
+        list[str] | None,
+        Doc("Texts of the sequence's unmasked tokens" + _GIVEN, example="--include-text"),
+    ] = None
+
+
+class JointCounts(TypedDict):
+    """Tokens counted by their log-probs under both policies."""
+
+    edges: Annotated[list[float], Doc("Edges of the bins of log-probs.", unit="nats")]
+    cells: Annotated[
+        list[list[int]],
+        Doc(
+            "Bins that hold tokens: bin of the behavior policy's log-prob, bin of the target's, "
+            "number of tokens."
+        ),
+    ]
+
+
+class Path(TypedDict):
+    """How the log-ratio of one sequence adds up along its tokens."""
+
+    tokens: Annotated[
+        list[int], Doc("Numbers of tokens at which the sum of a path is taken.", unit="tokens")
+    ]
+    sums: Annotated[
+        list[float],
+        Doc(
+            "Sum of the log-ratios of a sequence up to each of these tokens.",
+            unit="nats",
+            direction=LOG_RATIO,
+        ),
+    ]
+
+
+class ScoreFigures(TypedDict):
+    """What the figures of a score are drawn from."""
+
+    log_ratio: Annotated[
+        Histogram, Doc("Histogram of the log-ratios of tokens.", unit="nats", direction=LOG_RATIO)
+    ]
+    log_probs: Annotated[
+        JointCounts, Doc("Tokens by their log-probs under both policies.", unit="nats")
+    ]
+    paths: Annotated[list[Path], Doc("Summed log-ratios along a few sequences, chosen by a hash.")]
+    sequence_log_ratio: Annotated[
+        list[int],
+        Doc("Sequences by their summed log-ratio, in the bins of log_ratio.", unit="sequences"),
+    ]
+    geometric_log_ratio: Annotated[
+        list[int],
+        Doc("Sequences by their mean log-ratio, in the bins of log_ratio.", unit="sequences"),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """One training step: a batch of the trainer."""
+    """The mismatch and every correction on one training step: a batch of the trainer."""
 
-    num_sequences: int
-    num_tokens: int
-    mismatch: dict[str, MetricValue]
-    corrections: dict[str, CorrectionResult]
+    num_sequences: NumSequences
+    num_tokens: NumTokens
+    mismatch: Mismatch
+    corrections: Corrections
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoreResult:
-    """What `rcdiag score` found on one pair of policies."""
+    """The result of `rcdiag score` on one pair of policies."""
 
-    kind: str = "score"
-    format_version: int = FORMAT_VERSION
-    provenance: dict[str, Any]
-    behavior: str
-    target: str
-    num_sequences: int
-    num_tokens: int
-    empty_sequences: int  # without an unmasked token; left out of `mismatch`
-    policies: dict[str, Any]  # how each policy was scored, where the table says so
-    num_clusters: int  # prompt groups, or else sequences: what intervals are made from
-    mismatch: dict[str, MetricValue]
-    corrections: dict[str, CorrectionResult] = field(default_factory=dict)
-    steps: dict[str, StepResult] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-    worst_tokens: list[dict[str, Any]] = field(default_factory=list)
-    profiles: dict[str, Profile] = field(default_factory=dict)
-    worst_token_ids: list[TokenProfile] = field(default_factory=list)
-    worst_sequences: list[SequenceTokens] = field(default_factory=list)
+    kind: KindName = "score"
+    format_version: FormatVersion = FORMAT_VERSION
+    provenance: ProvenanceOfResult
+    behavior: Behavior
+    target: Target
+    num_sequences: NumSequences
+    num_tokens: NumTokens
+    empty_sequences: EmptySequences
+    policies: Annotated[
+        dict[str, Any], Doc("How each policy was scored, as far as the table's metadata says so.")
+    ]
+    num_clusters: NumClusters
+    mismatch: Mismatch
+    corrections: Corrections = field(default_factory=dict)
+    steps: Annotated[
+        dict[str, StepResult],
+        Doc(
+            "Mismatch and corrections of every training step; empty where the table has one step "
+            "or none.",
+            see=("step",),
+        ),
+    ] = field(default_factory=dict)
+    findings: Findings = field(default_factory=list)
+    figures: Annotated[
+        dict[str, Any], Doc("What the figures of a score are drawn from.", keys=ScoreFigures)
+    ] = field(default_factory=dict)
+    worst_tokens: Annotated[
+        list[WorstToken],
+        Doc("The tokens with the largest log-ratios by size, at most 20.", see=("log_ratio",)),
+    ] = field(default_factory=list)
+    profiles: Annotated[
+        dict[str, Profile],
+        Doc("The mismatch along axes like position and probability, by the name of the axis."),
+    ] = field(default_factory=dict)
+    worst_token_ids: Annotated[
+        list[TokenProfile],
+        Doc(
+            "The token ids with the largest shares of the mismatch, at most 20, among those seen "
+            "20 times or more.",
+            see=("share_of_squares",),
+        ),
+    ] = field(default_factory=list)
+    worst_sequences: Annotated[
+        list[SequenceTokens],
+        Doc(
+            "The sequences with the largest summed log-ratios by size, at most 10.",
+            see=("log_ratio_sum",),
+        ),
+    ] = field(default_factory=list)

@@ -1,134 +1,635 @@
-"""What `rcdiag sweep` found: a table per estimator family, and what to take."""
+"""The result of `rcdiag sweep`: a table per estimator family, and which estimator to take."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
-from rcdiag.results.base import FORMAT_VERSION, Finding, MetricValue
+from rcdiag.results.base import (
+    FORMAT_VERSION,
+    LOG_RATIO,
+    PROVENANCE,
+    RATIO,
+    TRUNCATION_LOSS,
+    Behavior,
+    BiasBound,
+    Findings,
+    FormatVersion,
+    KeepLengthCorrelation,
+    KeptSequences,
+    KeptTokens,
+    KindName,
+    MetricValue,
+    NumClusters,
+    NumSequences,
+    NumTokens,
+    Provenance,
+    Target,
+    TrainerName,
+)
+from rcdiag.results.doc import Doc
+
+_REFUSES = "the recommendation refuses (rcdiag's proposal)"
+_OVER_ALL = "over all sequences, w their mean weight, 0 where rejected"
+# Worked numbers: the first sequence is kept and truncated at 1.5, the second one rejected.
+_TOY = (
+    "geo_rs_seq_tis with rs_lower 0.5, rs_upper 2, is_upper 1.5, log-ratios [0.1, -0.1, 1.5], "
+    "[-1.2, -0.5], rewards 1 and 0: "
+)
+_TABLE = "kl_token 0.001, 1,000 tokens, one KL for all sequences"
+_HELD_OUT = "by the law that was fitted on the shorter half of the sequences."
+_SEQ = "log lower <= sum log_ratio <= log upper"
+_GEO = "log lower <= mean log_ratio <= log upper"
+
+Bounds = Annotated[
+    dict[str, float],
+    Doc(
+        "The bounds of a setting: `lower` and `upper`; where rejection goes with weights "
+        "`rs_lower` and `rs_upper` are those of rejection, `is_upper` is that of the weights.",
+        unit="ratio; nats for k2 and k3",
+        direction="ratios that are kept, " + RATIO + "; not mirrored as k1 bounds are in verl",
+        example='{"rs_lower": 0.99, "rs_upper": 1.01, "is_upper": 2.0}',
+        see=("mirrored-bounds", "TIS", "IcePop", "MIS"),
+    ),
+]
+
+
+class SweepProvenance(Provenance):
+    """Where the result of a sweep comes from."""
+
+    trainer: TrainerName
+    thresholds: Annotated[
+        int,
+        Doc(
+            "Number of settings that are tried in each estimator family.",
+            example="rcdiag sweep rollouts.parquet --thresholds 60",
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRow:
-    """One setting of an estimator family on the whole table as one batch; honest numbers."""
+    """One setting of an estimator family on the whole table as one batch, in unclamped numbers."""
 
-    bounds: dict[str, float]  # lower, upper; of pairs rs_lower, rs_upper, is_upper
-    kept_tokens: int
-    kept_sequences: int
-    kept_groups: int  # with at least two kept sequences, of those that have two
-    kept_token_share: MetricValue
-    kept_sequence_share: MetricValue
-    ess_token: float | None  # of applied weights, rejected tokens with weight 0
-    ess_seq: MetricValue
-    ess_trainer: float | None  # rollout_is_eff_sample_size as the newest verl logs it
-    mean_weight: MetricValue  # of all tokens, rejected ones with weight 0
-    lost_mass: MetricValue  # E[ratio 1(rejected)] / E[ratio], at the level of the rejection
-    truncation_loss: MetricValue  # E[(ratio - C)+] / E[ratio], at the level of the weights
-    variance: float | None  # variance over sequences of the mean applied weight
-    bias: float | None  # E|ratio - weight| over whole sequences given E[ratio] = 1, from 0 to 2
-    bias_bound: float | None  # E|ratio - weight| / E[ratio]; of weights by sequence alone
-    reward_shift: MetricValue  # mean reward of kept sequences less that of all
-    advantage_shift: MetricValue  # the same of advantages
-    kept_by_length: list[float]  # share of tokens kept, by quartile of the sequence length
-    keep_length_correlation: float | None
-    clamped_share: float  # of tokens and sequences beyond the trainer's safety bound
+    bounds: Bounds
+    kept_tokens: KeptTokens
+    kept_sequences: KeptSequences
+    kept_groups: Annotated[
+        int,
+        Doc(
+            "Number of prompt groups with at least two kept sequences, of those that have two: "
+            "fewer give a group baseline nothing to compare.",
+            unit="groups",
+            formula="count of groups with 2 kept sequences or more",
+            example=_TOY + "0",
+            see=("groups_below_two", "kept_sequences"),
+        ),
+    ]
+    kept_token_share: Annotated[
+        MetricValue,
+        Doc(
+            "Share of the tokens that stay in the loss mask.",
+            unit="share",
+            formula="kept_tokens / all unmasked tokens",
+            healthy="ideal 1; verl's guide: masked share below 0.1; see kept_sequence_share",
+            example=_TOY + "0.6",
+            see=("kept_tokens", "kept_sequence_share"),
+        ),
+    ]
+    kept_sequence_share: Annotated[
+        MetricValue,
+        Doc(
+            "Share of the sequences with at least one token that stays: the acceptance.",
+            unit="share",
+            formula="kept_sequences / all sequences with an unmasked token",
+            healthy="ideal 1; above 0.9 good (rcdiag's proposal); below 0.7 the recommendation "
+            "refuses (after trust region masking, arXiv 2512.23075)",
+            example=_TOY + "0.5",
+            see=("kept_sequences", "lost_mass"),
+        ),
+    ]
+    ess_token: Annotated[
+        float | None,
+        Doc(
+            "Effective sample size of tokens under the applied weights, rejected tokens with "
+            "weight 0, as ess_token_applied.",
+            unit="fraction",
+            formula="(sum w)^2 / (N sum w^2) over all unmasked tokens",
+            healthy="ideal 1",
+            see=("ess_token_applied",),
+        ),
+    ]
+    ess_seq: Annotated[
+        MetricValue,
+        Doc(
+            "Effective sample size of sequences under the applied weights, rejected sequences with "
+            "weight 0, as ess_seq_applied.",
+            unit="fraction",
+            formula="(sum w)^2 / (n sum w^2) over sequences",
+            healthy="ideal 1",
+            see=("ess_seq_applied",),
+        ),
+    ]
+    ess_trainer: Annotated[
+        float | None,
+        Doc(
+            "Effective sample size as the newest verl logs it: of tokens, of applied weights "
+            "before rejection; null without weights.",
+            unit="fraction",
+            formula="1 / E[(w / (E[w] + 1e-8))^2] over tokens",
+            healthy="verl's guide wants 0.5; it does not see what is rejected: see "
+            "ess_token_applied",
+            example=_TOY + "0.6945",
+            see=("rollout_corr/rollout_is_eff_sample_size", "ess_token_applied"),
+        ),
+    ]
+    mean_weight: Annotated[
+        MetricValue,
+        Doc(
+            "Mean weight of all tokens, rejected ones with weight 0.",
+            unit="ratio",
+            formula="sum of applied weights of kept tokens / all unmasked tokens",
+            direction="below 1 where truncation and rejection take more than ratios above 1 add: "
+            "the gradient shrinks with it",
+            healthy="ideal 1; not judged",
+            example=_TOY + "0.9",
+            see=("weight_sum", "rollout_corr/rollout_is_mean"),
+        ),
+    ]
+    lost_mass: Annotated[
+        MetricValue,
+        Doc(
+            "Share of the policy that trains that rejection throws away, at the level of the "
+            "rejection.",
+            unit="share",
+            formula="E[ratio 1(rejected)] / E[ratio] over tokens or sequences",
+            direction=RATIO,
+            healthy="ideal 0; above 0.1 " + _REFUSES,
+            example=_TOY + "0.03917",
+            see=("lost_target_mass_token", "lost_target_mass_seq", "truncation_loss"),
+        ),
+    ]
+    truncation_loss: Annotated[MetricValue, TRUNCATION_LOSS]
+    variance: Annotated[
+        float | None,
+        Doc(
+            "Variance over sequences of the mean applied weight: what weighting adds in noise.",
+            unit="ratio^2",
+            formula="E[w^2] - E[w]^2 " + _OVER_ALL,
+            healthy="ideal 0; not judged by itself: bias^2 + variance / n picks the best setting "
+            "of a family",
+            example=_TOY + "0.5625",
+            see=("bias", "ess_seq_applied"),
+        ),
+    ]
+    bias: Annotated[
+        float | None,
+        Doc(
+            "Distance of the applied weights from the ratios of whole sequences, given that those "
+            "average 1: at most so much is the mean of anything between -1 and 1 off. No ratio "
+            "beyond the bounds comes in. For weights by token it is a distance and no bound.",
+            unit="none",
+            formula="max(1 - E[w], 0) + 2 E[(w - prod ratio)+] " + _OVER_ALL,
+            direction=RATIO,
+            healthy="ideal 0, at most 2; not judged by itself",
+            example=_TOY + "0.25",
+            see=("bias_bound", "variance", "efficiency"),
+        ),
+    ]
+    bias_bound: BiasBound
+    reward_shift: Annotated[
+        MetricValue,
+        Doc(
+            "Mean reward of the kept sequences less that of all: whether rejection picks by "
+            "reward; null without rewards.",
+            unit="reward",
+            formula="E[reward | kept] - E[reward]",
+            direction="positive where sequences with high rewards are kept",
+            healthy="ideal 0; where its interval leaves 0 out " + _REFUSES,
+            example=_TOY + "0.5",
+            see=("keep_reward_correlation", "advantage_shift"),
+        ),
+    ]
+    advantage_shift: Annotated[
+        MetricValue,
+        Doc(
+            "Mean recorded advantage of the kept sequences less that of all; null without "
+            "advantages.",
+            unit="advantage",
+            formula="E[advantage | kept] - E[advantage] over sequences",
+            direction="positive where sequences with high advantages are kept",
+            healthy="ideal 0; not judged",
+            example="advantages 1 and -1, the first sequence kept: 1",
+            see=("reward_shift",),
+        ),
+    ]
+    kept_by_length: Annotated[
+        list[float],
+        Doc(
+            "Share of the tokens that stay, in each quarter of the sequences by length, the "
+            "shortest first: unequal ones are the length trap.",
+            unit="share",
+            formula="kept tokens / tokens of the sequences of a quarter",
+            healthy="ideal: four equal numbers; see keep_length_correlation",
+            example="all of the short sequences kept, and half of the longest: 1, 1, 0.8, 0.5",
+            see=("keep_length_correlation", "length"),
+        ),
+    ]
+    keep_length_correlation: KeepLengthCorrelation
+    clamped_share: Annotated[
+        float,
+        Doc(
+            "Share of tokens, or of sequences for bounds by sequence, whose log-ratio reaches the "
+            "clamp of trainers, 20 nats.",
+            unit="share",
+            formula="E[1(|log_ratio| >= 20)] over tokens, or of the sum over sequences",
+            healthy="ideal 0; where a sequence lies above the clamp " + _REFUSES,
+            example=_TOY + "0",
+            see=("unsafe_tokens", "unsafe_sequences"),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepFamily:
     """An estimator family over its settings."""
 
-    title: str
-    about: str
-    level: str  # token, sequence or geometric: of what the bounds hold
-    axis: str  # the bound that the rows are ordered by
-    rows: list[SweepRow]
+    title: Annotated[str, Doc("Name of an estimator family as figures and tables print it.")]
+    about: Annotated[str, Doc("What an estimator family does to weights and to the loss mask.")]
+    level: Annotated[
+        str,
+        Doc(
+            "What the bounds of an estimator family hold by: token, sequence or geometric mean.",
+            see=("token", "sequence", "geometric"),
+            one_of=("token", "sequence", "geometric"),
+        ),
+    ]
+    axis: Annotated[
+        str, Doc("The bound that the rows of an estimator family are ordered by.", see=("bounds",))
+    ]
+    rows: Annotated[
+        list[SweepRow],
+        Doc("One row for each setting of an estimator family that was tried.", unit="rows"),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
     """An estimator with its setting, as the recommendation judged it."""
 
-    name: str
-    family: str
-    bounds: dict[str, float]
-    efficiency: MetricValue  # scale-free, in [0, 1]; see `method`
-    refused: list[str]  # constraints that it breaks, in words
-    rank: int | None  # among those not refused, from 1
-    indistinguishable: bool  # from the first, within one standard error
+    name: Annotated[str, Doc("Name of a candidate, which `rcdiag explain` answers.")]
+    family: Annotated[str, Doc("The estimator family that a candidate belongs to, or `none`.")]
+    bounds: Bounds
+    efficiency: Annotated[
+        MetricValue,
+        Doc(
+            "How well a candidate serves, free of scale: the descent expected of its gradient at "
+            "the best step size, relative to the reference without noise. Where that gradient is "
+            "not to be had or not to be believed it is 1 - bias / 2. `method` says which.",
+            unit="none",
+            formula="(m . g)^2 / (|g|^2 E|mean|^2); m the candidate's mean gradient, g that of "
+            "untruncated ratios of sequences",
+            healthy="ideal 1; it ranks candidates of one table and is not comparable between "
+            "tables (rcdiag's proposal)",
+            example="a gradient across the reference: 0; the reference itself without noise: 1",
+            see=("bias", "indistinguishable"),
+        ),
+    ]
+    refused: Annotated[
+        list[str],
+        Doc(
+            "Constraints that a candidate breaks, in words: acceptance below 0.7, lost mass above "
+            "0.1, fewer than 30 effective sequences, a tail too heavy, keeping that goes with the "
+            "length, a reward shift, ratios above the trainer's clamp.",
+            healthy="ideal: none; the bounds are rcdiag's proposal, that of the acceptance is "
+            "after trust region masking, arXiv 2512.23075",
+            example="keeps 21.0% of the sequences, below 70%",
+            see=("kept_sequence_share", "lost_mass", "ess_seq_applied", "khat", "reward_shift"),
+        ),
+    ]
+    rank: Annotated[
+        int | None,
+        Doc(
+            "Place of a candidate by efficiency, from 1; null where it is refused.",
+            see=("efficiency", "refused"),
+        ),
+    ]
+    indistinguishable: Annotated[
+        bool,
+        Doc(
+            "Whether a candidate lies within one standard error of the best: then the table does "
+            "not tell the two apart.",
+            see=("efficiency",),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """What to take, why, and what else was looked at."""
+    """Which estimator to take, why, and which others were looked at."""
 
-    # "correct", "do-not-correct", "fix-the-cause", "cannot-judge"
-    answer: str
-    choice: str | None  # name of a candidate
-    indistinguishable: list[str]  # candidates within one standard error of the best
-    reasons: list[str]
-    method: str
-    candidates: list[Candidate]
+    answer: Annotated[
+        str,
+        Doc(
+            "What a sweep recommends: correct, do-not-correct, fix-the-cause or cannot-judge.",
+            see=("correct", "do-not-correct", "fix-the-cause", "cannot-judge"),
+            one_of=("correct", "do-not-correct", "fix-the-cause", "cannot-judge"),
+        ),
+    ]
+    choice: Annotated[
+        str | None,
+        Doc(
+            "The candidate that is recommended; null where there is none.",
+            see=("correct", "none", "indistinguishable"),
+        ),
+    ]
+    indistinguishable: Annotated[
+        list[str],
+        Doc(
+            "Candidates within one standard error of the best: the table does not tell them apart, "
+            "and the simplest of them is chosen.",
+            formula="efficiency of the best less its own <= standard deviation of that over "
+            "replicates of the clusters",
+            example="none among them: do not correct",
+            see=("efficiency", "do-not-correct"),
+        ),
+    ]
+    reasons: Annotated[list[str], Doc("Why a sweep recommends what it does, in sentences.")]
+    method: Annotated[
+        str, Doc("How the efficiency of candidates was estimated.", see=("efficiency",))
+    ]
+    candidates: Annotated[
+        list[Candidate],
+        Doc(
+            "Every estimator that the recommendation chooses among.", see=("efficiency", "refused")
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForecastPoint:
-    """Acceptance and effective sample size expected at one response length."""
+    """Acceptance and effective sample size that are expected at one response length."""
 
-    length: int
-    ess_seq: float
-    accepted_seq: float
-    accepted_geo: float
+    length: Annotated[int, Doc("Response length of a point of the forecast.", unit="tokens")]
+    ess_seq: Annotated[
+        float,
+        Doc(
+            "Effective sample size of sequences by their raw ratios that is expected at a length.",
+            unit="fraction",
+            formula="e^(-2 k T) averaged over k, T the length",
+            healthy="ideal 1",
+            example=_TABLE + ": 0.135",
+            see=("kl_token", "heterogeneity"),
+        ),
+    ]
+    accepted_seq: Annotated[
+        float,
+        Doc(
+            "Share of the sequences of a length that a window on the product of ratios is expected "
+            "to keep.",
+            unit="share",
+            formula="P(" + _SEQ + ") = Phi((log upper + k T) / s) - Phi((log lower + k T) / s), "
+            "s^2 = 2 k T, averaged over k",
+            direction=LOG_RATIO,
+            healthy="falls with the length, whatever the window",
+            example=_TABLE + ", window 0.5 to 2: 0.299",
+            see=("seq_bounds", "seq_sum_k1", "kept_sequence_share"),
+        ),
+    ]
+    accepted_geo: Annotated[
+        float,
+        Doc(
+            "Share of the sequences of a length that a window on the geometric mean of ratios is "
+            "expected to keep: a switch on the mean KL, that long sequences pass all or not at "
+            "all.",
+            unit="share",
+            formula="P(" + _GEO + "); as accepted_seq with T times the logs of the bounds",
+            direction=LOG_RATIO,
+            healthy="1/2 where the KL per token is at the edge of the window",
+            example=_TABLE + ", window 0.999 to 1.001: 0.421",
+            see=("geo_bounds", "seq_mean_k1"),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldOutBin:
-    """A bin of lengths that the law was not fitted on: expected and seen."""
+    """A bin of lengths that the law was not fitted on: expected and observed numbers."""
 
-    label: str
-    sequences: int
-    length: float  # mean
-    expected_geo: float
-    seen_geo: MetricValue
-    expected_seq: float
-    seen_seq: MetricValue
-    expected_std: float  # of the sum of log-ratios, nats
-    seen_std: MetricValue
+    label: Annotated[str, Doc("Range of lengths of a held-out bin.")]
+    sequences: Annotated[
+        int, Doc("Number of sequences of a held-out bin of lengths.", unit="sequences")
+    ]
+    length: Annotated[float, Doc("Mean length of the sequences of a held-out bin.", unit="tokens")]
+    expected_geo: Annotated[
+        float,
+        Doc(
+            "Acceptance by the geometric window in a bin of lengths, " + _HELD_OUT,
+            unit="share",
+            formula="mean of accepted_geo over the lengths of the bin",
+            healthy="within the interval of seen_geo",
+            see=("seen_geo", "holds"),
+        ),
+    ]
+    seen_geo: Annotated[
+        MetricValue,
+        Doc(
+            "Share of the sequences of a held-out bin that the geometric window keeps.",
+            unit="share",
+            formula="mean of 1(" + _GEO + ")",
+            direction=LOG_RATIO,
+            healthy="expected_geo within its interval",
+            see=("expected_geo", "holds"),
+        ),
+    ]
+    expected_seq: Annotated[
+        float,
+        Doc(
+            "Acceptance by the window of sequences in a bin of lengths, " + _HELD_OUT,
+            unit="share",
+            formula="mean of accepted_seq over the lengths of the bin",
+            healthy="within the interval of seen_seq",
+            see=("seen_seq", "holds"),
+        ),
+    ]
+    seen_seq: Annotated[
+        MetricValue,
+        Doc(
+            "Share of the sequences of a held-out bin that the window of sequences keeps.",
+            unit="share",
+            formula="mean of 1(" + _SEQ + ")",
+            direction=LOG_RATIO,
+            healthy="expected_seq within its interval",
+            see=("expected_seq", "holds"),
+        ),
+    ]
+    expected_std: Annotated[
+        float,
+        Doc(
+            "Standard deviation of sum log_ratio in a bin of lengths, " + _HELD_OUT,
+            unit="nats",
+            formula="sqrt(2 k T + (k T)^2 (e^(heterogeneity^2) - 1))",
+            healthy="within the interval of seen_std",
+            example="kl_token 0.0005, 1,000 tokens, heterogeneity 0: 1",
+            see=("seen_std", "heterogeneity"),
+        ),
+    ]
+    seen_std: Annotated[
+        MetricValue,
+        Doc(
+            "Standard deviation of sum log_ratio over the sequences of a held-out bin.",
+            unit="nats",
+            formula="sd of sum log_ratio about its expected mean",
+            healthy="expected_std within its interval",
+            see=("expected_std", "holds"),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """What happens to longer responses, by the law of single tokens (theory.md 4.1, 4.2)."""
+    """What happens to longer responses, by a law of single tokens.
 
-    # Nats, what the forecast uses: the larger of both where they differ beyond chance, else that by
-    # variance, which is surer.
-    kl_token: float
-    kl_token_by_mean: float  # - mean log_ratio
-    kl_token_by_variance: float  # half the variance of sums, per token
-    heterogeneity: float  # standard deviation of the log of a sequence's KL per token
-    seq_bounds: list[float]  # ratios
-    geo_bounds: list[float]
-    points: list[ForecastPoint]
-    held_out: list[HeldOutBin]
-    holds: bool | None  # whether what was seen lies where it was expected; None: too few rows
-    about: str
+    Tokens of the behavior policy make sum log_ratio a martingale, so that over T tokens of KL k it
+    is near a normal law with mean -k T and variance 2 k T (central limit theorem of martingales);
+    k is lognormal over sequences.
+    """
+
+    kl_token: Annotated[
+        float,
+        Doc(
+            "KL per token that the forecast uses: that by variance, which is the surer one, or the "
+            "larger one where both estimates differ beyond chance.",
+            unit="nats per token",
+            formula="max(kl_token_by_mean, kl_token_by_variance) or kl_token_by_variance",
+            direction="KL(behavior || target)",
+            healthy="as k3_kl: ideal 0",
+            example=_TABLE + ": ess_seq 0.135",
+            see=("k3_kl", "kl_token_by_mean", "kl_token_by_variance"),
+        ),
+    ]
+    kl_token_by_mean: Annotated[
+        float,
+        Doc(
+            "KL per token as the mean of the log-ratio gives it; may be below 0 by noise.",
+            unit="nats per token",
+            formula="-sum log_ratio / sum of lengths",
+            direction=LOG_RATIO,
+            example="sums of log_ratio -0.3 and -0.1 over 200 and 200 tokens: 0.001",
+            see=("k1_kl", "kl_token_by_variance"),
+        ),
+    ]
+    kl_token_by_variance: Annotated[
+        float,
+        Doc(
+            "KL per token as the spread of the sums gives it, the surer estimate: tokens of the "
+            "behavior policy have both alike.",
+            unit="nats per token",
+            formula="half the variance of sum log_ratio, per token",
+            direction="the same for log_ratio and -log_ratio",
+            example="sums of 1,000 tokens with standard deviation 1: 0.0005",
+            see=("kl_token_by_mean", "kappa"),
+        ),
+    ]
+    heterogeneity: Annotated[
+        float,
+        Doc(
+            "How unequal sequences are in their KL per token: the standard deviation of its log.",
+            unit="none",
+            formula="sd of ln k over sequences, k lognormal",
+            healthy="ideal 0; the larger, the longer a part of the sequences stays useful, and the "
+            "earlier another part is lost",
+            example="0.7: two thirds of the sequences within a factor of 2 of the typical one",
+            see=("kl_token",),
+        ),
+    ]
+    seq_bounds: Annotated[
+        list[float],
+        Doc(
+            "The window on the product of ratios that the forecast is made for.",
+            unit="ratio",
+            formula=_SEQ,
+            example="0.5 to 2",
+            see=("accepted_seq",),
+        ),
+    ]
+    geo_bounds: Annotated[
+        list[float],
+        Doc(
+            "The window on the geometric mean of ratios that the forecast is made for.",
+            unit="ratio",
+            formula=_GEO,
+            example="0.999 to 1.001",
+            see=("accepted_geo",),
+        ),
+    ]
+    points: Annotated[
+        list[ForecastPoint],
+        Doc(
+            "What the forecast expects at each of a few response lengths.",
+            see=("accepted_seq", "accepted_geo"),
+        ),
+    ]
+    held_out: Annotated[
+        list[HeldOutBin],
+        Doc(
+            "Bins of the longer half of the sequences, with what the law of the shorter half "
+            "expects of them.",
+            see=("holds",),
+        ),
+    ]
+    holds: Annotated[
+        bool | None,
+        Doc(
+            "Whether the observed numbers of the held-out bins of longer sequences lie where the "
+            "law of the shorter ones expects them; null where there are too few to tell.",
+            healthy="true; where false, look at the held-out bins before you believe the forecast",
+            see=("expected_seq", "seen_seq"),
+        ),
+    ]
+    about: Annotated[str, Doc("How the forecast is made and how far it can be believed.")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepResult:
-    """What `rcdiag sweep` found on one pair of policies."""
+    """The result of `rcdiag sweep` on one pair of policies."""
 
-    kind: str = "sweep"
-    format_version: int = FORMAT_VERSION
-    provenance: dict[str, Any]
-    behavior: str
-    target: str
-    num_sequences: int
-    num_tokens: int
-    num_groups: int  # prompt groups of at least two sequences
-    num_clusters: int
-    length_quartiles: list[float]  # the three cuts
-    families: dict[str, SweepFamily]
-    recommendation: Recommendation
-    forecast: Forecast
-    findings: list[Finding] = field(default_factory=list)
+    kind: KindName = "sweep"
+    format_version: FormatVersion = FORMAT_VERSION
+    provenance: Annotated[dict[str, Any], replace(PROVENANCE, keys=SweepProvenance)]
+    behavior: Behavior
+    target: Target
+    num_sequences: NumSequences
+    num_tokens: NumTokens
+    num_groups: Annotated[
+        int,
+        Doc(
+            "Number of prompt groups of at least two sequences.",
+            unit="groups",
+            see=("few-clusters",),
+        ),
+    ]
+    num_clusters: NumClusters
+    length_quartiles: Annotated[
+        list[float],
+        Doc(
+            "The three lengths that cut the sequences of a sweep into quarters.",
+            unit="tokens",
+            see=("kept_by_length",),
+        ),
+    ]
+    families: Annotated[
+        dict[str, SweepFamily],
+        Doc("Every estimator family over its settings, by name.", see=("bounds", "bias")),
+    ]
+    recommendation: Annotated[
+        Recommendation, Doc("Which estimator to take, and why.", see=("answer", "choice"))
+    ]
+    forecast: Annotated[
+        Forecast,
+        Doc(
+            "What happens to acceptance and effective sample size at longer responses.",
+            see=("kl_token", "accepted_seq", "holds"),
+        ),
+    ]
+    findings: Findings = field(default_factory=list)

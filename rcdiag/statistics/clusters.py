@@ -1,14 +1,16 @@
-"""Sums by cluster, the unit of dependence: mergeable, and bounded whatever the table's size."""
+"""Sums by cluster, the unit of dependence: bounded in memory whatever the size of the table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from rcdiag.statistics.ratios import Array
+
+Keys = NDArray[np.uint64]
 
 # Above so many, clusters share rows by their key. Sums of independent clusters are independent, so
 # every interval stays right; its width is known to sqrt(2 / 4096), or 2%.
@@ -19,51 +21,97 @@ MAX_CLUSTERS = 4096
 class ClusterSums:
     """Rows of sums, one per cluster, in the order of their keys."""
 
-    keys: NDArray[np.uint64]  # [clusters] ascending
-    sums: Array  # [clusters, columns]
-    folded: bool = False  # keys are those of the clusters modulo MAX_CLUSTERS
+    keys: Keys  # [clusters] ascending
+    sums: Array  # [clusters, ...]
+    most: int  # clusters above this number are folded
+    folded: bool = False  # keys are those of the clusters modulo `most`
 
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __add__(self, other: ClusterSums) -> ClusterSums:
+        """The sums of both parts' tokens together."""
+        both = self.copy()
+        both += other
+        return both
 
-def cluster_sums(keys: NDArray[np.uint64], rows: Array) -> ClusterSums:
-    """Add up `rows` [rows, columns] that have the same key."""
+    def __iadd__(self, other: ClusterSums) -> ClusterSums:
+        """Add in place where this one has all clusters of the other."""
+        folded = self.folded or other.folded
+        one, two = (part.fold() if folded else part for part in (self, other))
+        if len(one) == len(two) and np.array_equal(one.keys, two.keys):
+            one.sums[...] += two.sums
+            return one
+        keys = np.union1d(one.keys, two.keys)
+        if len(keys) > len(one):
+            sums = np.zeros((len(keys), *one.sums.shape[1:]))
+            sums[np.searchsorted(keys, one.keys)] = one.sums
+            one = replace(one, keys=keys, sums=sums)
+        one.sums[np.searchsorted(one.keys, two.keys)] += two.sums
+        return one.bounded()
+
+    def copy(self) -> ClusterSums:
+        """The same sums in memory of their own."""
+        return replace(self, sums=self.sums.copy())
+
+    def scaled(self, factor: float) -> ClusterSums:
+        """All sums times a factor."""
+        return self if factor == 1.0 else replace(self, sums=self.sums * factor)
+
+    def bounded(self) -> ClusterSums:
+        """The same sums, folded where there are too many clusters."""
+        return self.fold() if len(self) > self.most else self
+
+    def fold(self) -> ClusterSums:
+        """Sums of all clusters whose keys are the same modulo `most`."""
+        if self.folded:
+            return self
+        keys, index = np.unique(self.keys % np.uint64(self.most), return_inverse=True)
+        sums = np.zeros((len(keys), *self.sums.shape[1:]))
+        np.add.at(sums, index, self.sums)
+        return replace(self, keys=keys, sums=sums, folded=True)
+
+
+def cluster_sums(keys: Keys, rows: Array, most: int | None = None) -> ClusterSums:
+    """Add up `rows` [rows, columns] that have the same key; `most` is MAX_CLUSTERS unless given."""
     unique, index = np.unique(keys, return_inverse=True)
     sums = np.empty((len(unique), rows.shape[1]))
     for column in range(rows.shape[1]):
         sums[:, column] = np.bincount(index, weights=rows[:, column], minlength=len(unique))
-    return _bounded(ClusterSums(unique, sums))
+    return ClusterSums(unique, sums, MAX_CLUSTERS if most is None else most).bounded()
 
 
-def union(parts: Sequence[ClusterSums]) -> ClusterSums:
-    """The sums of all parts' tokens together."""
-    if len(parts) == 1:
-        return parts[0]
-    folded = any(part.folded for part in parts)
-    parts = [_folded(part) if folded else part for part in parts]
-    if all(np.array_equal(part.keys, parts[0].keys) for part in parts):
-        return ClusterSums(parts[0].keys, np.sum([part.sums for part in parts], axis=0), folded)
-    keys = np.concatenate([part.keys for part in parts])
-    unique, index = np.unique(keys, return_inverse=True)
-    sums = np.zeros((len(unique), parts[0].sums.shape[1]))
-    start = 0
-    for part in parts:
-        # Keys of one part are all different, so plain indexed addition misses none.
-        sums[index[start : start + len(part)]] += part.sums
-        start += len(part)
-    return _bounded(ClusterSums(unique, sums, folded))
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How sequences are added up by cluster, made once for many columns."""
+
+    keys: Keys  # [clusters] ascending
+    index: NDArray[np.int64]  # [sequences] cluster of each
+    most: int
+    folded: bool
+
+    def of_clusters(self, sums: Array) -> ClusterSums:
+        """Sums [clusters, ...] that are added up already, in the order of the keys."""
+        return ClusterSums(self.keys, sums, self.most, self.folded)
+
+    def added(self, rows: Array) -> ClusterSums:
+        """Add up `rows` [sequences, ...] by cluster."""
+        sums = np.zeros((len(self.keys), *rows.shape[1:]))
+        np.add.at(sums, self.index, rows)
+        return self.of_clusters(sums)
 
 
-def _bounded(sums: ClusterSums) -> ClusterSums:
-    return _folded(sums) if len(sums) > MAX_CLUSTERS else sums
+def grouping(clusters: Keys, most: int) -> Grouping:
+    """The clusters of some sequences, folded where they are more than `most`."""
+    keys, index = np.unique(clusters, return_inverse=True)
+    folded = len(keys) > most
+    if folded:
+        keys, index = np.unique(clusters % np.uint64(most), return_inverse=True)
+    return Grouping(keys, index, most, folded)
 
 
-def _folded(sums: ClusterSums) -> ClusterSums:
-    if sums.folded:
-        return sums
-    keys = sums.keys % np.uint64(MAX_CLUSTERS)
-    unique, index = np.unique(keys, return_inverse=True)
-    folded = np.zeros((len(unique), sums.sums.shape[1]))
-    np.add.at(folded, index, sums.sums)
-    return ClusterSums(unique, folded, folded=True)
+def summing_matrix(index: NDArray[np.int64]) -> csr_array:
+    """The matrix that adds up rows with the same number in `index` [rows]."""
+    size = len(index)
+    groups = int(index.max()) + 1
+    return csr_array((np.ones(size), (index, np.arange(size))), shape=(groups, size))

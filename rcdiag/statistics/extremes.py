@@ -2,121 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rcdiag.results import SequenceTokens
-from rcdiag.statistics.block import Block
+from rcdiag.results import SequenceTokens, WorstToken
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.tokens import TokenBatch
 
 WORST = 20
 WORST_SEQUENCES = 10
-# Of a long sequence so many tokens are kept.
+# At most this many tokens of each of the worst sequences are stored in the result.
 TOKENS_KEPT = 400
 ROWS_NAMED = 10
 
+TokenEntry = tuple[float, int, int, int, float, float]
 
-@dataclass
+
+@dataclass(frozen=True, slots=True)
 class WorstTokens:
-    """The WORST tokens by |log_ratio|, largest first; ties by row and position."""
+    """The WORST tokens by |log_ratio|, the largest first; ties by row and position."""
 
-    found: list[tuple[float, int, int, int, float, float]] = field(default_factory=list)
+    # -|log_ratio|, row, position, token id, behavior log-prob, target log-prob
+    entries: tuple[TokenEntry, ...] = ()
 
-    def add(self, block: Block) -> None:
-        size = np.abs(block.values.ratios.log_ratio)
-        least = -self.found[-1][0] if len(self.found) == WORST else 0.0
-        if len(size) > WORST and len(self.found) < WORST:
+    @classmethod
+    def of(cls, pair: PolicyPair) -> WorstTokens:
+        size = np.abs(pair.log_ratio)
+        least = 0.0
+        if len(size) > WORST:
             least = np.partition(np.where(np.isnan(size), 0.0, size), -WORST)[-WORST]
         # NaN is in no comparison.
         among = np.flatnonzero(size >= least)
         best = among[np.argsort(-size[among], kind="stable")[:WORST]]
-        rows = block.row[np.searchsorted(np.cumsum(block.lengths), best, side="right")]
-        for token, row in zip(best, rows, strict=True):
-            entry = (
+        tokens, values = pair.tokens, pair.values
+        rows = tokens.row[np.searchsorted(np.cumsum(pair.lengths), best, side="right")]
+        entries = [
+            (
                 -float(size[token]),
                 int(row),
-                int(block.position[token]),
-                int(block.token_id[token]),
-                float(block.values.behavior[token]),
-                float(block.values.target[token]),
+                int(tokens.position[token]),
+                int(tokens.token_id[token]),
+                float(values.behavior[token]),
+                float(values.target[token]),
             )
-            self.found.append(entry)
-        self.found = sorted(self.found)[:WORST]
+            for token, row in zip(best, rows, strict=True)
+        ]
+        return cls(tuple(sorted(entries)))
 
-    def merge(self, other: WorstTokens) -> None:
-        self.found = sorted([*self.found, *other.found])[:WORST]
+    def __add__(self, other: WorstTokens) -> WorstTokens:
+        return WorstTokens(tuple(sorted([*self.entries, *other.entries])[:WORST]))
 
-    def to_list(self) -> list[dict[str, Any]]:
-        names = ("row", "position", "token_id", "behavior_log_prob", "target_log_prob")
+    def to_list(self) -> list[WorstToken]:
+        """The tokens as result documents hold them."""
         return [
-            {**dict(zip(names, entry[1:], strict=True)), "log_ratio": entry[5] - entry[4]}
-            for entry in self.found
+            WorstToken(
+                row=row,
+                position=position,
+                token_id=token_id,
+                behavior_log_prob=behavior,
+                target_log_prob=target,
+                log_ratio=target - behavior,
+            )
+            for _, row, position, token_id, behavior, target in self.entries
         ]
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class WorstSequences:
-    """The sequences with the largest |sum log_ratio|, largest first; ties by row."""
+    """The sequences with the largest |sum log_ratio|, the largest first; ties by row."""
 
-    found: list[SequenceTokens] = field(default_factory=list)
+    sequences: tuple[SequenceTokens, ...] = ()
 
-    def add(self, block: Block) -> None:
+    @classmethod
+    def of(cls, pair: PolicyPair) -> WorstSequences:
         with np.errstate(invalid="ignore"):
-            sums = np.abs(segment_sum(block.values.ratios.log_ratio, block.lengths))
-        least = abs(self.found[-1].log_ratio_sum) if len(self.found) == WORST_SEQUENCES else -1.0
-        among = np.flatnonzero(sums >= least)
+            sums = np.abs(segment_sum(pair.log_ratio, pair.lengths))
+        among = np.flatnonzero(~np.isnan(sums))
         best = among[np.argsort(-sums[among], kind="stable")[:WORST_SEQUENCES]]
-        self._keep([_sequence(block, int(index)) for index in best])
+        return cls(_worst([_sequence(pair, int(index)) for index in best]))
 
-    def merge(self, other: WorstSequences) -> None:
-        self._keep(other.found)
-
-    def _keep(self, more: list[SequenceTokens]) -> None:
-        found = [*self.found, *more]
-        found.sort(key=lambda each: (-abs(each.log_ratio_sum), each.row))
-        self.found = found[:WORST_SEQUENCES]
+    def __add__(self, other: WorstSequences) -> WorstSequences:
+        return WorstSequences(_worst([*self.sequences, *other.sequences]))
 
 
-def _sequence(block: Block, index: int) -> SequenceTokens:
-    end = int(block.lengths[: index + 1].sum())
-    start = end - int(block.lengths[index])
+def _worst(sequences: list[SequenceTokens]) -> tuple[SequenceTokens, ...]:
+    sequences.sort(key=lambda sequence: (-abs(sequence.log_ratio_sum), sequence.row))
+    return tuple(sequences[:WORST_SEQUENCES])
+
+
+def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
+    end = int(pair.lengths[: index + 1].sum())
+    start = end - int(pair.lengths[index])
     kept = slice(start, min(end, start + TOKENS_KEPT))
-    log_ratio = block.values.ratios.log_ratio
-    reward = None if block.reward is None else float(block.reward[index])
+    log_ratio = pair.log_ratio
+    reward = None if pair.tokens.reward is None else float(pair.tokens.reward[index])
     return SequenceTokens(
-        row=int(block.row[index]),
-        sample_id=None if block.sample_id is None else block.sample_id[index],
-        step=None if block.step is None else int(block.step[index]),
+        row=int(pair.tokens.row[index]),
+        sample_id=None if pair.tokens.sample_id is None else pair.tokens.sample_id[index],
+        step=None if pair.tokens.step is None else int(pair.tokens.step[index]),
         reward=None if reward is None or np.isnan(reward) else reward,
         length=end - start,
         log_ratio_sum=float(log_ratio[start:end].sum()),
-        positions=block.position[kept].tolist(),
-        token_ids=block.token_id[kept].tolist(),
+        positions=pair.tokens.position[kept].tolist(),
+        token_ids=pair.tokens.token_id[kept].tolist(),
         log_ratio=[round(value, 6) for value in log_ratio[kept].tolist()],
     )
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class NonFinite:
-    """How many unmasked log-probs of each policy are NaN or infinite, and in which rows."""
+    """How many sampled log-probs of each policy are NaN or infinite, and in which rows."""
 
-    tokens: dict[str, int] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
-    first_rows: dict[str, list[int]] = field(default_factory=dict)
+    tokens: Mapping[str, int]
+    rows: Mapping[str, int]
+    first_rows: Mapping[str, list[int]]
 
-    def add(self, trajectories: Trajectories, policies: Sequence[str]) -> None:
-        for policy in policies:
-            bad = trajectories.mask & ~np.isfinite(trajectories.log_probs[policy])
-            if not bad.any():
+    @classmethod
+    def of(cls, batch: TokenBatch) -> NonFinite:
+        tokens, rows, first_rows = {}, {}, {}
+        ends = np.cumsum(batch.lengths)
+        for policy, log_probs in batch.log_probs.items():
+            places = np.flatnonzero(~np.isfinite(log_probs))
+            if not len(places):
                 continue
-            places = np.flatnonzero(bad)
-            rows = np.searchsorted(trajectories.response_ids.offsets, places, side="right") - 1
-            rows = np.unique(rows) + trajectories.first_row
-            self.tokens[policy] = self.tokens.get(policy, 0) + len(places)
-            self.rows[policy] = self.rows.get(policy, 0) + len(rows)
-            named = self.first_rows.setdefault(policy, [])
-            named.extend(int(row) for row in rows[: ROWS_NAMED - len(named)])
+            bad = batch.row[np.unique(np.searchsorted(ends, places, side="right"))]
+            tokens[policy], rows[policy] = len(places), len(bad)
+            first_rows[policy] = [int(row) for row in bad[:ROWS_NAMED]]
+        return cls(tokens, rows, first_rows)
+
+    def __add__(self, other: NonFinite) -> NonFinite:
+        def added(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+            both = {name: one[name] + two[name] for name in one if name in two}
+            return {**one, **two, **both}
+
+        first = added(self.first_rows, other.first_rows)
+        return NonFinite(
+            added(self.tokens, other.tokens),
+            added(self.rows, other.rows),
+            {policy: rows[:ROWS_NAMED] for policy, rows in first.items()},
+        )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.statistics.block import Block
 from rcdiag.statistics.hashing import mixed
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 
 # |log_ratio| from float32 rounding to a ratio of e^100, eight bins a decade, either sign, and one
@@ -21,6 +21,8 @@ LOG_PROB_EDGES = np.linspace(-16.0, 0.0, 129)
 
 PATHS = 40
 POINTS = 80
+
+Path = tuple[int, list[int], list[float]]  # key, tokens so far, cumulative log_ratio there
 
 
 def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
@@ -45,47 +47,33 @@ def log_prob_counts(behavior: Array, target: Array) -> NDArray[np.int64]:
     return np.bincount(rows * cells + columns, minlength=cells * cells).reshape(cells, cells)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class FigureData:
-    """Counts and paths of the tokens seen so far."""
+    """Counts of log-ratios and log-probs, and the paths of a few sequences."""
 
-    log_ratio: NDArray[np.int64] | int = 0
-    log_probs: NDArray[np.int64] | int = 0
-    paths: list[tuple[int, list[int], list[float]]] = field(default_factory=list)
+    log_ratio: NDArray[np.int64]  # tokens in the bins of LOG_RATIO_EDGES
+    log_probs: NDArray[np.int64]  # tokens in the cells of LOG_PROB_EDGES, [behavior, target]
+    paths: tuple[Path, ...]  # by key, the least first
 
-    def add(self, block: Block) -> None:
-        self.log_ratio = self.log_ratio + log_ratio_counts(block.values.ratios.log_ratio)
-        counts = log_prob_counts(block.values.behavior, block.values.target)
-        self.log_probs = self.log_probs + counts
-        self._add_paths(block)
+    @classmethod
+    def of(cls, pair: PolicyPair) -> FigureData:
+        counts = log_prob_counts(pair.values.behavior, pair.values.target)
+        return cls(log_ratio_counts(pair.log_ratio), counts, _paths(pair))
 
-    def merge(self, other: FigureData) -> None:
-        self.log_ratio = self.log_ratio + other.log_ratio
-        self.log_probs = self.log_probs + other.log_probs
-        self.paths = sorted([*self.paths, *other.paths])[:PATHS]
-
-    def _add_paths(self, block: Block) -> None:
-        """PATHS sequences by a hash of their row: a sample that the order does not change."""
-        keys = mixed(block.row.astype(np.uint64))
-        for index in np.argsort(keys, kind="stable")[:PATHS]:
-            if len(self.paths) == PATHS and keys[index] >= self.paths[-1][0]:
-                break
-            end = int(block.lengths[: index + 1].sum())
-            start = end - int(block.lengths[index])
-            path = np.cumsum(block.values.ratios.log_ratio[start:end])
-            if np.isfinite(path[-1]):
-                at = np.unique(np.linspace(0, len(path) - 1, POINTS).round().astype(int))
-                points = [round(float(value), 6) for value in path[at]]
-                self.paths.append((int(keys[index]), (at + 1).tolist(), points))
-                self.paths = sorted(self.paths)[:PATHS]
+    def __add__(self, other: FigureData) -> FigureData:
+        return FigureData(
+            self.log_ratio + other.log_ratio,
+            self.log_probs + other.log_probs,
+            tuple(sorted([*self.paths, *other.paths])[:PATHS]),
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        counts = np.asarray(self.log_probs)
+        counts = self.log_probs
         behavior, target = np.nonzero(counts)
         return {
             "log_ratio": {
                 "edges": LOG_RATIO_EDGES.tolist(),
-                "counts": np.asarray(self.log_ratio).tolist(),
+                "counts": self.log_ratio.tolist(),
             },
             "log_probs": {
                 "edges": LOG_PROB_EDGES.tolist(),
@@ -93,3 +81,20 @@ class FigureData:
             },
             "paths": [{"tokens": tokens, "sums": sums} for _, tokens, sums in self.paths],
         }
+
+
+def _paths(pair: PolicyPair) -> tuple[Path, ...]:
+    """PATHS sequences by a hash of their row: a sample that the order of rows does not change."""
+    keys = mixed(pair.tokens.row.astype(np.uint64))
+    ends = np.cumsum(pair.lengths)
+    paths: list[Path] = []
+    for index in np.argsort(keys, kind="stable"):
+        if len(paths) == PATHS:
+            break
+        end, length = int(ends[index]), int(pair.lengths[index])
+        sums = np.cumsum(pair.log_ratio[end - length : end])
+        if np.isfinite(sums[-1]):
+            at = np.unique(np.linspace(0, length - 1, POINTS).round().astype(int))
+            points = [round(float(value), 6) for value in sums[at]]
+            paths.append((int(keys[index]), (at + 1).tolist(), points))
+    return tuple(paths)

@@ -5,17 +5,16 @@ All log-probs are held as differences from the first policy's, so that nothing l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rcdiag.results import MetricValue
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.intervals import ratio_interval
 from rcdiag.statistics.ratios import Array
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.tokens import TokenBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +43,24 @@ class Moments:
         at = 2 + count + self.policies.index(one) * count + self.policies.index(other)
         return self.sums.sums[:, at]
 
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(self.policies, self.sums + other.sums)
+
     def squares(self, one: str, other: str) -> Array:
         """[clusters] summed squares of the log-ratio of two policies, nats^2."""
         crossed = 2.0 * self.product(one, other)
         return np.maximum(self.product(one, one) + self.product(other, other) - crossed, 0.0)
 
 
-def moments_of(trajectories: Trajectories, policies: Sequence[str]) -> Moments:
-    """Of some rows; the mask is applied here. Infinities count as NaN: no moment has a value."""
-    mask, lengths = trajectories.mask, trajectories.sampled_lengths
-    known = [trajectories.log_probs[name][mask] for name in policies]
-    known = [np.where(np.isfinite(each), each, np.nan) for each in known]
+def moments_of(batch: TokenBatch) -> Moments:
+    """Moments of all policies of a batch. Infinities count as NaN: no moment has a value then."""
+    policies, lengths = tuple(batch.log_probs), batch.lengths
+    known = [np.where(np.isfinite(each), each, np.nan) for each in batch.log_probs.values()]
     columns = [lengths.astype(np.float64), segment_sum(known[0], lengths)]
     apart = [each - known[0] for each in known]
     columns += [segment_sum(each, lengths) for each in apart]
     columns += [segment_sum(one * other, lengths) for one in apart for other in apart]
-    rows = np.stack(columns, axis=1)[lengths > 0]
-    numbers = trajectories.first_row + np.arange(len(trajectories), dtype=np.uint64)
-    keys = numbers.astype(np.uint64) if trajectories.group is None else trajectories.group
-    return Moments(tuple(policies), cluster_sums(keys[lengths > 0], rows))
-
-
-def union_of_moments(parts: Sequence[Moments]) -> Moments:
-    """Of all rows together."""
-    return Moments(parts[0].policies, union([part.sums for part in parts]))
+    return Moments(policies, cluster_sums(batch.cluster, np.stack(columns, axis=1)))
 
 
 def mean(sums: Array, counts: Array, *, floor: float | None = None) -> MetricValue:

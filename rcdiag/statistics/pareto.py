@@ -6,8 +6,7 @@ fit needs only the tail, which a stream can hold. Tests compare with arviz-stats
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log10, sqrt
 
 import numpy as np
@@ -20,31 +19,28 @@ KEPT = 1 << 15
 FEWEST = 5
 
 
-@dataclass
-class Largest:
-    """The largest log-ratios seen, and how many there were in all."""
+@dataclass(frozen=True, slots=True)
+class UpperTail:
+    """The largest log-ratios of some tokens or sequences, and how many there were in all."""
 
-    count: int = 0
-    kept: Array = field(default_factory=lambda: np.empty(0))  # in no order
-    not_numbers: int = 0  # NaN and infinities, which have no tail
+    count: int
+    kept: Array  # in no order
+    not_numbers: int  # NaN and positive infinities: with one there is no tail to fit
 
-    def add(self, log_ratio: Array) -> None:
-        self.count += len(log_ratio)
-        least = self.kept.min() if len(self.kept) >= KEPT else -np.inf
+    @classmethod
+    def of(cls, log_ratio: Array) -> UpperTail:
+        """Of log-ratios, nats; one of -inf is a ratio of 0, which belongs to no upper tail."""
         with np.errstate(invalid="ignore"):
-            among = log_ratio[~(log_ratio <= least)]
+            among = log_ratio[~(log_ratio <= -np.inf)]
         finite = np.isfinite(among)
-        self.not_numbers += int(len(among) - finite.sum())
-        self.kept = _largest(np.concatenate([self.kept, among[finite]]))
+        return cls(len(log_ratio), _largest(among[finite]), int(len(among) - finite.sum()))
 
-
-def union_of_largest(parts: Sequence[Largest]) -> Largest:
-    """The largest of all parts together."""
-    return Largest(
-        sum(part.count for part in parts),
-        _largest(np.concatenate([part.kept for part in parts])),
-        sum(part.not_numbers for part in parts),
-    )
+    def __add__(self, other: UpperTail) -> UpperTail:
+        return UpperTail(
+            self.count + other.count,
+            _largest(np.concatenate([self.kept, other.kept])),
+            self.not_numbers + other.not_numbers,
+        )
 
 
 def _largest(values: Array) -> Array:
@@ -60,21 +56,21 @@ def reliable_below(count: int) -> float:
     return min(1.0 - 1.0 / log10(count), 0.7) if count > 10 else 0.0
 
 
-def k_hat(largest: Largest) -> tuple[float, int]:
+def k_hat(tail: UpperTail) -> tuple[float, int]:
     """Shape of the generalised Pareto fitted to the ratios' upper tail, and the tail's length.
 
     The tail is the M = min(0.2 S, 3 sqrt(S)) largest of S ratios, less the next one. NaN where
     a ratio is infinite or there are too few different ones. The number of finite moments is 1 / k.
     Source: Vehtari et al. 2024, JMLR 25(72), 2.2 and appendix.
     """
-    if largest.not_numbers:
+    if tail.not_numbers:
         return np.nan, 0
-    size = int(min(0.2 * largest.count, 3.0 * sqrt(largest.count), len(largest.kept) - 1))
+    size = int(min(0.2 * tail.count, 3.0 * sqrt(tail.count), len(tail.kept) - 1))
     if size < FEWEST:
         return np.nan, 0
-    ordered = np.sort(largest.kept)[-size - 1 :]
-    tail = np.exp(ordered - ordered[-1])
-    exceedances = tail[1:] - tail[0]
+    ordered = np.sort(tail.kept)[-size - 1 :]
+    scaled = np.exp(ordered - ordered[-1])
+    exceedances = scaled[1:] - scaled[0]
     exceedances = exceedances[exceedances > 0.0]
     if len(exceedances) < FEWEST:
         return np.nan, 0

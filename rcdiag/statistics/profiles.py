@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results import MetricValue, Profile, ProfileBin
-from rcdiag.statistics.block import Block
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.intervals import ratio_interval
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
 from rcdiag.table.segments import segment_sum
 
@@ -27,13 +27,13 @@ TURNS = tuple(range(2, 11))
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What tokens are sorted by: `values` of a block, None where the block has none."""
+    """What tokens are sorted by: `values` of a pair, None where the pair has none."""
 
     title: str
     unit: str
     edges: tuple[float, ...]  # bins are [edge, next edge), and what lies below and above
     # [tokens], or [sequences] where all tokens of a sequence share it
-    values: Callable[[Block], NDArray | None]
+    values: Callable[[PolicyPair], NDArray | None]
     about: str
     logarithmic: bool = False  # values are logs of what the edges say
     whole_from: int | None = None  # values are whole numbers, of which this is the least
@@ -48,21 +48,21 @@ class Axis:
         return [*inner, f"{starts[-1]}+"]
 
 
-def _mean_log_prob(block: Block) -> Array:
-    return 0.5 * (block.values.behavior + block.values.target)
+def _mean_log_prob(pair: PolicyPair) -> Array:
+    return 0.5 * (pair.values.behavior + pair.values.target)
 
 
-def _turn(block: Block) -> NDArray:
-    return np.ones(len(block.lengths), np.int64) if block.turn is None else block.turn
+def _turn(pair: PolicyPair) -> NDArray:
+    return np.ones(len(pair.lengths), np.int64) if pair.tokens.turn is None else pair.tokens.turn
 
 
-def _reward_sign(block: Block) -> Array | None:
-    return None if block.reward is None else np.sign(block.reward)
+def _reward_sign(pair: PolicyPair) -> Array | None:
+    return None if pair.tokens.reward is None else np.sign(pair.tokens.reward)
 
 
-def _entropy(block: Block) -> Array | None:
+def _entropy(pair: PolicyPair) -> Array | None:
     """Of the policy that trains if it is there: it is listed last."""
-    return list(block.entropy.values())[-1] if block.entropy else None
+    return list(pair.tokens.entropy.values())[-1] if pair.tokens.entropy else None
 
 
 PROFILES: dict[str, Axis] = {
@@ -70,7 +70,7 @@ PROFILES: dict[str, Axis] = {
         "position in the response",
         "tokens before",
         POSITIONS,
-        lambda block: block.position,
+        lambda pair: pair.tokens.position,
         "Growth with the position points at attention, position encoding or cache; noise is flat.",
         whole_from=0,
     ),
@@ -78,7 +78,7 @@ PROFILES: dict[str, Axis] = {
         "sampled tokens of the sequence",
         "tokens",
         tuple(2**power for power in range(4, 18)),
-        lambda block: block.lengths,
+        lambda pair: pair.lengths,
         "Longer sequences collect more log-ratio; per token it should not depend on the length.",
         whole_from=1,
     ),
@@ -86,7 +86,7 @@ PROFILES: dict[str, Axis] = {
         "probability under the behavior policy",
         "",
         PROBABILITIES,
-        lambda block: block.values.behavior,
+        lambda pair: pair.values.behavior,
         "Rounding shows at low probabilities. A bin of low behavior probabilities holds more than "
         "its share of tokens that this policy underrates, which lifts the mean log-ratio there.",
         logarithmic=True,
@@ -95,7 +95,7 @@ PROFILES: dict[str, Axis] = {
         "probability under the target policy",
         "",
         PROBABILITIES,
-        lambda block: block.values.target,
+        lambda pair: pair.values.target,
         "The same by the target's probability: here selection lowers the mean of low bins.",
         logarithmic=True,
     ),
@@ -137,29 +137,27 @@ LABELS = {"reward": ["negative", "zero", "positive"]}
 SUMS = 4
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Profiles:
     """Sums by cluster and bin, along every axis that the table has values for."""
 
     sums: dict[str, ClusterSums] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, block: Block, names: Sequence[str] = tuple(PROFILES)) -> Profiles:
-        log_ratio = block.values.ratios.log_ratio
+    def of(cls, pair: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> Profiles:
+        log_ratio = pair.log_ratio
         with np.errstate(invalid="ignore"):
-            weights = (None, log_ratio, np.square(log_ratio), k3(block.values.ratios))
+            weights = (None, log_ratio, np.square(log_ratio), k3(pair.values.ratios))
             of_sequences: list[Array | None] = [
-                np.asarray(
-                    block.lengths if each is None else segment_sum(each, block.lengths), float
-                )
+                np.asarray(pair.lengths if each is None else segment_sum(each, pair.lengths), float)
                 for each in weights
             ]
-        cluster, local = np.unique(block.cluster, return_inverse=True)
-        local_of_token = np.repeat(local, block.lengths)
+        cluster, local = np.unique(pair.tokens.cluster, return_inverse=True)
+        local_of_token = np.repeat(local, pair.lengths)
         found = {}
         for name in names:
             axis = PROFILES[name]
-            values = axis.values(block)
+            values = axis.values(pair)
             if values is None:
                 continue
             if len(values) == len(local):
@@ -168,6 +166,17 @@ class Profiles:
                 rows = _rows(axis, values, local_of_token, len(cluster), weights)
             found[name] = cluster_sums(cluster, rows)
         return cls(found)
+
+    def __add__(self, other: Profiles) -> Profiles:
+        """The sums of both; an axis that one lacks has no tokens there."""
+        one, two = self.sums, other.sums
+        return Profiles(
+            {
+                name: one[name] + two[name] if name in one and name in two else (one | two)[name]
+                for name in PROFILES
+                if name in one or name in two
+            }
+        )
 
 
 def _rows(
@@ -187,14 +196,6 @@ def _rows(
         weights = [None if each is None else each[~missing] for each in weights]
     sums = [np.bincount(cells, each, clusters * bins).reshape(clusters, bins) for each in weights]
     return np.concatenate(sums, axis=1)
-
-
-def union_of_profiles(parts: Sequence[Profiles]) -> Profiles:
-    """All parts' sums together; an axis that a part lacks has no tokens there."""
-    names = [name for name in PROFILES if any(name in part.sums for part in parts)]
-    return Profiles(
-        {name: union([part.sums[name] for part in parts if name in part.sums]) for name in names}
-    )
 
 
 def finished(profiles: Profiles) -> dict[str, Profile]:

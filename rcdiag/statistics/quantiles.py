@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.intervals import NONE, Interval, ratio_errors, skewed_t_quantile
 from rcdiag.statistics.ratios import Array
 
@@ -25,41 +24,38 @@ _COARSE = 512
 COARSE_BINS = -(-BINS // _COARSE)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Sketch:
     """Positive numbers: all of them while they are few, then counts in fine bins."""
 
-    raw: list[Array] | None = field(default_factory=list)
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    raw: tuple[Array, ...] | None = ()
+    counts: NDArray[np.int64] | None = None  # of BINS, where the values are not kept
 
     @property
     def held(self) -> int:
+        """How many single values are in memory."""
         return sum(map(len, self.raw or ()))
 
-    def collapse(self) -> None:
-        """From values to counts."""
-        if self.raw is not None:
-            self.counts = np.zeros(BINS, np.int64)
-            for values in self.raw:
-                self.counts += np.bincount(_bin(values), minlength=BINS)
-            self.raw = None
+    def collapsed(self) -> Sketch:
+        """The same numbers as counts."""
+        if self.raw is None:
+            return self
+        counts = np.zeros(BINS, np.int64)
+        for values in self.raw:
+            counts += np.bincount(_bin(values), minlength=BINS)
+        return Sketch(None, counts)
+
+    def __add__(self, other: Sketch) -> Sketch:
+        """All values of both; counts, if either holds only counts."""
+        if self.raw is not None and other.raw is not None:
+            return Sketch((*self.raw, *other.raw))
+        one, two = self.collapsed().counts, other.collapsed().counts
+        assert one is not None
+        assert two is not None
+        return Sketch(None, one + two)
 
 
-def union_of_sketches(parts: Sequence[Sketch]) -> Sketch:
-    """All parts' values together; counts, if any part holds only counts."""
-    if all(part.raw is not None for part in parts):
-        return Sketch([values for part in parts for values in part.raw or ()])
-    counts = np.zeros(BINS, np.int64)
-    for part in parts:
-        if part.raw is None:
-            counts += part.counts
-        else:
-            for values in part.raw:
-                counts += np.bincount(_bin(values), minlength=BINS)
-    return Sketch(None, counts)
-
-
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Magnitudes:
     """|log_ratio| of tokens, and coarse counts of it by cluster."""
 
@@ -71,7 +67,10 @@ class Magnitudes:
         coarse = _bin(size) // _COARSE
         cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths) + coarse
         rows = np.bincount(cells, minlength=len(lengths) * COARSE_BINS).astype(np.float64)
-        return cls(Sketch([size]), cluster_sums(cluster, rows.reshape(len(lengths), COARSE_BINS)))
+        return cls(Sketch((size,)), cluster_sums(cluster, rows.reshape(len(lengths), COARSE_BINS)))
+
+    def __add__(self, other: Magnitudes) -> Magnitudes:
+        return Magnitudes(self.sketch + other.sketch, self.clusters + other.clusters)
 
 
 def _bin(size: Array) -> NDArray[np.int64]:
@@ -80,14 +79,6 @@ def _bin(size: Array) -> NDArray[np.int64]:
         rounded = size.astype(np.float32)
     bits = (rounded.view(np.uint32) >> _SHIFT).astype(np.int64)
     return np.clip(bits - _FIRST, 0, BINS - 1)
-
-
-def union_of_magnitudes(parts: Sequence[Magnitudes]) -> Magnitudes:
-    """All parts' values together."""
-    return Magnitudes(
-        union_of_sketches([part.sketch for part in parts]),
-        union([part.clusters for part in parts]),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +93,7 @@ class Ordered:
         if sketch.raw is not None:
             values = np.sort(np.concatenate(sketch.raw))
             return cls(values, np.arange(1, len(values) + 1))
+        assert sketch.counts is not None
         filled = np.flatnonzero(sketch.counts)
         middle = (EDGES[filled].astype(np.float64) + EDGES[filled + 1]) / 2.0
         # The first bin takes zeros and all below 2^-40, which is 0 for our purposes.

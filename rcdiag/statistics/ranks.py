@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from rcdiag.statistics.block import Block
 from rcdiag.statistics.hashing import mixed
 from rcdiag.statistics.intervals import NONE, Interval, standard_error, t_quantile
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 
 # Confident and hopeless tokens make any correlation near 1; between these both sides must choose.
@@ -38,6 +37,18 @@ class RankSample:
     def __len__(self) -> int:
         return len(self.key)
 
+    def __add__(self, other: RankSample) -> RankSample:
+        """The tokens of both, thinned as the thinner one."""
+        limit = min(self.limit, other.limit)
+        one, two = self.thinned(limit), other.thinned(limit)
+        return RankSample(
+            np.concatenate([one.behavior, two.behavior]),
+            np.concatenate([one.target, two.target]),
+            np.concatenate([one.key, two.key]),
+            np.concatenate([one.group, two.group]),
+            limit,
+        )
+
     def below(self, limit: int) -> int:
         """How many tokens would be left of it."""
         return len(self) if limit >= self.limit else int((self.key < limit).sum())
@@ -51,13 +62,13 @@ class RankSample:
         )
 
 
-def rank_sample(block: Block) -> RankSample:
-    """The tokens of a block that qualify."""
+def rank_sample(pair: PolicyPair) -> RankSample:
+    """The tokens of a pair that qualify."""
     low, high = np.log(LOWEST), np.log(HIGHEST)
-    b, t = block.values.behavior, block.values.target
+    b, t = pair.values.behavior, pair.values.target
     at = np.flatnonzero((b > low) & (b < high) & (t > low) & (t < high))
-    groups = (block.cluster % np.uint64(GROUPS)).astype(np.uint8)
-    sequence = np.searchsorted(np.cumsum(block.lengths), at, side="right")
+    groups = (pair.tokens.cluster % np.uint64(GROUPS)).astype(np.uint8)
+    sequence = np.searchsorted(np.cumsum(pair.lengths), at, side="right")
     return RankSample(np.exp(b[at]), np.exp(t[at]), _hash(b[at], t[at]), groups[sequence])
 
 
@@ -65,21 +76,6 @@ def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:
     """32 well-mixed bits of each pair of values."""
     words = behavior.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ target.view(np.uint64)
     return (mixed(words) >> np.uint64(32)).astype(np.uint32)
-
-
-def union_of_samples(parts: Sequence[RankSample]) -> RankSample:
-    """All parts' tokens together, thinned as the thinnest."""
-    limit = min(part.limit for part in parts)
-    parts = [part.thinned(limit) for part in parts]
-    if len(parts) == 1:
-        return parts[0]
-    return RankSample(
-        np.concatenate([part.behavior for part in parts]),
-        np.concatenate([part.target for part in parts]),
-        np.concatenate([part.key for part in parts]),
-        np.concatenate([part.group for part in parts]),
-        limit,
-    )
 
 
 def spearman(sample: RankSample) -> tuple[float, Interval]:

@@ -15,8 +15,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.table.trajectories import PolicyPair
-
 Array = NDArray[np.float64]
 
 # exp of anything below is 0 in float64; a finite floor lets 0 * log_ratio be 0 and not NaN.
@@ -125,11 +123,11 @@ class TokenValues:
     target_miss: Array
 
     @classmethod
-    def of(cls, pair: PolicyPair) -> TokenValues:
-        behavior, target = pair.behavior_log_probs, pair.target_log_probs
-        # Ratios beyond the range of float64 become inf, which is what they are.
-        with np.errstate(over="ignore"):
-            ratios = Ratios.of(pair.log_ratio)
+    def of(cls, behavior: Array, target: Array) -> TokenValues:
+        """From log-probs of both policies, nats."""
+        # Ratios beyond the range of float64 become inf, inf - inf is NaN: what they are.
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratios = Ratios.of(target - behavior)
         return cls(behavior, target, ratios, -np.expm1(behavior), -np.expm1(target))
 
 

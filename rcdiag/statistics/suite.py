@@ -5,23 +5,23 @@ States of two shards add up to the state of their union, whatever the order of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
-from rcdiag.statistics.block import Block
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums, union
-from rcdiag.statistics.pareto import Largest, k_hat, union_of_largest
-from rcdiag.statistics.quantiles import Magnitudes, Ordered, Sketch, union_of_magnitudes
-from rcdiag.statistics.ranks import RankSample, rank_sample, union_of_samples
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.pareto import UpperTail, k_hat
+from rcdiag.statistics.quantiles import Magnitudes, Ordered
+from rcdiag.statistics.ranks import RankSample, rank_sample
 from rcdiag.statistics.totals import (
     Addends,
     SequenceTable,
     Totals,
     addends,
-    concatenate,
     leave_one_out,
     point,
     resampled,
@@ -33,58 +33,55 @@ from rcdiag.statistics.totals import (
 VALUES_HELD = 1 << 22
 RANKS_HELD = 1 << 18
 
+K = TypeVar("K")
 
-@dataclass
+
+@dataclass(frozen=True, slots=True)
 class SuiteState:
     """Everything that the metrics need of the tokens seen so far."""
 
     table: SequenceTable
     tokens: ClusterSums  # of TOKEN_SUMS
-    largest: Largest
+    tail: UpperTail  # of token log-ratios
     magnitudes: Magnitudes
     ranks: RankSample
 
     @classmethod
-    def of(cls, block: Block) -> SuiteState:
-        sums = token_sums(block)
-        log_ratio = block.values.ratios.log_ratio
-        largest = Largest()
-        largest.add(log_ratio)
+    def of(cls, pair: PolicyPair) -> SuiteState:
+        sums = token_sums(pair)
         return cls(
-            sequence_table(block, sums),
-            cluster_sums(block.cluster, sums),
-            largest,
-            Magnitudes.of(np.abs(log_ratio), block.cluster, block.lengths),
-            rank_sample(block),
+            sequence_table(pair, sums),
+            cluster_sums(pair.tokens.cluster, sums),
+            UpperTail.of(pair.log_ratio),
+            Magnitudes.of(np.abs(pair.log_ratio), pair.tokens.cluster, pair.lengths),
+            rank_sample(pair),
         )
 
-
-def union_of_states(states: Sequence[SuiteState]) -> SuiteState:
-    """The state of all shards together."""
-    return SuiteState(
-        concatenate([state.table for state in states]),
-        union([state.tokens for state in states]),
-        union_of_largest([state.largest for state in states]),
-        union_of_magnitudes([state.magnitudes for state in states]),
-        union_of_samples([state.ranks for state in states]),
-    )
-
-
-def bound_sketches(sketches: Sequence[Sketch]) -> None:
-    """Values give way to counts when there are too many in all."""
-    if sum(sketch.held for sketch in sketches) > VALUES_HELD:
-        for sketch in sketches:
-            sketch.collapse()
+    def __add__(self, other: SuiteState) -> SuiteState:
+        both = SuiteState(
+            self.table + other.table,
+            self.tokens + other.tokens,
+            self.tail + other.tail,
+            self.magnitudes + other.magnitudes,
+            self.ranks + other.ranks,
+        )
+        return bounded({None: both})[None]
 
 
-def bound_memory(states: Sequence[SuiteState]) -> None:
-    """Single values give way to counts and samples when there are too many in all."""
-    bound_sketches([state.magnitudes.sketch for state in states])
-    limit = min((state.ranks.limit for state in states), default=0)
-    while sum(state.ranks.below(limit) for state in states) > RANKS_HELD:
+def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:
+    """States that are kept together: single values give way to counts when there are too many."""
+    held = sum(state.magnitudes.sketch.held for state in states.values())
+    limit = min((state.ranks.limit for state in states.values()), default=0)
+    while sum(state.ranks.below(limit) for state in states.values()) > RANKS_HELD:
         limit //= 2
-    for state in states:
-        state.ranks = state.ranks.thinned(limit)
+
+    def smaller(state: SuiteState) -> SuiteState:
+        magnitudes = state.magnitudes
+        if held > VALUES_HELD:
+            magnitudes = replace(magnitudes, sketch=magnitudes.sketch.collapsed())
+        return replace(state, magnitudes=magnitudes, ranks=state.ranks.thinned(limit))
+
+    return {key: smaller(state) for key, state in states.items()}
 
 
 @dataclass
@@ -120,13 +117,11 @@ class Suite:
 
     @cached_property
     def k_hat_token(self) -> tuple[float, int]:
-        return k_hat(self.state.largest)
+        return k_hat(self.state.tail)
 
     @cached_property
     def k_hat_seq(self) -> tuple[float, int]:
-        largest = Largest()
-        largest.add(self.state.table.sums["log_ratio"])
-        return k_hat(largest)
+        return k_hat(UpperTail.of(self.state.table.sums["log_ratio"]))
 
     @property
     def log_ratio_sum(self) -> float:

@@ -5,15 +5,15 @@ Totals over a table: once as they are, many times with clusters drawn anew, or o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.statistics.block import Block
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
 from rcdiag.table.segments import segment_max, segment_sum
 
@@ -39,30 +39,52 @@ class SequenceTable:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def __add__(self, other: SequenceTable) -> SequenceTable:
+        """The sequences of both shards, in order."""
 
-def token_sums(block: Block) -> Array:
+        def joined(name: str) -> NDArray:
+            return np.concatenate([getattr(self, name), getattr(other, name)])
+
+        def by_name(name: str) -> dict[str, Array]:
+            one, two = getattr(self, name), getattr(other, name)
+            return {key: np.concatenate([one[key], two[key]]) for key in one}
+
+        return SequenceTable(
+            joined("lengths"),
+            by_name("sums"),
+            by_name("maxima"),
+            joined("ratio_log_sum"),
+            joined("ratio_squared_log_sum"),
+            joined("tilted_log_ratio"),
+            joined("cluster"),
+            joined("row"),
+            joined("reward"),
+        )
+
+
+def token_sums(pair: PolicyPair) -> Array:
     """Every quantity of TOKEN_SUMS, added up by sequence: [sequences, len(TOKEN_SUMS)]."""
-    sums = np.empty((len(TOKEN_SUMS), len(block.lengths)))
+    sums = np.empty((len(TOKEN_SUMS), len(pair.lengths)))
     # inf - inf is NaN, which is what it is; no warning needed.
     with np.errstate(over="ignore", invalid="ignore"):
         for index, formula in enumerate(TOKEN_SUMS.values()):
-            sums[index] = segment_sum(formula(block.values), block.lengths)
+            sums[index] = segment_sum(formula(pair.values), pair.lengths)
     return sums.T
 
 
-def sequence_table(block: Block, sums: Array) -> SequenceTable:
-    """The rows of a block's sequences; `sums` are its `token_sums`."""
-    lengths = block.lengths
+def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
+    """The rows of a pair's sequences; `sums` are its `token_sums`."""
+    lengths = pair.lengths
     names = list(TOKEN_SUMS)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return SequenceTable(
             lengths,
             {name: sums[:, names.index(name)].copy() for name in SUMS_KEPT},
-            {name: segment_max(f(block.values), lengths) for name, f in TOKEN_MAXIMA.items()},
-            *_log_ratio_sums(block.values.ratios.log_ratio, lengths),
-            block.cluster,
-            block.row,
-            np.full(len(lengths), np.nan) if block.reward is None else block.reward,
+            {name: segment_max(f(pair.values), lengths) for name, f in TOKEN_MAXIMA.items()},
+            *_log_ratio_sums(pair.log_ratio, lengths),
+            pair.tokens.cluster,
+            pair.tokens.row,
+            np.full(len(lengths), np.nan) if pair.tokens.reward is None else pair.tokens.reward,
         )
 
 
@@ -76,30 +98,6 @@ def _log_ratio_sums(log_ratio: Array, lengths: NDArray[np.int64]) -> tuple[Array
     # A ratio of 0 has a log-ratio of -inf, and adds nothing.
     tilted = segment_sum(np.where(scaled == 0.0, 0.0, scaled * log_ratio), lengths) / total
     return shift + np.log(total), 2.0 * shift + np.log(squares), tilted
-
-
-def concatenate(tables: Sequence[SequenceTable]) -> SequenceTable:
-    """The table of the union of the shards."""
-    if len(tables) == 1:
-        return tables[0]
-
-    def join(columns: list[Mapping[str, Array]]) -> dict[str, Array]:
-        return {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
-
-    def flat(name: str) -> NDArray:
-        return np.concatenate([getattr(table, name) for table in tables])
-
-    return SequenceTable(
-        flat("lengths"),
-        join([table.sums for table in tables]),
-        join([table.maxima for table in tables]),
-        flat("ratio_log_sum"),
-        flat("ratio_squared_log_sum"),
-        flat("tilted_log_ratio"),
-        flat("cluster"),
-        flat("row"),
-        flat("reward"),
-    )
 
 
 REPLICATES = 1000

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from rcdiag.results import MetricValue, TokenProfile
-from rcdiag.statistics.block import Block
 from rcdiag.statistics.intervals import ratio_interval
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 
 WORST = 20
@@ -19,34 +18,27 @@ FEWEST = 20
 GROUPS = 16
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Tokens, log_ratio and log_ratio^2 by group of clusters and token id."""
 
-    sums: Array = field(default_factory=lambda: np.zeros((3, GROUPS, 0)))
+    sums: Array  # [3, GROUPS, ids]
 
-    def add(self, block: Block) -> None:
-        if not len(block.token_id):
-            return
-        size = max(int(block.token_id.max()) + 1, self.sums.shape[2])
-        if size > self.sums.shape[2]:
-            # In steps, so that a vocabulary met id by id is not copied each time.
-            size = max(size, 1 << (size - 1).bit_length())
-            self.sums = np.pad(self.sums, ((0, 0), (0, 0), (0, size - self.sums.shape[2])))
-        size = self.sums.shape[2]
-        groups = (block.cluster % np.uint64(GROUPS)).astype(np.int64)
-        cells = np.repeat(groups * size, block.lengths) + block.token_id
-        log_ratio = block.values.ratios.log_ratio
-        for index, weights in enumerate((None, log_ratio, np.square(log_ratio))):
-            sums = np.bincount(cells, weights, GROUPS * size)
-            self.sums[index] += sums.reshape(GROUPS, size)
+    @classmethod
+    def of(cls, pair: PolicyPair) -> Vocabulary:
+        ids = pair.tokens.token_id
+        size = int(ids.max(initial=-1)) + 1
+        groups = (pair.tokens.cluster % np.uint64(GROUPS)).astype(np.int64)
+        cells = np.repeat(groups * size, pair.lengths) + ids
+        weights = (None, pair.log_ratio, np.square(pair.log_ratio))
+        sums = [np.bincount(cells, each, GROUPS * size) for each in weights]
+        return cls(np.stack(sums).astype(np.float64).reshape(3, GROUPS, size))
 
-
-def union_of_vocabularies(parts: Sequence[Vocabulary]) -> Vocabulary:
-    """All parts' sums together."""
-    size = max(part.sums.shape[2] for part in parts)
-    padded = [np.pad(p.sums, ((0, 0), (0, 0), (0, size - p.sums.shape[2]))) for p in parts]
-    return Vocabulary(np.sum(padded, axis=0))
+    def __add__(self, other: Vocabulary) -> Vocabulary:
+        wide, narrow = sorted((self.sums, other.sums), key=lambda sums: -sums.shape[2])
+        sums = wide.copy()
+        sums[:, :, : narrow.shape[2]] += narrow
+        return Vocabulary(sums)
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:

@@ -1,9 +1,6 @@
-"""Two policies on the same tokens: the whole domain in one type.
+"""Ragged rows of sampled responses: whole sequences, as models need them.
 
-Ragged rows of sampled responses, and the one door where the response mask is applied.
-
-Models need whole sequences (prompt, tool tokens, response); statistics need only the tokens that
-the policy sampled. `Trajectories` is the first, `Trajectories.pair` hands out the second.
+Statistics need only the tokens that the policy sampled: `tokens.sampled_tokens`.
 """
 
 from __future__ import annotations
@@ -16,26 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.table.segments import segment_sum
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyPair:
-    """Log-probs of the policy that sampled and of the policy we want expectations under.
-
-    Flat and already masked: no padding, tool or template token is in here.
-    """
-
-    behavior_log_probs: NDArray[np.float64]  # [tokens] nats
-    target_log_probs: NDArray[np.float64]  # [tokens] nats
-    lengths: NDArray[np.int64]  # [sequences] tokens of each sequence; 0 is allowed
-
-    @property
-    def log_ratio(self) -> NDArray[np.float64]:
-        """Target - behavior log-prob of each token, nats."""
-        # inf - inf is NaN, which is what it is; no warning needed.
-        with np.errstate(invalid="ignore"):
-            return self.target_log_probs - self.behavior_log_probs
-
 
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -100,14 +77,12 @@ class Trajectories:
             return np.ones(len(self))
         return np.where(np.isnan(self.temperature), 1.0, self.temperature)
 
-    def pair(self, behavior: str, target: str) -> PolicyPair:
-        """Both policies' log-probs at the unmasked tokens: the door."""
-        everything = self.mask.all()  # then nothing is copied
-        return PolicyPair(
-            behavior_log_probs=self.log_probs[behavior][... if everything else self.mask],
-            target_log_probs=self.log_probs[target][... if everything else self.mask],
-            lengths=self.sampled_lengths,
-        )
+    @property
+    def groups(self) -> NDArray[np.uint64]:
+        """Prompt group of each row, [sequences]; its number in the table where it has none."""
+        if self.group is not None:
+            return self.group
+        return (self.first_row + np.arange(len(self))).astype(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""All corrections of one trainer over a table: one pass, step by step.
-
-Use case `score`: how far two recorded policies of a table are apart.
+"""Use case `score`: how far two recorded policies of a table are apart.
 
 One pass over the table; the state of two shards is the sum of their states.
 """
@@ -8,124 +6,29 @@ One pass over the table; the state of two shards is the sum of their states.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from rcdiag.corrections.actual import honest, needed
-from rcdiag.corrections.apply import outcome, quantities_of
-from rcdiag.corrections.bounds import log_bounds
-from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import Quantity
-from rcdiag.corrections.sequences import Rows, rows_of, union_of_rows
-from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_findings import correction_findings
-from rcdiag.diagnosis.correction_health import level
 from rcdiag.diagnosis.score_findings import score_findings
 from rcdiag.errors import RcdiagError
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult, by_severity
-from rcdiag.statistics.accumulator import Step, Summary
-from rcdiag.statistics.block import Block, block_of
+from rcdiag.statistics.accumulator import PairState, Step
+from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
-from rcdiag.statistics.histograms import log_ratio_counts
+from rcdiag.statistics.histograms import FigureData, log_ratio_counts
 from rcdiag.statistics.metrics import mismatch
-from rcdiag.statistics.profiles import finished, union_of_profiles
-from rcdiag.statistics.suite import SuiteState, bound_sketches, union_of_states
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.profiles import finished
+from rcdiag.statistics.suite import SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
-from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
-
-WAITING = 32
-
-
-@dataclass
-class CorrectionState:
-    """Rows of every step; shards of a table add up by joining."""
-
-    plan: Plan
-    rows: dict[Step, list[Rows]] = field(default_factory=dict)
-
-    @cached_property
-    def quantities(self) -> list[Quantity]:
-        """What all corrections together read of the tokens, each once."""
-        found: dict[Quantity, None] = {}
-        for correction in self.plan.corrections.values():
-            found |= dict.fromkeys(self.plan.trainer.quantities(correction))
-            found |= dict.fromkeys([*quantities_of(correction), *needed(correction)])
-        return list(found)
-
-    @cached_property
-    def _keep_ratios(self) -> bool:
-        weightings = [each.weighting for each in self.plan.corrections.values()]
-        by_token = any(each is not None and each.level == "token" for each in weightings)
-        return self.plan.trainer.percentiles and by_token
-
-    def add(self, parts: Mapping[Step, Block]) -> None:
-        """Take in the blocks of some rows, by step."""
-        for step, block in parts.items():
-            rows = self.rows.setdefault(step, [])
-            rows.append(
-                rows_of(
-                    block,
-                    self.quantities,
-                    block.empty.get(step, 0),
-                    keep_ratios=self._keep_ratios,
-                    dtype=self.plan.dtype,
-                )
-            )
-            if len(rows) >= WAITING:
-                rows[:] = [union_of_rows(rows)]
-        kept = [each.ratios for rows in self.rows.values() for each in rows if each.ratios]
-        bound_sketches(kept)
-
-    def merge(self, other: CorrectionState) -> None:
-        """Take in what a pass over other rows of the same table left."""
-        for step, rows in other.rows.items():
-            self.rows.setdefault(step, []).extend(rows)
-
-    def by_step(self) -> dict[Step, Rows]:
-        return {step: union_of_rows(rows) for step, rows in self.rows.items()}
-
-
-KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
-
-
-def results(plan: Plan, rows: Rows, k_hats: KHats | None = None) -> dict[str, CorrectionResult]:
-    """Every correction on one batch of rows."""
-    if not len(rows):
-        return {}
-    with np.errstate(all="ignore"):
-        return {
-            name: _result(plan, name, correction, rows, k_hats or {})
-            for name, correction in plan.corrections.items()
-        }
-
-
-def _result(
-    plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
-) -> CorrectionResult:
-    done = outcome(rows, correction)
-    weighting = correction.loss_weighting
-    k_hat = None if weighting is None else k_hats.get(weighting.level)
-    numbers = {**honest(rows, correction, done), "khat": k_hat}
-    return CorrectionResult(
-        trainer=plan.trainer.name,
-        config=dict(plan.configs[name]),
-        kept_tokens=done.kept_tokens,
-        kept_sequences=done.kept_sequences,
-        weight_sum=None if done.weights is None else float(done.weights.sum.sum()),
-        metrics=plan.trainer.metrics(Batch(rows), correction),
-        honest=numbers,
-        log_bounds=log_bounds(correction),
-        level=level(numbers, correction, done),
-    )
-
 
 # Token ids -> their text, one string each.
 Decode = Callable[[Sequence[int]], list[str]]
@@ -147,15 +50,9 @@ def score(
     result holds the text of the tokens that it names.
     """
     check_pair(dump, behavior, target)
-    corrections = None if plan is None else CorrectionState(plan)
-    summary, non_finite = _read(dump, behavior, target, corrections)
-    steps = summary.by_step()
-    if not steps:
-        raise RcdiagError(
-            f"{dump.files[0].path}: no unmasked response token in the whole table",
-            hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
-        )
-    whole = union_of_states(list(steps.values()))
+    state, rows, non_finite = _read(dump, behavior, target, plan)
+    steps = state.by_step()
+    whole = _whole(steps)
     values = mismatch(whole, seed)
     policies = {
         name: about
@@ -172,14 +69,14 @@ def score(
         num_clusters=len(whole.tokens),
         policies=policies,
         mismatch=values,
-        corrections=_corrected(corrections, values),
-        steps=_by_step(steps, seed, corrections),
+        corrections=_corrected(plan, rows, values),
+        steps=_by_step(steps, seed, plan, rows),
         findings=[],
-        figures=_figures(summary, whole),
-        worst_tokens=summary.worst_tokens.to_list(),
-        profiles=finished(union_of_profiles(summary.profiles)),
-        worst_token_ids=worst_ids(summary.vocabulary),
-        worst_sequences=summary.worst_sequences.found,
+        figures=_figures(state.figures, whole),
+        worst_tokens=state.worst_tokens.to_list(),
+        profiles=finished(state.profiles),
+        worst_token_ids=worst_ids(state.vocabulary),
+        worst_sequences=list(state.worst_sequences.sequences),
     )
     findings = [*score_findings(result, non_finite), *correction_findings(result, plan)]
     result = replace(result, findings=by_severity(findings))
@@ -187,24 +84,36 @@ def score(
 
 
 def _read(
-    dump: Table, behavior: str, target: str, corrections: CorrectionState | None = None
-) -> tuple[Summary, NonFinite]:
-    """One pass over the table; the next rows are read while the last are worked on."""
-    others = [] if corrections is None else [corrections.add]
-    summary, non_finite = Summary(), NonFinite()
-
-    def blocks() -> Iterator[Block]:
-        for trajectories in read_trajectories(dump, (behavior, target)):
-            non_finite.add(trajectories, (behavior, target))
-            yield block_of(trajectories, behavior, target)
-
+    dump: Table, behavior: str, target: str, plan: Plan | None
+) -> tuple[PairState, CorrectionRows | None, NonFinite]:
+    """One pass over the table."""
+    states: RunningSum[PairState] = RunningSum()
+    rows: RunningSum[CorrectionRows] = RunningSum()
+    bad: RunningSum[NonFinite] = RunningSum()
+    wanted = [] if plan is None else wanted_quantities(plan)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        source = blocks()
-        following = executor.submit(next, source, None)
-        while (block := following.result()) is not None:
-            following = executor.submit(next, source, None)
-            summary.add(block, executor, *others)
-    return summary, non_finite
+        for batch in token_batches(dump, (behavior, target), executor):
+            pair = PolicyPair(batch, behavior, target)
+            bad.add(NonFinite.of(batch))
+            steps = pair.by_step()
+            if plan is not None:
+                corrected = executor.submit(CorrectionRows.of, steps, plan, wanted)
+            if len(pair.lengths):
+                states.add(PairState.of(pair, steps, executor))
+            if plan is not None:
+                rows.add(corrected.result())
+    state, non_finite = states.total(), bad.total()
+    if state is None or non_finite is None:
+        raise no_tokens(dump)
+    return state, rows.total(), non_finite
+
+
+def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:
+    """All steps as one batch."""
+    first, *others = steps.values()
+    for state in others:
+        first = first + state
+    return first
 
 
 def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
@@ -243,19 +152,18 @@ def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = 
 
 
 def _corrected(
-    corrections: CorrectionState | None, values: dict[str, MetricValue]
+    plan: Plan | None, rows: CorrectionRows | None, values: dict[str, MetricValue]
 ) -> dict[str, CorrectionResult]:
-    """The whole table as one batch."""
-    if corrections is None:
+    """Every correction on the whole table as one batch."""
+    if plan is None or rows is None:
         return {}
-    rows = union_of_rows(list(corrections.by_step().values()))
-    return results(corrections.plan, rows, _k_hats(values))
+    return correction_results(plan, rows.whole, _k_hats(values))
 
 
-def _figures(summary: Summary, whole: SuiteState) -> dict[str, Any]:
+def _figures(figures: FigureData, whole: SuiteState) -> dict[str, Any]:
     sums = whole.table.sums["log_ratio"]
     return {
-        **summary.figures.to_dict(),
+        **figures.to_dict(),
         "sequence_log_ratio": log_ratio_counts(sums).tolist(),
         "geometric_log_ratio": log_ratio_counts(sums / whole.table.lengths).tolist(),
     }
@@ -266,22 +174,21 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
 
 
 def _by_step(
-    steps: dict[Step, SuiteState], seed: int, corrections: CorrectionState | None
+    steps: Mapping[Step, SuiteState], seed: int, plan: Plan | None, rows: CorrectionRows | None
 ) -> dict[str, StepResult]:
-    """The same per training step, when there are several: the batches of a trainer."""
+    """The numbers of every training step, a batch of the trainer; empty where there is only one."""
     if len(steps) < 2:
         return {}
-    rows = {} if corrections is None else corrections.by_step()
-    found = {}
+    results = {}
     for step, state in steps.items():
         values = mismatch(state, seed)
         corrected = {}
-        if corrections is not None:
-            corrected = results(corrections.plan, rows[step], _k_hats(values))
-        found[str(step)] = StepResult(
+        if plan is not None and rows is not None:
+            corrected = correction_results(plan, rows.steps[step], _k_hats(values))
+        results[str(step)] = StepResult(
             num_sequences=len(state.table),
             num_tokens=int(state.table.lengths.sum()),
             mismatch=values,
             corrections=corrected,
         )
-    return found
+    return results

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.results import CorrectionResult
-from rcdiag.statistics.block import block_of
+from rcdiag.statistics.pair import pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections
@@ -89,7 +89,7 @@ def state_of(plan: Plan, batch: Padded, cuts: int = 1) -> CorrectionState:
     """The rows taken in in so many shards."""
     state = CorrectionState(plan)
     for part in np.array_split(np.arange(len(batch)), cuts):
-        state.add({None: block_of(trajectories_of(batch.rows(part)), "rollout", "old")})
+        state.add({None: pair_of(trajectories_of(batch.rows(part)), "rollout", "old")})
     return state
 
 

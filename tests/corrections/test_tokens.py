@@ -11,7 +11,7 @@ from rcdiag.corrections.apply import TokenEffects, outcome, quantities_of, token
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import K, LogRatio, Quantity, Tokens
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.statistics.block import block_of
+from rcdiag.statistics.pair import pair_of
 from rcdiag.table.segments import segment_sum
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import Plan
@@ -72,9 +72,9 @@ def test_tokens_add_up_to_what_every_preset_reports(trainer, batch):
 @given(data=st.data(), batch=batches())
 def test_tokens_add_up_to_the_rows_of_any_correction(trainer, data, batch):
     correction = data.draw(corrections_of(trainer))
-    block = block_of(trajectories_of(batch), "rollout", "old")
+    pair = pair_of(trajectories_of(batch), "rollout", "old")
     with np.errstate(all="ignore"):
-        rows = rows_of(block, [LogRatio(), *statistics(correction)], 0)
+        rows = rows_of(pair, [LogRatio(), *statistics(correction)], 0)
         found = token_effects(correction, tokens_of(batch), rows)
         wanted = outcome(rows, correction)
     lengths = lengths_of(batch)
@@ -172,7 +172,7 @@ def test_bypass_clip_has_no_weights_and_bypass_gradient_has():
 def test_weights_stop_growing_at_a_log_ratio_of_20():
     weighting = Weighting("token", 1e30)
     batch = padded([[1000.0, -1000.0]])
-    rows = rows_of(block_of(trajectories_of(batch), "rollout", "old"), [LogRatio()], 0)
+    rows = rows_of(pair_of(trajectories_of(batch), "rollout", "old"), [LogRatio()], 0)
     found = token_effects(Correction(weighting), tokens_of(batch), rows)
     assert found.weights == pytest.approx(np.exp([20.0, -20.0]))
 
@@ -181,9 +181,9 @@ def test_a_nan_is_never_kept_by_a_bound():
     batch = padded([[0.0, 0.1], [0.2]])
     batch.old[0, 0] = np.nan
     by_token = Correction(rejections=(Rejection("token", 2.0, 0.5),))
-    block = block_of(trajectories_of(batch), "rollout", "old")
+    pair = pair_of(trajectories_of(batch), "rollout", "old")
     with np.errstate(all="ignore"):
-        rows = rows_of(block, [LogRatio(), *quantities_of(by_token)], 0)
+        rows = rows_of(pair, [LogRatio(), *quantities_of(by_token)], 0)
         assert token_effects(by_token, tokens_of(batch), rows).kept.tolist() == [False, True, True]
         by_row = Correction(rejections=(Rejection("geometric", 2.0, 0.5),))
         assert token_effects(by_row, tokens_of(batch), rows).kept.tolist() == [False, False, True]

@@ -1,83 +1,88 @@
-"""No field of a result is without an explanation, and no part of one is forgotten."""
+"""Every field of a result is explained by the words that stand on it."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
-from rcdiag.glossary import explain
-from rcdiag.glossary.after_words import AFTER, SPLIT
-from rcdiag.glossary.gradient_words import GRADIENTS
-from rcdiag.glossary.pull_words import NUMBERS
-from rcdiag.glossary.result_words import WORDS
-from rcdiag.glossary.training_words import TRAINING
-from rcdiag.glossary.update_words import FIELDS
-from rcdiag.results import replay
-from rcdiag.usecases.provenance import LIBRARIES
-from tests.glossary.fields import MODULES, UNSAID, fields_of, parts_of
+from rcdiag.glossary import explain, names
+from rcdiag.glossary.fields import GUIDES, TITLE, meanings, part_of
+from rcdiag.results.doc import documented_fields
+from tests.results.test_docs import ALL
 
-# Where a field has a name that something else has too, its own entry.
-DOTTED = {
-    ("Coefficients", "norm"): "coefficients.norm",
-    ("Denominator", "kept"): "denominator.kept",
-    ("GradientReport", "bias"): "gradient.bias",
-    ("GradientReport", "variance"): "gradient.variance",
-    ("GradientReport", "top_share"): "gradient.top_share",
-    ("PresetReplay", "weights"): "preset.weights",
-    ("ReplayResult", "trainer"): "result.trainer",
-}
-OF_MODEL = {"model", "reference", "optimizer", "learning_rate", "max_grad_norm", "weight_decay"}
-OF_PROVENANCE = {"command", "versions", "dump", "rows", "fingerprint", "seed", "time"}
+REPORTS = Path(__file__).parents[2] / "reports"
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_no_part_of_a_result_is_forgotten(module):
-    assert parts_of(module)
-    assert set(parts_of(module)) <= set(UNSAID), "say what of it needs no explanation"
+@pytest.mark.parametrize("owner", ALL, ids=part_of)
+def test_every_field_answers_to_its_name_with_and_without_its_part(owner):
+    for field in documented_fields(owner):
+        dotted = f"{part_of(owner)}.{field.name}"
+        told = (explain(field.name).what, explain(dotted).what)
+        if explain(dotted).kind == TITLE:
+            assert told[1].startswith(field.doc.says.rstrip("."))
+        else:  # what the number counts is explained as a choice, with formula and trainers
+            assert dotted == "denominator.kept"
+        assert explain(dotted).example or explain(dotted).see
 
 
-def test_what_is_left_unsaid_is_still_there():
-    for part, unsaid in UNSAID.items():
-        assert unsaid <= {field.name for field in dataclasses.fields(part)}
+def test_a_name_with_several_meanings_tells_all_of_them():
+    assert {"norm", "bias", "variance", "level", "rows", "verdict"} <= {
+        name for name, fields in meanings().items() if len(fields) > 1
+    }
+    for name, other in (
+        ("norm", "coefficients.norm"),
+        ("bias", "gradient.bias"),
+        ("variance", "gradient.variance"),
+        ("top_share", "gradient.top_share"),
+        ("weights", "preset.weights"),
+        ("trainer", "correction.trainer"),
+        ("ess_seq", "sweep_row.ess_seq"),
+        ("kept", "denominator.kept"),
+    ):
+        assert f"As {other}: " in explain(name).what
+        assert other in explain(name).see
+        assert explain(other).name == other
 
 
-@pytest.mark.parametrize(("part", "name"), fields_of(*MODULES))
-def test_every_field_is_explained(part, name):
-    assert explain(name).what
-    if (part, name) in DOTTED:
-        dotted = DOTTED[part, name]
-        assert explain(dotted).name == dotted
-        assert f"As {dotted}: " in explain(name).what
-        assert dotted in explain(name).see
+def test_formula_unit_direction_and_trainers_come_from_the_words():
+    found = explain("gradient.bias")
+    assert found.kind == TITLE
+    assert found.formula.startswith("max(<G - R, G - R>, 0) / <R, R>")
+    assert found.units == "none"
+    assert explain("loss").generations == {"verl": "actor/pg_loss", "slime": "pg_loss"}
 
 
-def test_every_number_of_a_replay_has_all_that_a_reader_needs():
-    numbers = {**NUMBERS, **GRADIENTS, **AFTER, **SPLIT}
-    parts = (replay.Coefficients, replay.GradientReport, replay.AfterStep, replay.SplitReport)
-    fields = [(part.__name__, field.name) for part in parts for field in dataclasses.fields(part)]
-    for field in fields:
-        name = DOTTED.get(field, field[1])
-        if name in ("learning_rate", "minibatches"):  # settings
-            continue
-        found = explain(name)
-        assert name in numbers
-        assert found.units, name
-        assert found.formula or name == "norm_by_layer", name
-        assert found.example, name
+def test_a_field_without_a_worked_number_shows_where_it_stands():
+    assert explain("choice").example == (
+        "rcdiag sweep rollouts.parquet --json | jq '.recommendation.choice'"
+    )
+    assert explain("skew").example == (
+        "rcdiag replay rollouts.parquet --model CHECKPOINT --json | jq '.presets[].gradient.skew'"
+    )
+    assert explain("log_bounds").example.endswith("[-0.47, 0.5108]")
 
 
-def test_no_entry_is_of_a_field_that_is_gone():
-    fields = {DOTTED.get(field, field[1]) for field in fields_of(*MODULES)}
-    of_layers = {"embedding", "layer 0", "norm_by_layer.norm", "head"}
-    numbers = {**NUMBERS, **GRADIENTS, **AFTER, **SPLIT}
-    assert set(numbers) - of_layers <= fields
-    assert set(FIELDS) - {"health.cannot judge"} <= fields
-    assert set(WORDS) - OF_PROVENANCE - {"counts"} <= fields
-    assert set(TRAINING) | {"learning_rate"} >= OF_MODEL
+def test_a_judged_field_says_where_its_levels_begin():
+    assert set(GUIDES) <= set(meanings())
+    for name in GUIDES:
+        assert "warning at or " in explain(name).healthy
+    assert "ideal 0; warning at or above 0.05" in explain("truncation_loss").healthy
 
 
-def test_libraries_are_the_only_names_in_a_provenance_that_are_not_explained():
-    assert set(LIBRARIES) == {"rcdiag", "numpy", "scipy", "pyarrow", "polars"}
-    for name in OF_PROVENANCE:
-        assert explain(name).kind == "name in results"
+def test_one_name_for_each_field_is_listed():
+    listed = names()[TITLE]
+    assert "kept_tokens" in listed
+    assert "sweep_row.kept_tokens" not in listed
+    assert "gradient.bias" in listed
+
+
+@pytest.mark.parametrize("name", ["replay_rollouts", "replay_stale"])
+def test_every_setting_of_a_shipped_replay_is_explained(name):
+    """The schema refuses unknown fields; the keys of `model` and `metrics` are free."""
+    document = json.loads((REPORTS / f"{name}.json").read_text())
+    metrics = {key for preset in document["presets"].values() for key in preset["metrics"]}
+    assert len(metrics) > 30
+    for key in {*document["model"], *metrics, *document["factors"], *document["presets"]}:
+        assert explain(key).what

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import get_args
 
 import pytest
@@ -10,16 +9,17 @@ import pytest
 from rcdiag.corrections.correction import Level
 from rcdiag.diagnosis.correction_health import HEALTH
 from rcdiag.glossary import explain, names
+from rcdiag.glossary.fields import TITLE as FIELD
 from rcdiag.glossary.findings import FINDINGS
 from rcdiag.glossary.generations import SLIME
 from rcdiag.glossary.keys import KEYS, full_name
 from rcdiag.glossary.keys.debug import DEBUG
 from rcdiag.glossary.keys.rejection import OPTION
 from rcdiag.glossary.levels import LEVELS
-from rcdiag.glossary.numbers import NUMBERS
 from rcdiag.glossary.setting_words import SETTINGS
 from rcdiag.glossary.trainers import WHEN
-from rcdiag.results import SEVERITIES, CorrectionResult
+from rcdiag.results import SEVERITIES
+from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 from rcdiag.statistics.profiles import PROFILES
 from rcdiag.trainers import TRAINERS
@@ -65,13 +65,13 @@ def test_no_key_is_said_to_be_logged_that_is_not(trainer):
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_number_and_field_of_a_correction(trainer):
-    for name in {name for each in corrections(trainer) for name in each.honest}:
-        assert explain(name).kind == "number of a correction", name
-    fields = {field.name for field in dataclasses.fields(CorrectionResult)}
-    for name in fields & {"kept_tokens", "kept_sequences", "weight_sum", "log_bounds"}:
-        assert explain(name).kind == "number of a correction"
-    assert set(HEALTH) <= set(NUMBERS)
+def test_every_number_of_a_correction(trainer):
+    documented = set(CorrectionNumbers.__annotations__)
+    for each in corrections(trainer):
+        assert CorrectionNumbers.__required_keys__ <= set(each.honest) <= documented
+    for name in documented:
+        assert explain(name).kind == FIELD, name
+    assert set(HEALTH) <= documented
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -15,7 +15,7 @@ from rcdiag.glossary.generations import VERL, grouped, label
 from rcdiag.glossary.loss_keys import KEYS
 from rcdiag.glossary.loss_words import LOSSES
 from rcdiag.glossary.rule_words import BOUNDS
-from rcdiag.glossary.worked_replay import UPDATE
+from rcdiag.glossary.worked import UPDATE
 from rcdiag.glossary.worked_rules import Given, rules
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.batch import loss_batch
@@ -205,7 +205,7 @@ def test_a_setting_of_a_loss_says_its_default():
 
 def test_no_torch_is_loaded_to_explain():
     code = (
-        "import sys; from rcdiag.glossary import explain, names\n"
+        "import sys; from rcdiag.explain import explain, names\n"
         "for lines in names().values():\n"
         "    for name in lines: explain(name)\n"
         "print('torch' in sys.modules)"

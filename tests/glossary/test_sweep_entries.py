@@ -12,20 +12,19 @@ import yaml
 from rcdiag.corrections.bounds import equivalent
 from rcdiag.diagnosis.constraints import Judged, refused
 from rcdiag.glossary import explain
-from rcdiag.glossary.forecast_words import WORDS as OF_FORECAST
-from rcdiag.glossary.sweep_words import ROW
-from rcdiag.glossary.worked_sweep import row
-from rcdiag.results import MetricValue
+from rcdiag.results import MetricValue, SweepRow
+from rcdiag.results.doc import documented_fields
 from rcdiag.statistics.forecast.token_law import (
     TokenLaw,
     expected_ess,
     expected_inside,
     expected_variance,
 )
-from rcdiag.statistics.pareto import Largest
+from rcdiag.statistics.pareto import UpperTail
 from rcdiag.trainers import find_trainer
 from rcdiag.usecases.compare.ladder import ladder
 from rcdiag.usecases.sweep.candidates import CANDIDATES
+from tests.results.worked import sweep_row
 from tests.usecases.compare.tables import known, moments
 
 LAW = TokenLaw(kl_by_mean=0.001, kl_by_variance=0.001, spread=0.0, drift=-1.0)
@@ -50,21 +49,22 @@ def test_worked_numbers_of_a_row(name, value):
     assert explain(name).example.endswith(f", rewards 1 and 0: {value:.4g}")
 
 
-@pytest.mark.parametrize("name", [name for name in ROW if name != "bounds"])
-def test_a_number_of_a_row_has_all_that_a_reader_needs(name):
-    found = explain(name)
-    assert found.formula
-    assert found.units
-    assert found.example
-    assert found.see
+@pytest.mark.parametrize(
+    "field",
+    [field for field in documented_fields(SweepRow) if field.name != "bounds"],
+    ids=lambda field: field.name,
+)
+def test_a_number_of_a_row_has_all_that_a_reader_needs(field):
+    assert field.doc.formula
+    assert field.doc.unit
 
 
 def _refusals(**numbers: float) -> list[str]:
     """The row of the toy with every number harmless, but for these."""
     harmless = {"kept_sequence_share": 1.0, "lost_mass": 0.0, "ess_seq": 1.0, "reward_shift": 0.0}
     shares = {name: MetricValue(value=value) for name, value in (harmless | numbers).items()}
-    judged = replace(row(), keep_length_correlation=0.0, clamped_share=0.0, **shares)
-    return refused(Judged(judged, 1000, Largest(), 0))
+    judged = replace(sweep_row(), keep_length_correlation=0.0, clamped_share=0.0, **shares)
+    return refused(Judged(judged, 1000, UpperTail.of(np.empty(0)), 0))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_candidate_is_refused_from_where_it_is_said(name, bound, beyond):
     ],
 )
 def test_worked_numbers_of_the_forecast(name, value):
-    assert "kl_token 0.001, 1,000 tokens" in OF_FORECAST[name].example
+    assert "kl_token 0.001, 1,000 tokens" in explain(name).example
     assert float(explain(name).example.rpartition(" ")[2]) == pytest.approx(value, abs=6e-4)
 
 
@@ -101,13 +101,15 @@ def test_the_worked_spread_of_sums():
     [
         ("contribution", (0.02, 0.06)),
         ("share", (0.25, 0.75)),
-        ("log_ratio_mean", (0.1, 0.3)),
+        ("rung.log_ratio_mean", (0.1, 0.3)),
     ],
 )
 def test_worked_numbers_of_the_ladder(name, values):
     policies = {"a": [[-1.0, -2.0]], "b": [[-0.9, -1.9]], "c": [[-0.6, -1.6]]}
     found = ladder(moments(policies), ["a", "b", "c"], None)
-    assert [known(getattr(rung, name)) for rung in found.rungs] == pytest.approx(values)
+    assert [known(getattr(rung, name.rpartition(".")[2])) for rung in found.rungs] == pytest.approx(
+        values
+    )
     assert known(found.whole) == pytest.approx(0.08)
     said = " and ".join(f"{value:g}" for value in values)
     assert explain(name).example == f"two steps of log-ratio 0.1 and 0.3 on every token: {said}"
@@ -133,6 +135,8 @@ def test_the_order_of_candidates_is_told():
 def test_a_name_with_two_senses_tells_both():
     found = explain("ess_seq")
     assert found.kind == "metric"
-    assert "In a row of `rcdiag sweep`: of applied weights" in found.what
+    assert (
+        "As sweep_row.ess_seq: Effective sample size of sequences under the applied" in found.what
+    )
     assert explain("geo_rs_seq_tis").kind == "preset"
     assert "In `rcdiag sweep` an estimator family" in explain("geo_rs_seq_tis").what

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rcdiag.glossary import explain, names
+from rcdiag.glossary import explain
 from rcdiag.glossary.answers import ANSWERS as EXPLAINED_ANSWERS
-from rcdiag.glossary.compare_words import NUMBERS as OF_COMPARE
 from rcdiag.glossary.families import own
-from rcdiag.glossary.forecast_words import WORDS as OF_FORECAST
-from rcdiag.glossary.judged_words import JUDGED
 from rcdiag.glossary.roles import ROLES
-from rcdiag.glossary.senses import SENSES
-from rcdiag.glossary.sweep_words import ROW
 from rcdiag.pages.words import ANSWERS
-from rcdiag.results import compare, sweep
 from rcdiag.usecases.compare.roles import role
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.families import FAMILIES
-from tests.glossary.fields import fields_of
-
-
-def test_no_entry_is_of_a_field_that_is_gone():
-    fields = {name for _, name in fields_of(sweep, compare)}
-    for entries in (ROW, JUDGED, OF_FORECAST, OF_COMPARE):
-        assert set(entries) <= fields
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -67,10 +54,3 @@ def test_every_role_is_explained():
     assert {role(name, about, "s") for name, about in given} == set(ROLES)
     for name in ROLES:
         assert explain(name).kind == "role of a policy"
-
-
-def test_other_senses_are_of_names_that_something_else_explains():
-    listed = {name for lines in names().values() for name in lines}
-    for name, sense in SENSES.items():
-        assert name in listed
-        assert sense in explain(name).what

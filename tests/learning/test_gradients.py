@@ -159,7 +159,7 @@ def test_logits_of_all_tokens_are_never_there_at_once(made, parts):
     """The largest tensor of all that forward and backward make, at a vocabulary of 60,000."""
     sizes = {**engines.SIZES, "vocab_size": 60_000, "hidden_size": 16}
     one = trainee(made("wide", Qwen3Config(**sizes)), batch_tokens=1_000_000)
-    largest = Largest()
+    largest = UpperTail()
     with largest:
         one.gradients(parts, random_coefficients(parts, 2))
         one.log_probs(parts, entropy=True)
@@ -167,7 +167,7 @@ def test_logits_of_all_tokens_are_never_there_at_once(made, parts):
     assert 10 * 60_000 < largest.numbers <= LOGITS_AT_ONCE["cpu"]
 
 
-class Largest(TorchDispatchMode):
+class UpperTail(TorchDispatchMode):
     """Remembers the most numbers that any tensor held."""
 
     numbers = 0

@@ -14,6 +14,7 @@ from rcdiag.results import (
     MetricValue,
     ScoreResult,
     StepResult,
+    WorstToken,
     from_json,
     to_json,
     worst_severity,
@@ -35,6 +36,11 @@ def make(**fields: object) -> ScoreResult:
     return ScoreResult(**{**plain, **fields})
 
 
+def worst_token(log_ratio: float, **more: str) -> WorstToken:
+    log_probs = {"behavior_log_prob": -1.0, "target_log_prob": -1.0}
+    return {"row": 0, "position": 3, "token_id": 7, **log_probs, "log_ratio": log_ratio, **more}
+
+
 def finding(severity: str) -> Finding:
     return Finding(slug="slug", severity=severity, message="m", fix="f", evidence={"rows": [1, 2]})
 
@@ -54,7 +60,7 @@ def test_a_result_comes_back_as_it_was():
         findings=[finding("warning")],
         steps={"40": step},
         figures=figures,
-        worst_tokens=[{"row": 0, "log_ratio": -0.5}],
+        worst_tokens=[worst_token(-0.5)],
     )
     assert from_json(to_json(result), "r.json") == result
 
@@ -65,7 +71,7 @@ def test_a_result_comes_back_as_it_was():
 def test_what_is_no_number_is_a_word_in_json_and_a_float_again_after_it(value, word):
     metric = {"k3_kl": MetricValue(value=value)}
     step = StepResult(num_sequences=1, num_tokens=2, mismatch=metric, corrections={})
-    worst = [{"row": 0, "log_ratio": value}]
+    worst = [worst_token(value)]
     evidence = Finding(slug="s", severity="error", message="", fix="", evidence={"k3_kl": value})
     result = make(mismatch=metric, steps={"1": step}, worst_tokens=worst, findings=[evidence])
     text = to_json(result)
@@ -86,6 +92,18 @@ def test_words_in_text_stay_words():
     assert (back.findings[0].message, back.findings[0].fix) == ("NaN", "Infinity")
 
 
+def test_a_token_whose_text_looks_like_a_number_keeps_its_text():
+    result = make(worst_tokens=[worst_token(-0.5, text="NaN"), worst_token(0.1)])
+    back = from_json(to_json(result), "r.json")
+    assert back.worst_tokens == result.worst_tokens
+
+
+@pytest.mark.parametrize("name", ["text", "label", "sample_id"])
+def test_a_metric_may_be_called_like_a_text(name):
+    result = make(mismatch={name: MetricValue(value=math.inf)})
+    assert from_json(to_json(result), "r.json") == result
+
+
 def test_the_document_states_its_kind_and_version():
     document = strict(to_json(make()))
     assert (document["kind"], document["format_version"]) == ("score", FORMAT_VERSION)
@@ -100,6 +118,8 @@ def test_the_document_states_its_kind_and_version():
         {"format_version": "1"},
         {"mismatch": None},
         {"findings": [{"slug": "only"}]},
+        {"worst_tokens": [{"row": 0}]},
+        {"worst_tokens": [{**worst_token(0.0), "unheard_of": 1}]},
         {"unheard_of": 1},
     ],
 )

@@ -26,7 +26,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from rcdiag.statistics.block import Block, block_of
+from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 PROMPTS = 60
@@ -42,7 +42,7 @@ def _cut_normal(random: np.random.Generator, size: int) -> np.ndarray:
     return ndtri(random.uniform(ndtr(-REACH), ndtr(REACH), size))
 
 
-def clustered_block(seed: int, prompts: int = PROMPTS, prompt_effects: bool = True) -> Block:
+def clustered_block(seed: int, prompts: int = PROMPTS, prompt_effects: bool = True) -> PolicyPair:
     random = np.random.default_rng(seed)
     a, c = (_cut_normal(random, prompts).repeat(SEQUENCES) * prompt_effects for _ in range(2))
     b, d = (_cut_normal(random, len(a)) for _ in range(2))
@@ -59,8 +59,8 @@ def clustered_block(seed: int, prompts: int = PROMPTS, prompt_effects: bool = Tr
 
 def _block(
     behavior: np.ndarray, target: np.ndarray, lengths: np.ndarray, group: np.ndarray
-) -> Block:
-    """As `make_block`, without lists: a test draws many millions of tokens."""
+) -> PolicyPair:
+    """As `make_pair`, without lists: a test draws many millions of tokens."""
     rows = Trajectories(
         first_row=0,
         response_ids=Ragged(
@@ -70,7 +70,7 @@ def _block(
         log_probs={"rollout": behavior, "old": target},
         group=group,
     )
-    return block_of(rows, "rollout", "old")
+    return pair_of(rows, "rollout", "old")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.statistics.block import block_of
+from rcdiag.statistics.pair import pair_of
 from rcdiag.statistics.profiles import Profiles, finished
 from rcdiag.statistics.suite import Suite, SuiteState
 from tests.builders import make_pair, make_state, make_trajectories, metrics, values_of
@@ -48,13 +48,13 @@ def test_masked_garbage_does_not_pass_the_door(batch: Batch, data):
 
 @given(batches(), st.data())
 def test_masked_garbage_leaves_every_metric_as_it_is_to_the_bit(batch: Batch, data):
-    block = block_of(make_trajectories(*with_garbage(batch, data)), "rollout", "old")
-    assert values_of(SuiteState.of(block)) == values_of(make_state(*batch))
+    pair = pair_of(make_trajectories(*with_garbage(batch, data)), "rollout", "old")
+    assert values_of(SuiteState.of(pair)) == values_of(make_state(*batch))
 
 
 def test_masked_tokens_are_in_no_profile_but_count_as_places():
     rows = make_trajectories([[-1.0, -1.0, -1.0]], [[np.nan, -1.5, -2.0]], [[0, 1, 1]])
-    bins = finished(Profiles.of(block_of(rows, "rollout", "old")))["position"].bins
+    bins = finished(Profiles.of(pair_of(rows, "rollout", "old")))["position"].bins
     assert [(each.label, each.tokens) for each in bins] == [("1", 1), ("2-3", 1)]
 
 

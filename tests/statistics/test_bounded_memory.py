@@ -10,11 +10,11 @@ import pytest
 from scipy.stats import spearmanr
 
 from rcdiag.statistics.accumulator import Summary
-from rcdiag.statistics.clusters import cluster_sums, union
+from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.metrics import mismatch
-from rcdiag.statistics.quantiles import Magnitudes, Ordered, union_of_magnitudes
-from rcdiag.statistics.suite import SuiteState, bound_memory, union_of_states
-from tests.builders import make_block, make_state, values_of
+from rcdiag.statistics.quantiles import Magnitudes, Ordered
+from rcdiag.statistics.suite import SuiteState, bound_memory
+from tests.builders import make_pair, make_state, summed, values_of
 from tests.statistics.strategies import seeded_batch
 
 # Clusters in them come out of the numbers' own standard errors.
@@ -35,9 +35,9 @@ def halves(seed: int, rows: int = 300) -> list[SuiteState]:
 
 
 def test_folded_clusters_leave_every_value_but_standard_errors(monkeypatch):
-    wanted = values_of(union_of_states(halves(0)))
+    wanted = values_of(summed(halves(0)))
     monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", 64)
-    state = union_of_states(halves(0))
+    state = summed(halves(0))
     assert (len(state.tokens), state.tokens.folded) == (64, True)
     found = values_of(state)
     for name in set(wanted) - set(OF_CLUSTERS):
@@ -47,9 +47,9 @@ def test_folded_clusters_leave_every_value_but_standard_errors(monkeypatch):
 
 
 def test_folded_clusters_have_intervals_of_nearly_the_same_width(monkeypatch):
-    wanted = mismatch(union_of_states(halves(1)), seed=0)
+    wanted = mismatch(summed(halves(1)), seed=0)
     monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", 100)
-    found = mismatch(union_of_states(halves(1)), seed=0)
+    found = mismatch(summed(halves(1)), seed=0)
     for name in ("k1_kl", "k2_kl", "k3_kl", "prob_diff_mean", "log_ratio_abs_p50", "ess_token"):
         wider = (found[name].high - found[name].low) / (wanted[name].high - wanted[name].low)
         assert wider == pytest.approx(1.0, abs=0.3), name
@@ -107,7 +107,7 @@ def test_values_and_counts_add_up_in_any_order():
         parts = [magnitudes_of(part) for part in np.split(values, 3)]
         for index in counted:
             parts[index].sketch.collapse()
-        found = union_of_magnitudes(parts)
+        found = summed(parts)
         assert found.sketch.raw is None
         assert np.array_equal(found.sketch.counts, wanted.sketch.counts)
 
@@ -121,14 +121,14 @@ def test_zeros_are_counted_as_zeros():
 
 
 def test_too_many_values_become_counts_and_a_sample(monkeypatch):
-    wanted = values_of(union_of_states(halves(2)))
+    wanted = values_of(summed(halves(2)))
     monkeypatch.setattr("rcdiag.statistics.suite.VALUES_HELD", 1000)
     monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", 1000)
     states = halves(2)
     bound_memory(states)
     assert sum(state.magnitudes.sketch.held for state in states) <= 1000
     assert 400 < sum(len(state.ranks) for state in states) <= 1000
-    found = values_of(union_of_states(states))
+    found = values_of(summed(states))
     for name in set(wanted) - {"prob_spearman"}:
         assert found[name] == pytest.approx(wanted[name], rel=1e-3, abs=1e-12), name
     assert found["prob_spearman"] == pytest.approx(wanted["prob_spearman"], abs=0.03)
@@ -139,7 +139,7 @@ def test_the_sample_of_ranks_is_the_same_whatever_the_cut():
     whole = make_state(behavior, target).ranks.thinned(2**31)
     parts = [make_state(behavior[:40], target[:40]), make_state(behavior[40:], target[40:])]
     parts[0].ranks = parts[0].ranks.thinned(2**31)
-    found = union_of_states(parts).ranks
+    found = summed(parts).ranks
     assert sorted(found.behavior) == sorted(whole.behavior)
     assert found.limit == whole.limit == 2**31
     assert 0 < len(found) < len(make_state(behavior, target).ranks)
@@ -154,7 +154,7 @@ def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(executor, monkeypatch
     summary = Summary()
     for start in range(0, 1600, rows_per_block):
         rows = slice(start, start + rows_per_block)
-        summary.add(make_block(behavior[rows], target[rows], first_row=start), executor)
+        summary.add(make_pair(behavior[rows], target[rows], first_row=start), executor)
         kept = [len(state.ranks) for states in summary.suites.values() for state in states]
         assert sum(kept) <= held
     whole = make_state(behavior, target).ranks

@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import norm
 
 from rcdiag.results import MetricValue
-from rcdiag.statistics.block import Block
 from rcdiag.statistics.intervals import ratio_errors, skewed_t_quantile, t_quantile
 from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import Profiles, finished
 from rcdiag.statistics.ratios import k3
 from rcdiag.statistics.suite import Suite, SuiteState
@@ -36,24 +36,24 @@ def holds(value: MetricValue, truth: float) -> bool:
     return bool(value.low <= truth <= value.high)
 
 
-def naive(block: Block, truth: float) -> dict[str, bool]:
+def naive(pair: PolicyPair, truth: float) -> dict[str, bool]:
     """Does the mean k3 -+ 1.96 errors hold the truth, tokens or sequences taken as independent?"""
-    values = k3(block.values.ratios)
+    values = k3(pair.values.ratios)
     mean = values.mean()
-    sums = segment_sum(values, block.lengths)[:, None]
+    sums = segment_sum(values, pair.lengths)[:, None]
     errors = {
         TOKEN: values.std() / np.sqrt(len(values)),
-        SEQUENCE: ratio_errors(sums, block.lengths[:, None].astype(float))[0][0],
+        SEQUENCE: ratio_errors(sums, pair.lengths[:, None].astype(float))[0][0],
     }
     reach = float(norm.ppf(0.975))
     return {name: bool(abs(mean - truth) <= reach * error) for name, error in errors.items()}
 
 
-def own(block: Block, truth: dict[str, float], seed: int) -> dict[str, bool]:
+def own(pair: PolicyPair, truth: dict[str, float], seed: int) -> dict[str, bool]:
     """Does each interval of ours hold the truth?"""
-    suite = Suite(SuiteState.of(block), seed)
+    suite = Suite(SuiteState.of(pair), seed)
     found = {name: holds(METRICS[name].value(suite), value) for name, value in truth.items()}
-    bins = finished(Profiles.of(block))["behavior_probability"].bins
+    bins = finished(Profiles.of(pair))["behavior_probability"].bins
     (only,) = [each for each in bins if each.label == BIN]
     return {**found, BIN: holds(only.log_ratio_mean, -truth["k1_kl"])}
 
@@ -63,8 +63,8 @@ def coverage_of(prompts: int, runs: int, prompt_effects: bool = True) -> dict[st
     truth = Truth.make(prompt_effects).of_metrics()
     hits: Counter[str] = Counter()
     for seed in range(runs):
-        block = clustered_block(seed, prompts, prompt_effects)
-        hits.update({**own(block, truth, seed), **naive(block, truth["k3_kl"])})
+        pair = clustered_block(seed, prompts, prompt_effects)
+        hits.update({**own(pair, truth, seed), **naive(pair, truth["k3_kl"])})
     found = {name: count / runs for name, count in hits.items()}
     print("\n".join(f"{name}: {share:.3f}" for name, share in found.items()))  # noqa: T201
     assert len(found) == len(truth) + 3

@@ -6,7 +6,6 @@ from math import inf, nan
 
 import pytest
 
-from rcdiag.statistics.block import block_of
 from rcdiag.statistics.extremes import (
     TOKENS_KEPT,
     WORST,
@@ -15,14 +14,15 @@ from rcdiag.statistics.extremes import (
     WorstSequences,
     WorstTokens,
 )
-from tests.builders import Lists, ids_like, make_block, make_trajectories
+from rcdiag.statistics.pair import pair_of
+from tests.builders import Lists, ids_like, make_pair, make_trajectories
 from tests.statistics.strategies import seeded_batch
 
 
 def worst_of(*shards: tuple[Lists, Lists]) -> list[dict]:
     found, first_row = WorstTokens(), 0
     for behavior, target in shards:
-        found.add(make_block(behavior, target, first_row=first_row))
+        found.add(make_pair(behavior, target, first_row=first_row))
         first_row += len(behavior)
     return found.to_list()
 
@@ -43,7 +43,7 @@ def test_worst_tokens_are_the_largest_log_ratios_with_their_places():
 def test_masked_tokens_are_never_among_the_worst_and_positions_count_them():
     trajectories = make_trajectories([[-1.0, -1.0, -1.0]], [[-90.0, -1.0, -2.0]], [[0, 1, 1]])
     found = WorstTokens()
-    found.add(block_of(trajectories, "rollout", "old"))
+    found.add(pair_of(trajectories, "rollout", "old"))
     assert places(found.to_list()) == [(0, 2), (0, 1)]
 
 
@@ -70,8 +70,8 @@ def test_an_infinite_log_ratio_is_worst_and_a_nan_is_not_among_them():
 def test_merged_worst_tokens_are_those_of_all_rows():
     behavior, target = seeded_batch(1, sequences=30)
     first, second = WorstTokens(), WorstTokens()
-    first.add(make_block(behavior[:12], target[:12]))
-    second.add(make_block(behavior[12:], target[12:], first_row=12))
+    first.add(make_pair(behavior[:12], target[:12]))
+    second.add(make_pair(behavior[12:], target[12:], first_row=12))
     second.merge(first)
     assert places(second.to_list()) == places(worst_of((behavior, target)))
 
@@ -98,7 +98,7 @@ def worst_sequences_of(behavior: Lists, target: Lists, cuts: list[int]) -> Worst
     for start, end in zip([0, *cuts], [*cuts, len(behavior)], strict=True):
         rows = slice(start, end)
         ids = ids_like(behavior[rows])
-        found.add(make_block(behavior[rows], target[rows], first_row=start, token_ids=ids))
+        found.add(make_pair(behavior[rows], target[rows], first_row=start, token_ids=ids))
     return found
 
 
@@ -116,7 +116,7 @@ def test_worst_sequences_are_those_with_the_largest_sums_whatever_the_cut():
 
 
 def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
-    block = make_block(
+    pair = make_pair(
         [[-1.0, -1.0, -1.0], [-1.0]],
         [[-9.0, -1.5, -1.25], [-1.0]],
         mask=[[0, 1, 1], [1]],
@@ -125,7 +125,7 @@ def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
         token_ids=[[7, 8, 9], [6]],
     )
     found = WorstSequences()
-    found.add(block)
+    found.add(pair)
     first, second = found.found
     assert (first.row, first.step, first.reward, first.length) == (0, 4, 0.5, 2)
     assert (first.positions, first.token_ids, first.log_ratio) == ([1, 2], [8, 9], [-0.5, -0.25])
@@ -136,7 +136,7 @@ def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
 def test_of_a_long_sequence_the_first_tokens_are_kept_and_the_sum_is_of_all():
     tokens = TOKENS_KEPT + 100
     found = WorstSequences()
-    found.add(make_block([[-1.0] * tokens], [[-1.5] * tokens]))
+    found.add(make_pair([[-1.0] * tokens], [[-1.5] * tokens]))
     (only,) = found.found
     assert (only.length, len(only.log_ratio), len(only.positions)) == (tokens, TOKENS_KEPT, 400)
     assert only.log_ratio_sum == pytest.approx(-0.5 * tokens)
@@ -144,5 +144,5 @@ def test_of_a_long_sequence_the_first_tokens_are_kept_and_the_sum_is_of_all():
 
 def test_a_sequence_without_a_sum_is_no_worst_one():
     found = WorstSequences()
-    found.add(make_block([[-1.0], [-1.0], [-1.0]], [[nan], [-inf], [-2.0]]))
+    found.add(make_pair([[-1.0], [-1.0], [-1.0]], [[nan], [-inf], [-2.0]]))
     assert [each.row for each in found.found] == [1, 2]

@@ -16,7 +16,7 @@ from rcdiag.statistics.histograms import (
     log_prob_counts,
     log_ratio_counts,
 )
-from tests.builders import Lists, flat, make_block
+from tests.builders import Lists, flat, make_pair
 from tests.statistics.strategies import log_ratios, seeded_batch
 
 
@@ -24,7 +24,7 @@ def figures_of(behavior: Lists, target: Lists, *cuts: int) -> FigureData:
     """Of the rows cut at some places; every second shard comes by merge."""
     found = FigureData()
     for start, end in zip([0, *cuts], [*cuts, len(behavior)], strict=True):
-        block = make_block(behavior[start:end], target[start:end], first_row=start)
+        block = make_pair(behavior[start:end], target[start:end], first_row=start)
         if start % 2:
             shard = FigureData()
             shard.add(block)

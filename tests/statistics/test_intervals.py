@@ -10,8 +10,8 @@ from hypothesis import given
 
 from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics import METRICS, mismatch
-from rcdiag.statistics.suite import Suite, SuiteState, union_of_states
-from tests.builders import PointSuite, make_state
+from rcdiag.statistics.suite import Suite, SuiteState
+from tests.builders import PointSuite, make_state, summed
 from tests.statistics.strategies import Batch, batches, seeded_batch
 
 EXTREMES = (
@@ -102,7 +102,7 @@ def test_equal_policies_have_intervals_of_no_width():
 
 def test_each_cluster_doubled_within_itself_leaves_the_interval():
     state = grouped_state(0)
-    once, twice = mismatch(state, seed=0), mismatch(union_of_states([state, state]), seed=0)
+    once, twice = mismatch(state, seed=0), mismatch(summed([state, state]), seed=0)
     depends_on_the_count = ("prob_diff_std", "prob_spearman", *EXTREMES, *OF_TOKENS_ALONE)
     for name in set(METRICS) - set(depends_on_the_count):
         if once[name].low is None:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.statistics.metrics import mismatch
-from rcdiag.statistics.pareto import Largest, k_hat, union_of_largest
-from rcdiag.statistics.suite import SuiteState, union_of_states
-from tests.builders import make_state, metrics_of
+from rcdiag.statistics.pareto import UpperTail, k_hat
+from rcdiag.statistics.suite import SuiteState
+from tests.builders import make_state, metrics_of, summed
 from tests.statistics.comparisons import assert_same_values
 from tests.statistics.strategies import Batch, batches, seeded_batch
 
@@ -31,7 +31,7 @@ def test_shards_add_up_to_their_union(batch, data):
     cut = data.draw(st.integers(0, len(behavior)))
     shards = [make_state(behavior[:cut], target[:cut])]
     shards.append(make_state(behavior[cut:], target[cut:], first_row=cut))
-    found, wanted = metrics_of(union_of_states(shards)), metrics_of(make_state(*batch))
+    found, wanted = metrics_of(summed(shards)), metrics_of(make_state(*batch))
     for name in ("k1_kl", "k2_kl", "k3_kl_seq", "ess_seq", "perplexity_ess_token", "tv_seq"):
         assert found[name] == pytest.approx(wanted[name], rel=1e-12, abs=1e-12), name
 
@@ -40,7 +40,7 @@ def test_shards_add_up_to_their_union(batch, data):
 def test_every_metric_is_the_same_whatever_the_cut(cuts):
     batch, cluster = grouped(0)
     ends = zip([0, *cuts], [*cuts, 60], strict=True)
-    found = union_of_states([part(batch, cluster, start, end) for start, end in ends])
+    found = summed([part(batch, cluster, start, end) for start, end in ends])
     assert_same_values(found, make_state(*batch, cluster))
 
 
@@ -48,9 +48,9 @@ def test_every_metric_is_the_same_whatever_the_order_of_shards_and_unions():
     batch, cluster = grouped(1)
     a, b, c = (part(batch, cluster, start, start + 20) for start in (0, 20, 40))
     wanted = make_state(*batch, cluster)
-    assert_same_values(union_of_states([c, a, b]), wanted)
-    assert_same_values(union_of_states([union_of_states([b, c]), a]), wanted)
-    assert_same_values(union_of_states([union_of_states([c, union_of_states([a])]), b]), wanted)
+    assert_same_values(summed([c, a, b]), wanted)
+    assert_same_values(summed([summed([b, c]), a]), wanted)
+    assert_same_values(summed([summed([c, summed([a])]), b]), wanted)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -65,7 +65,7 @@ def test_every_metric_is_the_same_whatever_the_order_of_rows(seed):
 def test_intervals_are_the_same_whatever_the_cut():
     batch, cluster = grouped(2)
     shards = [part(batch, cluster, start, start + 15) for start in (45, 0, 30, 15)]
-    found = mismatch(union_of_states(shards), seed=0)
+    found = mismatch(summed(shards), seed=0)
     for name, value in mismatch(make_state(*batch, cluster), seed=0).items():
         if value.low is None:
             assert found[name].low is None, name
@@ -81,10 +81,10 @@ def test_a_ratio_of_zero_counts_for_the_tail_the_same_whenever_it_comes(
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 100)
     log_ratio = np.random.default_rng(0).normal(size=1000)
     parts = [np.array([-np.inf]), log_ratio]
-    found = Largest()
+    found = UpperTail()
     for values in parts if impossible_first else reversed(parts):
         found.add(values)
-    shards = [Largest(), Largest()]
+    shards = [UpperTail(), UpperTail()]
     for shard, values in zip(shards, parts, strict=True):
         shard.add(values)
-    assert k_hat(found) == pytest.approx(k_hat(union_of_largest(shards)), nan_ok=True)
+    assert k_hat(found) == pytest.approx(k_hat(summed(shards)), nan_ok=True)

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.statistics.pareto import Largest, k_hat, k_hat_error, reliable_below, union_of_largest
+from rcdiag.statistics.pareto import UpperTail, k_hat, k_hat_error, reliable_below
+from tests.builders import summed
 from tests.statistics.oracle import pareto_k_hat
 
 
 def fitted(log_ratio: np.ndarray) -> float:
-    largest = Largest()
+    largest = UpperTail()
     largest.add(log_ratio)
     return k_hat(largest)[0]
 
@@ -65,7 +66,7 @@ def test_lognormal_ratios_have_the_published_k_hat(s, published):
 def test_the_error_of_k_hat_is_its_spread_over_samples():
     found = []
     for seed in range(200):
-        largest = Largest()
+        largest = UpperTail()
         largest.add(pareto(0.7, 5000, seed))
         found.append(k_hat(largest))
     shapes = np.array([shape for shape, _ in found])
@@ -88,21 +89,21 @@ def test_a_stream_keeps_the_largest_of_all_its_parts(monkeypatch):
     log_ratio = pareto(0.7, 4000, seed=1)
     wanted = fitted(log_ratio)
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 300)
-    stream = Largest()
+    stream = UpperTail()
     for part in np.array_split(log_ratio, 13):
         stream.add(part)
     shards = []
     for part in np.array_split(log_ratio, 7):
-        shards.append(Largest())
+        shards.append(UpperTail())
         shards[-1].add(part)
-    for found in (stream, union_of_largest(shards), union_of_largest([stream, Largest()])):
+    for found in (stream, summed(shards), summed([stream, UpperTail()])):
         assert (found.count, len(found.kept)) == (4000, 300)
         assert k_hat(found)[0] == pytest.approx(wanted, rel=1e-12)
 
 
 def test_a_tail_longer_than_what_is_kept_is_cut_short(monkeypatch):
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 100)
-    largest = Largest()
+    largest = UpperTail()
     largest.add(pareto(0.7, 20_000, seed=1))
     shape, count = k_hat(largest)
     assert count == 99

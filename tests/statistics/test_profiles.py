@@ -10,14 +10,14 @@ import pytest
 
 from rcdiag.results import Profile
 from rcdiag.statistics.intervals import ratio_interval
-from rcdiag.statistics.profiles import PROFILES, Profiles, finished, union_of_profiles
-from tests.builders import make_block
+from rcdiag.statistics.profiles import PROFILES, Profiles, finished
+from tests.builders import make_pair, summed
 from tests.statistics.profile_loops import LABELS, columns_of, interval_of, label, tokens_of
 from tests.statistics.strategies import seeded_batch
 
 
 def profiles_of(columns: dict[str, list]) -> dict[str, Profile]:
-    return finished(Profiles.of(make_block(**{**columns, "entropy": {"old": columns["entropy"]}})))
+    return finished(Profiles.of(make_pair(**{**columns, "entropy": {"old": columns["entropy"]}})))
 
 
 def test_there_is_a_brute_force_for_every_axis():
@@ -68,32 +68,32 @@ def test_bins_come_in_the_order_of_their_edges():
 
 def test_a_table_without_a_column_has_no_profile_of_it():
     behavior, target = seeded_batch(0)
-    names = set(finished(Profiles.of(make_block(behavior, target))))
+    names = set(finished(Profiles.of(make_pair(behavior, target))))
     assert names == set(PROFILES) - {"entropy", "turn", "reward"}
 
 
 def test_turns_are_runs_of_unmasked_tokens_of_one_row():
     rows = [[-1.0] * 6, [-1.0] * 2, [-1.0] * 3]
     masks = [[1, 1, 0, 1, 0, 1], [0, 1], [1, 1, 1]]
-    turns = make_block(rows, rows, mask=masks).turn
+    turns = make_pair(rows, rows, mask=masks).turn
     assert turns is not None
     assert turns.tolist() == [1, 1, 2, 3, 1, 1, 1, 1]
 
 
 def test_entropy_is_that_of_the_policy_that_is_listed_last():
-    block = make_block([[-1.0]], [[-1.5]], entropy={"rollout": [[0.02]], "old": [[3.0]]})
+    block = make_pair([[-1.0]], [[-1.5]], entropy={"rollout": [[0.02]], "old": [[3.0]]})
     (only,) = finished(Profiles.of(block))["entropy"].bins
     assert only.label == "2-4"
 
 
 def test_a_nan_shows_in_its_bin_and_in_no_other():
-    bins = finished(Profiles.of(make_block([[-1.0, -1.0]], [[nan, -1.5]])))["position"].bins
+    bins = finished(Profiles.of(make_pair([[-1.0, -1.0]], [[nan, -1.5]])))["position"].bins
     assert np.isnan(bins[0].log_ratio_mean.value)
     assert bins[1].log_ratio_mean.value == pytest.approx(-0.5)
 
 
 def test_a_token_impossible_under_the_target_is_in_the_lowest_bin_of_its_probability():
-    found = finished(Profiles.of(make_block([[-1.0, -1.0]], [[-inf, -1.5]])))
+    found = finished(Profiles.of(make_pair([[-1.0, -1.0]], [[-inf, -1.5]])))
     for name in ("target_probability", "mean_probability"):
         first = found[name].bins[0]
         assert (first.label, first.tokens) == ("< 0.0001", 1), name
@@ -102,9 +102,9 @@ def test_a_token_impossible_under_the_target_is_in_the_lowest_bin_of_its_probabi
 def test_profiles_of_shards_add_up_even_where_one_lacks_an_axis():
     columns = columns_of(30)
     del columns["entropy"]
-    with_reward = Profiles.of(make_block(**columns))
-    without = Profiles.of(make_block(*seeded_batch(1, 10), first_row=30))
-    both = finished(union_of_profiles([without, with_reward]))
+    with_reward = Profiles.of(make_pair(**columns))
+    without = Profiles.of(make_pair(*seeded_batch(1, 10), first_row=30))
+    both = finished(summed([without, with_reward]))
     reward = finished(with_reward)["reward"]
     assert [each.tokens for each in both["reward"].bins] == [each.tokens for each in reward.bins]
     tokens = sum(each.tokens for each in both["position"].bins)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rcdiag.statistics.accumulator import Summary
-from rcdiag.statistics.profiles import finished, union_of_profiles
+from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.vocabulary import worst_ids
-from tests.builders import make_block
+from tests.builders import make_pair, summed
 from tests.statistics.comparisons import assert_near, assert_same_values
 from tests.statistics.strategies import seeded_batch
 
@@ -47,14 +47,14 @@ def summary_of(columns: dict[str, list], executor: Executor, *cuts: int) -> Summ
     for start, end in zip([0, *cuts], [*cuts, rows], strict=True):
         cut = {name: values[start:end] for name, values in columns.items()}
         cut["entropy"] = {"old": cut["entropy"]}
-        found.add(make_block(**cut, first_row=start), executor)
+        found.add(make_pair(**cut, first_row=start), executor)
     return found
 
 
 def plain(summary: Summary) -> dict[str, Any]:
     """What comes out, but for the metrics."""
     return {
-        "profiles": finished(union_of_profiles(summary.profiles)),
+        "profiles": finished(summed(summary.profiles)),
         "ids": worst_ids(summary.vocabulary),
         "figures": summary.figures.to_dict(),
         "tokens": summary.worst_tokens.to_list(),
@@ -86,7 +86,7 @@ def test_merged_summaries_are_that_of_all_rows(executor):
     other = Summary()
     tail = {name: values[33:] for name, values in columns.items()}
     tail["entropy"] = {"old": tail["entropy"]}
-    other.add(make_block(**tail, first_row=33), executor)
+    other.add(make_pair(**tail, first_row=33), executor)
     found.merge(other)
     assert_same_summary(found, summary_of(columns, executor))
 

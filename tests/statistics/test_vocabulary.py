@@ -12,10 +12,9 @@ from rcdiag.statistics.vocabulary import (
     GROUPS,
     WORST,
     Vocabulary,
-    union_of_vocabularies,
     worst_ids,
 )
-from tests.builders import make_block
+from tests.builders import make_pair, summed
 from tests.statistics.profile_loops import interval_of
 from tests.statistics.strategies import seeded_batch
 
@@ -37,7 +36,7 @@ def columns_of(rows: int, ids: int, seed: int = 0) -> dict[str, list]:
 def vocabulary_of(columns: dict[str, list], *cuts: int) -> Vocabulary:
     found = Vocabulary()
     for start, end in zip([0, *cuts], [*cuts, len(columns["behavior"])], strict=True):
-        found.add(make_block(**{name: values[start:end] for name, values in columns.items()}))
+        found.add(make_pair(**{name: values[start:end] for name, values in columns.items()}))
     return found
 
 
@@ -91,8 +90,8 @@ def test_vocabularies_of_shards_add_up_whatever_ids_they_hold():
         parts.append(vocabulary_of(rows))
     for found in (
         vocabulary_of(columns, 1, 50, 99),
-        union_of_vocabularies(parts),
-        union_of_vocabularies([Vocabulary(), *reversed(parts)]),
+        summed(parts),
+        summed([Vocabulary(), *reversed(parts)]),
     ):
         ids = worst_ids(found)
         assert [each.token_id for each in ids] == [each.token_id for each in wanted]

@@ -12,7 +12,6 @@ from typing import Any
 from rcdiag.diagnosis.compare_findings import compare_findings
 from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
-from rcdiag.errors import RcdiagError
 from rcdiag.results import (
     CompareResult,
     JoinReport,
@@ -23,14 +22,15 @@ from rcdiag.results import (
     Triangulation,
     by_severity,
 )
+from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.metrics import mismatch
-from rcdiag.statistics.moments import Moments, k2, mean, union_of_moments
-from rcdiag.table.stream import read_trajectories
+from rcdiag.statistics.moments import Moments, k2, mean
 from rcdiag.table.table import Table
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
+from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 
 
@@ -65,10 +65,9 @@ def compare(
     order = order or names
     repeats = [name for name in names if name not in order]
     comparison, non_finite = _read(dump, (*order, *repeats))
-    moments = union_of_moments(comparison.moments)
-    states = {pair: state.suite() for pair, state in comparison.pairs.items()}
-    some = next(iter(states.values()))
-    values = {pair: mismatch(state, seed) for pair, state in states.items()}
+    moments = comparison.moments
+    some = next(iter(comparison.suites.values()))
+    values = {pair: mismatch(state, seed) for pair, state in comparison.suites.items()}
     floor = _floor(moments, about, repeats, values)
     result = CompareResult(
         provenance=provenance(origin or dump, seed),
@@ -91,7 +90,7 @@ def compare(
         triangulation=_triangulation(moments, order, about, behavior, floor),
         noise_floor=floor,
         joined=joined,
-        figures={f"{a}->{b}": comparison.pairs[a, b].figure() for a, b in comparison.once()},
+        figures={f"{a}->{b}": data.figure() for (a, b), data in comparison.figures.items()},
     )
     result = replace(result, nearest=[n for n, each in result.policies.items() if each.nearest])
     touched = _touched(values.values())
@@ -119,16 +118,16 @@ def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str
 
 def _read(dump: Table, policies: Sequence[str]) -> tuple[Comparison, NonFinite]:
     """One pass over the table."""
-    comparison, non_finite = Comparison(tuple(policies)), NonFinite()
+    states: RunningSum[Comparison] = RunningSum()
+    bad: RunningSum[NonFinite] = RunningSum()
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for trajectories in read_trajectories(dump, policies):
-            non_finite.add(trajectories, policies)
-            comparison.add(trajectories, executor)
-    if not comparison.moments:
-        raise RcdiagError(
-            f"{dump.files[0].path}: no unmasked response token in the whole table",
-            hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
-        )
+        for batch in token_batches(dump, policies, executor):
+            bad.add(NonFinite.of(batch))
+            if len(batch.lengths):
+                states.add(Comparison.of(batch, policies, executor))
+    comparison, non_finite = states.total(), bad.total()
+    if comparison is None or non_finite is None:
+        raise no_tokens(dump)
     return comparison, non_finite
 
 

@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.quantities import Quantity, Tokens
-from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.errors import RcdiagError
-from rcdiag.statistics.block import Block
-from rcdiag.statistics.ratios import TokenValues
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.trajectories import PolicyPair, Trajectories
+from rcdiag.table.tokens import TokenBatch, sampled_tokens
+from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -81,58 +78,67 @@ ADVANTAGES: dict[str, Callable[[Array, NDArray, Integers], Array]] = {
 }
 
 
+ROLES = ("rollout", "old", "current")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayBatch:
-    """Rows with at least one unmasked token; tokens are unmasked ones."""
+    """The batch of one update: what trainers hold padded, flat."""
 
     step: int | None
-    rollout: Array  # [tokens] log-probs, nats
-    old: Array
-    current: Array
+    tokens: TokenBatch  # log-probs under the policies `rollout`, `old` and `current`
     advantages: Array  # [tokens]
-    lengths: NDArray[np.int64]  # [rows]
-    group: NDArray[np.uint64]  # [rows]
-    reward: Array  # [rows] NaN = unknown
-    row: NDArray[np.int64]  # [rows] in the table
     width: int  # the longest response, masked tokens counted
-    empty: int  # rows without an unmasked token: trainers count some of them
+    empty: int  # rows without a sampled token: trainers count some of them
 
     @property
-    def tokens(self) -> int:
-        return int(self.lengths.sum())
+    def rollout(self) -> Array:
+        """Log-probs under the policy that sampled, nats, [tokens]."""
+        return self.tokens.log_probs["rollout"]
+
+    @property
+    def old(self) -> Array:
+        """Log-probs under the trainer's policy before the update, nats, [tokens]."""
+        return self.tokens.log_probs["old"]
+
+    @property
+    def current(self) -> Array:
+        """Log-probs under the policy that is updated, nats, [tokens]."""
+        return self.tokens.log_probs["current"]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Sampled tokens of each sequence, [sequences]."""
+        return self.tokens.lengths
+
+    @property
+    def group(self) -> NDArray[np.uint64]:
+        """Prompt group of each sequence, [sequences]."""
+        return self.tokens.cluster
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.advantages)
 
     def pair(self, behavior: str, target: str) -> PolicyPair:
-        """Two of `rollout`, `old`, `current`."""
-        return PolicyPair(
-            behavior_log_probs=getattr(self, behavior),
-            target_log_probs=getattr(self, target),
-            lengths=self.lengths,
+        """Two of `rollout`, `old` and `current` on the tokens of the batch."""
+        return PolicyPair(self.tokens, behavior, target)
+
+    def with_log_probs(self, **log_probs: Array) -> ReplayBatch:
+        """The batch with other log-probs [tokens] of `old` or `current`."""
+        known = {**self.tokens.log_probs, **log_probs}
+        return replace(self, tokens=replace(self.tokens, log_probs=known))
+
+    def take(self, rows: NDArray[np.int64]) -> ReplayBatch:
+        """Some sequences of the batch; rows without a token belong to the whole batch alone."""
+        keep = np.isin(np.arange(len(self.lengths)), rows)
+        everything = bool(keep.all())
+        return replace(
+            self,
+            tokens=self.tokens if everything else self.tokens.take(keep, {}),
+            advantages=self.advantages[np.repeat(keep, self.lengths)],
+            empty=self.empty if everything else 0,
         )
-
-    def block(self, behavior: str, target: str) -> Block:
-        """The same for the statistics."""
-        pair = self.pair(behavior, target)
-        return Block(
-            pair=pair,
-            values=TokenValues.of(pair),
-            cluster=self.group,
-            row=self.row,
-            empty={None: self.empty},
-            reward=self.reward,
-            token_id=np.zeros(self.tokens, np.int32),
-            position=np.zeros(self.tokens, np.int64),
-        )
-
-    def rows(
-        self, behavior: str, target: str, quantities: list[Quantity], *, keep_ratios: bool = False
-    ) -> tuple[Tokens, Rows]:
-        """Tokens and rows of a pair for the corrections."""
-        block = self.block(behavior, target)
-        found = rows_of(block, quantities, self.empty, keep_ratios=keep_ratios)
-        return Tokens(block.pair.log_ratio), found
-
-    def with_current(self, current: Array) -> ReplayBatch:
-        return replace(self, current=current)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,77 +158,37 @@ def part_of(trajectories: Trajectories, step: int | None) -> Part:
     return Part(replace(trajectories, mask=mask), chosen)
 
 
-def joined(chosen: Sequence[Part], names: Sequence[str], advantage: str) -> ReplayBatch:
-    """The unmasked tokens of some rows; `names` are the rollout, old and current policies.
+def replay_batch(chosen: Sequence[Part], names: Sequence[str], advantage: str) -> ReplayBatch:
+    """The batch of some rows; `names` are the rollout, old and current policies of the table.
 
     Current log-probs that are not recorded are those of the old policy: the first mini-batch.
     """
-    parts = [part.trajectories for part in chosen]
-    lengths = np.concatenate([part.sampled_lengths for part in parts])
-    filled = lengths > 0
-
-    def tokens(of_part: Callable[[Trajectories], NDArray]) -> Array:
-        return np.concatenate([of_part(part)[part.mask] for part in parts])
-
-    def rows(of_part: Callable[[Trajectories], NDArray]) -> NDArray:
-        return np.concatenate([of_part(part) for part in parts])[filled]
-
-    reward = rows(lambda part: _known(part.reward, len(part)))
-    group = rows(_groups_of_load)
-    log_probs = {
-        role: tokens(partial(_log_probs, name))
-        for role, name in zip(("rollout", "old", "current"), names, strict=True)
-    }
+    batches = [sampled_tokens(part.trajectories, tuple(dict.fromkeys(names))) for part in chosen]
+    tokens = batches[0]
+    for batch in batches[1:]:
+        tokens = tokens + batch
+    roles = {role: tokens.log_probs[name] for role, name in zip(ROLES, names, strict=True)}
+    tokens = replace(tokens, log_probs=roles)
+    rows = int(sum(part.chosen.sum() for part in chosen))
+    widest = (part.trajectories.response_ids.lengths[part.chosen] for part in chosen)
     return ReplayBatch(
         step=None,
-        **log_probs,
-        advantages=_advantages(parts, advantage, reward, group, lengths[filled]),
-        lengths=lengths[filled],
-        group=group,
-        reward=reward,
-        row=rows(lambda part: part.first_row + np.arange(len(part))),
-        width=int(
-            max(
-                part.trajectories.response_ids.lengths[part.chosen].max(initial=0)
-                for part in chosen
-            )
-        ),
-        empty=int(sum(part.chosen.sum() for part in chosen) - filled.sum()),
+        tokens=tokens,
+        advantages=_advantages(tokens, advantage),
+        width=max(int(lengths.max(initial=0)) for lengths in widest),
+        empty=rows - len(tokens.lengths),
     )
 
 
-def _log_probs(name: str, part: Trajectories) -> Array:
-    return part.log_probs[name]
-
-
-def _known(values: Array | None, count: int) -> Array:
-    return np.full(count, np.nan) if values is None else values
-
-
-def _groups_of_load(part: Trajectories) -> NDArray[np.uint64]:
-    if part.group is not None:
-        return part.group
-    return (part.first_row + np.arange(len(part))).astype(np.uint64)
-
-
-def _advantages(
-    parts: Sequence[Trajectories],
-    source: str,
-    reward: Array,
-    group: NDArray,
-    lengths: NDArray[np.int64],
-) -> Array:
-    """[tokens] by the column, or from rewards and groups."""
+def _advantages(tokens: TokenBatch, source: str) -> Array:
+    """Advantage of each token, [tokens]: by the column, or from rewards and groups."""
     if source != "column":
-        return np.repeat(computed_advantages(source, reward, group, lengths), lengths)
-    if parts[0].advantages is not None:
-        found = np.concatenate([part.advantages[part.mask] for part in parts])  # type: ignore[index]
-    else:
-        by_row = [part.advantage for part in parts]
-        lengths_of = [part.sampled_lengths for part in parts]
-        found = np.concatenate(
-            [np.repeat(a, n) for a, n in zip(by_row, lengths_of, strict=True) if a is not None]
-        )
+        by_row = computed_advantages(source, tokens.rewards, tokens.cluster, tokens.lengths)
+        return np.repeat(by_row, tokens.lengths)
+    found = tokens.advantages
+    if found is None:
+        assert tokens.advantage is not None
+        found = np.repeat(tokens.advantage, tokens.lengths)
     unknown = int((~np.isfinite(found)).sum())
     if unknown:
         raise RcdiagError(
@@ -257,7 +223,7 @@ def without_rejected(batch: ReplayBatch, kept: NDArray[np.bool_], source: str) -
     rows = segment_sum(kept.astype(np.int64), batch.lengths) > 0
     advantages = np.zeros(len(batch.lengths))
     if rows.any():
-        part = (batch.reward[rows], batch.group[rows], batch.lengths[rows])
+        part = (batch.tokens.rewards[rows], batch.group[rows], batch.lengths[rows])
         advantages[rows] = ADVANTAGES[source](*part)
     return np.repeat(advantages, batch.lengths)
 

@@ -23,9 +23,9 @@ def factors(batch: ReplayBatch, seed: int) -> dict[str, Factor]:
 
 
 def _factor(batch: ReplayBatch, behavior: str, target: str, seed: int) -> Factor:
-    block = batch.block(behavior, target)
-    suite = Suite(SuiteState.of(block), seed)
-    log_ratio = block.values.ratios.log_ratio
+    pair = batch.pair(behavior, target)
+    suite = Suite(SuiteState.of(pair), seed)
+    log_ratio = pair.log_ratio
     largest = METRICS["log_ratio_abs_max"].value(suite).value
     filled = log_ratio_counts(log_ratio)
     return Factor(

@@ -162,7 +162,7 @@ def seq_is_coefficients(batch: ReplayBatch) -> Array:
     log_ratio = segment_sum(batch.old - batch.rollout, batch.lengths)
     with np.errstate(over="ignore"):
         ratio = np.exp(log_ratio)
-    return -batch.advantages * np.repeat(ratio, batch.lengths) / batch.tokens
+    return -batch.advantages * np.repeat(ratio, batch.lengths) / batch.num_tokens
 
 
 def skew_coefficients(batch: ReplayBatch) -> Array:
@@ -171,7 +171,7 @@ def skew_coefficients(batch: ReplayBatch) -> Array:
     Source: reference/theory.md 2.7, "skew" (2605.14220).
     """
     with np.errstate(over="ignore"):
-        return np.expm1(batch.old - batch.rollout) * batch.advantages / batch.tokens
+        return np.expm1(batch.old - batch.rollout) * batch.advantages / batch.num_tokens
 
 
 def on_policy_coefficients(advantages: Array, tokens: int) -> Array:

@@ -44,7 +44,7 @@ def modelled(
 ) -> Modelled:
     """Old and current log-probs are computed, not assumed; every preset starts from there."""
     before = learner.log_probs(parts, entropy=True)
-    batch = replace(batch, old=before.log_probs, current=before.log_probs)
+    batch = batch.with_log_probs(old=before.log_probs, current=before.log_probs)
     names = (*plan.corrections, NAIVE)
     presets = {name: evaluated(plan, name, batch, update) for name in names}
     found = gradients(learner, parts, batch, presets, training, _fresh(sampler, update, training))

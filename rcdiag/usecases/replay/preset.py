@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
 from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.quantities import Tokens
+from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.update_health import Evidence, health
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.settings import LossSettings
-from rcdiag.results import Denominator, Factor, PresetReplay
+from rcdiag.results import Denominator, Factor, Histogram, PresetReplay
 from rcdiag.statistics.hashing import mixed
 from rcdiag.table.segments import segment_sum
 from rcdiag.trainers.evaluate import LossResult, evaluate
@@ -65,7 +67,7 @@ def applied(plan: Plan, name: str, batch: ReplayBatch, loss: str) -> Applied:
 
 def naive(batch: ReplayBatch, loss: str) -> Applied:
     """What happens without any correction: PPO against the trainer's own log-probs."""
-    return Applied("naive", loss, batch.old, np.ones(batch.tokens, np.bool_), None, {})
+    return Applied("naive", loss, batch.old, np.ones(batch.num_tokens, np.bool_), None, {})
 
 
 def _effects(
@@ -73,8 +75,15 @@ def _effects(
 ) -> tuple[TokenEffects, Mapping[str, float]]:
     quantities = [*plan.trainer.quantities(correction), *quantities_of(correction)]
     with np.errstate(all="ignore"):
-        tokens, rows = batch.rows(
-            "rollout", target, list(dict.fromkeys(quantities)), keep_ratios=plan.trainer.percentiles
+        pair = batch.pair("rollout", target)
+        tokens, rows = (
+            Tokens(pair.log_ratio),
+            rows_of(
+                pair,
+                list(dict.fromkeys(quantities)),
+                batch.empty,
+                keep_ratios=plan.trainer.percentiles,
+            ),
         )
         effects = token_effects(correction, tokens, rows)
         metrics = plan.trainer.metrics(Batch(rows), correction)
@@ -226,7 +235,7 @@ def _double_counted(plan: Plan, name: str) -> bool:
     return bypass and correction.weighting is not None
 
 
-def _weights(found: Applied) -> dict[str, list[float]] | None:
+def _weights(found: Applied) -> Histogram | None:
     """Counts of kept tokens by the size of their weight; those of 0 are in the lowest bin."""
     if found.weights is None:
         return None

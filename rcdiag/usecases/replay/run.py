@@ -10,13 +10,15 @@ from rcdiag.diagnosis.replay_findings import replay_findings
 from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
 from rcdiag.errors import RcdiagError
 from rcdiag.results import Factor, PresetReplay, ReplayResult, by_severity
+from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.columns import known_steps
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
+from rcdiag.table.tokens import sampled_tokens
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.provenance import provenance
-from rcdiag.usecases.replay.batch import Part, ReplayBatch, joined, part_of
+from rcdiag.usecases.replay.batch import Part, ReplayBatch, part_of, replay_batch
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.preset import NAIVE, Update, evaluated, preset_replay
 
@@ -48,7 +50,7 @@ def replay(
     The batch is one training step: `step`, or the last one, or the whole table without steps.
     """
     parts, chosen, non_finite = read_step(dump, roles, step)
-    batch = replace(joined(parts, roles.names, update.advantage), step=chosen)
+    batch = replace(replay_batch(parts, roles.names, update.advantage), step=chosen)
     found = factors(batch, seed)
     presets = {
         name: preset_replay(plan, name, evaluated(plan, name, batch, update), found)
@@ -82,7 +84,7 @@ def result_of(
         clip_high=update.settings.clip_high,
         step=batch.step,
         num_sequences=len(batch.lengths),
-        num_tokens=batch.tokens,
+        num_tokens=batch.num_tokens,
         num_groups=len(np.unique(batch.group)),
         empty_sequences=batch.empty,
         factors=found,
@@ -114,15 +116,18 @@ def read_step(
             f"{dump.files[0].path}: no step {step}",
             hint=f"there are {said}" if said else "the table has no column `step`",
         )
-    parts, non_finite = [], NonFinite()
+    parts = []
+    bad: RunningSum[NonFinite] = RunningSum()
     for trajectories in read_trajectories(dump, names, prompts=prompts):
         part = part_of(trajectories, chosen)
         if part.chosen.any():
             parts.append(part)
-            non_finite.add(part.trajectories, names)
+            bad.add(NonFinite.of(sampled_tokens(part.trajectories, names)))
     if not any(part.trajectories.mask.any() for part in parts):
         raise RcdiagError(
             f"{dump.files[0].path}: no unmasked response token to learn from",
             hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
         )
+    non_finite = bad.total()
+    assert non_finite is not None
     return parts, chosen, non_finite

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from rcdiag.learning.learner import Learner, Parts, Training
 from rcdiag.results import PresetReplay, ReplayStep
@@ -43,7 +42,7 @@ def over_steps(
                 step=batch.step,
                 presets=presets,
                 num_sequences=len(batch.lengths),
-                num_tokens=batch.tokens,
+                num_tokens=batch.num_tokens,
             )
         )
     learner.load_snapshot(copies[names[0]])
@@ -61,7 +60,7 @@ def _one(
 ) -> PresetReplay:
     """One update of one copy."""
     before = learner.log_probs(parts, entropy=True)
-    batch = replace(batch, old=before.log_probs, current=before.log_probs)
+    batch = batch.with_log_probs(old=before.log_probs, current=before.log_probs)
     done = evaluated(plan, name, batch, update)
     taken = train(learner, plan, name, parts, batch, update, training)
     new = learner.log_probs(parts, entropy=True)

@@ -41,7 +41,7 @@ def shares(coefficients: Array, batch: ReplayBatch) -> Shares | None:
     counts, _ = np.histogram(np.clip(logs, EDGES[0], EDGES[-1]), EDGES)
     return Shares(
         by_length=np.bincount(quarter, by_row, 4).tolist(),
-        tokens_by_length=(np.bincount(quarter, batch.lengths, 4) / batch.tokens).tolist(),
+        tokens_by_length=(np.bincount(quarter, batch.lengths, 4) / batch.num_tokens).tolist(),
         positive_advantage=float(sizes[batch.advantages > 0].sum() / total),
         negative_advantage=float(sizes[batch.advantages < 0].sum() / total),
         top_tokens=_top(sizes / total),

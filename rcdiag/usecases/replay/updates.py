@@ -113,30 +113,14 @@ def _gradient(
     """Of one mini-batch at the current weights; None where its loss is not defined."""
     tokens = np.repeat(np.isin(np.arange(len(batch.lengths)), rows), batch.lengths)
     own = rows_only(parts, rows)
-    part = subset(batch, rows, tokens)
+    part = batch.take(rows)
     if index:
-        part = part.with_current(learner.log_probs(own).log_probs)
+        part = part.with_log_probs(current=learner.log_probs(own).log_probs)
     fixed = applied(plan, name, part, update.loss) if whole is None else _part(whole, tokens)
     done: Evaluated = evaluated_as(fixed, part, update, plan.trainer.name)
     if done.result.undefined or not np.isfinite(done.coefficients).all():
         return None
     return learner.gradients(own, done.coefficients[None]).whole[0]
-
-
-def subset(batch: ReplayBatch, rows: NDArray[np.int64], tokens: Flags) -> ReplayBatch:
-    """Some rows of a batch; those without a token stay with all the others only."""
-    return replace(
-        batch,
-        rollout=batch.rollout[tokens],
-        old=batch.old[tokens],
-        current=batch.current[tokens],
-        advantages=batch.advantages[tokens],
-        lengths=batch.lengths[rows],
-        group=batch.group[rows],
-        reward=batch.reward[rows],
-        row=batch.row[rows],
-        empty=batch.empty if len(rows) == len(batch.lengths) else 0,
-    )
 
 
 def _part(whole: Applied, tokens: Flags) -> Applied:

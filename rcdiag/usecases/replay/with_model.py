@@ -23,7 +23,7 @@ from rcdiag.table.survey import check_limits
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.batch import ReplayBatch, joined
+from rcdiag.usecases.replay.batch import ReplayBatch, replay_batch
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.fresh_samples import Prompts, Reward, prompts_of, sampler
 from rcdiag.usecases.replay.model_run import Modelled, modelled
@@ -83,7 +83,7 @@ def replay_with_model(
         ),
         parts,
     )
-    batch = replace(joined(chosen, rollout_only.names, update.advantage), step=number)
+    batch = replace(replay_batch(chosen, rollout_only.names, update.advantage), step=number)
     say(f"loading {model.spec.model}")
     trainee = Trainee.load(
         model.spec,
@@ -91,7 +91,7 @@ def replay_with_model(
         checkpointing=model.checkpointing,
         batch_tokens=model.batch_tokens,
     )
-    say(f"gradients of {presets - 2} updates on {batch.tokens:,} tokens")
+    say(f"gradients of {presets - 2} updates on {batch.num_tokens:,} tokens")
     samples = _sampler(trainee, prompts, model)
     done = modelled(trainee, plan, parts, batch, update, model.training, samples)
     found = factors(done.batch, seed)
@@ -210,7 +210,7 @@ def _over_steps(
     def batches() -> Iterator[tuple[Parts, ReplayBatch]]:
         for number in [each for each in known_steps(dump) if each >= first][: model.steps]:
             chosen, _, _ = read_step(dump, roles, number, prompts=True)
-            batch = joined(chosen, roles.names, update.advantage)
+            batch = replay_batch(chosen, roles.names, update.advantage)
             yield [part.trajectories for part in chosen], replace(batch, step=number)
 
     return over_steps(trainee, plan, update, model.training, batches(), say)

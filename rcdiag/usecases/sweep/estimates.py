@@ -17,10 +17,10 @@ from rcdiag.corrections.trainer_means import EPSILON
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.intervals import t_quantile
+from rcdiag.statistics.ratios import Array
 from rcdiag.usecases.sweep.families import Bounds
-from rcdiag.usecases.sweep.keyed import Array
 from rcdiag.usecases.sweep.state import SweepState
-from rcdiag.usecases.sweep.sums import LENGTHS, union_of_groups
+from rcdiag.usecases.sweep.sums import LENGTHS
 
 ROUNDING = 1e-12
 
@@ -54,13 +54,13 @@ class Formulas:
 
     def __init__(self, state: SweepState, family: str) -> None:
         self.state, self.family = state, family
-        self.settings = state.settings[family]
-        self.sums = state.sums[family]
+        self.settings = state.plan.settings[family]
+        self.sums = state.families[family]
         self.base = {
             name: state.cluster("", name)[:, None]
             for name in ("tokens", "sequences", "true", "mass", "seq_true")
         }
-        self.clusters = len(state.keyed.keys)
+        self.clusters = state.num_clusters
 
     def column(self, name: str) -> Array:
         return self.state.cluster(self.family, name)
@@ -228,12 +228,10 @@ def sweep_rows(
 
 def kept_groups(state: SweepState) -> GroupCounts:
     """Groups with two kept sequences, by family; under "" those that have two."""
-    if not state.groups:
-        counts = np.zeros(state.width, np.int64)
-    else:
-        counts = union_of_groups(state.groups).kept(state.width)
+    width = state.plan.width
+    counts = np.zeros(width, np.int64) if state.groups is None else state.groups.kept(width)
     found, start = {"": counts[:1]}, 1
-    for name, each in state.settings.items():
+    for name, each in state.plan.settings.items():
         found[name] = counts[start : start + each.count]
         start += each.count
     return found

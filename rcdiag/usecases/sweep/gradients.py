@@ -13,7 +13,7 @@ Sketches of weighted gradients by cluster, for every candidate and for the refer
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,13 @@ from rcdiag.corrections.apply import quantities_of
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import SAFETY_BOUND, K, LogRatio, Quantity, Tokens
 from rcdiag.corrections.sequences import rows_of
-from rcdiag.statistics.block import Block
-from rcdiag.statistics.pareto import Largest, union_of_largest
+from rcdiag.statistics.clusters import ClusterSums, Grouping
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.pareto import UpperTail
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.sweep.candidates import final_weights
-from rcdiag.usecases.sweep.keyed import Array, Keyed
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +57,31 @@ class Baseline:
         """What is taken off the reward, in words."""
         return "the mean of its prompt group" if len(self.keys) else "the mean of all"
 
-    def advantage(self, block: Block) -> Array:
+    def advantage(self, pair: PolicyPair) -> Array:
         """Reward less its baseline, [sequences]; NaN where the reward is unknown."""
-        if block.reward is None:
-            return np.full(len(block.lengths), np.nan)
+        if pair.tokens.reward is None:
+            return np.full(len(pair.lengths), np.nan)
         if not len(self.keys):
-            return block.reward - self.overall
-        at = np.minimum(np.searchsorted(self.keys, block.cluster), len(self.keys) - 1)
-        found = self.keys[at] == block.cluster
-        return block.reward - np.where(found, self.means[at], np.nan)
+            return pair.tokens.reward - self.overall
+        at = np.minimum(np.searchsorted(self.keys, pair.tokens.cluster), len(self.keys) - 1)
+        found = self.keys[at] == pair.tokens.cluster
+        return pair.tokens.reward - np.where(found, self.means[at], np.nan)
 
 
-def recorded_advantage(block: Block) -> Array:
+def recorded_advantage(pair: PolicyPair) -> Array:
     """The advantage of the table, [sequences]; NaN where it has none."""
-    if block.advantage is None:
-        return np.full(len(block.lengths), np.nan)
-    return block.advantage
+    if pair.tokens.advantage is None:
+        return np.full(len(pair.lengths), np.nan)
+    return pair.tokens.advantage
 
 
-def advantages(block: Block, baseline: Baseline | None) -> Array:
+def advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
     """What a sequence's gradient is multiplied by: recorded advantages, else the baseline's."""
-    if block.advantage is not None:
-        return block.advantage
+    if pair.tokens.advantage is not None:
+        return pair.tokens.advantage
     if baseline is None:
-        return np.full(len(block.lengths), np.nan)
-    return baseline.advantage(block)
+        return np.full(len(pair.lengths), np.nan)
+    return baseline.advantage(pair)
 
 
 DIMENSIONS = 64
@@ -112,57 +114,47 @@ def reference_ratio(log_ratio: Array, lengths: NDArray[np.int64]) -> Array:
 REFERENCE = "reference"
 
 
-@dataclass
-class Gradients:
-    """The tails of weight times |advantage|; the sums themselves are held with the clusters."""
+@dataclass(frozen=True, slots=True)
+class CandidateGradients:
+    """What the candidates' gradients leave behind, and that of the reference."""
 
-    tails: dict[str, Largest] = field(default_factory=dict)
+    clusters: dict[tuple[str, str], ClusterSums]  # candidate and quantity
+    tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
 
-    def add(
-        self,
-        block: Block,
-        plans: Mapping[str, Correction],
-        baseline: Baseline | None,
-        keyed: Keyed,
-    ) -> None:
-        """Take in the sequences of a block; sums by cluster go to `keyed`."""
-        if not plans:
-            return
-        advantage = advantages(block, baseline)
-        signal = np.nan_to_num(advantage, nan=0.0)
-        size = np.where(np.isnan(advantage), 1.0, np.abs(advantage))
-        bucket, sign = buckets(block.token_id)
-        owner = np.repeat(np.arange(len(block.lengths)), block.lengths)
-        cells = owner * DIMENSIONS + bucket
-        slope = sign * block.values.target_miss * np.repeat(signal, block.lengths)
-        log_ratio = block.values.ratios.log_ratio
-        tokens, rows = Tokens(log_ratio), rows_of(block, _quantities(plans.values()), 0)
-        true = np.exp(segment_sum(log_ratio, block.lengths))
-        keys, index = keyed.place(block.cluster)
 
-        def add_up(name: str, column: str, values: Array) -> None:
-            sums = np.zeros((len(keys), *values.shape[1:]))
-            np.add.at(sums, index, values)
-            keyed.add(keys, (name, column), sums)
-
-        plain = sketches(cells, slope, len(rows))
-        reference = reference_ratio(log_ratio, block.lengths)
-        add_up(REFERENCE, "gradient", plain * reference[:, None])
-        add_up(REFERENCE, "signals", (~np.isnan(advantage)).astype(np.float64))
-        for name, correction in plans.items():
-            weights = final_weights(correction, tokens, rows)
-            means = segment_sum(weights, block.lengths) / block.lengths
-            add_up(name, "gradient", sketches(cells, slope * weights, len(rows)))
-            add_up(name, "over", np.maximum(means - true, 0.0))
-            self._add_tail(name, means * size)
-
-    def _add_tail(self, name: str, sizes: Array) -> None:
-        self.tails.setdefault(name, Largest()).add(np.log(sizes[sizes > 0.0]))
-
-    def merge(self, other: Gradients) -> None:
-        for name, tail in other.tails.items():
-            mine = self.tails.get(name)
-            self.tails[name] = tail if mine is None else union_of_largest([mine, tail])
+def candidate_gradients(
+    pair: PolicyPair,
+    candidates: Mapping[str, Correction],
+    baseline: Baseline | None,
+    by_cluster: Grouping,
+) -> CandidateGradients:
+    """Sketch the weighted gradient of every candidate on one batch."""
+    if not candidates:
+        return CandidateGradients({}, {})
+    advantage = advantages(pair, baseline)
+    signal = np.nan_to_num(advantage, nan=0.0)
+    size = np.where(np.isnan(advantage), 1.0, np.abs(advantage))
+    bucket, sign = buckets(pair.tokens.token_id)
+    cells = pair.tokens.owner * DIMENSIONS + bucket
+    slope = sign * pair.values.target_miss * np.repeat(signal, pair.lengths)
+    tokens, rows = Tokens(pair.log_ratio), rows_of(pair, _quantities(candidates.values()), 0)
+    true = np.exp(segment_sum(pair.log_ratio, pair.lengths))
+    reference = reference_ratio(pair.log_ratio, pair.lengths)
+    plain = sketches(cells, slope, len(rows))
+    clusters = {
+        (REFERENCE, "gradient"): by_cluster.added(plain * reference[:, None]),
+        (REFERENCE, "signals"): by_cluster.added((~np.isnan(advantage)).astype(np.float64)),
+    }
+    tails = {}
+    for name, correction in candidates.items():
+        weights = final_weights(correction, tokens, rows)
+        means = segment_sum(weights, pair.lengths) / pair.lengths
+        sums = sketches(cells, slope * weights, len(rows))
+        clusters[name, "gradient"] = by_cluster.added(sums)
+        clusters[name, "over"] = by_cluster.added(np.maximum(means - true, 0.0))
+        weighted = means * size
+        tails[name] = UpperTail.of(np.log(weighted[weighted > 0.0]))
+    return CandidateGradients(clusters, tails)
 
 
 def _quantities(corrections: Iterable[Correction]) -> list[Quantity]:

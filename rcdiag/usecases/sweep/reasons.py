@@ -32,8 +32,8 @@ def by_gradient(state: SweepState) -> str:
     batches = len(state.steps)
     of = "the table" if batches == 1 else f"one of the {batches} steps"
     signal = "recorded advantages"
-    if state.baseline is not None:
-        signal = f"rewards less {state.baseline.kind}"
+    if state.plan.baseline is not None:
+        signal = f"rewards less {state.plan.baseline.kind}"
     return (
         f"Efficiency (m . g)^2 / (|g|^2 E|mean|^2) of the mean gradient of {of}, by products of "
         f"different clusters. Gradients are sketches in {DIMENSIONS} dimensions of (1 - p) by "

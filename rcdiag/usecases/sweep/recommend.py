@@ -40,7 +40,7 @@ class Evidence:
 
     @property
     def clusters(self) -> int:
-        return len(self.state.keyed.keys)
+        return self.state.num_clusters
 
 
 def recommend(evidence: Evidence) -> Recommendation:
@@ -81,7 +81,7 @@ def _judged(evidence: Evidence) -> dict[str, Judged]:
         name: Judged(
             sweep_rows(state, name, [each.bounds], groups)[0],
             evidence.sequences,
-            state.gradients.tails[name],
+            state.tails[name],
             int(state.cluster("", "above_clamp").sum()),
         )
         for name, each in CANDIDATES.items()

@@ -6,22 +6,20 @@ One pass over the table; thresholds are declared before it, so shards add up.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
-from rcdiag.errors import RcdiagError
 from rcdiag.results import Finding, SweepResult, by_severity
 from rcdiag.results.sweep import Recommendation, SweepFamily
-from rcdiag.statistics.block import Block, block_of
+from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
 from rcdiag.statistics.metrics import mismatch
-from rcdiag.statistics.suite import union_of_states
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.columns import read_rewards
-from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
 from rcdiag.trainers import find_trainer
+from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
@@ -29,7 +27,7 @@ from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
 from rcdiag.usecases.sweep.gradients import Baseline
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
-from rcdiag.usecases.sweep.state import SweepState
+from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 
 Grids = dict[str, list[Bounds]]
 
@@ -51,7 +49,7 @@ def sweep(
     name = find_trainer(trainer).name
     grids = {family: settings(each, thresholds) for family, each in FAMILIES.items()}
     state, non_finite = _read(dump, behavior, target, grids)
-    whole = union_of_states(state.suites)
+    whole = state.suite
     values = mismatch(whole, seed)
     groups = kept_groups(state)
     families = {
@@ -88,8 +86,8 @@ def sweep(
     )
 
 
-def empty_state(dump: Table, grids: Grids) -> SweepState:
-    """A state that fits a table: thresholds, candidates and the baseline of its rewards."""
+def sweep_plan(dump: Table, grids: Grids) -> SweepPlan:
+    """What is tried on a table: thresholds, candidates and the baseline of its rewards."""
     plans = {
         family: [FAMILIES[family].correction(bounds) for bounds in grid]
         for family, grid in grids.items()
@@ -97,7 +95,7 @@ def empty_state(dump: Table, grids: Grids) -> SweepState:
     plans |= {name: [each.correction] for name, each in CANDIDATES.items()}
     names = dump.schema.names
     recorded = {"advantage", "advantages"} & set(names)
-    return SweepState(
+    return SweepPlan(
         plans,
         tuple(CANDIDATES),
         grouped="group_id" in names,
@@ -106,25 +104,22 @@ def empty_state(dump: Table, grids: Grids) -> SweepState:
 
 
 def _read(dump: Table, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
-    """One pass over the table; the next rows are read while the last are worked on."""
-    state, non_finite = empty_state(dump, grids), NonFinite()
-
-    def blocks() -> Iterator[Block]:
-        for trajectories in read_trajectories(dump, (behavior, target)):
-            non_finite.add(trajectories, (behavior, target))
-            yield block_of(trajectories, behavior, target)
-
+    """One pass over the table."""
+    plan = sweep_plan(dump, grids)
+    state: SweepState | None = None
+    bad: RunningSum[NonFinite] = RunningSum()
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        source = blocks()
-        following = executor.submit(next, source, None)
-        while (block := following.result()) is not None:
-            following = executor.submit(next, source, None)
-            state.add(block)
-    if not state.suites:
-        raise RcdiagError(
-            f"{dump.files[0].path}: no unmasked response token in the whole table",
-            hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
-        )
+        for batch in token_batches(dump, (behavior, target), executor):
+            bad.add(NonFinite.of(batch))
+            if len(batch.lengths):
+                next_state = SweepState.of(PolicyPair(batch, behavior, target), plan)
+                if state is None:
+                    state = next_state
+                else:
+                    state += next_state
+    non_finite = bad.total()
+    if state is None or non_finite is None:
+        raise no_tokens(dump)
     return state, non_finite
 
 

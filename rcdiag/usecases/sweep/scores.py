@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rcdiag.results import MetricValue
+from rcdiag.statistics.ratios import Array
 from rcdiag.usecases.sweep.gradients import REFERENCE
-from rcdiag.usecases.sweep.keyed import Array
 from rcdiag.usecases.sweep.state import SweepState
 
 REPLICATES = 1000
@@ -134,7 +134,7 @@ def by_gradient(state: SweepState, names: list[str], seed: int) -> Scores | None
 
 def by_bound(state: SweepState, names: list[str], seed: int) -> Scores:
     """1 - bound / 2 of each candidate."""
-    counts = draws(len(state.keyed.keys), seed)
+    counts = draws(state.num_clusters, seed)
     return Scores({name: 1.0 - 0.5 * bias_bound(state, name, counts) for name in names})
 
 

@@ -1,23 +1,23 @@
-"""All families and candidates over a table: one pass, bounded, and shards add up."""
+"""All families and candidates over a table: one pass, bounded in memory, and shards add up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import log_ratio
 from rcdiag.corrections.correction import Correction
-from rcdiag.statistics.block import Block
-from rcdiag.statistics.suite import SuiteState, bound_memory, union_of_states
+from rcdiag.statistics.clusters import ClusterSums, grouping
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.pareto import UpperTail
+from rcdiag.statistics.suite import SuiteState
 from rcdiag.usecases.sweep.effects import Effect, Settings, effect
-from rcdiag.usecases.sweep.gradients import Baseline, Gradients, recorded_advantage
-from rcdiag.usecases.sweep.keyed import Array, Keyed
+from rcdiag.usecases.sweep.gradients import Baseline, candidate_gradients, recorded_advantage
 from rcdiag.usecases.sweep.sums import (
-    LENGTHS,
     FamilySums,
     Groups,
     base_sums,
@@ -25,119 +25,175 @@ from rcdiag.usecases.sweep.sums import (
     family_sums,
     frame,
     groups_of,
-    union_of_groups,
+    sums_by_cluster,
 )
-from rcdiag.usecases.sweep.thresholds import Chunk, chunks
+from rcdiag.usecases.sweep.thresholds import Array, Chunk, chunks
 
 # Arrays of sequences and settings have so many cells at most, 4 MB.
 CELLS = 1 << 19
-WAITING = 32
+# Above so many, clusters are folded: a sweep holds hundreds of numbers per cluster and setting.
+# Intervals stay right, and their width is known to sqrt(1 / 512), or 4%.
+MAX_CLUSTERS = 256
+
+Name = tuple[str, str]  # family or candidate ("" for what no setting changes), and the quantity
 
 
-@dataclass
-class SweepState:
-    """What the rows seen so far leave behind."""
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep tries, declared before the pass so that shards add up."""
 
-    plans: Mapping[str, Sequence[Correction]]  # family or candidate -> its settings
-    candidates: tuple[str, ...] = ()  # which of them are judged by their gradients
+    corrections: Mapping[str, Sequence[Correction]]  # family or candidate -> its settings
+    candidates: tuple[str, ...] = ()  # those that are judged by their gradients
     grouped: bool = False  # whether rows have a prompt group
-    baseline: Baseline | None = None
-    keyed: Keyed = field(default_factory=Keyed)
-    sums: dict[str, FamilySums] = field(default_factory=dict)  # all but the clusters
-    groups: list[Groups] = field(default_factory=list)
-    shift: float = -np.inf  # largest log-ratio of a sequence; their ratios are held times exp(-it)
-    steps: set[int | None] = field(default_factory=set)
-    suites: list[SuiteState] = field(default_factory=list)
-    gradients: Gradients = field(default_factory=Gradients)
-    # Sequences and tokens by length, [2, LENGTHS + 1].
-    lengths: Array = field(default_factory=lambda: np.zeros((2, len(LENGTHS) + 1)))
+    baseline: Baseline | None = None  # stands in for advantages that are not recorded
 
-    def __post_init__(self) -> None:
-        self.settings = {name: Settings.of(each) for name, each in self.plans.items()}
+    @cached_property
+    def settings(self) -> dict[str, Settings]:
+        """The settings of every family and candidate as arrays of bounds."""
+        return {name: Settings.of(each) for name, each in self.corrections.items()}
 
     @property
     def width(self) -> int:
         """Settings in all, and one that keeps everything."""
         return 1 + sum(each.count for each in self.settings.values())
 
-    def add(self, block: Block) -> None:
-        """Take in the sequences of a block."""
-        if not len(block.lengths):
-            return
-        self.steps |= {None} if block.step is None else set(np.unique(block.step).tolist())
-        self.suites.append(SuiteState.of(block))
-        self.lengths += count_lengths(block.lengths)
-        self._bound()
-        most = max((each.count for each in self.settings.values()), default=1)
-        with np.errstate(all="ignore"):
-            for chunk in chunks(block, recorded_advantage(block), max(1, CELLS // most)):
-                self._add_chunk(chunk)
-            plans = {name: self.plans[name][0] for name in self.candidates}
-            self.gradients.add(block, plans, self.baseline, self.keyed)
 
-    def _bound(self) -> None:
-        if len(self.suites) >= WAITING:
-            self.suites[:] = [union_of_states(self.suites)]
-        if len(self.groups) >= WAITING:
-            self.groups[:] = [union_of_groups(self.groups)]
-        bound_memory(self.suites)
+@dataclass
+class SweepState:
+    """What the rows seen so far leave behind."""
+
+    plan: SweepPlan
+    clusters: dict[Name, ClusterSums]
+    families: dict[str, FamilySums]
+    groups: Groups | None  # None where rows have no prompt group
+    shift: float  # largest log-ratio of a sequence; sums of their ratios are held times exp(-it)
+    steps: frozenset[int | None]
+    suite: SuiteState
+    tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
+    lengths: Array  # sequences and tokens by length, [2, LENGTHS + 1]
+
+    @classmethod
+    def of(cls, pair: PolicyPair, plan: SweepPlan) -> SweepState:
+        """The state of one batch, which is not empty."""
+        step = pair.tokens.step
+        with np.errstate(all="ignore"):
+            gradients = candidate_gradients(
+                pair,
+                {name: plan.corrections[name][0] for name in plan.candidates},
+                plan.baseline,
+                grouping(pair.tokens.cluster, MAX_CLUSTERS),
+            )
+            state = cls(
+                plan,
+                gradients.clusters,
+                {},
+                None,
+                -np.inf,
+                frozenset([None] if step is None else np.unique(step).tolist()),
+                SuiteState.of(pair),
+                gradients.tails,
+                count_lengths(pair.lengths),
+            )
+            most = max((each.count for each in plan.settings.values()), default=1)
+            for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
+                state._add_chunk(chunk)
+        return state
+
+    def __add__(self, other: SweepState) -> SweepState:
+        both = SweepState(
+            self.plan,
+            {name: sums.copy() for name, sums in self.clusters.items()},
+            {name: sums.copy() for name, sums in self.families.items()},
+            self.groups,
+            self.shift,
+            self.steps,
+            self.suite,
+            self.tails,
+            self.lengths,
+        )
+        both += other
+        return both
+
+    def __iadd__(self, other: SweepState) -> SweepState:
+        """Take in the state of the next rows; thresholds are many, so no sum is copied."""
+        factor = self._raise_shift(other.shift)
+        for name, sums in other.clusters.items():
+            self._add_sums(name, sums.scaled(factor) if name[1] in SHIFTED else sums)
+        for family, of_family in other.families.items():
+            self._add_family(family, of_family)
+        self.groups = _added(self.groups, other.groups)
+        self.steps = self.steps | other.steps
+        self.suite = self.suite + other.suite
+        self.tails = {
+            name: tail + other.tails[name] if name in other.tails else tail
+            for name, tail in (other.tails | self.tails).items()
+        }
+        self.lengths = self.lengths + other.lengths
+        return self
 
     def _add_chunk(self, chunk: Chunk) -> None:
-        keys, index = self.keyed.place(chunk.rows.cluster)
+        """Take in some sequences of a batch."""
+        by_cluster = grouping(chunk.rows.cluster, MAX_CLUSTERS)
         self._raise_shift(float(log_ratio(chunk.rows, "sequence").max()))
-        parts = frame(chunk, index, self.shift if np.isfinite(self.shift) else 0.0)
-        for name, rows in base_sums(chunk, parts).items():
-            self.keyed.add(keys, ("", name), rows)
+        parts = frame(chunk, by_cluster.index, self.shift if np.isfinite(self.shift) else 0.0)
+        for name, sums in base_sums(chunk, parts).items():
+            self._add_sums(("", name), by_cluster.of_clusters(sums))
         counts = [np.ones((len(chunk.rows), 1), np.bool_)]
-        for family, settings in self.settings.items():
-            found = effect(chunk, settings)
-            self._add_family(family, keys, family_sums(chunk, found, settings, parts))
-            if self.grouped:
-                counts.append(_alive(found, settings))
-        if self.grouped:
-            self.groups.append(_groups(chunk, np.concatenate(counts, axis=1)))
+        for family, settings in self.plan.settings.items():
+            applied = effect(chunk, settings)
+            self._add_family(family, family_sums(chunk, applied, settings, parts))
+            for name, sums in sums_by_cluster(chunk, applied, settings, parts).items():
+                self._add_sums((family, name), by_cluster.of_clusters(sums))
+            if self.plan.grouped:
+                counts.append(_alive(applied, settings))
+        if self.plan.grouped:
+            self.groups = _added(self.groups, _groups(chunk, np.concatenate(counts, axis=1)))
 
-    def _add_family(self, family: str, keys: Any, found: FamilySums) -> None:
-        for name, rows in found.clusters.items():
-            self.keyed.add(keys, (family, name), rows)
-        found.clusters = {}
-        if family in self.sums:
-            _add_sums(self.sums[family], found)
+    def _add_sums(self, name: Name, sums: ClusterSums) -> None:
+        if name in self.clusters:
+            self.clusters[name] += sums
         else:
-            self.sums[family] = found
+            self.clusters[name] = sums
 
-    def _raise_shift(self, largest: float) -> None:
-        """Hold the ratios of sequences relative to a new largest; NaN and infinity stay."""
+    def _add_family(self, family: str, sums: FamilySums) -> None:
+        if family in self.families:
+            self.families[family] += sums
+        else:
+            self.families[family] = sums
+
+    def _raise_shift(self, largest: float) -> float:
+        """Hold ratios relative to a new largest; the factor for sums that are held by `largest`."""
         old, self.shift = self.shift, float(np.maximum(self.shift, largest))
-        if np.isfinite(old) and np.isfinite(self.shift) and self.shift > old:
-            for name in ("mass", "lost_mass"):
-                self.keyed.scale(name, float(np.exp(old - self.shift)))
+        if not np.isfinite(self.shift):  # NaN and infinity stay
+            return 1.0
+        if np.isfinite(old) and self.shift > old:
+            for name in self.clusters:
+                if name[1] in SHIFTED:
+                    self.clusters[name] = self.clusters[name].scaled(np.exp(old - self.shift))
+        return float(np.exp(largest - self.shift))
 
-    def merge(self, other: SweepState) -> None:
-        """Take in what a pass over other rows of the same table left; `other` is used up."""
-        top = float(np.maximum(self.shift, other.shift))
-        self._raise_shift(top)
-        other._raise_shift(top)
-        self.keyed.merge(other.keyed)
-        for family, found in other.sums.items():
-            self._add_family(family, other.keyed.keys, found)
-        self.groups += other.groups
-        self.steps |= other.steps
-        self.lengths += other.lengths
-        self.suites += other.suites
-        self._bound()
-        self.gradients.merge(other.gradients)
+    @property
+    def num_clusters(self) -> int:
+        return len(self.clusters["", "sequences"])
 
     def cluster(self, family: str, name: str) -> Array:
-        """Sums by cluster: [clusters, settings], of base sums (family "") [clusters]."""
-        return self.keyed.arrays[(family, name)]
+        """Sums by cluster: [clusters, settings], of what no setting changes [clusters]."""
+        return self.clusters[family, name].sums
 
     def has(self, family: str, name: str) -> bool:
-        return (family, name) in self.keyed.arrays
+        return (family, name) in self.clusters
 
 
-def _alive(found: Effect, settings: Settings) -> NDArray[np.bool_]:
-    lives = found.kept > 0
+# Sums of ratios of whole sequences, which are held times exp(-shift).
+SHIFTED = ("mass", "lost_mass")
+
+
+def _added(one: Groups | None, other: Groups | None) -> Groups | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _alive(applied: Effect, settings: Settings) -> NDArray[np.bool_]:
+    lives = applied.kept > 0
     return np.broadcast_to(lives, (len(lives), settings.count))
 
 
@@ -146,11 +202,3 @@ def _groups(chunk: Chunk, lives: NDArray[np.bool_]) -> Groups:
     order = np.argsort(index, kind="stable")
     starts = np.searchsorted(index[order], np.arange(len(keys)))
     return groups_of(keys, np.add.reduceat(lives[order], starts, axis=0, dtype=np.int32))
-
-
-def _add_sums(into: FamilySums, found: FamilySums) -> None:
-    for name, values in found.totals.items():
-        into.totals[name] += values
-    into.lengths += found.lengths
-    into.least = np.minimum(into.least, found.least)
-    into.most = np.maximum(into.most, found.most)

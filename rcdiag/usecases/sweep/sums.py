@@ -7,7 +7,6 @@ All of it is sums (and a least and a most), so that the parts of two shards make
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy.sparse import csr_array
 
 from rcdiag.corrections.apply import log_ratio
 from rcdiag.corrections.quantities import SAFETY_BOUND, TrueRatio, Unsafe
+from rcdiag.statistics.clusters import summing_matrix
 from rcdiag.usecases.sweep.effects import Effect, Settings
 from rcdiag.usecases.sweep.thresholds import Array, Chunk
 
@@ -33,6 +33,17 @@ class Groups:
     one: Bits  # [groups, settings / 8]
     two: Bits  # [groups, settings / 8]
 
+    def __add__(self, other: Groups) -> Groups:
+        """The groups of both shards: one kept here and one there are two."""
+        keys = np.union1d(self.keys, other.keys)
+        one = np.zeros((len(keys), self.one.shape[1]), np.uint8)
+        two = np.zeros_like(one)
+        for part in (self, other):
+            at = np.searchsorted(keys, part.keys)
+            two[at] |= part.two | (one[at] & part.one)
+            one[at] |= part.one
+        return Groups(keys, one, two)
+
     def kept(self, settings: int) -> NDArray[np.int64]:
         """Groups with two kept sequences, [settings]."""
         counts = np.zeros(settings, np.int64)
@@ -45,20 +56,6 @@ class Groups:
 def groups_of(keys: NDArray[np.uint64], counts: NDArray) -> Groups:
     """From kept sequences [groups, settings]."""
     return Groups(keys, np.packbits(counts >= 1, axis=1), np.packbits(counts >= 2, axis=1))
-
-
-def union_of_groups(parts: Sequence[Groups]) -> Groups:
-    """The groups of all shards: one here and one there are two."""
-    if len(parts) == 1:
-        return parts[0]
-    keys = np.unique(np.concatenate([part.keys for part in parts]))
-    one = np.zeros((len(keys), parts[0].one.shape[1]), np.uint8)
-    two = np.zeros_like(one)
-    for part in parts:
-        at = np.searchsorted(keys, part.keys)
-        two[at] |= part.two | (one[at] & part.one)
-        one[at] |= part.one
-    return Groups(keys, one, two)
 
 
 # Lengths up to these are counted together: each by itself at first, then in steps of 4%.
@@ -87,15 +84,14 @@ def frame(chunk: Chunk, cluster: NDArray[np.int64], shift: float) -> Frame:
     bins, index = np.unique(np.searchsorted(LENGTHS, rows.lengths), return_inverse=True)
     logs = log_ratio(rows, "sequence")
     known = {"reward": rows.reward, "advantage": chunk.advantage}
-    return Frame(_grouping(cluster), _grouping(index), bins, known, np.exp(logs - shift),
-                 np.exp(logs))  # fmt: skip
-
-
-def _grouping(index: NDArray[np.int64]) -> csr_array:
-    """A matrix that adds up rows with the same number."""
-    size = len(index)
-    groups = int(index.max()) + 1
-    return csr_array((np.ones(size), (index, np.arange(size))), shape=(groups, size))
+    return Frame(
+        summing_matrix(cluster),
+        summing_matrix(index),
+        bins,
+        known,
+        np.exp(logs - shift),
+        np.exp(logs),
+    )
 
 
 def count_lengths(lengths: NDArray[np.int64]) -> Array:
@@ -125,15 +121,28 @@ def base_sums(chunk: Chunk, parts: Frame) -> Sums:
     return {name: parts.by_cluster @ values for name, values in columns.items()}
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class FamilySums:
-    """Of one family, over some sequences."""
+    """What all settings of a family do to some sequences, added up over all of them."""
 
-    clusters: Sums  # name -> [clusters, settings]
     totals: Sums  # name -> [settings]
     lengths: Array  # [LENGTHS + 1, settings] kept tokens
     least: Array  # [settings] share of tokens kept, of the sequence where it is least
-    most: Array
+    most: Array  # [settings] the same of the sequence where it is most
+
+    def __iadd__(self, other: FamilySums) -> FamilySums:
+        """Add in place."""
+        for name, values in other.totals.items():
+            self.totals[name][...] += values
+        self.lengths[...] += other.lengths
+        np.minimum(self.least, other.least, out=self.least)
+        np.maximum(self.most, other.most, out=self.most)
+        return self
+
+    def copy(self) -> FamilySums:
+        """The same sums in memory of their own."""
+        totals = {name: values.copy() for name, values in self.totals.items()}
+        return FamilySums(totals, self.lengths.copy(), self.least.copy(), self.most.copy())
 
 
 def family_sums(chunk: Chunk, found: Effect, settings: Settings, parts: Frame) -> FamilySums:
@@ -141,7 +150,6 @@ def family_sums(chunk: Chunk, found: Effect, settings: Settings, parts: Frame) -
     rows, count = chunk.rows, settings.count
     lengths = rows.lengths[:, None].astype(np.float64)
     means, share = found.weights / lengths, found.kept / lengths
-    columns = _columns(found, settings, parts, means)
     by_length = np.zeros((len(LENGTHS) + 1, count))
     by_length[parts.bins] = parts.by_length @ _wide(found.kept, count)
     totals = {
@@ -155,7 +163,6 @@ def family_sums(chunk: Chunk, found: Effect, settings: Settings, parts: Frame) -
     if found.logged is not None:
         totals |= {"logged": found.logged[0], "logged_squares": found.logged[1]}
     return FamilySums(
-        {name: parts.by_cluster @ _wide(values, count) for name, values in columns.items()},
         {name: np.broadcast_to(values, (count,)).copy() for name, values in totals.items()},
         by_length,
         np.broadcast_to(share.min(axis=0), (count,)).copy(),
@@ -168,8 +175,17 @@ def _wide(values: Array, count: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(values, (len(values), count)))
 
 
+def sums_by_cluster(chunk: Chunk, found: Effect, settings: Settings, parts: Frame) -> Sums:
+    """What intervals need, added up by cluster, [clusters, settings]."""
+    means = found.weights / chunk.rows.lengths[:, None].astype(np.float64)
+    return {
+        name: parts.by_cluster @ _wide(values, settings.count)
+        for name, values in _columns(found, settings, parts, means).items()
+    }
+
+
 def _columns(found: Effect, settings: Settings, parts: Frame, means: Array) -> Sums:
-    """What intervals need by cluster, [sequences, settings]."""
+    """What intervals need, [sequences, settings]."""
     lives = (found.kept > 0).astype(np.float64)
     columns = {
         "kept": found.kept,
@@ -188,7 +204,6 @@ def _columns(found: Effect, settings: Settings, parts: Frame, means: Array) -> S
         columns["excess"] = found.excess
     for name, values in parts.known.items():
         known = ~np.isnan(values)
-        if known.any():
-            columns[name] = np.where(known, values, 0.0)[:, None] * lives
-            columns[f"{name}_known"] = known[:, None] * lives
+        columns[name] = np.where(known, values, 0.0)[:, None] * lives
+        columns[f"{name}_known"] = known[:, None] * lives
     return columns

@@ -1,6 +1,6 @@
 """Tokens by sequence and bin between thresholds: what all thresholds are added up from.
 
-Some sequences of a block, with what all families need of their tokens, each made once.
+Some sequences of a pair, with what all families need of their tokens, each made once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rcdiag.corrections.quantities import (
     statistic,
 )
 from rcdiag.corrections.sequences import Column, Rows, rows_of
-from rcdiag.statistics.block import Block
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_max
 
 Array = NDArray[np.float64]
@@ -109,7 +109,7 @@ QUANTITIES: tuple[Quantity, ...] = (
 
 @dataclass
 class Chunk:
-    """Consecutive sequences of a block."""
+    """Consecutive sequences of a pair."""
 
     rows: Rows
     tokens: Tokens
@@ -184,12 +184,12 @@ class Chunk:
         )
 
 
-def chunks(block: Block, advantage: Array, size: int) -> Iterator[Chunk]:
-    """A block in parts of at most `size` sequences."""
-    rows = rows_of(block, QUANTITIES, 0)
-    log_ratio = block.values.ratios.log_ratio
-    lowest = -segment_max(np.where(np.isnan(log_ratio), -np.inf, -log_ratio), block.lengths)
-    ends = np.concatenate([[0], np.cumsum(block.lengths)])
+def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
+    """A pair in parts of at most `size` sequences."""
+    rows = rows_of(pair, QUANTITIES, 0)
+    log_ratio = pair.log_ratio
+    lowest = -segment_max(np.where(np.isnan(log_ratio), -np.inf, -log_ratio), pair.lengths)
+    ends = np.concatenate([[0], np.cumsum(pair.lengths)])
     for start in range(0, len(rows), size):
         part = slice(start, min(start + size, len(rows)))
         of_part = Tokens(log_ratio[ends[part.start] : ends[part.stop]])

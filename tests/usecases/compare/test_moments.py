@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.statistics.moments import k2, mean, moments_of, union_of_moments
-from tests.builders import flat
+from rcdiag.statistics.moments import k2, mean, moments_of
+from tests.builders import flat, summed
 from tests.usecases.compare.tables import base_log_probs, known, moments, robust, rows_of, shifted
 
 BASE = base_log_probs(40)
@@ -90,9 +90,7 @@ def test_order_of_rows_and_cuts_between_them_do_not_matter(order, size):
         return moments_of(rows_of(chosen, mask, group, first_row), list(POLICIES))
 
     whole = moments(POLICIES, mask=MASK, group=GROUP)
-    cut = union_of_moments(
-        [part(order[start : start + size], start) for start in range(0, 40, size)]
-    )
+    cut = summed([part(order[start : start + size], start) for start in range(0, 40, size)])
     np.testing.assert_allclose(cut.sums.sums, whole.sums.sums, rtol=1e-12, atol=1e-12)
     one, other = k2(whole, "b", "c"), k2(cut, "b", "c")
     assert (one.value, one.low, one.high) == pytest.approx(

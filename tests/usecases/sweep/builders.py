@@ -10,7 +10,7 @@ import numpy as np
 from rcdiag.corrections.correction import Correction
 from rcdiag.results import CorrectionResult
 from rcdiag.results.sweep import SweepRow
-from rcdiag.statistics.block import Block, block_of
+from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.score import CorrectionState, results
@@ -20,8 +20,8 @@ from rcdiag.usecases.sweep.state import SweepState
 from tests.corrections.builders import Padded, trajectories_of
 
 
-def block_from(batch: Padded) -> Block:
-    return block_of(trajectories_of(batch), "rollout", "old")
+def block_from(batch: Padded) -> PolicyPair:
+    return pair_of(trajectories_of(batch), "rollout", "old")
 
 
 def corrections_of(family: str, settings: Sequence[Bounds]) -> list[Correction]:
@@ -29,12 +29,12 @@ def corrections_of(family: str, settings: Sequence[Bounds]) -> list[Correction]:
 
 
 def state_of(
-    grids: Mapping[str, Sequence[Bounds]], blocks: Sequence[Block], **options: Any
+    grids: Mapping[str, Sequence[Bounds]], blocks: Sequence[PolicyPair], **options: Any
 ) -> SweepState:
     plans = {family: corrections_of(family, grid) for family, grid in grids.items()}
     state = SweepState(plans, grouped=True, **options)
-    for block in blocks:
-        state.add(block)
+    for pair in blocks:
+        state.add(pair)
     return state
 
 
@@ -43,12 +43,12 @@ def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[S
     return sweep_rows(state, family, settings, kept_groups(state))
 
 
-def single(correction: Correction, blocks: Sequence[Block]) -> CorrectionResult:
+def single(correction: Correction, blocks: Sequence[PolicyPair]) -> CorrectionResult:
     """What the code for one threshold gives, with the metrics of the newest verl."""
     plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
     state = CorrectionState(plan)
-    for block in blocks:
-        state.add({None: block})
+    for pair in blocks:
+        state.add({None: pair})
     return results(plan, state.by_step()[None])["it"]
 
 

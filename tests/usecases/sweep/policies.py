@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.results.sweep import Recommendation
-from rcdiag.statistics.block import Block, block_of
 from rcdiag.statistics.metrics import mismatch
-from rcdiag.statistics.suite import union_of_states
+from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.gradients import Baseline
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
 from rcdiag.usecases.sweep.state import SweepState
+from tests.builders import summed
 
 
 def table(
@@ -22,7 +22,7 @@ def table(
     reward: np.ndarray | None = None,
     group: np.ndarray | None = None,
     advantage: np.ndarray | None = None,
-) -> Block:
+) -> PolicyPair:
     """Rows of equal length, [sequences, tokens] each."""
     rows, width = ids.shape
     trajectories = Trajectories(
@@ -34,12 +34,12 @@ def table(
         reward=reward,
         advantage=advantage,
     )
-    return block_of(trajectories, "rollout", "old")
+    return pair_of(trajectories, "rollout", "old")
 
 
 def two_choices(
     seed: int, sequences: int, sampled: float, wanted: float, recorded: float | None = None
-) -> Block:
+) -> PolicyPair:
     """Two yes-or-no tokens, rewarded if they agree; P(yes) under either policy.
 
     What the second token should be depends on the first: weighted by token alone its gradient
@@ -54,7 +54,9 @@ def two_choices(
     return table(np.array([0, 2]) + yes, behavior, target, reward)
 
 
-def noisy(seed: int, sequences: int, spread: float, *, drawn_from_target: bool = False) -> Block:
+def noisy(
+    seed: int, sequences: int, spread: float, *, drawn_from_target: bool = False
+) -> PolicyPair:
     """Long sequences over eight tokens; the target's logits are the behavior's with noise."""
     random = np.random.default_rng(seed)
     width, vocabulary = 40, 8
@@ -68,23 +70,23 @@ def noisy(seed: int, sequences: int, spread: float, *, drawn_from_target: bool =
     return table(ids, behavior, target, (ids == 3).mean(axis=1))
 
 
-def state_of_blocks(blocks: list[Block], baseline: Baseline | None) -> SweepState:
+def state_of_blocks(blocks: list[PolicyPair], baseline: Baseline | None) -> SweepState:
     plans = {name: [each.correction] for name, each in CANDIDATES.items()}
     state = SweepState(plans, tuple(CANDIDATES), baseline=baseline)
-    for block in blocks:
-        state.add(block)
+    for pair in blocks:
+        state.add(pair)
     return state
 
 
-def baseline_of(blocks: list[Block]) -> Baseline | None:
-    rewards = [block.reward for block in blocks if block.reward is not None]
+def baseline_of(blocks: list[PolicyPair]) -> Baseline | None:
+    rewards = [pair.tokens.reward for pair in blocks if pair.tokens.reward is not None]
     return Baseline.of(None, np.concatenate(rewards)) if rewards else None
 
 
 def advice_of(state: SweepState, bad_tokens: int = 0) -> Recommendation:
-    values = mismatch(union_of_states(state.suites), 0)
+    values = mismatch(summed(state.suites), 0)
     return recommend(Evidence(state, values, {}, bad_tokens, 0))
 
 
-def advice(*blocks: Block, bad_tokens: int = 0) -> Recommendation:
+def advice(*blocks: PolicyPair, bad_tokens: int = 0) -> Recommendation:
     return advice_of(state_of_blocks(list(blocks), baseline_of(list(blocks))), bad_tokens)

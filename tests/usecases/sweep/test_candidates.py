@@ -14,7 +14,7 @@ from rcdiag.usecases.sweep.candidates import CANDIDATES, final_weights
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.gradients import Baseline, advantages
 from rcdiag.usecases.sweep.scores import bias_bound
-from tests.builders import make_block
+from tests.builders import make_pair
 from tests.corrections.batches import batches
 from tests.usecases.sweep.builders import block_from
 from tests.usecases.sweep.policies import noisy, state_of_blocks
@@ -66,7 +66,7 @@ def test_the_bound_without_correction_is_twice_the_total_variation():
 def test_advantages_are_recorded_or_made_of_rewards():
     logs, reward = [[-1.0]] * 4, [1.0, 3.0, np.nan, 5.0]
     group = np.array([1, 1, 2, 2], np.uint64)
-    block = make_block(logs, logs, group, reward=reward)
+    block = make_pair(logs, logs, group, reward=reward)
     by_group = Baseline.of(group, np.array(reward))
     assert advantages(block, by_group) == pytest.approx([-1.0, 1.0, np.nan, 0.0], nan_ok=True)
     assert "group" in by_group.kind
@@ -83,5 +83,5 @@ def test_groups_of_one_have_the_mean_of_all_as_baseline():
 def test_without_any_reward_there_is_no_advantage():
     logs = [[-1.0]] * 2
     found = Baseline.of(None, np.full(2, np.nan))
-    assert np.isnan(advantages(make_block(logs, logs), found)).all()
-    assert np.isnan(advantages(make_block(logs, logs, reward=[np.nan, np.nan]), found)).all()
+    assert np.isnan(advantages(make_pair(logs, logs), found)).all()
+    assert np.isnan(advantages(make_pair(logs, logs, reward=[np.nan, np.nan]), found)).all()

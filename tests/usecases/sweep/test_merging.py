@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import SweepRow
-from rcdiag.statistics.block import Block
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.usecases.sweep import keyed, state
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES
@@ -53,7 +53,7 @@ def same(one: SweepState, other: SweepState) -> None:
     assert length_quartiles(one) == length_quartiles(other)
 
 
-def blocks(batch: Padded, cuts: int) -> list[Block]:
+def blocks(batch: Padded, cuts: int) -> list[PolicyPair]:
     return [block_from(batch.rows(part)) for part in np.array_split(np.arange(len(batch)), cuts)]
 
 
@@ -65,7 +65,7 @@ def test_blocks_shards_and_orders_give_the_same(seed, cuts):
     same(state_of(GRIDS, blocks(batch, cuts)), whole)
     shuffled = batch.rows(np.random.default_rng(seed).permutation(len(batch)))
     same(state_of(GRIDS, blocks(shuffled, cuts)), whole)
-    parts = [state_of(GRIDS, [block]) for block in blocks(shuffled, cuts)]
+    parts = [state_of(GRIDS, [pair]) for pair in blocks(shuffled, cuts)]
     for other in parts[1:]:
         parts[0].merge(other)
     same(parts[0], whole)
@@ -83,7 +83,7 @@ def test_folded_clusters_are_the_same_whatever_the_order(monkeypatch):
     batch = seeded(7, rows=40)
     whole = state_of(GRIDS, blocks(batch, 1))
     assert len(whole.keyed.keys) == 4
-    parts = [state_of(GRIDS, [block]) for block in reversed(blocks(batch, 5))]
+    parts = [state_of(GRIDS, [pair]) for pair in reversed(blocks(batch, 5))]
     for other in parts[1:]:
         parts[0].merge(other)
     same(parts[0], whole)

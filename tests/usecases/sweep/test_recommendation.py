@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rcdiag.results.sweep import Recommendation
-from rcdiag.statistics.block import Block
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from tests.usecases.sweep.policies import (
     advice,
@@ -93,8 +93,8 @@ def test_where_few_sequences_carry_the_reference_a_bound_decides():
     assert CANDIDATES[found.choice].family.endswith("seq_tis")
 
 
-def without_reward(block: Block) -> Block:
-    return replace(block, reward=None)
+def without_reward(pair: PolicyPair) -> PolicyPair:
+    return replace(pair, reward=None)
 
 
 def test_without_rewards_a_bound_decides_and_says_so():
@@ -105,17 +105,17 @@ def test_without_rewards_a_bound_decides_and_says_so():
 
 
 def test_rewards_that_are_noise_are_not_judged_by_their_gradient():
-    block = two_choices(5, 2000, 0.4, 0.6)
+    pair = two_choices(5, 2000, 0.4, 0.6)
     random = np.random.default_rng(1)
-    found = advice(replace(block, reward=random.random(2000)))
+    found = advice(replace(pair, reward=random.random(2000)))
     assert any("cannot be told from noise" in reason for reason in found.reasons)
 
 
 def test_recorded_advantages_come_before_rewards():
-    block = two_choices(3, 20_000, 0.3, 0.7)
-    assert block.reward is not None
-    recorded = replace(block, advantage=block.reward - block.reward.mean(), reward=None)
-    found, wanted = advice(recorded), advice(block)
+    pair = two_choices(3, 20_000, 0.3, 0.7)
+    assert pair.tokens.reward is not None
+    recorded = replace(pair, advantage=pair.tokens.reward - pair.tokens.reward.mean(), reward=None)
+    found, wanted = advice(recorded), advice(pair)
     assert efficiency(found, "seq_tis_5") == pytest.approx(efficiency(wanted, "seq_tis_5"))
 
 
@@ -133,30 +133,30 @@ def test_one_cluster_cannot_be_judged():
 
 
 def test_neither_order_nor_shards_matter():
-    block = two_choices(6, 3000, 0.35, 0.6)
-    whole = advice(block)
+    pair = two_choices(6, 3000, 0.35, 0.6)
+    whole = advice(pair)
     order = np.random.default_rng(0).permutation(3000)
-    same(advice(taken(block, order)), whole)
-    baseline = baseline_of([block])
-    parts = [state_of_blocks([half(block, at)], baseline) for at in (0, 1)]
+    same(advice(taken(pair, order)), whole)
+    baseline = baseline_of([pair])
+    parts = [state_of_blocks([half(pair, at)], baseline) for at in (0, 1)]
     parts[0].merge(parts[1])
     same(advice_of(parts[0]), whole)
 
 
-def taken(block: Block, rows: np.ndarray) -> Block:
+def taken(pair: PolicyPair, rows: np.ndarray) -> PolicyPair:
     """Some rows of two tokens each, which stay in their clusters."""
-    assert block.reward is not None
+    assert pair.tokens.reward is not None
     return table(
-        block.token_id.reshape(-1, 2)[rows],
-        block.values.behavior.reshape(-1, 2)[rows],
-        block.values.target.reshape(-1, 2)[rows],
-        block.reward[rows],
-        group=block.cluster[rows],
+        pair.tokens.token_id.reshape(-1, 2)[rows],
+        pair.values.behavior.reshape(-1, 2)[rows],
+        pair.values.target.reshape(-1, 2)[rows],
+        pair.tokens.reward[rows],
+        group=pair.tokens.cluster[rows],
     )
 
 
-def half(block: Block, which: int) -> Block:
-    return taken(block, np.arange(which, len(block.lengths), 2))
+def half(pair: PolicyPair, which: int) -> PolicyPair:
+    return taken(pair, np.arange(which, len(pair.lengths), 2))
 
 
 def same(found: Recommendation, wanted: Recommendation) -> None:
@@ -167,15 +167,15 @@ def same(found: Recommendation, wanted: Recommendation) -> None:
 
 
 def test_ratios_above_the_clamp_refuse_what_they_weigh():
-    block = two_choices(7, 2000, 0.4, 0.6)
-    target = block.values.target.copy()
-    target[0] = block.values.behavior[0] + 21.0
+    pair = two_choices(7, 2000, 0.4, 0.6)
+    target = pair.values.target.copy()
+    target[0] = pair.values.behavior[0] + 21.0
     found = advice(
         table(
-            block.token_id.reshape(-1, 2),
-            block.values.behavior.reshape(-1, 2),
+            pair.tokens.token_id.reshape(-1, 2),
+            pair.values.behavior.reshape(-1, 2),
             target.reshape(-1, 2),
-            block.reward,
+            pair.tokens.reward,
         )
     )
     refused = {each.name: " ".join(each.refused) for each in found.candidates}
@@ -184,8 +184,8 @@ def test_ratios_above_the_clamp_refuse_what_they_weigh():
 
 
 def test_two_clusters_have_no_gradient_to_judge_by():
-    block = two_choices(3, 2000, 0.4, 0.6)
-    assert block.reward is not None
-    found = advice(replace(block, cluster=np.arange(2000, dtype=np.uint64) % 2))
+    pair = two_choices(3, 2000, 0.4, 0.6)
+    assert pair.tokens.reward is not None
+    found = advice(replace(pair, cluster=np.arange(2000, dtype=np.uint64) % 2))
     assert any("cannot be told from noise" in reason for reason in found.reasons)
     assert any("2 clusters are few" in reason for reason in found.reasons)

@@ -8,7 +8,7 @@ import pytest
 from rcdiag.statistics.intervals import t_quantile
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES, settings
-from tests.builders import make_block
+from tests.builders import make_pair
 from tests.corrections.batches import seeded
 from tests.corrections.builders import Padded, padded
 from tests.usecases.sweep.builders import block_from, rows_of_family, state_of
@@ -71,7 +71,7 @@ def test_shares_by_quartile_of_the_length():
 
 
 def test_shifts_of_reward_and_advantage():
-    block = make_block(
+    block = make_pair(
         [[-1.0]] * 5, [[-1.0], [-1.0], [-3.0], [-3.0], [-1.0]], reward=[1, 3, 0, np.nan, np.nan]
     )
     state = state_of({"seq_rs": WINDOW}, [block])

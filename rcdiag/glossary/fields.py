@@ -1,0 +1,156 @@
+"""Fields of results, explained by the words that stand on them (`rcdiag/results/doc.py`).
+
+A field whose name something else has too is listed as `part.name`, e.g. `gradient.bias`, where the
+part is its dataclass: GradientReport. To add a field: its `Doc`; nothing is needed here.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from rcdiag.diagnosis.correction_health import HEALTH
+from rcdiag.glossary.entry import Entry, Kind, first_clause, folded
+from rcdiag.glossary.guides import range_of
+from rcdiag.results import KINDS, base, compare, replay, score, sweep
+from rcdiag.results.doc import Doc, described_types, documented_fields
+from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.metrics.metric import Guide
+
+TITLE = "field of a result"
+# In this order fields of one name are told.
+_MODULES = (base, score, sweep, replay, compare)
+_TABLES = {"compare": "scored.parquet"}
+_SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
+
+# Fields that are judged, or that have the guide of another number.
+GUIDES: dict[str, Guide | None] = {
+    **HEALTH,
+    "lost_mass": HEALTH["lost_target_mass_seq"],
+    "kl_token": METRICS["k3_kl"].guide,
+}
+ALIASES = {
+    **dict.fromkeys(("lower", "upper", "rs_lower", "rs_upper", "is_upper"), "bounds"),
+    "result.trainer": "correction.trainer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One meaning of a field name: where it stands first, and its words."""
+
+    dotted: str  # `gradient.bias`
+    doc: Doc
+    shown_by: str  # the command that shows it
+
+
+@cache
+def meanings() -> dict[str, tuple[Field, ...]]:
+    """Field name -> its meanings; those with a formula come first."""
+    places = _places()
+    owners = [
+        owner
+        for module in _MODULES
+        for owner in vars(module).values()
+        if isinstance(owner, type) and owner in places and owner.__module__ == module.__name__
+    ]
+    found: dict[str, dict[str, Field]] = {}
+    for owner in owners:
+        command, path = places[owner]
+        for each in documented_fields(owner):
+            needs = f"{each.doc.needs} " if each.doc.needs else ""
+            shown = f"{command} {needs}--json | jq '{path}.{each.name}'"
+            field = Field(f"{part_of(owner)}.{each.name}", each.doc, shown)
+            found.setdefault(each.name, {}).setdefault(each.doc.says, field)
+    return {
+        name: tuple(sorted(fields.values(), key=lambda field: field.doc.formula is None))
+        for name, fields in found.items()
+    }
+
+
+def part_of(owner: type) -> str:
+    """`gradient` of GradientReport, `sweep_row` of SweepRow."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", _SUFFIX.sub("", owner.__name__)).lower()
+
+
+def _places() -> dict[type, tuple[str, str]]:
+    """Dataclasses and TypedDicts -> a command that makes one, and its path in the document."""
+    found: dict[type, tuple[str, str]] = {}
+    for kind, owner in KINDS.items():
+        command = f"rcdiag {kind} {_TABLES.get(kind, 'rollouts.parquet')}"
+        for part, place in _below(owner, command, ""):
+            found.setdefault(part, place)
+    return found
+
+
+def _below(owner: type, command: str, path: str) -> Iterator[tuple[type, tuple[str, str]]]:
+    yield owner, (command, path)
+    for each in documented_fields(owner):
+        needs = f" {each.doc.needs}" if each.doc.needs else ""
+        where = f"{path}.{each.name}{_items(each.type)}"
+        for part in described_types(each.doc.keys or each.type):
+            yield from _below(part, command + needs, where)
+
+
+def _items(kind: Any) -> str:
+    """`[]` for each list or dictionary around a dataclass."""
+    if not any(True for _ in described_types(kind)):
+        return ""
+    around = "[]" if typing.get_origin(kind) in (list, dict) else ""
+    return around + "".join(_items(each) for each in typing.get_args(kind))
+
+
+def kind(taken: Callable[[], Collection[str]]) -> Kind:
+    """Make the kind of names; names in `taken` mean something else, so that fields get dots."""
+
+    @cache
+    def listed() -> dict[str, Field]:
+        others = set(taken())
+        found: dict[str, Field] = {}
+        for name, fields in meanings().items():
+            first = [] if folded(name) in others else [(name, fields[0])]
+            rest = fields[1:] if first else fields
+            found |= dict([*first, *((field.dotted, field) for field in rest)])
+        return {name: field for name, field in found.items() if folded(name) not in others}
+
+    return Kind(
+        title=TITLE,
+        plural="Fields of results",
+        lines=lambda: {name: first_clause(field.doc.says) for name, field in listed().items()},
+        entry=lambda name: _entry(name, listed().get(name) or _dotted()[name]),
+        find=lambda name: name if name in _dotted() else None,
+        aliases=ALIASES,
+    )
+
+
+@cache
+def _dotted() -> dict[str, Field]:
+    """Every field under its name with a dot, in each part that it stands in."""
+    found: dict[str, Field] = {}
+    for owner in _places():
+        for each in documented_fields(owner):
+            fields = {field.doc.says: field for field in meanings()[each.name]}
+            found[f"{part_of(owner)}.{each.name}"] = fields[each.doc.says]
+    return found
+
+
+def _entry(name: str, field: Field) -> Entry:
+    doc = field.doc
+    bare = name.rpartition(".")[2]
+    healthy = [doc.healthy, range_of(None, GUIDES.get(bare))]
+    return Entry(
+        name=name,
+        kind=TITLE,
+        what=doc.says,
+        formula=doc.formula,
+        direction=doc.direction,
+        units=doc.unit or None,
+        healthy="; ".join(filter(None, healthy)) or None,
+        generations=doc.trainers,
+        example=doc.example or field.shown_by,
+        see=doc.see,
+    )

@@ -1,0 +1,71 @@
+"""The words of a result field: they stand on the field, as `Annotated[TYPE, Doc(...)]`.
+
+`rcdiag explain`, the JSON Schema and the reference pages read them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Doc:
+    """Everything that a reader needs to know about one field of a result."""
+
+    says: str  # plain sentences that make sense alone
+    _: KW_ONLY
+    unit: str = ""
+    formula: str | None = None
+    direction: str | None = None  # what the sign means, or which policy is divided by which
+    healthy: str | None = None  # the ideal, bounds, and who says so
+    example: str | None = None  # a worked number, or a command
+    see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
+    trainers: Mapping[str, str] = field(default_factory=dict, hash=False)  # what they call it
+    one_of: tuple[str, ...] = ()  # the values that the field can have
+    needs: str = ""  # options of the command without which the field is null
+    keys: type | None = None  # a TypedDict that describes a dictionary's keys
+
+
+@dataclass(frozen=True)
+class DocumentedField:
+    """One field of a result: its name, its type without the words, and its words."""
+
+    name: str
+    type: Any
+    doc: Doc
+    required: bool  # whether every document has it
+
+
+@cache
+def documented_fields(owner: type) -> tuple[DocumentedField, ...]:
+    """All fields of a dataclass, or all keys of a TypedDict, in the order of their definition."""
+    required = getattr(owner, "__required_keys__", None)
+    hints = typing.get_type_hints(owner, include_extras=True)
+    if dataclasses.is_dataclass(owner):
+        hints = {each.name: hints[each.name] for each in dataclasses.fields(owner)}
+    return tuple(
+        DocumentedField(
+            name, *_type_and_doc(owner, name, hint), required is None or name in required
+        )
+        for name, hint in hints.items()
+    )
+
+
+def _type_and_doc(owner: type, name: str, hint: Any) -> tuple[Any, Doc]:
+    docs = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Doc)]
+    if len(docs) != 1:
+        raise TypeError(f"{owner.__name__}.{name}: {len(docs)} Docs, not 1")
+    return typing.get_args(hint)[0], docs[0]
+
+
+def described_types(kind: Any) -> Iterator[type]:
+    """The dataclasses and TypedDicts inside a type, e.g. `Rung` in `list[Rung] | None`."""
+    if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
+        yield typing.cast(type, kind)
+    for part in typing.get_args(kind):
+        yield from described_types(part)

@@ -1,0 +1,43 @@
+"""Adding up the states of many batches: by `+`, and without copying the large ones each time."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Addable(Protocol):
+    """What is left of some rows; the state of two shards is the sum of their states."""
+
+    def __add__(self, other: Any) -> Any: ...
+
+
+S = TypeVar("S", bound=Addable)
+
+
+class RunningSum(Generic[S]):
+    """The sum of states in the order in which they come.
+
+    Sums of 1, 2, 4, 8, ... states wait, as the digits of a binary counter: a state is copied a
+    logarithmic number of times and not once for every state that follows.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[S | None] = []  # at place i the sum of 2^i states, or None
+
+    def add(self, state: S) -> None:
+        """Take in the state of the next rows."""
+        for place, earlier in enumerate(self._waiting):
+            if earlier is None:
+                self._waiting[place] = state
+                return
+            state = earlier + state
+            self._waiting[place] = None
+        self._waiting.append(state)
+
+    def total(self) -> S | None:
+        """The sum so far; None before the first state."""
+        total: S | None = None
+        for earlier in self._waiting:
+            if earlier is not None:
+                total = earlier if total is None else earlier + total
+        return total

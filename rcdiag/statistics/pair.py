@@ -1,0 +1,51 @@
+"""Two policies on the same tokens: the whole domain in one type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.statistics.ratios import TokenValues
+from rcdiag.table.tokens import Array, TokenBatch, sampled_tokens
+from rcdiag.table.trajectories import Trajectories
+
+
+@dataclass(frozen=True)
+class PolicyPair:
+    """The policy that sampled, and the policy that we want expectations under, on one batch."""
+
+    tokens: TokenBatch
+    behavior: str
+    target: str
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Sampled tokens of each sequence, [sequences]."""
+        return self.tokens.lengths
+
+    @cached_property
+    def values(self) -> TokenValues:
+        """Log-probs, log-ratios (target - behavior, nats) and what is made of them, [tokens]."""
+        log_probs = self.tokens.log_probs
+        return TokenValues.of(log_probs[self.behavior], log_probs[self.target])
+
+    @property
+    def log_ratio(self) -> Array:
+        """Target - behavior log-prob of each token, nats, [tokens]."""
+        return self.values.ratios.log_ratio
+
+    def by_step(self) -> dict[int | None, PolicyPair]:
+        """The pair on the rows of each training step."""
+        batches = self.tokens.by_step()
+        return {
+            step: self if batch is self.tokens else PolicyPair(batch, self.behavior, self.target)
+            for step, batch in batches.items()
+        }
+
+
+def pair_of(trajectories: Trajectories, behavior: str, target: str) -> PolicyPair:
+    """Two recorded policies on the sampled tokens of some rows."""
+    return PolicyPair(sampled_tokens(trajectories, (behavior, target)), behavior, target)

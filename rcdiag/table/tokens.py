@@ -1,0 +1,190 @@
+"""The one door from rows to statistics: the tokens that the policy sampled, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.table.trajectories import Trajectories
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenBatch:
+    """Sequences with at least one sampled token; everything per token is flat and masked.
+
+    No padding, prompt, tool or template token is in here. Any two of its policies are a pair.
+    """
+
+    log_probs: Mapping[str, Array]  # policy -> [tokens] nats
+    lengths: NDArray[np.int64]  # [sequences] sampled tokens, at least 1
+    cluster: NDArray[np.uint64]  # [sequences] the unit of dependence: sequences of one prompt
+    row: NDArray[np.int64]  # [sequences] in the whole table
+    token_id: NDArray[np.int32]  # [tokens]
+    position: NDArray[np.int64]  # [tokens] in the response, masked tokens counted; from 0
+    turn: NDArray[np.int64] | None = None  # [tokens] from 1; None where all are 1
+    entropy: Mapping[str, Array] = field(default_factory=dict)  # policy -> [tokens] nats
+    sample_id: Sequence[str | int] | None = None  # [sequences]
+    step: NDArray[np.int64] | None = None  # [sequences]
+    reward: Array | None = None  # [sequences] NaN = unknown
+    advantage: Array | None = None  # [sequences] NaN = unknown
+    advantages: Array | None = None  # [tokens]
+    empty: Mapping[int | None, int] = field(default_factory=dict)  # step -> rows without a token
+    width: int = 0  # tokens of the longest response, masked ones counted
+
+    @property
+    def owner(self) -> NDArray[np.int64]:
+        """Index of the sequence of each token, [tokens]."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    @property
+    def rewards(self) -> Array:
+        """Reward of each sequence, NaN where it is unknown; [sequences]."""
+        return np.full(len(self.lengths), np.nan) if self.reward is None else self.reward
+
+    def __add__(self, other: TokenBatch) -> TokenBatch:
+        """The sequences of both, in order; both have the same columns and policies."""
+
+        def joined(name: str) -> NDArray | None:
+            one, two = getattr(self, name), getattr(other, name)
+            return None if one is None else np.concatenate([one, two])
+
+        def by_policy(name: str) -> dict[str, Array]:
+            one, two = getattr(self, name), getattr(other, name)
+            return {key: np.concatenate([one[key], two[key]]) for key in one}
+
+        columns: dict[str, Any] = {
+            name: joined(name)
+            for name in (
+                *("lengths", "cluster", "row", "token_id", "position"),
+                *("step", "reward", "advantage", "advantages"),
+            )
+        }
+        ids = None if self.sample_id is None else [*self.sample_id, *(other.sample_id or ())]
+        counts = {step: self.empty.get(step, 0) + count for step, count in other.empty.items()}
+        return TokenBatch(
+            **columns,
+            log_probs=by_policy("log_probs"),
+            entropy=by_policy("entropy"),
+            turn=_joined_turns(self, other),
+            sample_id=ids,
+            empty={**self.empty, **counts},
+            width=max(self.width, other.width),
+        )
+
+    def take(self, keep: Flags, empty: Mapping[int | None, int]) -> TokenBatch:
+        """The sequences where `keep` [sequences] holds, with other rows without a token."""
+        tokens = np.repeat(keep, self.lengths)
+
+        def of_sequences(values: NDArray | None) -> NDArray | None:
+            return None if values is None else values[keep]
+
+        def of_tokens(values: NDArray | None) -> NDArray | None:
+            return None if values is None else values[tokens]
+
+        return replace(
+            self,
+            log_probs={name: values[tokens] for name, values in self.log_probs.items()},
+            lengths=self.lengths[keep],
+            cluster=self.cluster[keep],
+            row=self.row[keep],
+            token_id=self.token_id[tokens],
+            position=self.position[tokens],
+            turn=of_tokens(self.turn),
+            entropy={name: values[tokens] for name, values in self.entropy.items()},
+            sample_id=_chosen(self.sample_id, keep),
+            step=of_sequences(self.step),
+            reward=of_sequences(self.reward),
+            advantage=of_sequences(self.advantage),
+            advantages=of_tokens(self.advantages),
+            empty=empty,
+        )
+
+    def by_step(self) -> dict[int | None, TokenBatch]:
+        """The part of each training step; rows without a token are in the counts of their step."""
+        if self.step is None:
+            return {None: self}
+        steps = {*np.unique(self.step).tolist(), *self.empty}
+        return {step: self.of_step(step) for step in sorted(steps) if step is not None}
+
+    def of_step(self, step: int) -> TokenBatch:
+        """The part of one training step."""
+        assert self.step is not None
+        keep = self.step == step
+        if keep.all() and set(self.empty) <= {step}:
+            return self
+        return self.take(keep, {step: self.empty.get(step, 0)})
+
+
+def sampled_tokens(trajectories: Trajectories, policies: Sequence[str]) -> TokenBatch:
+    """The sampled tokens of some rows under some policies: the response mask is applied here."""
+    mask, counts = trajectories.mask, trajectories.sampled_lengths
+    filled = counts > 0
+    ids = trajectories.response_ids
+    rows = trajectories.first_row + np.arange(len(trajectories))
+    position = np.arange(len(mask)) - np.repeat(ids.offsets[:-1], ids.lengths)
+    keep = slice(None) if mask.all() else mask  # then nothing is copied
+
+    def of_sequences(values: NDArray | None) -> NDArray | None:
+        return None if values is None else values[filled]
+
+    return TokenBatch(
+        log_probs={name: trajectories.log_probs[name][keep] for name in policies},
+        lengths=counts[filled],
+        cluster=trajectories.groups[filled],
+        row=rows[filled],
+        token_id=ids.values[keep],
+        position=position[keep],
+        turn=_turns(mask, position),
+        entropy={name: values[keep] for name, values in trajectories.entropy.items()},
+        sample_id=_chosen(trajectories.sample_id, filled),
+        step=of_sequences(trajectories.step),
+        reward=of_sequences(trajectories.reward),
+        advantage=of_sequences(trajectories.advantage),
+        advantages=None if trajectories.advantages is None else trajectories.advantages[keep],
+        empty=_count_empty(filled, trajectories.step),
+        width=int(ids.lengths.max(initial=0)),
+    )
+
+
+def _joined_turns(one: TokenBatch, other: TokenBatch) -> NDArray[np.int64] | None:
+    """Turns of both batches' tokens; None where all are 1 in both."""
+    if one.turn is None and other.turn is None:
+        return None
+    ones = [np.ones(len(each.token_id), np.int64) for each in (one, other)]
+    turns = [
+        own if each.turn is None else each.turn
+        for each, own in zip((one, other), ones, strict=True)
+    ]
+    return np.concatenate(turns)
+
+
+def _count_empty(filled: Flags, step: NDArray[np.int64] | None) -> dict[int | None, int]:
+    """Rows without a sampled token, by training step."""
+    if step is None:
+        return {None: int((~filled).sum())}
+    steps, counts = np.unique(step[~filled], return_counts=True)
+    return dict(zip(steps.tolist(), counts.tolist(), strict=True))
+
+
+def _chosen(ids: Sequence[str | int] | None, keep: Flags) -> list[str | int] | None:
+    return None if ids is None else [ids[index] for index in np.flatnonzero(keep)]
+
+
+def _turns(mask: Flags, position: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Turn of each sampled token: runs of sampled tokens that its row has had so far, from 1."""
+    if mask.all():
+        return None
+    begins = mask & ((position == 0) | ~np.concatenate([[False], mask[:-1]]))
+    runs = np.cumsum(begins)
+    # Runs of earlier rows, as counted just before each row's first token.
+    first = np.flatnonzero(position == 0)
+    before = (runs - begins)[first]
+    lengths = np.diff(np.append(first, len(mask)))
+    return (runs - np.repeat(before, lengths))[mask]

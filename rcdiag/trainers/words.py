@@ -1,0 +1,369 @@
+"""What a trainer's keys and settings mean, read from the TOML files beside the trainer's code.
+
+A trainer's package holds three files, with one table for each thing that has a name:
+
+- `generations.toml`: a table for each generation of the trainer, the oldest first, with
+  `released`, `place` (where its settings stand in its own config), `says` and `source`.
+  `[header]` may list `renamed_presets`: the names that one preset had, the oldest first.
+- `keys.toml`: a table for each number that the trainer logs, by its name without prefix. Only
+  `says` must be there. `logged_by` names the generations that log the key (without it, all),
+  `detail` what holds in each of them, the sub-table `generations` what differs between them, and
+  `losses` what each policy loss computes. `example` says on what the key is computed, `numbers`
+  what comes out, as one number or as a sub-table by generation. `result` says where rcdiag has
+  the number if not among the trainer's metrics. `[header]` has the `families` of keys: their
+  prefix by generation, and what holds for each key of the family. A key that names no `family`
+  is of the first one. `loggers` are what the trainer's logger may put before any key.
+- `settings.toml`: a table for each setting, with `says` and, where they differ, `generations`.
+
+Generations are written as `a`, `a to c`, `c on` (c and all later ones), or several of these,
+separated by commas. A text may hold `{name}` for a text of `[header.texts]`. A key's name may
+hold it for each value of `[header.placeholders.name]`; the texts of that table may then hold what
+the value's own table says, and `numbers` is a sub-table by value.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationWords:
+    """One generation of a trainer: when it came out and where its settings stand."""
+
+    name: str
+    says: str
+    released: str
+    place: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeyWords:
+    """What a trainer logs under one key. Mappings by generation are in the trainer's order."""
+
+    name: str  # without prefix
+    says: str
+    family: str
+    names: Mapping[str, str]  # generation -> the key as it is logged; only those that log it
+    generations: Mapping[str, str]  # generation -> what holds there, "" for nothing in particular
+    note: str | None = None  # what holds for each key of the family
+    formula: str | None = None
+    direction: str | None = None
+    unit: str | None = None
+    healthy: str | None = None
+    example: str | None = None  # what the numbers are computed on, or a command
+    numbers: Mapping[str, float]  # generation -> the key's value on the example
+    losses: Mapping[str, str]  # policy loss -> its formula
+    result: str | None = None  # where rcdiag has the number if not in the trainer's metrics
+    see: tuple[str, ...] = ()
+    pattern: str | None = None  # the name of the table if that holds a placeholder
+    loggers: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The key without prefix and with every prefix that it is seen with."""
+        plain = (self.name, *self.names.values())
+        return tuple(
+            dict.fromkeys([*plain, *(logger + key for logger in self.loggers for key in plain)])
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SettingWords:
+    """What a setting of a trainer means. `generations` are in the trainer's order."""
+
+    name: str
+    says: str
+    generations: Mapping[str, str]  # generation -> what differs there
+    unit: str | None = None
+    healthy: str | None = None
+    example: str | None = None
+    see: tuple[str, ...] = ()
+
+
+@cache
+def read_generations(package: str) -> dict[str, GenerationWords]:
+    """The generations of the trainer in `package` (`rcdiag.trainers.verl`), the oldest first."""
+    file = _File.read(package, "generations.toml")
+    file.table("header").allows("renamed_presets")
+    found = {}
+    for table in file.tables():
+        table.allows("says", "released", "place", "source")
+        texts = {field: table.needed(field) for field in ("says", "released", "place", "source")}
+        found[table.name] = GenerationWords(name=table.name, **texts)
+    return found
+
+
+@cache
+def read_renamed_presets(package: str) -> dict[str, tuple[str, ...]]:
+    """The other names that a preset has in other generations, by each of its names."""
+    header = _File.read(package, "generations.toml").table("header")
+    chains = header.fields.get("renamed_presets", [])
+    if not isinstance(chains, list) or not all(map(_is_names, chains)):
+        raise header.error("`renamed_presets` is not a list of lists of names")
+    return {
+        name: tuple(other for other in chain if other != name) for chain in chains for name in chain
+    }
+
+
+@cache
+def read_settings(package: str) -> dict[str, SettingWords]:
+    """What the settings of the trainer in `package` mean, by their names."""
+    file, order = _File.read(package, "settings.toml"), list(read_generations(package))
+    header = file.table("header")
+    header.allows("texts")
+    texts = header.sub("texts").texts() if "texts" in header.fields else {}
+    found = {}
+    for table in file.tables():
+        table.allows("says", "unit", "healthy", "example", "see", "generations")
+        table = table.filled(texts)
+        found[table.name] = SettingWords(
+            name=table.name,
+            says=table.needed("says"),
+            unit=table.text("unit"),
+            healthy=table.text("healthy"),
+            example=table.text("example"),
+            see=table.names("see"),
+            generations=table.by_generation("generations", order),
+        )
+    return found
+
+
+@cache
+def read_keys(package: str) -> dict[str, KeyWords]:
+    """What the trainer in `package` logs, by key without prefix; placeholders are filled."""
+    file, order = _File.read(package, "keys.toml"), list(read_generations(package))
+    header = file.table("header")
+    header.allows("families", "loggers", "placeholders", "texts")
+    families = {each.name: each for each in header.sub("families").subs()}
+    for family in families.values():
+        family.allows("prefix", "logged_by", "direction", "note")
+    return {
+        words.name: words
+        for table in file.tables()
+        for filled, pattern in _fillings(table, header)
+        for words in [_key(filled, pattern, header, families, order)]
+    }
+
+
+_KEY_FIELDS = (
+    *("says", "formula", "direction", "unit", "healthy", "example", "numbers", "see"),
+    *("family", "logged_by", "detail", "generations", "losses", "result"),
+)
+
+
+def _fillings(table: _Table, header: _Table) -> Iterator[tuple[_Table, str | None]]:
+    """A table with its placeholders filled, once for each value, and its name before that."""
+    table.allows(*_KEY_FIELDS)
+    texts = header.sub("texts").texts()
+    for placeholder in header.sub("placeholders").subs():
+        if f"{{{placeholder.name}}}" not in table.name:
+            continue
+        numbers = table.sub("numbers").fields
+        if strange := numbers.keys() - placeholder.fields.keys():
+            raise table.error(f"`numbers` has {min(strange)!r}, no value of {placeholder.name}")
+        rest = {field: each for field, each in table.fields.items() if field != "numbers"}
+        for value in placeholder.subs():
+            own = {"numbers": numbers[value.name]} if value.name in numbers else {}
+            filled = {**texts, **value.texts(), placeholder.name: value.name}
+            yield _Table(table.file, table.name, rest | own).filled(filled), table.name
+        return
+    yield table.filled(texts), None
+
+
+def _key(
+    table: _Table,
+    pattern: str | None,
+    header: _Table,
+    families: Mapping[str, _Table],
+    order: Sequence[str],
+) -> KeyWords:
+    name = table.text("family") or next(iter(families), "")
+    if name not in families:
+        raise table.error(f"`family` is {name!r}", f"one of {', '.join(families)}")
+    family = families[name]
+    named = table.text("logged_by") or family.text("logged_by")
+    logged_by = expand(named, order, table) if named else list(order)
+    prefixes = family.by_generation("prefix", order)
+    own, detail = table.by_generation("generations", order), table.text("detail")
+    if strange := [each for each in own if each not in logged_by]:
+        raise table.error(f"`generations` has {strange[0]}, which does not log the key")
+    return KeyWords(
+        name=table.name,
+        says=table.needed("says"),
+        family=family.name,
+        names={each: prefixes.get(each, "") + table.name for each in logged_by},
+        generations={each: "; ".join(filter(None, [detail, own.get(each)])) for each in logged_by},
+        note=family.text("note"),
+        formula=table.text("formula"),
+        direction=table.text("direction") or family.text("direction"),
+        unit=table.text("unit"),
+        healthy=table.text("healthy"),
+        example=table.text("example"),
+        numbers=table.by_generation("numbers", logged_by, (int, float)),
+        losses=_by_loss(table),
+        result=table.text("result"),
+        see=table.names("see"),
+        pattern=pattern,
+        loggers=header.names("loggers"),
+    )
+
+
+def _by_loss(table: _Table) -> dict[str, str]:
+    losses = table.sub("losses").texts() if "losses" in table.fields else {}
+    return {loss.strip(): text for group, text in losses.items() for loss in group.split(",")}
+
+
+def expand(text: str, order: Sequence[str], table: _Table | None = None) -> list[str]:
+    """The generations that `a, b to d, f on` names, each one of `order`."""
+    wanted: set[str] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition(" to ")
+        if first.endswith(" on"):
+            first, last = first.removesuffix(" on"), order[-1]
+        last = last or first
+        if first not in order or last not in order:
+            message = f"{part.strip()!r} names no generation"
+            hint = f"generations are {', '.join(order)}"
+            raise table.error(message, hint) if table else RcdiagError(message, hint)
+        wanted |= set(order[order.index(first) : order.index(last) + 1])
+    return [name for name in order if name in wanted]
+
+
+def label(names: Collection[str], order: Iterable[str]) -> str:
+    """Generations as a reader likes them: three or more in a row as `first to last`."""
+    runs: list[list[str]] = [[]]
+    for name in order:
+        if name in names:
+            runs[-1].append(name)
+        elif runs[-1]:
+            runs.append([])
+    short = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else run for run in runs]
+    return ", ".join(text for run in short for text in run)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A TOML file of a package."""
+
+    path: str  # as errors name it
+    content: Mapping[str, Any]
+
+    @staticmethod
+    def read(package: str, name: str) -> _File:
+        path = f"{package}/{name}"
+        try:
+            content = tomllib.loads(files(package).joinpath(name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RcdiagError(f"{path}: not there", "a trainer's package has this file") from None
+        except tomllib.TOMLDecodeError as error:
+            raise RcdiagError(f"{path}: not valid TOML: {error}") from error
+        return _File(path, content)
+
+    def table(self, name: str) -> _Table:
+        """A table by its name; empty if the file lacks it."""
+        return _Table(self.path, name, _checked(self.path, name, self.content.get(name, {})))
+
+    def tables(self) -> list[_Table]:
+        """All tables but the header."""
+        return [self.table(name) for name in self.content if name != "header"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of a file; what is wrong with it is said with file, table and field."""
+
+    file: str
+    name: str
+    fields: Mapping[str, Any]
+
+    def error(self, message: str, hint: str = "") -> RcdiagError:
+        return RcdiagError(f"{self.file}: [{self.name}]: {message}", hint)
+
+    def allows(self, *fields: str) -> None:
+        for field in self.fields:
+            if field not in fields:
+                raise self.error(f"unknown field `{field}`", f"one of {', '.join(fields)}")
+
+    def needed(self, field: str) -> str:
+        text = self.text(field)
+        if not text:
+            raise self.error(f"`{field}` is missing", f'write {field} = "..."')
+        return text
+
+    def text(self, field: str) -> str | None:
+        value = self.fields.get(field)
+        if value is not None and not isinstance(value, str):
+            raise self.error(f"`{field}` is {value!r}, not a text")
+        return value
+
+    def names(self, field: str) -> tuple[str, ...]:
+        value = self.fields.get(field, [])
+        if not _is_names(value):
+            raise self.error(f"`{field}` is {value!r}, not a list of names")
+        return tuple(value)
+
+    def sub(self, field: str) -> _Table:
+        """The sub-table under a field; empty if there is none."""
+        fields = _checked(self.file, f"{self.name}.{field}", self.fields.get(field, {}))
+        return _Table(self.file, field, fields)
+
+    def subs(self) -> list[_Table]:
+        return [self.sub(field) for field in self.fields]
+
+    def texts(self) -> dict[str, str]:
+        """All fields, each of them a text."""
+        return {field: self.needed(field) for field in self.fields}
+
+    def by_generation(
+        self, field: str, order: Sequence[str], kinds: tuple[type, ...] = (str,)
+    ) -> dict[str, Any]:
+        """A value for each generation: one for all, or a sub-table with some."""
+        value = self.fields.get(field, {})
+        if isinstance(value, kinds):
+            return dict.fromkeys(order, value)
+        found = {}
+        for group, each in self.sub(field).fields.items():
+            if not isinstance(each, kinds):
+                raise self.error(f"`{field}` has {each!r} for {group}")
+            for generation in expand(group, order, self):
+                if generation in found:
+                    raise self.error(f"`{field}` names {generation} twice")
+                found[generation] = each
+        return {generation: found[generation] for generation in order if generation in found}
+
+    def filled(self, texts: Mapping[str, str]) -> _Table:
+        """The table with `{name}` replaced in its name and in its texts."""
+
+        def fill(value: Any) -> Any:
+            if isinstance(value, str):
+                return value.format_map(texts)
+            if isinstance(value, list):
+                return [fill(each) for each in value]
+            if isinstance(value, dict):
+                return {field: fill(each) for field, each in value.items()}
+            return value
+
+        try:
+            return _Table(self.file, fill(self.name), fill(self.fields))
+        except (KeyError, ValueError, IndexError) as error:
+            raise self.error(
+                f"a text holds braces with {error}", f"they may hold {', '.join(texts)}"
+            ) from None
+
+
+def _checked(file: str, name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise RcdiagError(f"{file}: {name}: {value!r} is not a table")
+    return value
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -1,0 +1,116 @@
+"""What every correction of a trainer would have done: one pass over the tokens, then results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rcdiag.corrections.actual import honest, needed
+from rcdiag.corrections.apply import outcome, quantities_of
+from rcdiag.corrections.bounds import log_bounds
+from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.quantities import Quantity
+from rcdiag.corrections.sequences import Rows, rows_of
+from rcdiag.corrections.trainer_means import Batch
+from rcdiag.diagnosis.correction_health import level
+from rcdiag.results import CorrectionResult
+from rcdiag.statistics.accumulator import Step, added_by_key
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.suite import VALUES_HELD
+from rcdiag.trainers.plan import Plan
+
+KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionRows:
+    """What corrections need of the sequences of every training step; shards add up by joining."""
+
+    steps: Mapping[Step, Rows]
+
+    @classmethod
+    def of(
+        cls, steps: Mapping[Step, PolicyPair], plan: Plan, wanted: Sequence[Quantity]
+    ) -> CorrectionRows:
+        """From the pair on each step's rows; `wanted` are the `wanted_quantities` of the plan."""
+        return cls(
+            {
+                step: rows_of(
+                    pair,
+                    wanted,
+                    pair.tokens.empty.get(step, 0),
+                    keep_ratios=_keep_ratios(plan),
+                    dtype=plan.dtype,
+                )
+                for step, pair in steps.items()
+            }
+        )
+
+    def __add__(self, other: CorrectionRows) -> CorrectionRows:
+        steps = added_by_key(self.steps, other.steps)
+        held = sum(rows.ratios.held for rows in steps.values() if rows.ratios is not None)
+        if held > VALUES_HELD:
+            steps = {
+                step: replace(rows, ratios=None if rows.ratios is None else rows.ratios.collapsed())
+                for step, rows in steps.items()
+            }
+        return CorrectionRows(steps)
+
+    @property
+    def whole(self) -> Rows:
+        """All steps as one batch."""
+        first, *others = self.steps.values()
+        for rows in others:
+            first = first + rows
+        return first
+
+
+def wanted_quantities(plan: Plan) -> list[Quantity]:
+    """What all corrections of a plan together read of the tokens, each once."""
+    quantities: dict[Quantity, None] = {}
+    for correction in plan.corrections.values():
+        quantities |= dict.fromkeys(plan.trainer.quantities(correction))
+        quantities |= dict.fromkeys([*quantities_of(correction), *needed(correction)])
+    return list(quantities)
+
+
+def _keep_ratios(plan: Plan) -> bool:
+    """Whether the trainer logs percentiles of token weights, so that single ratios are kept."""
+    weightings = [correction.weighting for correction in plan.corrections.values()]
+    by_token = any(each is not None and each.level == "token" for each in weightings)
+    return plan.trainer.percentiles and by_token
+
+
+def correction_results(
+    plan: Plan, rows: Rows, k_hats: KHats | None = None
+) -> dict[str, CorrectionResult]:
+    """Every correction of a plan on one batch of rows."""
+    if not len(rows):
+        return {}
+    with np.errstate(all="ignore"):
+        return {
+            name: _result(plan, name, correction, rows, k_hats or {})
+            for name, correction in plan.corrections.items()
+        }
+
+
+def _result(
+    plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
+) -> CorrectionResult:
+    done = outcome(rows, correction)
+    weighting = correction.loss_weighting
+    k_hat = None if weighting is None else k_hats.get(weighting.level)
+    numbers = {**honest(rows, correction, done), "khat": k_hat}
+    return CorrectionResult(
+        trainer=plan.trainer.name,
+        config=dict(plan.configs[name]),
+        kept_tokens=done.kept_tokens,
+        kept_sequences=done.kept_sequences,
+        weight_sum=None if done.weights is None else float(done.weights.sum.sum()),
+        metrics=plan.trainer.metrics(Batch(rows), correction),
+        honest=numbers,
+        log_bounds=log_bounds(correction),
+        level=level(numbers, correction, done),
+    )

@@ -1,0 +1,38 @@
+"""One pass over a table: the next rows are read while the last are worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import Table
+from rcdiag.table.tokens import TokenBatch, sampled_tokens
+
+T = TypeVar("T")
+
+
+def token_batches(dump: Table, policies: Sequence[str], executor: Executor) -> Iterator[TokenBatch]:
+    """The sampled tokens of all rows, batch by batch; a batch may hold no token at all."""
+    return read_ahead(
+        (sampled_tokens(rows, policies) for rows in read_trajectories(dump, policies)), executor
+    )
+
+
+def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:
+    """The items in their order, each made while the one before it is used."""
+    end = object()
+    following = executor.submit(next, items, end)
+    while (item := following.result()) is not end:
+        following = executor.submit(next, items, end)
+        yield item  # type: ignore[misc]
+
+
+def no_tokens(dump: Table) -> RcdiagError:
+    """The error for a table in which no row has a sampled token."""
+    return RcdiagError(
+        f"{dump.files[0].path}: no unmasked response token in the whole table",
+        hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
+    )

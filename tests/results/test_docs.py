@@ -1,0 +1,67 @@
+"""Every field of every result has its words."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+
+import pytest
+
+from rcdiag.results import KINDS, base, compare, replay, score, sweep
+from rcdiag.results.doc import described_types, documented_fields
+
+MODULES = (base, score, compare, sweep, replay)
+
+
+def defined_in(module: ModuleType) -> list[type]:
+    """The dataclasses of a module."""
+    return [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and dataclasses.is_dataclass(each)
+        and each.__module__ == module.__name__
+    ]
+
+
+def reached(*kinds: type) -> set[type]:
+    """All dataclasses and TypedDicts that stand in results of some kinds."""
+    found: set[type] = set()
+    waiting = list(kinds)
+    while waiting:
+        owner = waiting.pop()
+        if owner not in found:
+            found.add(owner)
+            for field in documented_fields(owner):
+                waiting += described_types(field.type)
+                waiting += [] if field.doc.keys is None else [field.doc.keys]
+    return found
+
+
+ALL = sorted(reached(*KINDS.values()), key=lambda owner: owner.__name__)
+
+
+def test_every_dataclass_stands_in_a_result():
+    defined = {each for module in MODULES for each in defined_in(module)}
+    assert len(defined) > 30
+    assert defined <= set(ALL)
+
+
+@pytest.mark.parametrize("owner", ALL, ids=lambda owner: owner.__name__)
+def test_every_field_of_every_result_has_a_doc_with_a_sentence(owner):
+    assert documented_fields(owner)
+    for field in documented_fields(owner):
+        says = field.doc.says
+        assert says[0].isupper(), field.name
+        assert says.endswith("."), field.name
+        assert len(says.split()) > 2, field.name
+        assert not says.startswith("The same"), field.name
+
+
+def test_a_field_without_words_is_refused():
+    @dataclasses.dataclass
+    class Wordless:
+        value: float
+
+    with pytest.raises(TypeError, match=r"Wordless\.value"):
+        documented_fields(Wordless)

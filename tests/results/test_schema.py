@@ -1,0 +1,78 @@
+"""The shipped JSON Schemas are those of the code, and result documents obey them."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from rcdiag.results import KINDS
+from rcdiag.results.schema import FOLDER, json_schema, write_schemas
+
+SHIPPED = sorted((Path(__file__).parents[2] / "reports").glob("*.json"))
+
+
+def valid(document: dict) -> None:
+    Draft202012Validator(json_schema(document["kind"])).validate(document)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_shipped_schema_is_that_of_the_code(kind, tmp_path):
+    write_schemas(tmp_path)
+    name = f"{kind}.schema.json"
+    assert (FOLDER / name).read_text() == (tmp_path / name).read_text(), "run `make schema`"
+    Draft202012Validator.check_schema(json_schema(kind))
+
+
+def test_every_kind_of_result_is_among_the_shipped_reports():
+    assert {json.loads(path.read_text())["kind"] for path in SHIPPED} == set(KINDS)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_reports_obey_their_schema(path):
+    valid(json.loads(path.read_text()))
+
+
+@pytest.fixture(scope="module")
+def document():
+    return json.loads((SHIPPED[0].parent / "rollouts.json").read_text())
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", None, 3, 0.5])
+def test_a_number_may_be_a_word_for_what_json_lacks(document, value):
+    changed = deepcopy(document)
+    changed["mismatch"]["k3_kl"]["value"] = value
+    valid(changed)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("mismatch", "k3_kl", "value"), "much"),
+        (("mismatch", "k3_kl", "level"), "fatal"),
+        (("worst_tokens", 0, "row"), 1.5),
+        (("provenance", "seed"), "0"),
+        (("format_version",), 99),
+        (("unheard_of",), 1),
+    ],
+)
+def test_other_documents_are_refused(document, where, value):
+    changed = deepcopy(document)
+    *way, last = where
+    place = changed
+    for step in way:
+        place = place[step]
+    place[last] = value
+    with pytest.raises(ValidationError):
+        valid(changed)
+
+
+def test_a_description_says_formula_unit_and_direction():
+    said = json_schema("score")["$defs"]["SequenceTokens"]["properties"]["log_ratio_sum"]
+    assert "Summed log-ratio of a sequence" in said["description"]
+    assert "Formula: sum log_ratio" in said["description"]
+    assert "Unit: nats." in said["description"]
+    assert "target - behavior" in said["description"]

@@ -1,0 +1,108 @@
+"""Worked numbers in the words of result fields, computed again from two short sequences."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.glossary.worked import BEHAVIOR, LOG_RATIOS, toy_pair
+from rcdiag.table.trajectories import Ragged, Trajectories
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.plan import plan_corrections
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.replay.after_step import Stepped, after_step
+from rcdiag.usecases.replay.batch import Part, ReplayBatch, replay_batch
+from rcdiag.usecases.replay.gradients import (
+    Products,
+    cosine,
+    relative_bias,
+    relative_norm,
+    relative_variance,
+)
+from rcdiag.usecases.replay.shares import coefficient_numbers, shares
+from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
+from rcdiag.usecases.sweep.families import FAMILIES
+from rcdiag.usecases.sweep.gradients import Baseline
+from rcdiag.usecases.sweep.state import SweepPlan, SweepState
+
+Array = NDArray[np.float64]
+OLD = np.array(BEHAVIOR)
+FAMILY, BOUNDS = "geo_rs_seq_tis", {"rs_lower": 0.5, "rs_upper": 2.0, "is_upper": 1.5}
+
+
+def named(part: Any) -> dict[str, Any]:
+    return {field.name: getattr(part, field.name) for field in fields(part)}
+
+
+@cache
+def correction() -> dict[str, Any]:
+    """Sequence weights truncated at 2, token_k1 0.6_1.6."""
+    settings = {"rollout_is": "sequence", "rollout_is_threshold": 2.0, "rollout_rs": "token_k1"}
+    settings |= {"rollout_rs_threshold": "0.6_1.6"}
+    plan = plan_corrections(TRAINERS["verl-0.9"], {"it": settings})
+    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    found = correction_results(plan, rows)["it"]
+    return named(found) | found.honest
+
+
+@cache
+def sweep_row() -> Any:
+    """The first sequence is kept, the second one rejected."""
+    pair = toy_pair()
+    setting = FAMILIES[FAMILY].correction(BOUNDS)
+    baseline = Baseline.of(None, pair.tokens.rewards)
+    state = SweepState.of(pair, SweepPlan({FAMILY: [setting]}, baseline=baseline))
+    return sweep_rows(state, FAMILY, [BOUNDS], kept_groups(state))[0]
+
+
+def batch(old: Array, rollout: Array) -> ReplayBatch:
+    """Both sequences, each a prompt group of its own."""
+    trajectories = Trajectories(
+        first_row=0,
+        response_ids=Ragged(np.arange(5, dtype=np.int32), np.array([0, 3, 5])),
+        mask=np.ones(5, np.bool_),
+        log_probs={"rollout": rollout, "old": old},
+        reward=np.array([1.0, 0.0]),
+        advantages=np.array([1.0, 1.0, 1.0, -1.0, -1.0]),
+    )
+    part = Part(trajectories, np.ones(2, np.bool_))
+    return replay_batch([part], ("rollout", "old", "old"), "column")
+
+
+@cache
+def coefficients() -> dict[str, Any]:
+    pulls = np.array([-0.2, -0.2, -0.1, 0.2, 0.2])
+    return named(coefficient_numbers(pulls)) | named(shares(pulls, batch(OLD, OLD)))
+
+
+@cache
+def after() -> dict[str, Any]:
+    new = OLD + np.concatenate([np.array(row) for row in LOG_RATIOS])
+    stepped = Stepped(log_probs=new, entropy_before=None, entropy_after=None, step_norm=0.0)
+    return named(after_step(batch(OLD, OLD - 0.1), stepped, (0.8, 1.2), 1e-6))
+
+
+@cache
+def gradient() -> dict[str, Any]:
+    """Gradients of three prompt groups, and their references."""
+    gradients = np.array([[2.0, 0.0], [1.0, 1.0], [2.0, -1.0]])
+    references = np.array([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    products = Products.of(gradients, references)
+    g, r = gradients.sum(axis=0), references.sum(axis=0)
+    norm, of_reference = float(np.linalg.norm(g)), float(np.linalg.norm(r))
+    variance = relative_variance(products.gg)
+    assert variance is not None
+    return {
+        "norm": norm,
+        "cosine": cosine(products, 0),
+        "cosine_whole": float(g @ r) / (norm * of_reference),
+        "norm_ratio": norm / of_reference,
+        "norm_ratio_unbiased": relative_norm(products, 0),
+        "bias": relative_bias(products, 0),
+        "variance": variance,
+        "signal_to_noise": 1.0 / variance,
+    }

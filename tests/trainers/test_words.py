@@ -1,0 +1,323 @@
+"""The words of trainers: nothing is without one, none is orphaned, what they say is so."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rcdiag.corrections.trainers import TRAINERS
+from rcdiag.explain import explain
+from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.generations import GENERATIONS, default_settings
+
+from rcdiag.errors import RcdiagError
+from rcdiag.losses.batch import loss_batch
+from rcdiag.losses.settings import SlimeSettings
+from rcdiag.statistics.metrics import METRICS
+from rcdiag.trainers.words import (
+    KeyWords,
+    expand,
+    label,
+    read_generations,
+    read_keys,
+    read_renamed_presets,
+    read_settings,
+)
+from tests.trainers.toy import BEHAVIOR, LENGTHS, LOG_RATIOS, REFUSED, logged, replayed
+
+PACKAGES = ("rcdiag.trainers.verl", "rcdiag.trainers.slime")
+PACKAGE_OF = {name: package for package in PACKAGES for name in read_generations(package)}
+ALL_OF_SLIME = SlimeSettings(tis_high=2.0, opsm_delta=1e-4)
+
+
+def by_losses(trainer: str) -> dict[str, set[str]]:
+    """Policy loss -> all keys that it can log."""
+    slime = ALL_OF_SLIME if trainer == "slime" else None
+    return {
+        loss: set(replayed(trainer, loss, slime=slime).metrics)
+        for loss in GENERATIONS[trainer].losses
+        if loss != REFUSED
+    }
+
+
+def all_logged(trainer: str) -> set[str]:
+    return set(logged(trainer)).union(*by_losses(trainer).values())
+
+
+def test_generations_are_those_of_the_registry() -> None:
+    assert list(PACKAGE_OF) == list(TRAINERS)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_logged_key_has_words_and_no_words_are_orphaned(trainer: str) -> None:
+    keys = read_keys(PACKAGE_OF[trainer]).values()
+    known = {key.names[trainer] for key in keys if trainer in key.names}
+    elsewhere = {key.names[trainer] for key in keys if trainer in key.names and key.result}
+    assert known - elsewhere == all_logged(trainer)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_setting_has_words(trainer: str) -> None:
+    assert set(TRAINERS[trainer].settings) <= set(read_settings(PACKAGE_OF[trainer]))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_words_of_settings_are_of_generations_that_have_them(package: str) -> None:
+    for name, setting in read_settings(package).items():
+        having = {each for each in read_generations(package) if name in TRAINERS[each].settings}
+        assert having, name
+        assert set(setting.generations) <= having, name
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_names_to_see_exist(package: str) -> None:
+    words = [*read_keys(package).values(), *read_settings(package).values()]
+    for other in {other for each in words for other in each.see}:
+        assert explain(other)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_spelling_is_of_one_key(package: str) -> None:
+    spellings = [each for key in read_keys(package).values() for each in key.spellings]
+    assert len(spellings) == len(set(spellings))
+
+
+def test_a_key_is_spelt_with_every_prefix() -> None:
+    assert set(read_keys("rcdiag.trainers.verl")["kl"].spellings) == {
+        *("kl", "mismatch/mismatch_kl", "rollout_corr/kl"),
+        *("actor/kl", "actor/mismatch/mismatch_kl", "actor/rollout_corr/kl"),
+    }
+    assert "train/mis_kl" in read_keys("rcdiag.trainers.slime")["kl"].spellings
+
+
+def test_renamed_presets_are_presets_that_no_generation_has_together() -> None:
+    for package in PACKAGES:
+        for name, others in read_renamed_presets(package).items():
+            having = [set(TRAINERS[each].presets) for each in read_generations(package)]
+            assert any(name in presets for presets in having)
+            assert not any(name in presets and presets & set(others) for presets in having)
+
+
+# Worked numbers.
+
+
+def _value(key: KeyWords, trainer: str) -> float:
+    if key.family != "losses":
+        return logged(trainer)[key.names[trainer]]
+    result = replayed(trainer, "vanilla")
+    return result.loss if key.result else result.metrics[key.names[trainer]]
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_worked_numbers(trainer: str) -> None:
+    for name, key in read_keys(PACKAGE_OF[trainer]).items():
+        assert key.example, name
+        if trainer in key.names and key.numbers:
+            assert f"{key.numbers[trainer]:.4g}" == f"{_value(key, trainer):.4g}", name
+
+
+def test_the_texts_of_worked_numbers_are_those_of_the_toy() -> None:
+    def rows(values: np.ndarray) -> str:
+        parts = np.split(values, np.cumsum(LENGTHS)[:-1])
+        return ", ".join(f"[{', '.join(f'{each:g}' for each in part)}]" for part in parts)
+
+    for package in PACKAGES:
+        keys = read_keys(package)
+        assert keys["kl"].example == f"log-ratios {rows(LOG_RATIOS)} and a row without a token"
+        assert keys["ppo_kl"].example == (
+            f"vanilla, old log-probs {rows(BEHAVIOR)}, log-ratios {rows(LOG_RATIOS)} of current to "
+            "old, advantages 1 and -1"
+        )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_where_rcdiag_has_what_the_trainers_metrics_lack(package: str) -> None:
+    fields = {field.name for field in dataclasses.fields(LossResult)}
+    known = {*fields, *(f"mismatch.{name}" for name in METRICS)}
+    assert {key.result for key in read_keys(package).values() if key.result} <= known
+
+
+SLIME = read_keys("rcdiag.trainers.slime")
+
+
+def _tis(log_ratios: list[float]) -> dict[str, float]:
+    """What slime's own correction logs of tokens with these log-ratios of old to rollout."""
+    old = np.full(len(log_ratios), -5.0)
+    batch = loss_batch(old, old, old, [1] * len(old), rollout=old - np.array(log_ratios))
+    settings = dataclasses.replace(default_settings("slime"), slime=SlimeSettings(tis_high=2.0))
+    return evaluate(batch, "vanilla", settings, "slime").metrics
+
+
+def test_worked_ratio_of_slime() -> None:
+    value = _tis([0.1, 1.5])["tis"]
+    assert value == pytest.approx((math.exp(0.1) + math.exp(1.5)) / 2)
+    assert SLIME["tis"].example == (
+        f"log-ratios 0.1 and 1.5: (1.105 + 4.482) / 2 = {value:.4g}, though the bound is 2"
+    )
+
+
+def test_worked_share_beyond_the_bounds_of_slime() -> None:
+    value = _tis([math.log(1.1), math.log(4.5)])["tis_clipfrac"]
+    assert SLIME["tis_clipfrac"].example == f"ratios 1.1 and 4.5, bounds 0 and 2: {value:.4g}"
+
+
+def test_worked_distance_from_one_of_slime() -> None:
+    value = _tis([math.log(1.1), math.log(0.9)])["tis_abs"]
+    assert SLIME["tis_abs"].example == f"ratios 1.1 and 0.9: {value:.4g}"
+
+
+def test_worked_ppo_ratio_of_slime() -> None:
+    old = np.zeros(2)
+    current = np.array([0.1, -0.1])
+    batch = loss_batch(current, old, old, [1, 1], rollout=old)
+    settings = dataclasses.replace(default_settings("slime"), slime=SlimeSettings(tis_high=2.0))
+    value = evaluate(batch, "vanilla", settings, "slime").metrics["ois"]
+    assert SLIME["ois"].example == f"log-ratios 0.1 and -0.1: (1.105 + 0.905) / 2 = {value:.4g}"
+
+
+def test_worked_difference_of_slime_shrinks_with_rejection() -> None:
+    old, rollout = BEHAVIOR + LOG_RATIOS, BEHAVIOR
+    ratios = np.exp(LOG_RATIOS)
+    rejected = [bool(each) for each in (ratios >= 0.5) & (ratios <= 2.0)]
+    values = []
+    for kept in (None, rejected):
+        batch = loss_batch(old, old, np.ones(5), LENGTHS, rollout=rollout, kept=kept)
+        metrics = evaluate(batch, "vanilla", default_settings("slime"), "slime").metrics
+        values.append(f"{metrics['train_rollout_logprob_abs_diff']:.4g}")
+    before, after = values
+    assert (SLIME["train_rollout_logprob_abs_diff"].example or "").endswith(
+        f": {before}, logged as {after} after rejection of ratios outside 0.5 to 2"
+    )
+
+
+def test_worked_dual_clip_of_verl() -> None:
+    batch = loss_batch([-0.1], [-0.1 - math.log(4.0)], [-1.0], [1])
+    result = evaluate(batch, "vanilla", default_settings("verl-0.9"), "verl-0.9")
+    assert result.loss == pytest.approx(3.0)
+    assert result.metrics["actor/pg_clipfrac_lower"] == pytest.approx(1.0)
+    example = read_keys("rcdiag.trainers.verl")["pg_clipfrac_lower"].example
+    assert example == "A = -1, r = 4, clip_c = 3: the loss is 3 and not 4, and the token counts"
+
+
+# Policy losses.
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_which_losses_log_a_key(package: str) -> None:
+    """What the refused loss logs is told from verl's code alone."""
+    newest = list(read_generations(package))[-1]
+    logging = by_losses(newest)
+    for name, key in read_keys(package).items():
+        if key.losses:
+            said = {loss for loss, keys in logging.items() if key.names[newest] in keys}
+            assert set(key.losses) - {REFUSED} == said, name
+        for loss, formula in key.losses.items():
+            if formula == "0":
+                assert replayed(newest, loss).metrics[key.names[newest]] == 0.0, name
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_loss_without_a_number_logs_0_or_nothing(trainer: str) -> None:
+    for key in read_keys(PACKAGE_OF[trainer]).values():
+        if trainer in key.names and "a loss that has no such number" in key.generations[trainer]:
+            in_all = all(key.names[trainer] in keys for keys in by_losses(trainer).values())
+            assert key.generations[trainer].endswith("logs 0" if in_all else "logs nothing")
+
+
+# The reader.
+
+
+def test_groups_of_generations() -> None:
+    order = ["a-1", "a-2", "a-3", "a-4"]
+    assert expand("a-1", order) == ["a-1"]
+    assert expand("a-4, a-1", order) == ["a-1", "a-4"]
+    assert expand("a-1 to a-3", order) == ["a-1", "a-2", "a-3"]
+    assert expand("a-1, a-3 on", order) == ["a-1", "a-3", "a-4"]
+    assert label(["a-1", "a-2", "a-3"], order) == "a-1 to a-3"
+    assert label(["a-4", "a-1", "a-3"], order) == "a-1, a-3, a-4"
+    with pytest.raises(RcdiagError, match="'b' names no generation"):
+        expand("b", order)
+
+
+GENERATION = '[trl]\nsays = "s"\nreleased = "r"\nplace = "p"\nsource = "s"\n'
+HEADER = '[header.families.own]\nprefix = ""\n'
+
+
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str, settings: str = "") -> str:
+    """A package of words with a name of its own, since what is read is kept."""
+    name = f"words_{tmp_path.name}".replace("-", "_")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("")
+    for file, text in (("generations", GENERATION), ("keys", keys), ("settings", settings)):
+        (tmp_path / name / f"{file}.toml").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_the_smallest_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = package(
+        tmp_path,
+        monkeypatch,
+        f'{HEADER}[kl]\nsays = "Mean KL."\n',
+        '[cap]\nsays = "Upper bound of the weights."\n',
+    )
+    assert read_keys(name)["kl"].names == {"trl": "kl"}
+    assert read_settings(name)["cap"].says == "Upper bound of the weights."
+    assert read_renamed_presets(name) == {}
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('says = "a"\ncolour = "b"', r"keys.toml: \[kl\]: unknown field `colour`"),
+        ('unit = "nats"', r"keys.toml: \[kl\]: `says` is missing"),
+        ("says = 3", r"keys.toml: \[kl\]: `says` is 3, not a text"),
+        ('says = "a"\nsee = "b"', r"\[kl\]: `see` is 'b', not a list of names"),
+        ('says = "a"\nfamily = "b"', r"\[kl\]: `family` is 'b'"),
+        ('says = "a"\nlogged_by = "grpo"', r"\[kl\]: 'grpo' names no generation"),
+        ('says = "a {toy}"', r"\[kl\]: a text holds braces with 'toy'"),
+        ('says = "a"\n[kl.generations]\ngrpo = "b"', r"\[kl\]: 'grpo' names no generation"),
+        ('says = "a"\n[kl.generations]\n"trl, trl" = 1', r"\[kl\]: `generations` has 1 for trl"),
+        ('says = "a"\nnumbers = "b"', r"keys.toml: kl.numbers: 'b' is not a table"),
+        ('says = "a', r"keys.toml: not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    table: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = package(tmp_path, monkeypatch, f"{HEADER}[kl]\n{table}\n")
+    with pytest.raises(RcdiagError, match=message):
+        read_keys(name)
+
+
+def test_placeholders_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = f'{HEADER}[header.placeholders.side]\nlow = {{ word = "below" }}\n'
+    table = '["{side}_share"]\nsays = "Share {word}."\n["{side}_share".numbers]\n'
+    good = package(tmp_path, monkeypatch, f"{header}{table}low = 0.5\n")
+    words = read_keys(good)["low_share"]
+    assert (words.says, words.numbers, words.pattern) == (
+        "Share below.",
+        {"trl": 0.5},
+        "{side}_share",
+    )
+    (tmp_path / good / "keys.toml").write_text(f"{header}{table}high = 0.5\n")
+    read_keys.cache_clear()
+    with pytest.raises(RcdiagError, match="`numbers` has 'high', no value of side"):
+        read_keys(good)
+
+
+def test_a_generation_has_all_its_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = package(tmp_path, monkeypatch, "")
+    (tmp_path / name / "generations.toml").write_text('[trl]\nsays = "s"\n')
+    with pytest.raises(RcdiagError, match=r"generations.toml: \[trl\]: `released` is missing"):
+        read_generations(name)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = package(tmp_path, monkeypatch, "")
+    (tmp_path / name / "keys.toml").unlink()
+    with pytest.raises(RcdiagError, match=r"keys.toml: not there"):
+        read_keys(name)

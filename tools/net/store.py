@@ -1,0 +1,98 @@
+"""The reference in one file: shapes of documents once, every number as its float64, xz over all.
+
+Documents of one table hold the same blocks whatever the trainer. As plain runs of float64 they are
+the same bytes, which xz with a window over everything writes once.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from net.documents import Leaf, Leaves
+
+NUMBER, TEXT, TRUTH, NOTHING = range(4)
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 28}]
+
+
+def save(path: Path, about: dict[str, Any], found: dict[str, Leaves]) -> None:
+    """Write the leaves of all commands."""
+    paths = sorted({path for each in found.values() for path in each})
+    numbers = {path: at for at, path in enumerate(paths)}
+    texts: dict[str, int] = {}
+    ids, counts, kinds, values = [], [], [], []
+    for each in found.values():
+        for leaf, items in each.items():
+            ids.append(numbers[leaf])
+            counts.append(len(items))
+            for item in items:
+                kind, value = _coded(item, texts)
+                kinds.append(kind)
+                values.append(value)
+    header = {
+        **about,
+        "commands": {name: len(each) for name, each in found.items()},
+        "paths": paths,
+        "texts": list(texts),
+        "leaves": len(ids),
+        "values": len(values),
+    }
+    # Ids mostly count up: their differences are mostly the same.
+    blocks = [
+        np.diff(np.array(ids, "<i4"), prepend=np.int32(0)).astype("<i4"),
+        np.array(counts, "<i4"),
+        np.array(kinds, "u1"),
+        np.array(values, "<f8"),
+    ]
+    body = json.dumps(header).encode() + b"\n" + b"".join(each.tobytes() for each in blocks)
+    path.write_bytes(lzma.compress(body, filters=FILTERS))
+
+
+def load(path: Path) -> tuple[dict[str, Any], dict[str, Leaves]]:
+    """What was said about the run, and the leaves of its commands."""
+    line, _, body = lzma.decompress(path.read_bytes()).partition(b"\n")
+    header = json.loads(line)
+    start = 0
+
+    def block(kind: str, count: int) -> list:
+        nonlocal start
+        found = np.frombuffer(body, kind, count, start)
+        start += found.nbytes
+        return (np.cumsum(found) if kind == "<i4" and start == found.nbytes else found).tolist()
+
+    ids, counts = block("<i4", header["leaves"]), block("<i4", header["leaves"])
+    kinds, values = block("u1", header["values"]), block("<f8", header["values"])
+    found: dict[str, Leaves] = {}
+    leaf = at = 0
+    for name, size in header["commands"].items():
+        found[name] = {}
+        for number, count in zip(ids[leaf : leaf + size], counts[leaf : leaf + size], strict=True):
+            items = zip(kinds[at : at + count], values[at : at + count], strict=True)
+            found[name][header["paths"][number]] = [
+                _read(kind, value, header["texts"]) for kind, value in items
+            ]
+            at += count
+        leaf += size
+    return header, found
+
+
+def _coded(item: Leaf, texts: dict[str, int]) -> tuple[int, float]:
+    if item is None:
+        return NOTHING, 0.0
+    if isinstance(item, bool):
+        return TRUTH, float(item)
+    if isinstance(item, str):
+        return TEXT, float(texts.setdefault(item, len(texts)))
+    return NUMBER, item
+
+
+def _read(kind: int, value: float, texts: list[str]) -> Leaf:
+    if kind == NOTHING:
+        return None
+    if kind == TRUTH:
+        return bool(value)
+    return texts[int(value)] if kind == TEXT else value

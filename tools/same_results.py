@@ -1,0 +1,404 @@
+"""Is every number still what it was? The net under the move of the whole package.
+
+Runs a fixed set of commands of the public command line (`tools/net/commands.py`) on the sample
+tables and on a hundred generated ones (`tools/net/tables.py`), and compares every leaf of their
+result documents with those of commit 92751c0, kept in `tools/same_results.xz`:
+
+    python tools/same_results.py                 # all
+    python tools/same_results.py --quick         # the commands of a small part
+    python tools/same_results.py --only 'sweep'  # those whose name matches
+
+A number must be the same bit for bit, or, where a sum's order has changed, within 1e-12 of itself;
+how many such there are is said, and `--exact` takes them for faults. Differences of sums near zero
+have fewer digits of their own: 1e-14 is always allowed, and a few named numbers are given more
+(LOOSE). Words are the same; of messages only that there is one. What is added is told and no fault.
+
+What has been changed on purpose stands in CHANGED, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import math
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+STORE = ROOT / "tools" / "same_results.xz"
+COMMIT = "92751c0"
+CODE = ("rcdiag", "cli", "sample_data")
+
+# One thread, so that sums have one order. Before anything loads torch or numpy.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from net.commands import Command, all_commands, write_configs  # noqa: E402
+from net.documents import TRACEBACK, Leaf, Leaves, run  # noqa: E402
+from net.store import load, save  # noqa: E402
+from net.tables import write_tables  # noqa: E402
+
+GONE = "gone"
+NEW_VALUE = "new value"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    r"""Something that is not what it was, on purpose.
+
+    `old` is a regular expression for a whole path. `new` is GONE, NEW_VALUE (there, but no longer
+    compared), or the new path, with groups as \\1; `convert` makes the new value of the old one.
+    `only` is a regular expression found in the name of the commands that are meant.
+    """
+
+    old: str
+    new: str
+    reason: str
+    only: str = ""
+    convert: Callable[[Leaf], Leaf] | None = None
+
+
+# For example:
+#   Change(old=r"corrections/(.*)/honest/(.*)", new=r"corrections/\1/so/\2", reason="renamed"),
+CHANGED: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far two numbers may lie apart: a part of the larger, or so much in any case."""
+
+    relative: float
+    floor: float
+
+
+EXACT = Tolerance(0.0, 0.0)
+# Log-probs have a size of 1 to 40, whose last digit is 1e-16 to 7e-15. With numpy's and torch's
+# code for another processor (no AVX-512) 104,000 of the 8 million values change in their last
+# digits, and all but those of LOOSE stay within this.
+SUM_ORDER = Tolerance(1e-12, 1e-14)
+# By path: numbers that need more, as that comparison of processors showed, with the reason.
+LOOSE: tuple[tuple[str, Tolerance, str], ...] = (
+    (
+        r".*/rollout_[ir]s_std",
+        Tolerance(1e-12, 1e-12),
+        "the root of E[w^2] - E[w]^2, as verl has it: of weights all near 1 nothing is left",
+    ),
+    (
+        r"(.*/)?khat(_[a-z]+)?(/(value|low|high))?",
+        Tolerance(1e-10, 1e-11),
+        "a Pareto fit to excesses over a ratio that is 1 to within 1e-4",
+    ),
+)
+# Models run in float32, and a matrix product of another processor adds in another order: 1e-7 in a
+# log-prob, of which gradients are made, whose cosines and variances are differences again. On the
+# machine that stored them these numbers too are held to SUM_ORDER.
+OTHER_MACHINE = Tolerance(1e-3, 2e-5)
+HALF = Tolerance(0.1, 0.01)  # of bfloat16, whose last digit is 0.4%
+# A token that lies at the edge of a bin may be counted on its other side.
+COUNTS = Tolerance(1.0, 0.0)
+
+
+def tolerance(command: Command, path: str, *, exact: bool, elsewhere: bool) -> Tolerance:
+    """What is allowed to the numbers of a command at a path."""
+    if command.model and elsewhere:
+        half = any("bfloat16" in word for word in command.arguments)
+        return COUNTS if path.endswith("counts[]") else HALF if half else OTHER_MACHINE
+    if exact:
+        return EXACT
+    return next((given for each, given, _ in LOOSE if re.fullmatch(each, path)), SUM_ORDER)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What became of a command's leaves."""
+
+    same: int = 0
+    reordered: int = 0
+    largest: float = 0.0  # distance of the reordered
+    purposeful: int = 0
+    added: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # path and what is wrong with it
+    used: set[Change] = field(default_factory=set)
+
+
+def compare(
+    name: str, old: Leaves, new: Leaves, tolerance_of: Callable[[str], Tolerance]
+) -> Comparison:
+    """Hold the leaves of a command against those that are stored."""
+    found = Comparison()
+    looked_at = set()
+    changes = [each for each in CHANGED if re.search(each.only, name)]
+    for before, values in old.items():
+        change = next((each for each in changes if re.fullmatch(each.old, before)), None)
+        path = before
+        if change is not None:
+            found.used.add(change)
+            found.purposeful += 1
+            if change.new == GONE:
+                if before in new:
+                    found.failures.append(f"{before}: is said to be gone, but is there")
+                    looked_at.add(before)
+                continue
+            if change.new != NEW_VALUE:
+                path = re.sub(change.old, change.new, before)
+            if change.convert is not None:
+                values = [change.convert(each) for each in values]
+        looked_at.add(path)
+        if path not in new:
+            renamed = "" if path == before else f" (was {before})"
+            found.failures.append(f"{path}{renamed}: missing")
+        elif change is None or change.new != NEW_VALUE:
+            _compare_values(found, path, values, new[path], tolerance_of)
+    found.added = [path for path in new if path not in looked_at]
+    return found
+
+
+def _compare_values(
+    found: Comparison,
+    path: str,
+    old: list[Leaf],
+    new: list[Leaf],
+    tolerance_of: Callable[[str], Tolerance],
+) -> None:
+    if old == new and [type(each) for each in old] == [type(each) for each in new]:
+        found.same += len(old)
+        return
+    if len(old) != len(new):
+        found.failures.append(f"{path}: {len(old)} values, now {len(new)}")
+        return
+    allowed = tolerance_of(path)
+    for at, (before, after) in enumerate(zip(old, new, strict=True)):
+        apart, size = _apart(before, after)
+        if apart == 0.0:
+            found.same += 1
+        elif apart <= max(allowed.floor, allowed.relative * size):
+            found.reordered += 1
+            found.largest = max(found.largest, apart)
+        else:
+            place = f"{path.removesuffix('[]')}[{at}]" if path.endswith("[]") else path
+            part = f" (by {apart / size:.1e} of it)" if math.isfinite(apart) else ""
+            found.failures.append(f"{place}: {before!r}, now {after!r}{part}")
+
+
+def _apart(old: Leaf, new: Leaf) -> tuple[float, float]:
+    """How far apart, 0 where both are the same and infinite where no distance says it; the size."""
+    if type(old) is not type(new):
+        return math.inf, 0.0
+    if old == new:
+        return 0.0, 0.0
+    if not isinstance(old, float) or not isinstance(new, float):
+        return math.inf, 0.0
+    if math.isnan(old) and math.isnan(new):
+        return 0.0, 0.0
+    if not (math.isfinite(old) and math.isfinite(new)):
+        return math.inf, 0.0
+    return abs(old - new), max(abs(old), abs(new))
+
+
+def machine() -> str:
+    """A short name for what decides in which order float32 sums are made."""
+    processor = Path("/proc/cpuinfo")
+    lines = processor.read_text().splitlines() if processor.exists() else []
+    said = sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    versions = [importlib.metadata.version(name) for name in ("numpy", "torch", "transformers")]
+    return hashlib.sha256("\n".join([*said, *versions]).encode()).hexdigest()[:16]
+
+
+def _run(command: Command) -> tuple[Command, Leaves, float]:
+    started = time.perf_counter()
+    return command, run(command.arguments, text=command.text), time.perf_counter() - started
+
+
+def _prepare() -> None:
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+
+
+def run_all(commands: list[Command], workers: int) -> Iterator[tuple[Command, Leaves, float]]:
+    """Every command with its leaves and seconds, as they come; imports are paid once a worker."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, initializer=_prepare) as pool:
+        yield from pool.imap_unordered(_run, commands)
+
+
+def refuse_to_store(commands: list[Command], every: list[Command]) -> str | None:
+    """Why what runs here is not the reference; None where it is."""
+    if len(commands) != len(every):
+        return "only a part of the commands"
+    differ = subprocess.run(
+        ["git", "diff", "--quiet", COMMIT, "--", *CODE], cwd=ROOT, check=False
+    ).returncode
+    return f"{', '.join(CODE)} are not those of {COMMIT}" if differ else None
+
+
+def store(commands: list[Command], workers: int, checksum: str) -> None:
+    """Run everything and keep it."""
+    started = time.perf_counter()
+    found, spent = {}, {}
+    for command, leaves, seconds in run_all(commands, workers):
+        found[command.name], spent[command.name] = leaves, seconds
+    ordered = {command.name: found[command.name] for command in commands}
+    about = {"commit": COMMIT, "machine": machine(), "tables": checksum}
+    save(STORE, about, ordered)
+    values = sum(len(items) for each in ordered.values() for items in each.values())
+    codes = Counter(int(each["exit"][0]) for each in ordered.values())  # type: ignore[arg-type]
+    print(
+        f"{len(commands):,} commands, {values:,} values, exit codes {dict(sorted(codes.items()))}"
+    )
+    print(f"{STORE.relative_to(ROOT)}: {STORE.stat().st_size / 1e6:.2f} MB")
+    _say_time(started, spent)
+    _say_crashes(ordered)
+
+
+def _say_crashes(found: dict[str, Leaves]) -> None:
+    crashed = [name for name, each in found.items() if each["exit"] == [float(TRACEBACK)]]
+    if crashed:
+        print(f"stopped with a traceback, a bug of rcdiag's: {', '.join(crashed)}")
+
+
+def _say_time(started: float, spent: dict[str, float]) -> None:
+    slowest = sorted(spent, key=spent.__getitem__, reverse=True)[:3]
+    named = ", ".join(f"{name} {spent[name]:.1f} s" for name in slowest)
+    print(f"{time.perf_counter() - started:.0f} s; the longest: {named}")
+
+
+def check(
+    commands: list[Command],
+    workers: int,
+    checksum: str,
+    *,
+    verbose: bool,
+    exact: bool,
+    every: bool,
+) -> int:
+    """Run commands, compare, say what differs; how many commands do."""
+    started = time.perf_counter()
+    header, stored = load(STORE)
+    if header["tables"] != checksum:
+        print("the generated tables are not those of the store: tools/net/tables.py has changed")
+        return 1
+    elsewhere = header["machine"] != machine()
+    if elsewhere:
+        print("another machine than that of the store: models are compared loosely")
+    results: dict[str, Comparison] = {}
+    fresh, spent = {}, {}
+    for command, leaves, seconds in run_all(commands, workers):
+        spent[command.name] = seconds
+        fresh[command.name] = {"exit": leaves["exit"]}
+        old = stored.get(command.name)
+        found = Comparison(failures=["not in the store"])
+        if old is not None:
+            found = compare(
+                command.name,
+                old,
+                leaves,
+                partial(tolerance, command, exact=exact, elsewhere=elsewhere),
+            )
+        results[command.name] = found
+        _say_command(command.name, found, verbose=verbose)
+    _say_crashes(fresh)
+    _say_all(results, every=every)
+    _say_time(started, spent)
+    left = [name for name in stored if every and name not in results]
+    if left:
+        print(f"FAILED: {len(left)} stored commands were not run: {', '.join(left[:5])}")
+    return len(left) + sum(bool(found.failures) for found in results.values())
+
+
+def _say_command(name: str, found: Comparison, *, verbose: bool) -> None:
+    if found.failures:
+        print(f"FAILED {name}: {len(found.failures):,} differ")
+        shown = found.failures if verbose else found.failures[:5]
+        for failure in shown:
+            print(f"    {failure}")
+        if len(shown) < len(found.failures):
+            print(f"    ... and {len(found.failures) - len(shown):,} more (-v)")
+    elif found.reordered:
+        print(f"order  {name}: {found.reordered:,} numbers, by at most {found.largest:.1e}")
+    elif verbose:
+        print(f"same   {name}: {found.same:,} values")
+
+
+def _say_all(results: dict[str, Comparison], *, every: bool) -> None:
+    """Sums over all commands, and where differences and additions lie."""
+    failed = [each for each in results.values() if each.failures]
+    for title, paths in (
+        ("differ", [text.partition(": ")[0] for each in failed for text in each.failures]),
+        ("added, not compared", [path for each in results.values() for path in each.added]),
+    ):
+        if paths:
+            print(f"{title}: {len(paths):,} leaves, most of all")
+            for path, count in Counter(map(_general, paths)).most_common(12):
+                print(f"    {count:9,}  {path}")
+    used = {change for each in results.values() for change in each.used}
+    for change in CHANGED:
+        if every and change not in used:
+            print(f"nothing matches this change any more: {change.old} ({change.reason})")
+    print(
+        f"{len(results):,} commands, {len(failed):,} failed; "
+        f"{sum(each.same for each in results.values()):,} values the same, "
+        f"{sum(each.reordered for each in results.values()):,} within the tolerance, "
+        f"{sum(each.purposeful for each in results.values()):,} leaves changed on purpose"
+    )
+
+
+def _general(path: str) -> str:
+    """A path without the numbers and names that make it one of many."""
+    path = re.sub(r"\b(corrections|presets|mismatch|families|pairs|profiles)/[^/]+", r"\1/*", path)
+    return re.sub(r"(?<=/)\d+(?=/|$)|(?<=\[)\d+(?=\])", "*", path)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: everything is the same; 1: something is not."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--store", action="store_true", help=f"write the reference, of {COMMIT}")
+    parser.add_argument("--force", action="store_true", help="store whatever the code is")
+    parser.add_argument("--quick", action="store_true", help="a part of the commands")
+    parser.add_argument("--only", metavar="PATTERN", default="", help="commands by their name")
+    parser.add_argument("--exact", action="store_true", help="no other order of sums either")
+    parser.add_argument("--list", action="store_true", help="print the commands, run none")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default 2")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every difference")
+    given = parser.parse_args(arguments)
+    os.chdir(ROOT)
+    with tempfile.TemporaryDirectory(prefix="same-results-") as folder:
+        tables = Path(folder)
+        every = all_commands(tables, Path("sample_data"))
+        commands = [each for each in every if re.search(given.only, each.name)]
+        commands = [each for each in commands if each.quick or not given.quick]
+        if given.list:
+            for each in commands:
+                print(f"{each.name}: rcdiag {' '.join(each.arguments).replace(folder, 'TABLES')}")
+            return 0
+        checksum = write_tables(tables, Path("sample_data"))
+        write_configs(tables)
+        if not given.store:
+            options: dict[str, Any] = {
+                "verbose": given.verbose,
+                "exact": given.exact,
+                "every": commands == every,
+            }
+            return min(check(commands, given.workers, checksum, **options), 1)
+        why = refuse_to_store(commands, every)
+        if why and not given.force:
+            print(f"not stored: {why} (--force)")
+            return 1
+        store(commands, given.workers, checksum)
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
