@@ -158,12 +158,11 @@ def plain_vllm(folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarra
 
 
 def rcdiag(backend: str, folder: Path, dtype: str, trajectories) -> Callable[[], np.ndarray]:
-    from rcdiag.engines import load_backend
     from rcdiag.engines.spec import parse_policy
 
     # The plain ways know no temperature: everybody scores at 1.
     longest = int((trajectories.prompt_ids.lengths + trajectories.response_ids.lengths).max())
-    engine = load_backend(parse_policy(f"p={backend}:{dtype}", str(folder)), longest)
+    engine = parse_policy(f"p={backend}:{dtype}", str(folder)).load(longest)
     return lambda: engine.score(trajectories, lambda tokens: None).log_probs
 
 

@@ -94,7 +94,7 @@ def _draw_entry(entry: Entry) -> None:
 def _label(entry: Entry, row: str) -> str:
     if row != "generations":
         return row
-    return "has" if entry.kind == "trainer" else "trainers"
+    return {"trainer": "has", "backend": "options"}.get(entry.kind, "trainers")
 
 
 def _cell(value: Any) -> RenderableType:

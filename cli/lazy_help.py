@@ -15,6 +15,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 
+from rcdiag.errors import RcdiagError
 from rcdiag.registry import GROUP
 
 
@@ -28,7 +29,12 @@ class Names:
 
     def __str__(self) -> str:
         plugins = importlib.metadata.entry_points(group=GROUP)
-        return ", ".join(self.read()) if plugins or self.module in sys.modules else self.shipped
+        if not plugins and self.module not in sys.modules:
+            return self.shipped
+        try:
+            return ", ".join(self.read())
+        except RcdiagError:  # a plugin that fails: the command says which, its help still shows
+            return self.shipped
 
 
 def _trainers() -> Iterable[str]:
@@ -44,9 +50,9 @@ def _losses() -> Iterable[str]:
 
 
 def _backends() -> Iterable[str]:
-    from rcdiag.engines.spec import OPTIONS
+    from rcdiag.engines import BACKENDS
 
-    return OPTIONS
+    return BACKENDS
 
 
 def _emitted() -> Iterable[str]:
@@ -64,7 +70,7 @@ NAMES = {
         "vanilla (PPO), gspo, cispo, sapo, gpg, geo_mean, dppo_tv, dppo_kl, kl_cov, dro",
         _losses,
     ),
-    "{backends}": Names("rcdiag.engines.spec", "hf, vllm", _backends),
+    "{backends}": Names("rcdiag.engines", "hf, vllm", _backends),
     "{emitted}": Names("rcdiag.trainers.emit", "verl, verl-0.6.1, ..., slime", _emitted),
 }
 

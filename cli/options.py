@@ -28,6 +28,7 @@ class LadderName(StrEnum):
 
 OUTPUT = "Output"
 
+
 DumpArgument = Annotated[
     str, typer.Argument(metavar="DUMP", help="Trajectory table: a parquet file, directory or glob")
 ]

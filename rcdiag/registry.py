@@ -86,11 +86,14 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 _loaded = False
+_failure: RcdiagError | None = None
 
 
 def load_plugins() -> None:
-    """Call every installed plugin once; a plugin that fails is an error that names it."""
-    global _loaded
+    """Call every installed plugin once; after one that failed, every reading is its error."""
+    global _loaded, _failure
+    if _failure is not None:
+        raise _failure
     if _loaded:
         return
     _loaded = True  # a plugin reads registries too
@@ -98,7 +101,8 @@ def load_plugins() -> None:
         try:
             entry.load()()
         except Exception as error:
-            raise RcdiagError(
+            _failure = RcdiagError(
                 f"plugin `{entry.name}` ({entry.value}) failed: {type(error).__name__}: {error}",
                 hint="mend or uninstall the package that brings it",
-            ) from error
+            )
+            raise _failure from error

@@ -11,13 +11,6 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import ModelLimits
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
-TOKENIZERS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "tokenizer_config.json",
-    "*.tiktoken",
-)
 
 # Files up to this size are hashed whole; of larger ones a fixed comb of blocks is read, which any
 # optimizer step changes: a fingerprint of 100 GB must not take longer than loading them.
@@ -47,7 +40,7 @@ def resolve_model(model: str) -> Path:
 
 
 def check_checkpoint(model: str) -> Path:
-    """The folder of `model`, with configuration, weights and tokenizer in it."""
+    """The folder of `model`, with configuration and weights in it; scoring needs no tokenizer."""
     folder = resolve_model(model)
     if not (folder / "config.json").is_file():
         hint = "FSDP and Megatron shards must be merged into a Hugging Face folder first"
@@ -55,9 +48,6 @@ def check_checkpoint(model: str) -> Path:
     if not weight_files(folder):
         hint = "save it with save_pretrained, or copy the *.safetensors files as well"
         raise RcdiagError(f"model {model}: no weights ({', '.join(WEIGHTS)}) in the folder", hint)
-    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZERS):
-        hint = "copy the tokenizer files beside the weights (tokenizer.save_pretrained)"
-        raise RcdiagError(f"model {model}: no tokenizer in the folder", hint)
     return folder
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.backend import is_low_precision
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
@@ -30,36 +32,41 @@ LADDERS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# Few enough to change what stands in a batch; the second number where a policy has the first.
-OTHER_BATCH: dict[str, tuple[str, int, int]] = {
-    "hf": ("batch_tokens", 1021, 509),
-    "vllm": ("max_num_seqs", 5, 3),
-}
-
 
 def again(spec: PolicySpec) -> PolicySpec:
-    """The same policy once more, with another composition of batches: for the noise floor."""
-    key, size, less = OTHER_BATCH[spec.backend]
-    size = less if spec.options.get(key) == size else size
-    other = {**spec.options, key: size, "repeat_of": spec.name}
+    """The same policy once more, with other rows together in a batch: for the noise floor."""
+    batches = BACKENDS[spec.backend].other_batches
+    if batches is None:
+        raise RcdiagError(
+            f"--noise-floor: `{spec.name}` would be scored in the same batches again, since "
+            f"{spec.backend} has no option that changes them",
+            hint="give a policy of another backend as well",
+        )
+    has_it = spec.options.get(batches.option) == batches.size
+    size = batches.smaller if has_it else batches.size
+    other = {**spec.options, batches.option: size, "repeat_of": spec.name}
     return replace(spec, name=f"{spec.name}_again", options=other)
 
 
 def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
-    """The policy whose noise matters most: the first in low precision, else the first."""
+    """The policy whose noise matters most: the first in low precision, else the first.
+
+    Policies of backends that cannot change their batches come last.
+    """
     if not specs:
         raise RcdiagError(
             "--noise-floor: no policy that could be scored again",
             hint="give one with --policy NAME=BACKEND:DTYPE --model PATH",
         )
-    return next((spec for spec in specs if spec.dtype != "float32"), specs[0])
+    able = [spec for spec in specs if BACKENDS[spec.backend].other_batches] or specs
+    return next((spec for spec in able if is_low_precision(spec.to_dict())), able[0])
 
 
 def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     """How a policy of the table was scored, to score it again; None where that is not known."""
     recorded = about.get("model")
     where = recorded if model is None or Path(str(recorded)).is_dir() else model
-    if about.get("backend") not in OTHER_BATCH or "options" not in about or where is None:
+    if about.get("backend") not in BACKENDS or "options" not in about or where is None:
         return None
     known = about.get("weights_fingerprint")
     there = Path(str(where)).is_dir() and isinstance(known, str)

@@ -7,30 +7,12 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.backend import Backend, Engine, Option
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import POLICY_NAME
 
-# What both backends understand. `model` and `adapter` are paths, `repeat_of` names the policy that
-# this is a second run of, the others are measurements.
-COMMON_OPTIONS = ("model", "adapter", "entropy", "top_k", "lm_head", "repeat_of")
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "hf": (
-        *COMMON_OPTIONS,
-        "autocast",
-        "attention",
-        "device",
-        "batch_tokens",
-        "compile",
-        "trust_remote_code",
-    ),
-    # Anything else goes to vLLM's engine, which knows its own option names.
-    "vllm": (*COMMON_OPTIONS, "path"),
-}
-DEFAULT_DTYPE = {"hf": "float32", "vllm": "bfloat16"}
-DTYPES = {
-    "hf": ("float32", "bfloat16", "float16"),
-    "vllm": ("bfloat16", "float16", "float32", "auto"),
-}
+SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,60 +31,90 @@ class PolicySpec:
     @property
     def own_options(self) -> dict[str, Any]:
         """Options that rcdiag reads itself."""
-        return {key: v for key, v in self.options.items() if key in OPTIONS[self.backend]}
+        known = BACKENDS[self.backend].known_options
+        return {key: value for key, value in self.options.items() if key in known}
 
     @property
     def engine_options(self) -> dict[str, Any]:
         """Options that are passed on to the engine."""
-        return {key: v for key, v in self.options.items() if key not in OPTIONS[self.backend]}
+        own = self.own_options
+        return {key: value for key, value in self.options.items() if key not in own}
+
+    def load(self, max_length: int) -> Engine:
+        """The policy's model in its engine, ready for sequences of up to `max_length` tokens."""
+        return BACKENDS[self.backend].load(self, max_length)
+
+
+def default_policies() -> dict[str, str]:
+    """Policy name -> the text of `--policy` by which `--model` alone scores it."""
+    texts: dict[str, str] = {}
+    for backend in BACKENDS.values():
+        if (name := backend.default_policy) is not None:
+            texts.setdefault(name, f"{name}={backend.name}:{backend.default_dtype}")
+    return texts
 
 
 def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
     """Parse the value of `--policy`; `default_model` is that of `--model`."""
     name, _, rest = text.partition("=")
     head, *pairs = rest.split(",")
-    backend, _, dtype = head.partition(":")
+    backend_name, _, dtype = head.partition(":")
     if not POLICY_NAME.fullmatch(name) or not rest:
         raise _bad(text, "wanted NAME=BACKEND[:DTYPE][,key=value...]")
-    if backend not in OPTIONS:
-        raise _bad(text, f"no backend `{backend}`; there are {', '.join(OPTIONS)}")
-    dtype = dtype or DEFAULT_DTYPE[backend]
-    if dtype not in DTYPES[backend]:
-        raise _bad(text, f"no dtype `{dtype}` in {backend}; there are {', '.join(DTYPES[backend])}")
-    options = dict(_pair(text, pair) for pair in pairs)
+    if backend_name not in BACKENDS:
+        raise _bad(text, f"no backend `{backend_name}`; there are {', '.join(BACKENDS)}")
+    backend = BACKENDS[backend_name]
+    dtype = dtype or backend.default_dtype
+    if dtype not in backend.dtypes:
+        dtypes = ", ".join(backend.dtypes)
+        raise _bad(text, f"no dtype `{dtype}` in {backend_name}; there are {dtypes}")
+    options = dict(_pair(text, pair, backend) for pair in pairs)
     model = options.pop("model", default_model)
     if model is None:
         raise _bad(text, "no model", hint="give --model PATH, or model=PATH in the policy")
-    spec = PolicySpec(name=name, backend=backend, dtype=dtype, model=str(model), options=options)
-    if backend == "hf":
-        _refuse_unknown(text, spec)
-    return spec
+    return PolicySpec(
+        name=name, backend=backend_name, dtype=dtype, model=str(model), options=options
+    )
 
 
-def _pair(text: str, pair: str) -> tuple[str, Any]:
+def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
     key, equals, value = pair.partition("=")
     if not equals or not key:
         raise _bad(text, f"`{pair}` is not key=value")
-    return key, _value(key, value)
+    option = backend.known_options.get(key)
+    if option is not None:
+        return key, _checked(text, key, value, option)
+    if not backend.passes_options_on:
+        known = list(backend.known_options)
+        near = difflib.get_close_matches(key, known, n=1)
+        guess = f"did you mean `{near[0]}`? " if near else ""
+        raise _bad(text, f"unknown option `{key}`", hint=f"{guess}known: {', '.join(known)}")
+    return key, _guessed(value)
 
 
-def _value(key: str, value: str) -> Any:
-    if key in ("model", "adapter"):
-        return value
+def _checked(text: str, key: str, value: str, option: Option) -> Any:
+    """The value of an option that rcdiag reads, in the type that it takes."""
+    if option.takes is bool:
+        if value.lower() not in SWITCH:
+            raise _bad(text, f"{key}={value}: wanted true or false")
+        return SWITCH[value.lower()]
+    if option.takes is int:
+        if not value.isdecimal():
+            raise _bad(text, f"{key}={value}: wanted a whole number")
+        return int(value)
+    if isinstance(option.takes, tuple) and value not in option.takes:
+        raise _bad(text, f"{key}={value}: not known; there are {', '.join(option.takes)}")
+    return value
+
+
+def _guessed(value: str) -> Any:
+    """The value of an option that the engine reads: true, false, JSON, else text."""
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     try:
         return json.loads(value)
     except json.JSONDecodeError:
         return value
-
-
-def _refuse_unknown(text: str, spec: PolicySpec) -> None:
-    for key in spec.engine_options:
-        near = difflib.get_close_matches(key, OPTIONS[spec.backend], n=1)
-        guess = f"did you mean `{near[0]}`? " if near else ""
-        known = ", ".join(OPTIONS[spec.backend])
-        raise _bad(text, f"unknown option `{key}`", hint=f"{guess}known: {known}")
 
 
 def _bad(text: str, why: str, hint: str = "") -> RcdiagError:

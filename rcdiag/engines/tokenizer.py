@@ -1,4 +1,4 @@
-"""Token ids -> text, by the tokenizer of a model folder. Only asked for with `--include-text`."""
+"""Token ids -> text, by the tokenizer of a model folder: for `--include-text` and rewards."""
 
 from __future__ import annotations
 
@@ -7,10 +7,24 @@ from collections.abc import Callable, Sequence
 from rcdiag.engines.checkpoint import resolve_model
 from rcdiag.errors import RcdiagError
 
+TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "tokenizer_config.json",
+    "*.tiktoken",
+)
+
 
 def decoder(model: str) -> Callable[[Sequence[int]], list[str]]:
     """A function that gives each token's own text; ids that the tokenizer lacks show as <id>."""
     folder = resolve_model(model)
+    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZERS):
+        raise RcdiagError(
+            f"model {model}: no tokenizer in the folder",
+            hint="copy the tokenizer files beside the weights (tokenizer.save_pretrained), or "
+            "give a folder that has them by --model",
+        )
     try:
         from transformers import AutoTokenizer
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The process that an engine runs in: `python -m rcdiag.backends.worker JOB.json`.
+"""The process that an engine runs in: `python -m rcdiag.engines.worker JOB.json`.
 
 Speaks JSON lines on what was stdout; everything the engine prints goes to the log.
 """
@@ -13,7 +13,6 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
-from rcdiag.engines import load_backend
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.files import write_text
@@ -26,9 +25,9 @@ from rcdiag.table.table import open_table
 def run(job: dict[str, Any], say: Any) -> None:
     """Score the job's ranges, one part each; a part that is there is a part that is whole."""
     spec = PolicySpec(**job["spec"])
-    backend = load_backend(spec, job["max_length"])
+    engine = spec.load(job["max_length"])
     folder = Path(job["folder"])
-    provenance = {**spec.to_dict(), **backend.provenance()}
+    provenance = {**spec.to_dict(), **engine.provenance()}
     write_text(folder / "provenance.json", json.dumps(provenance))
     say({"event": "ready"})
     dump = open_table(job["source"], job["renames"])
@@ -37,7 +36,7 @@ def run(job: dict[str, Any], say: Any) -> None:
     chunks = read_chunks(dump, ranges, names)
     for part, batches in zip(job["ranges"], chunks, strict=True):
         trajectories = decode(whole(batches), prompts=True)
-        scores = backend.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
+        scores = engine.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
         table = score_table(spec.name, scores, trajectories.response_ids.offsets)
         write_part(folder / part, table, {})
 

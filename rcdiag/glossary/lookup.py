@@ -10,6 +10,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.glossary import (
     aggregation_words,
     answers,
+    backends,
     candidates,
     choice_words,
     families,
@@ -50,6 +51,7 @@ _BUT_FIELDS: tuple[Kind, ...] = (
     candidates.KIND,
     answers.KIND,
     roles.KIND,
+    backends.KIND,
     loss_words.KIND,
     aggregation_words.KIND,
     choice_words.KIND,

@@ -11,14 +11,11 @@ from pathlib import Path
 
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
 from rcdiag.engines.run import ScoringPlan, plan_scoring, run_scoring
-from rcdiag.engines.spec import PolicySpec, parse_policy
+from rcdiag.engines.spec import PolicySpec, default_policies, parse_policy
 from rcdiag.errors import RcdiagError, one_of
 from rcdiag.files import check_outputs
 from rcdiag.table.table import Table, open_table
 from rcdiag.usecases.progress import SILENT, Progress
-
-# What `model` alone asks for, where the table lacks it.
-DEFAULT_POLICIES = {"old": "hf:float32", "rollout": "vllm:bfloat16"}
 
 Policies = Mapping[str, str] | Sequence[str]  # {"old": "hf:float32"} or ["old=hf:float32"]
 
@@ -56,7 +53,8 @@ def wanted_policies(
         else:
             texts.append(text)
     if not texts and not ladders and default_model is not None:
-        texts = [f"{n}={spec}" for n, spec in DEFAULT_POLICIES.items() if n not in table.policies]
+        defaults = default_policies().items()
+        texts = [text for name, text in defaults if name not in table.policies]
     specs = [parse_policy(text, default_model) for text in texts]
     if not noise_floor:
         return specs

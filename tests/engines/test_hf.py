@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rcdiag.engines.hf import head as head_module
-from rcdiag.engines.hf.backend import HfBackend
+from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.packing import length_buckets, padded
 from rcdiag.engines.spec import parse_policy
 from rcdiag.errors import RcdiagError
@@ -23,7 +23,7 @@ def rows_of(table: Path, start: int = 0, stop: int = 40) -> Trajectories:
 
 
 def score(policy: str, model: Path, rows: Trajectories):
-    return HfBackend(parse_policy(policy, str(model))).score(rows, lambda tokens: None)
+    return HfEngine(parse_policy(policy, str(model))).score(rows, lambda tokens: None)
 
 
 def test_float32_equals_the_plain_forward_on_every_row(qwen3, table, expected):
@@ -41,7 +41,7 @@ def test_entropy_and_top_k_equal_those_of_the_plain_forward(qwen3, table, expect
 
 
 def test_a_row_does_not_depend_on_its_neighbours(qwen3, table):
-    backend = HfBackend(parse_policy("p=hf:float32", str(qwen3)))
+    backend = HfEngine(parse_policy("p=hf:float32", str(qwen3)))
     together = backend.score(rows_of(table), lambda tokens: None).log_probs
     alone = [
         backend.score(rows_of(table, row, row + 1), lambda tokens: None).log_probs
@@ -53,7 +53,7 @@ def test_a_row_does_not_depend_on_its_neighbours(qwen3, table):
 def test_tokens_done_add_up_to_all_rows_with_a_response(qwen3, table):
     done: list[int] = []
     rows = rows_of(table)
-    HfBackend(parse_policy("p=hf:float32,batch_tokens=300", str(qwen3))).score(rows, done.append)
+    HfEngine(parse_policy("p=hf:float32,batch_tokens=300", str(qwen3))).score(rows, done.append)
     lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
     assert sum(done) == lengths[rows.response_ids.lengths > 0].sum()
     assert len(done) > 3
@@ -99,7 +99,7 @@ def test_an_adapter_scores_like_the_merged_model(qwen3, table, adapter, expected
 
 def test_logits_are_never_made_for_all_tokens_at_once(qwen3, table, monkeypatch):
     seen: list[int] = []
-    backend = HfBackend(parse_policy("p=hf:float32", str(qwen3)))
+    backend = HfEngine(parse_policy("p=hf:float32", str(qwen3)))
     head = backend.to_logits
     backend.to_logits = lambda hidden: (seen.append(len(hidden)), head(hidden))[1]
     monkeypatch.setitem(head_module.LOGITS_AT_ONCE, "cpu", 64 * 320)
@@ -125,11 +125,11 @@ def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
     [
         ("p=hf:float32,attention=flash_attention_2", "needs a GPU"),
         ("p=hf:float32,attention=nonsense", "cannot load"),
-        ("p=hf:float32,autocast=int3", "no such dtype"),
+        ("p=hf:float32,autocast=int3", "autocast=int3: not known"),
         ("p=hf:float32,device=tpu", "tpu"),
     ],
 )
 def test_what_the_device_cannot_do_is_said(policy, words, qwen3):
     with pytest.raises(RcdiagError, match=words) as caught:
-        HfBackend(parse_policy(policy, str(qwen3)))
+        HfEngine(parse_policy(policy, str(qwen3)))
     assert caught.value.hint

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers import Qwen3Config
 
-from rcdiag.engines.hf.backend import HfBackend
+from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Ragged
 from tests import engine_models as engines
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.engine
 
 def test_log_probs_and_entropy_equal_the_backend_that_scores(shared, parts):
     spec = replace(shared.policy.spec, options={"entropy": True})
-    backend = HfBackend(spec)
+    backend = HfEngine(spec)
     scores = [backend.score(part, lambda tokens: None) for part in parts]
     masks = [part.mask for part in parts]
     found = shared.log_probs(parts, entropy=True)

@@ -1,1 +1,51 @@
 """Scoring by Hugging Face transformers, in the precision of a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rcdiag.engines.backend import Backend, Option, OtherBatches, Place, is_low_precision
+
+if TYPE_CHECKING:
+    from rcdiag.engines.hf.engine import HfEngine
+    from rcdiag.engines.spec import PolicySpec
+
+
+def _load(spec: PolicySpec, max_length: int) -> HfEngine:
+    from rcdiag.engines.hf.engine import HfEngine
+
+    return HfEngine(spec)
+
+
+def _own_place(about: Mapping[str, Any]) -> Place | None:
+    options = about.get("options") or {}
+    if is_low_precision(about):
+        return Place.TRAINER_LOW_WIDE_HEAD if options.get("lm_head") == "float32" else None
+    return Place.TRAINER_AUTOCAST if "autocast" in options else None
+
+
+HF = Backend(
+    name="hf",
+    says="Hugging Face transformers: the model's own forward pass in the precision of a trainer, "
+    "dropout off, TF32 off.",
+    role="trainer",
+    dtypes=("float32", "bfloat16", "float16"),
+    default_dtype="float32",
+    default_policy="old",
+    load=_load,
+    options={
+        "autocast": Option(
+            says="the dtype of torch.autocast around the forward, as FSDP trainers have it",
+            takes=("bfloat16", "float16"),
+            shown="autocast {}",
+        ),
+        "attention": Option(says="sdpa, eager or another name that transformers knows"),
+        "device": Option(says="cpu or cuda; by default the GPU where there is one"),
+        "batch_tokens": Option(says="tokens of one forward, padding included", takes=int),
+        "compile": Option(says="run the model through torch.compile", takes=bool),
+        "trust_remote_code": Option(says="run the checkpoint's own model code", takes=bool),
+    },
+    other_batches=OtherBatches(option="batch_tokens", size=1021, smaller=509),
+    own_place=_own_place,
+)

@@ -1,1 +1,46 @@
 """Scoring by vLLM, inside the engine: prefill through a pooler, decode by forced tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rcdiag.engines.backend import Backend, Option, OtherBatches, Place, is_low_precision
+
+if TYPE_CHECKING:
+    from rcdiag.engines.spec import PolicySpec
+    from rcdiag.engines.vllm.engine import VllmEngine
+
+
+def _load(spec: PolicySpec, max_length: int) -> VllmEngine:
+    from rcdiag.engines.vllm.engine import VllmEngine
+
+    return VllmEngine(spec, max_length)
+
+
+def _own_place(about: Mapping[str, Any]) -> Place | None:
+    decodes = (about.get("options") or {}).get("path") == "decode"
+    return Place.ENGINE_DECODE if decodes and is_low_precision(about) else None
+
+
+VLLM = Backend(
+    name="vllm",
+    says="vLLM, its CUDA or its CPU build: the kernels that sampled, prefix caching and "
+    "speculative decoding off. Every other option goes to vLLM's own engine arguments, for "
+    "example quantization=fp8.",
+    role="engine",
+    dtypes=("bfloat16", "float16", "float32", "auto"),
+    default_dtype="bfloat16",
+    default_policy="rollout",
+    load=_load,
+    options={
+        "path": Option(
+            says="all tokens at once, or one at a time as they were sampled",
+            takes=("prefill", "decode"),
+            shown="{}",
+        ),
+    },
+    passes_options_on=True,
+    other_batches=OtherBatches(option="max_num_seqs", size=5, smaller=3),
+    own_place=_own_place,
+)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.engines import Progress
+from rcdiag.engines.backend import Progress
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, read_config
 from rcdiag.engines.packing import gather_scores, whole_sequences
 from rcdiag.engines.spec import PolicySpec
@@ -20,21 +20,17 @@ from rcdiag.engines.vllm.options import engine_options, lora_request, set_enviro
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
-PATHS = ("prefill", "decode")
-
 # Requests handed to the engine at a time: enough to fill its batches, few enough for progress.
 REQUESTS_AT_ONCE = 512
 
 
-class VllmBackend:
+class VllmEngine:
     """One vLLM engine in this process; prefix caching and speculation off."""
 
     def __init__(self, spec: PolicySpec, max_length: int) -> None:
         self.spec = spec
         self.options = spec.own_options
         self.path = self.options.get("path", "prefill")
-        if self.path not in PATHS:
-            raise RcdiagError(f"path={self.path}: unknown", hint=f"one of {', '.join(PATHS)}")
         self.folder = check_checkpoint(spec.model)
         self.wanted: dict[str, Any] = {
             "entropy": bool(self.options.get("entropy", False)),

@@ -5,60 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.backend import COMMON_OPTIONS, Place
+from rcdiag.engines.backend import describe as describe_policy
 from rcdiag.errors import RcdiagError
 
-LOW_PRECISION = ("bfloat16", "float16", "auto")
-
-
-def _is_low(about: Mapping[str, Any]) -> bool:
-    return about.get("dtype") in LOW_PRECISION
-
-
-def _options(about: Mapping[str, Any]) -> Mapping[str, Any]:
-    return about.get("options") or {}
+SAMPLER, UNKNOWN = 0, 1 + max(Place)  # before and after all places of scored policies
 
 
 def repeat_of(about: Mapping[str, Any]) -> str | None:
     """The policy that this one is a second run of."""
-    return _options(about).get("repeat_of")
+    return (about.get("options") or {}).get("repeat_of")
 
 
 def role(name: str, about: Mapping[str, Any], behavior: str) -> str:
-    """Sampler, engine (re-scored), trainer (scored), repeat, or recorded by somebody."""
+    """What a policy stands for: sampler, engine, trainer, repeat, or recorded.
+
+    `engine` and `trainer` are policies that rcdiag scored. The role of a policy that a backend
+    scored which is not installed here is that backend's name.
+    """
     if name == behavior:
         return "sampler"
     if repeat_of(about):
         return "repeat"
-    return {"vllm": "engine", "hf": "trainer"}.get(str(about.get("backend")), "recorded")
+    backend = about.get("backend")
+    if not backend:
+        return "recorded"
+    return BACKENDS[backend].role if backend in BACKENDS else str(backend)
 
 
 def describe(about: Mapping[str, Any]) -> str:
-    """Engine and precision in a few words."""
-    if not about.get("backend"):
+    """Backend, precision and options of a policy in a few words."""
+    backend = about.get("backend")
+    if not backend:
         return "recorded"
-    options = _options(about)
-    words = [str(about["backend"]), str(about.get("dtype", ""))]
-    path = options.get("path") or about.get("path")
-    words += [str(path)] if path else []
-    words += [f"autocast {options['autocast']}"] if "autocast" in options else []
-    words += [f"{options['lm_head']} head"] if "lm_head" in options else []
-    known = ("path", "autocast", "lm_head", "repeat_of")
-    words += [f"{key}={value}" for key, value in options.items() if key not in known]
-    return " ".join(words)
+    if backend not in BACKENDS:
+        return describe_policy(about, COMMON_OPTIONS)
+    return describe_policy(about, {**BACKENDS[backend].options, **COMMON_OPTIONS})
 
 
 def _rank(name: str, about: Mapping[str, Any], behavior: str) -> int:
-    """Place on the way from sampler to trainer: decode, prefill, low precision, ..., float32."""
-    options = _options(about)
+    """Place on the way from sampler to trainer; policies of unknown making stand last."""
     if name == behavior:
-        return 0
-    if about.get("backend") == "vllm":
-        return (1 if options.get("path") == "decode" else 2) if _is_low(about) else 6
-    if about.get("backend") == "hf":
-        if _is_low(about):
-            return 5 if options.get("lm_head") == "float32" else 3
-        return 4 if "autocast" in options else 7
-    return 8
+        return SAMPLER
+    backend = str(about.get("backend"))
+    return BACKENDS[backend].place(about) if backend in BACKENDS else UNKNOWN
 
 
 def ladder_order(

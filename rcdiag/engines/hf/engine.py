@@ -11,7 +11,7 @@ import transformers
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rcdiag.engines import Progress
+from rcdiag.engines.backend import Progress
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
 from rcdiag.engines.hf.head import scores_in_chunks
 from rcdiag.engines.hf.model import (
@@ -30,7 +30,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
 
-class HfBackend:
+class HfEngine:
     """One transformers model; dropout off, no cache, TF32 off."""
 
     def __init__(self, spec: PolicySpec) -> None:

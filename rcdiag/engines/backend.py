@@ -1,0 +1,120 @@
+"""What a backend is: an engine that log-probs are computed with, described before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from rcdiag.engines.spec import PolicySpec
+    from rcdiag.table.trajectories import Scores, Trajectories
+
+Progress = Callable[[int], None]  # called with the number of tokens that have just been scored
+
+FULL_PRECISION = ("float32", "float64")
+
+
+class Engine(Protocol):
+    """A backend with one model loaded."""
+
+    def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        """Log-prob of each response token given all tokens before it, at the row's temperature."""
+        ...
+
+    def provenance(self) -> dict[str, Any]:
+        """What is needed to score the same way again: versions, device, attention, fingerprint."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One `key=value` of a policy that rcdiag reads itself."""
+
+    says: str
+    takes: type | tuple[str, ...] = str  # bool, int, str, or the words that are allowed
+    shown: str | None = None  # its words in a policy's description, "{}" the value; "" hides it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherBatches:
+    """The option that changes which rows share a batch, for a second run of the same policy."""
+
+    option: str
+    size: int  # few enough to change every batch
+    smaller: int  # for a policy that has `size` already
+
+
+class Place(IntEnum):
+    """Places of scored policies on the way from the sampler to the trainer."""
+
+    ENGINE_DECODE = 1  # low precision, one token at a time, as it was sampled
+    ENGINE_LOW = 2  # low precision, all tokens at once
+    TRAINER_LOW = 3
+    TRAINER_AUTOCAST = 4
+    TRAINER_LOW_WIDE_HEAD = 5  # low precision with logits in float32
+    ENGINE_FULL = 6
+    TRAINER_FULL = 7
+
+
+COMMON_OPTIONS: dict[str, Option] = {
+    "model": Option(says="the checkpoint of this policy, instead of that of --model"),
+    "adapter": Option(says="a PEFT LoRA folder to put on the model"),
+    "entropy": Option(says="also score the entropy of each next-token distribution", takes=bool),
+    "top_k": Option(says="also score the so many likeliest tokens of each position", takes=int),
+    "lm_head": Option(
+        says="the dtype of the last product, that makes the logits",
+        takes=("float32", "bfloat16", "float16"),
+        shown="{} head",
+    ),
+    "repeat_of": Option(says="the policy that this one is a second run of", shown=""),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backend:
+    """Everything that rcdiag knows of an engine without loading it."""
+
+    name: str  # in --policy NAME=BACKEND
+    says: str
+    role: Literal["engine", "trainer"]  # what it stands for: an inference engine, or a trainer
+    dtypes: tuple[str, ...]
+    default_dtype: str
+    load: Callable[[PolicySpec, int], Engine]  # the policy, and its longest sequence in tokens
+    options: Mapping[str, Option] = field(default_factory=dict)  # besides COMMON_OPTIONS
+    passes_options_on: bool = False  # options that rcdiag does not know go to the engine
+    default_policy: str | None = None  # what --model alone scores with it where a table lacks it
+    other_batches: OtherBatches | None = None
+    # The place of a policy that its role and precision alone do not tell.
+    own_place: Callable[[Mapping[str, Any]], Place | None] = lambda about: None
+
+    @property
+    def known_options(self) -> dict[str, Option]:
+        """All options that rcdiag reads itself."""
+        return {**COMMON_OPTIONS, **self.options}
+
+    def place(self, about: Mapping[str, Any]) -> Place:
+        """The place of a policy, of which the file metadata notes `about`."""
+        if (own := self.own_place(about)) is not None:
+            return own
+        if self.role == "engine":
+            return Place.ENGINE_LOW if is_low_precision(about) else Place.ENGINE_FULL
+        return Place.TRAINER_LOW if is_low_precision(about) else Place.TRAINER_FULL
+
+
+def is_low_precision(about: Mapping[str, Any]) -> bool:
+    """Whether a policy's weights are known to be held in less than float32."""
+    return about.get("dtype") not in (None, *FULL_PRECISION)
+
+
+def describe(about: Mapping[str, Any], options: Mapping[str, Option]) -> str:
+    """Backend, precision and options of a policy in a few words: `hf float32 autocast bfloat16`."""
+    given = about.get("options") or {}
+    words = [str(about["backend"]), str(about.get("dtype", ""))]
+    for name, option in options.items():
+        if option.shown and (value := given.get(name) or about.get(name)):
+            words.append(option.shown.format(value))
+    hidden = {name for name, option in options.items() if option.shown is not None}
+    words += [f"{name}={value}" for name, value in given.items() if name not in hidden]
+    return " ".join(words)

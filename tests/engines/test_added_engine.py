@@ -1,0 +1,242 @@
+"""An engine of somebody else: one definition, found by everything that scores and compares."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.backend import Backend, Option, OtherBatches, Place
+from rcdiag.engines.ladders import again, to_repeat
+from rcdiag.engines.spec import default_policies, parse_policy
+from rcdiag.errors import RcdiagError
+from rcdiag.glossary import explain
+from rcdiag.usecases.compare.roles import describe, ladder_order, role
+from tests.builders import write_table
+from tests.plugins import install, rcdiag_with
+from tests.usecases.compare.tables import about
+
+VOCABULARY = 16
+
+# A whole engine: it reads the probability of every token from the checkpoint's configuration.
+TOY = """
+    import numpy as np
+
+    from rcdiag.engines import BACKENDS
+    from rcdiag.engines.backend import Backend, Option, OtherBatches
+    from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, read_config
+    from rcdiag.table.trajectories import Scores
+
+
+    class ToyEngine:
+        def __init__(self, spec, max_length):
+            self.folder = check_checkpoint(spec.model)
+            self.log_probs = np.log(read_config(self.folder)["probabilities"])
+            self.tilt = spec.options.get("tilt", 0)
+
+        def score(self, trajectories, progress):
+            ids = trajectories.response_ids.values
+            progress(len(ids))
+            return Scores(log_probs=(self.log_probs[ids] - self.tilt).astype(np.float32))
+
+        def provenance(self):
+            return {"weights_fingerprint": fingerprint(self.folder), "device": "an abacus"}
+
+
+    def register():
+        BACKENDS.add(
+            Backend(
+                name="toy",
+                says="Toy: the log-probs that the checkpoint states.",
+                role="engine",
+                dtypes=("float32", "bfloat16"),
+                default_dtype="float32",
+                load=ToyEngine,
+                options={
+                    "tilt": Option(says="nats taken off each log-prob", takes=int, shown="tilt {}"),
+                    "beads": Option(says="beads of the abacus", takes=int),
+                },
+                other_batches=OtherBatches(option="beads", size=7, smaller=5),
+            )
+        )
+"""
+
+
+def toy(**other: Any) -> Backend:
+    def never(*_: Any) -> Any:
+        raise AssertionError("nothing is loaded here")
+
+    words: dict[str, Any] = {
+        "name": "toy",
+        "says": "Toy: for tests.",
+        "role": "trainer",
+        "dtypes": ("float32", "bfloat16"),
+        "default_dtype": "bfloat16",
+        "load": never,
+        "options": {"tilt": Option(says="Nats.", takes=int, shown="tilt {}")},
+    }
+    return Backend(**{**words, **other})
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Path:
+    """A folder with no tokenizer in it: scoring reads token ids only."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    weights = np.arange(1, VOCABULARY + 1) / np.arange(1, VOCABULARY + 1).sum()
+    config = {"vocab_size": VOCABULARY, "probabilities": weights.tolist()}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+@pytest.fixture
+def dump(tmp_path) -> Path:
+    random = np.random.default_rng(0)
+    ids = [random.integers(0, VOCABULARY, n).tolist() for n in random.integers(1, 9, 60)]
+    recorded = [[-math.log(VOCABULARY) for _ in row] for row in ids]
+    return write_table(
+        tmp_path / "dump.parquet",
+        prompt_ids=[[1, 2]] * len(ids),
+        response_ids=ids,
+        rollout_log_probs=pa.array(recorded),
+    )
+
+
+def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, checkpoint, tmp_path):
+    plugin, out = install(tmp_path / "site", "toy_engine", TOY), tmp_path / "scored.parquet"
+    ran = rcdiag_with(
+        *(plugin, "score", dump, "--model", checkpoint, "-o", out, "--target", "toy"),
+        *("--policy", "toy=toy:float32", "--policy", "low=toy:bfloat16,tilt=1", "--noise-floor"),
+    )
+    assert ran.returncode == 0, ran.stderr
+    table = pq.read_table(out)
+    probabilities = np.arange(1, VOCABULARY + 1) / np.arange(1, VOCABULARY + 1).sum()
+    ids = np.concatenate([np.array(row) for row in table["response_ids"].to_pylist()])
+    scored = np.concatenate([np.array(row) for row in table["toy_log_probs"].to_pylist()])
+    np.testing.assert_allclose(scored, np.log(probabilities)[ids], rtol=1e-6)
+
+    ran = rcdiag_with(plugin, "compare", out, "--target", "toy", "--json")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    roles = {name: (each["role"], each["about"]) for name, each in found["policies"].items()}
+    assert roles == {
+        "rollout": ("sampler", "recorded"),
+        "low": ("engine", "toy bfloat16 tilt 1"),
+        "toy": ("engine", "toy float32"),
+        "low_again": ("repeat", "toy bfloat16 tilt 1 beads=7"),
+    }
+    assert found["ladder"]["policies"] == ["rollout", "low", "toy"]
+    assert found["noise_floor"]["policy"] == "low"
+
+    # Without the package its policies are still called by the name of what scored them.
+    ran = rcdiag_with(tmp_path, "compare", out, "--target", "toy", "--json")
+    assert ran.returncode == 0, ran.stderr
+    policies = json.loads(ran.stdout)["policies"]
+    assert (policies["toy"]["role"], policies["low"]["role"]) == ("toy", "toy")
+
+
+def test_help_errors_and_explain_name_an_installed_engine(dump, tmp_path):
+    plugin = install(tmp_path / "site", "toy_engine", TOY)
+    assert "toy" in rcdiag_with(plugin, "score", "--help").stdout
+    refused = rcdiag_with(plugin, "score", dump, "--model", "m", "--policy", "x=tpy")
+    assert refused.returncode == 2
+    assert "no backend `tpy`; there are hf, vllm, toy" in refused.stderr
+    explained = rcdiag_with(plugin, "explain", "toy")
+    assert "the log-probs that the checkpoint states" in explained.stdout
+    assert "nats taken off each log-prob" in explained.stdout
+    assert "toy" in rcdiag_with(plugin, "explain").stdout
+
+
+def test_a_plugin_that_fails_is_named_by_the_command_and_leaves_help_alone(dump, tmp_path):
+    plugin = install(tmp_path / "site", "broken", "def register():\n    raise ValueError('no')\n")
+    assert rcdiag_with(plugin, "--help").returncode == 0
+    ran = rcdiag_with(plugin, "score", dump, "--policy", "x=hf", "--model", "m")
+    assert ran.returncode == 2
+    assert "plugin `broken` (broken:register) failed: ValueError: no" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_an_added_backend_is_parsed_described_ordered_and_explained():
+    with BACKENDS.with_added(toy()):
+        spec = parse_policy("x=toy,tilt=2", "m")
+        assert (spec.dtype, spec.options) == ("bfloat16", {"tilt": 2})
+        assert describe(spec.to_dict()) == "toy bfloat16 tilt 2"
+        assert role("x", spec.to_dict(), "rollout") == "trainer"
+        noted = {
+            "x": spec.to_dict(),
+            "full": about("full", "hf"),
+            "v": about("v", "vllm", "bfloat16"),
+        }
+        names = ["full", "x", "v", "rollout"]
+        assert ladder_order(names, noted, "rollout", "old") == ["rollout", "v", "x", "full"]
+        entry = explain("toy")
+        assert entry.kind == "backend"
+        assert entry.generations["tilt"] == "Nats."
+    assert "toy" not in BACKENDS
+
+
+def test_a_backend_may_have_a_place_of_its_own_and_a_default_policy():
+    def first(_: Mapping[str, Any]) -> Place:
+        return Place.ENGINE_DECODE
+
+    with BACKENDS.with_added(toy(own_place=first, default_policy="proximal")):
+        noted = {"x": about("x", "toy"), "v": about("v", "vllm", "bfloat16")}
+        assert ladder_order(["v", "x"], noted, "rollout", "old") == ["x", "v"]
+        assert default_policies() == {
+            "old": "old=hf:float32",
+            "rollout": "rollout=vllm:bfloat16",
+            "proximal": "proximal=toy:bfloat16",
+        }
+    with BACKENDS.with_added(toy(default_policy="old")):
+        assert default_policies()["old"] == "old=hf:float32"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x=toy:float8", "no dtype `float8` in toy; there are float32, bfloat16"),
+        ("x=toy,tild=1", "unknown option `tild`"),
+        ("x=toy,tilt=much", "tilt=much: wanted a whole number"),
+        ("x=toy,entropy=maybe", "entropy=maybe: wanted true or false"),
+        ("x=toy,lm_head=int3", "lm_head=int3: not known"),
+    ],
+)
+def test_options_are_checked_against_the_definition(text, words):
+    with BACKENDS.with_added(toy()), pytest.raises(RcdiagError, match=words) as caught:
+        parse_policy(text, "m")
+    assert caught.value.hint
+
+
+def test_the_noise_floor_asks_the_backend_how_to_change_its_batches():
+    batches = OtherBatches(option="tilt", size=3, smaller=2)
+    with BACKENDS.with_added(toy(other_batches=batches)):
+        once = again(parse_policy("x=toy", "m"))
+        assert once.options == {"tilt": 3, "repeat_of": "x"}
+        assert again(parse_policy("x=toy,tilt=3", "m")).options["tilt"] == 2
+
+
+def test_a_backend_that_cannot_change_its_batches_is_refused_or_passed_over():
+    with BACKENDS.with_added(toy()):
+        low, full = parse_policy("x=toy", "m"), parse_policy("y=hf", "m")
+        assert to_repeat([low, full]) is full
+        with pytest.raises(RcdiagError, match="--noise-floor: `x`") as caught:
+            again(to_repeat([low]))
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("noted", "wanted"), [({}, "recorded"), ({"backend": "sglang"}, "sglang"), (None, "sampler")]
+)
+def test_a_policy_is_recorded_only_where_no_backend_is_named(noted, wanted):
+    assert role("rollout" if noted is None else "x", noted or {}, "rollout") == wanted
+    if noted:
+        assert describe(noted).strip() == "sglang"

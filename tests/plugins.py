@@ -1,0 +1,31 @@
+"""Packages of somebody else, installed for the length of a test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+
+def install(folder: Path, name: str, source: str) -> Path:
+    """Write a package whose function `register` is a plugin of rcdiag, as pip would leave it."""
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (folder / f"{name}.py").write_text(dedent(source))
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[rcdiag.plugins]\n{name} = {name}:register\n")
+    return folder
+
+
+def rcdiag_with(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process that finds the packages in `folder`."""
+    paths = [str(folder), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
