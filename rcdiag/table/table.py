@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,9 +51,9 @@ class Batch:
         return f"{self.file.path}, row {self.row_in_file + row}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
-    """A trajectory table on disk."""
+    """A trajectory table on disk; one row is one sampled response."""
 
     files: tuple[TableFile, ...]
     schema: pa.Schema  # with canonical names
@@ -63,8 +64,25 @@ class Table:
         return sum(file.num_rows for file in self.files)
 
     @property
+    def columns(self) -> list[str]:
+        """The names of all columns, by which rcdiag knows them."""
+        return list(self.schema.names)
+
+    @property
     def policies(self) -> list[str]:
+        """The policies whose log-probs are recorded."""
         return columns.policies_in(self.schema.names)
+
+    def __repr__(self) -> str:
+        more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
+        return (
+            f"Table of {self.num_rows:,} rows: {self.files[0].path}{more}\n"
+            f"  policies: {', '.join(self.policies) or 'none'}\n"
+            f"  columns:  {', '.join(self.columns)}"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     @cached_property
     def metadata(self) -> dict:
