@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -85,7 +86,7 @@ class Table:
         return f"<pre>{html.escape(repr(self))}</pre>"
 
     @cached_property
-    def metadata(self) -> dict:
+    def metadata(self) -> dict[str, Any]:
         """What earlier runs of rcdiag wrote about the table."""
         raw = (self.schema.metadata or {}).get(columns.METADATA_KEY, b"{}")
         try:
