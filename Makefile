@@ -8,7 +8,7 @@ LAST := sample_data/policy/step_8
 ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check test-pages test-slow test-oracle test-gpu sample-data bench reports schema clean
+.PHONY: help demo test check nightly test-pages test-slow test-oracle test-gpu sample-data bench reports schema clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -36,6 +36,15 @@ check: $(READY) ## ruff, format, types, quick tests
 	@$(PY) -m mypy
 	@$(ALONE) $(PY) -m pytest -q -n auto --dist worksteal \
 	    -m "not engine and not slow and not gpu and not oracle and not browser" tests
+
+nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, coverage
+	@$(ALONE) $(PY) tools/same_results.py
+	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
+	    $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile -m oracle tests; \
+	else echo "left out: comparison with the trainers' own code (the package index is not reached)"; fi
+	@$(PY) -m pytest -q -m slow tests
+	@set -o pipefail; $(ALONE) $(PY) -m pytest -q -n auto --dist worksteal --cov=rcdiag --cov=cli --cov-report=term:skip-covered \
+	    -m "not engine and not slow and not gpu and not oracle and not browser" tests | tail -n 80
 
 test-pages: $(READY) ## open the reports in headless Chromium
 	@$(ALONE) $(PY) -m pytest -q -n auto --dist loadfile -m browser tests

@@ -7,7 +7,7 @@ resident set while it works, less what was resident with the model loaded.
 
 - plain: for each preset a forward on padded batches of 16 rows with a full float32 log-softmax, a
   backward, an AdamW step, and a forward for the log-probs after it
-- rcdiag: the same by `rcdiag.replaying.with_model`, gradient sketches of every sequence, the
+- rcdiag: the same by `rcdiag.usecases.replay.with_model`, gradient sketches of every sequence, the
   reference gradient and entropies included
 """
 
@@ -48,7 +48,7 @@ def prepared(names: list[str]):
     from rcdiag.table.table import open_table
     from rcdiag.trainers import find_trainer
     from rcdiag.trainers.plan import plan_corrections, preset_configs
-    from rcdiag.usecases.replay.batch import joined
+    from rcdiag.usecases.replay.batch import replay_batch
     from rcdiag.usecases.replay.preset import Update
     from rcdiag.usecases.replay.run import Roles, read_step
 
@@ -60,7 +60,7 @@ def prepared(names: list[str]):
     return (
         plan,
         [part.trajectories for part in chosen],
-        joined(chosen, roles.names, "column"),
+        replay_batch(chosen, roles.names, "column"),
         update,
     )
 
@@ -86,7 +86,7 @@ def rcdiag_run(names: list[str]) -> dict:
         "extra_mb": (status("VmHWM") - before) / 2**20,
         "updates": len(done.presets),
         "backwards": done.backwards,
-        "tokens": batch.tokens,
+        "tokens": batch.num_tokens,
     }
 
 
@@ -110,7 +110,7 @@ def plain_run(updates: int) -> dict:
             ratio = torch.from_numpy(batch.rollout[first : first + size])
             advantages = torch.from_numpy(batch.advantages[first : first + size])
             weight = (found.detach() - ratio).exp().clamp(max=2.0)
-            (-(advantages * weight * found).sum() / batch.tokens).backward()
+            (-(advantages * weight * found).sum() / batch.num_tokens).backward()
             first += size
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -122,7 +122,7 @@ def plain_run(updates: int) -> dict:
         "extra_mb": (status("VmHWM") - before) / 2**20,
         "updates": updates,
         "backwards": updates,
-        "tokens": batch.tokens,
+        "tokens": batch.num_tokens,
     }
 
 

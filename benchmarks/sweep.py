@@ -5,7 +5,7 @@ lengths (cap 32 k), and runs
 - `rcdiag.sweep` on it with about 1,000 settings per family, in a process of its own, from parquet
   to the result: all families, the mismatch suite, the recommendation and the forecast;
 - the single-threshold code that `rcdiag score` uses (rows of each pair, honest numbers, the
-  metrics of verl 0.9) for SAMPLED settings of each family, on blocks that are in memory already.
+  metrics of verl 0.9) for SAMPLED settings of each family, on pairs that are in memory already.
   The mean time of a family's settings, times the number of its settings, is summed over families:
   an extrapolation, since the loop itself would take hours.
 It prints both and stores them in `benchmarks/results/sweep.json`.
@@ -28,13 +28,18 @@ import pyarrow as pa  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
 from rcdiag.corrections.correction import Correction  # noqa: E402
+from rcdiag.statistics.adding import RunningSum  # noqa: E402
 from rcdiag.statistics.pair import PolicyPair, pair_of  # noqa: E402
 from rcdiag.table.stream import read_trajectories  # noqa: E402
 from rcdiag.table.table import open_table  # noqa: E402
 from rcdiag.table.writer import TableWriter  # noqa: E402
 from rcdiag.trainers import find_trainer  # noqa: E402
 from rcdiag.trainers.plan import Plan  # noqa: E402
-from rcdiag.usecases.score import CorrectionState, results  # noqa: E402
+from rcdiag.usecases.corrected import (  # noqa: E402
+    CorrectionRows,
+    correction_results,
+    wanted_quantities,
+)
 from rcdiag.usecases.sweep.families import FAMILIES, settings  # noqa: E402
 from rcdiag.usecases.sweep.run import sweep  # noqa: E402
 
@@ -100,26 +105,29 @@ def in_own_process(path: Path) -> dict:
     return json.loads(ran.stdout.strip().splitlines()[-1])
 
 
-def single(correction: Correction, blocks: list[PolicyPair]) -> float:
+def single(correction: Correction, pairs: list[PolicyPair]) -> float:
     """Seconds of one setting by the code for one threshold."""
     start = time.perf_counter()
     plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
-    state = CorrectionState(plan)
-    for pair in blocks:
-        state.add({None: pair})
-    results(plan, state.by_step()[None])
+    wanted = wanted_quantities(plan)
+    rows: RunningSum[CorrectionRows] = RunningSum()
+    for pair in pairs:
+        rows.add(CorrectionRows.of({None: pair}, plan, wanted))
+    total = rows.total()
+    assert total is not None
+    correction_results(plan, total.whole)
     return time.perf_counter() - start
 
 
 def loop(path: Path) -> dict:
     """The loop's time, by a few settings of each family."""
     rows = read_trajectories(open_table(path), ("rollout", "old"))
-    blocks = [pair_of(each, "rollout", "old") for each in rows]
+    pairs = [pair_of(each, "rollout", "old") for each in rows]
     each_takes, total = {}, 0.0
     for name, family in FAMILIES.items():
         grid = settings(family, THRESHOLDS)
         sampled = [grid[len(grid) * (2 * at + 1) // (2 * SAMPLED)] for at in range(SAMPLED)]
-        seconds = [single(family.correction(bounds), blocks) for bounds in sampled]
+        seconds = [single(family.correction(bounds), pairs) for bounds in sampled]
         each_takes[name] = round(float(np.mean(seconds)), 3)
         total += float(np.mean(seconds)) * len(grid)
     return {

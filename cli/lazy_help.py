@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from rcdiag.errors import RcdiagError
 from rcdiag.registry import GROUP
@@ -38,15 +38,21 @@ class Names:
 
 
 def _trainers() -> Iterable[str]:
-    from rcdiag.trainers import TRAINERS
+    from rcdiag.trainers import trainer_names
 
-    return ("verl (the newest)", *TRAINERS)
+    return trainer_names()
+
+
+def _writers() -> Iterable[str]:
+    from rcdiag.trainers.emit import writer_names
+
+    return writer_names()
 
 
 def _losses() -> Iterable[str]:
-    from rcdiag.trainers.generations import GENERATIONS
+    from rcdiag.losses import LOSSES
 
-    return dict.fromkeys(loss for each in GENERATIONS.values() for loss in each.losses)
+    return LOSSES
 
 
 def _backends() -> Iterable[str]:
@@ -55,36 +61,38 @@ def _backends() -> Iterable[str]:
     return BACKENDS
 
 
-def _emitted() -> Iterable[str]:
-    from rcdiag.trainers.emit import WRITERS
+def _readers() -> Iterable[str]:
+    from rcdiag.table.readers import READERS
 
-    return ("verl", *WRITERS)
+    return READERS
 
 
 NAMES = {
-    "{trainers}": Names(
-        "rcdiag.trainers", "verl (the newest), verl-0.6.0, ..., verl-0.9, slime", _trainers
-    ),
+    "{trainers}": Names("rcdiag.trainers", "verl (the newest), verl-0.6.0, ..., slime", _trainers),
+    "{writers}": Names("rcdiag.trainers", "verl, verl-0.8.0, ..., slime", _writers),
     "{losses}": Names(
-        "rcdiag.trainers.generations",
+        "rcdiag.losses",
         "vanilla (PPO), gspo, cispo, sapo, gpg, geo_mean, dppo_tv, dppo_kl, kl_cov, dro",
         _losses,
     ),
     "{backends}": Names("rcdiag.engines", "hf, vllm", _backends),
-    "{emitted}": Names("rcdiag.trainers.emit", "verl, verl-0.6.1, ..., slime", _emitted),
+    "{readers}": Names("rcdiag.table.readers", "parquet", _readers),
 }
+
+
+KINDS = (TyperArgument, TyperOption)
 
 
 class Command(TyperCommand):
     """A command that fills the names into the help of its options when the help is shown."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        options = [option for option in self.params if isinstance(option, TyperOption)]
+        options = [option for option in self.params if isinstance(option, KINDS)]
         templates = [option.help or "" for option in options]
         try:
             for option, text in zip(options, templates, strict=True):
                 for place in filter(text.__contains__, NAMES):
-                    option.help = text.replace(place, str(NAMES[place]))
+                    option.help = (option.help or "").replace(place, str(NAMES[place]))
             super().format_help(ctx, formatter)
         finally:
             for option, text in zip(options, templates, strict=True):

@@ -30,7 +30,10 @@ OUTPUT = "Output"
 
 
 DumpArgument = Annotated[
-    str, typer.Argument(metavar="DUMP", help="Trajectory table: a parquet file, directory or glob")
+    str,
+    typer.Argument(
+        metavar="DUMP", help="Trajectory table ({readers}): a file, a directory or a glob"
+    ),
 ]
 Column = Annotated[
     list[str] | None,

@@ -10,31 +10,12 @@ import typer
 PANEL = "Update"
 
 
-class Aggregation(StrEnum):
-    """How per-token losses become one number."""
-
-    token_mean = "token-mean"
-    token_sum = "token-sum"
-    seq_mean_token_sum = "seq-mean-token-sum"
-    seq_mean_token_mean = "seq-mean-token-mean"
-    seq_mean_token_sum_norm = "seq-mean-token-sum-norm"
-
-
 class Denominators(StrEnum):
     """What the loss is divided by."""
 
     kept = "kept"
     all = "all"
     constant = "constant"
-
-
-class AdvantageName(StrEnum):
-    """Where advantages come from."""
-
-    grpo = "grpo"
-    rloo = "rloo"
-    reinforce_pp = "reinforce++"
-    column = "column"
 
 
 def _of(text: str, *names: str, metavar: str | None = None) -> Any:
@@ -49,10 +30,28 @@ Current = Annotated[
 ]
 Step = Annotated[int | None, _of("Which step of the table; default the last", metavar="N")]
 Loss = Annotated[
-    str,
-    _of("Policy loss in decoupled mode: {losses}", metavar="NAME"),
+    str | None,
+    _of(
+        "Policy loss in decoupled mode: {losses}; default the trainer's first, PPO",
+        metavar="NAME",
+    ),
 ]
-AggregationOption = Annotated[Aggregation | None, _of("Default: the trainer's")]
+LossSetting = Annotated[
+    list[str] | None,
+    _of(
+        "Any setting that the loss reads, e.g. tau_pos=2; repeatable; `rcdiag explain LOSS` lists "
+        "them",
+        metavar="NAME=VALUE",
+    ),
+]
+AggregationOption = Annotated[
+    str | None,
+    _of(
+        "token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean or "
+        "seq-mean-token-sum-norm; default the trainer's",
+        metavar="NAME",
+    ),
+]
 DenominatorOption = Annotated[
     Denominators | None,
     _of(
@@ -73,7 +72,12 @@ LossScaleFactor = Annotated[
     _of("Of seq-mean-token-sum-norm; default the longest response", metavar="N"),
 ]
 AdvantageOption = Annotated[
-    AdvantageName | None, _of("Where advantages come from; default the column, else grpo")
+    str | None,
+    _of(
+        "Where advantages come from: column, grpo, rloo, reinforce++; default the column, else "
+        "grpo",
+        metavar="NAME",
+    ),
 ]
 Rebaseline = Annotated[bool, _of("Advantages anew, without the rejected rows", "--rebaseline")]
 ClipLow = Annotated[float, _of("PPO clips below 1 - this")]

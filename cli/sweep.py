@@ -26,7 +26,7 @@ Emit = Annotated[
     str | None,
     typer.Option(
         metavar="TRAINER",
-        help="Print the configuration of what is recommended, alone, on stdout: {emitted}",
+        help="Print the configuration of what is recommended, alone, on stdout: {writers}",
         rich_help_panel=options.OUTPUT,
     ),
 ]
@@ -70,16 +70,15 @@ def sweep(
         raise RcdiagError("--candidate without --emit", hint="--emit verl --candidate NAME")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_outputs([result, html, plots], force=force)
-    if emit:  # refused before anything is computed
-        rcdiag.emit(None, emit, candidate)
     found = chosen(rcdiag.sweep, dry_run)(
         dump,
         behavior=behavior,
         target=target,
         thresholds=thresholds,
         columns=options.parse_columns(column),
+        emit=emit,
+        candidate=candidate,
         seed=seed,
     )
-    # What the trainer cannot express is refused before anything is written.
     emitted = rcdiag.emit(found, emit, candidate) if emit and not isinstance(found, str) else None
     finish(found, screen, result=result, html=html, plots=plots, instead=emitted, fail_on=fail_on)

@@ -46,11 +46,13 @@ class Registry(Mapping[str, T], Generic[T]):
                 hint="give the new one another name; nothing that ships is replaced",
             )
         self._definitions[definition.name] = definition
+        _changed()
         return definition
 
     def remove(self, name: str) -> None:
         """Take a definition out again."""
         del self._definitions[name]
+        _changed()
 
     @contextlib.contextmanager
     def with_added(self, definition: T) -> Iterator[T]:
@@ -83,6 +85,20 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         load_plugins()
         return len(self._definitions)
+
+
+_revision = 0
+
+
+def revision() -> int:
+    """A number that grows whenever a definition is added or taken out, of any registry."""
+    load_plugins()
+    return _revision
+
+
+def _changed() -> None:
+    global _revision
+    _revision += 1
 
 
 _loaded = False

@@ -11,7 +11,7 @@ from rcdiag.files import check_outputs
 from rcdiag.results import ReplayResult
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
-from rcdiag.usecases.replay.options import LossOptions, TrainingOptions
+from rcdiag.usecases.replay.options import LossOptions, LossSettingValues, TrainingOptions
 from rcdiag.usecases.replay.run import Roles
 from rcdiag.usecases.replay.run import replay as measure
 from rcdiag.usecases.tables import Source, name_of, open_table
@@ -30,7 +30,8 @@ def replay(
     settings: Settings | None = None,
     trainer_config: str | Path | None = None,
     step: int | None = None,
-    loss: str = "vanilla",
+    loss: str | None = None,
+    loss_settings: LossSettingValues = (),
     aggregation: str | None = None,
     denominator: str | None = None,
     constant: float | None = None,
@@ -76,12 +77,14 @@ def replay(
         settings: changes to presets: `{"decoupled_token_is": {"rollout_is_threshold": 3}}`.
         trainer_config: the trainer's own configuration file, in place of presets.
         step: which step of the table is replayed; the last by default.
-        loss: policy loss in decoupled mode.
+        loss: policy loss in decoupled mode; the first of the trainer by default, PPO.
+        loss_settings: settings that the loss reads: `{"tau_pos": 2}`.
         aggregation: how per-token losses become one number; the trainer's own by default.
         denominator: `kept`, `all` or `constant`: what the loss is divided by.
         constant: the number of tokens or sequences that the denominator `constant` stands for.
         loss_scale_factor: divisor of `seq-mean-token-sum-norm`; the longest response by default.
-        advantage: `grpo`, `rloo`, `reinforce++` or `column`; the column where there is one.
+        advantage: `grpo`, `rloo`, `reinforce++` or `column`; the column where there is one, else
+            `grpo`.
         rebaseline: compute advantages anew, without the rejected rows.
         clip_low: PPO clips ratios below 1 - this.
         clip_high: PPO clips ratios above 1 + this.
@@ -112,6 +115,7 @@ def replay(
     progress = progress or SILENT
     losses = LossOptions(
         loss=loss,
+        loss_settings=loss_settings,
         aggregation=aggregation,
         denominator=denominator,
         constant=constant,
@@ -150,7 +154,7 @@ def replay(
     if current is None and "current" in table.policies:
         current = "current"
     roles = Roles(rollout=rollout, old=old, current=current)
-    update = losses.update(plan.trainer.name, table.schema.names)
+    update = losses.update(plan.trainer, table.columns)
     if model is None:
         training.refuse_without_model()
         trained = None

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Outcome, kept_quantity, log_ratio, outcome, quantities_of
+from rcdiag.corrections.apply import (
+    Outcome,
+    WeightSums,
+    kept_quantity,
+    log_ratio,
+    outcome,
+    quantities_of,
+)
 from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.quantities import (
     SAFETY_BOUND,
@@ -21,7 +28,7 @@ from rcdiag.corrections.quantities import (
     TrueRatio,
     Unsafe,
 )
-from rcdiag.corrections.sequences import Column, Rows
+from rcdiag.corrections.sequences import Rows
 
 Array = NDArray[np.float64]
 Numbers = dict[str, Any]
@@ -66,23 +73,21 @@ def _number(value: float | np.floating) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _final(rows: Rows, done: Outcome) -> Column:
+def _final(done: Outcome) -> WeightSums:
     """Weights with which tokens enter the loss, batch normalisation aside; 1 without weights."""
-    if done.kept_weights is not None:
-        return done.kept_weights
-    return Column(done.kept, done.kept, np.ones(len(rows)), np.ones(len(rows)))
+    return done.kept_weights or WeightSums(done.kept, done.kept)
 
 
 def _ess_tokens(rows: Rows, done: Outcome) -> float | None:
     """(sum w)^2 / (N sum w^2) over all tokens, rejected ones with weight 0."""
-    final = _final(rows, done)
+    final = _final(done)
     squares = final.squares.sum()
     return _number(final.sum.sum() ** 2 / (rows.tokens * squares)) if squares > 0 else None
 
 
 def _ess_rows(rows: Rows, done: Outcome) -> float | None:
     """The same over sequences, each with the mean weight of its tokens."""
-    means = _final(rows, done).sum / rows.lengths
+    means = _final(done).sum / rows.lengths
     squares = np.square(means).sum()
     return _number(means.sum() ** 2 / (len(rows) * squares)) if squares > 0 else None
 
@@ -128,7 +133,7 @@ def _bias_bound(rows: Rows, correction: Correction, done: Outcome) -> float | No
         return None
     with np.errstate(over="ignore"):
         true = np.exp(log_ratio(rows, "sequence"))
-    weights = _final(rows, done).sum / rows.lengths
+    weights = _final(done).sum / rows.lengths
     return _number(np.abs(true - weights).sum() / true.sum())
 
 

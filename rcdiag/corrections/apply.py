@@ -1,13 +1,14 @@
-"""Weights and statistics of whole sequences, from what the rows keep of their tokens.
+"""Corrections applied: what one of them, or a thousand settings of one, leave of every sequence.
 
-What a correction leaves of a batch: kept tokens and sequences, and their weights.
-
-What a correction does to every single token: its weight, and whether it stays in the loss.
+`apply` is the one implementation; `outcome` is that of a single correction, `token_effects` what a
+single correction does to every token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,13 @@ from rcdiag.corrections.quantities import (
     Quantity,
     Ratio,
     Tokens,
+    bounded,
     within,
 )
 from rcdiag.corrections.sequences import Column, Rows
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 def log_ratio(rows: Rows, level: Level) -> Array:
@@ -49,35 +52,20 @@ def raw_weights(rows: Rows, weighting: Weighting) -> Column:
 
 
 def bounded_quantity(weighting: Weighting) -> Ratio:
-    """What becomes of the ratio at the bounds."""
+    """The weight of single tokens: the ratio, with what becomes of it at the bounds."""
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
-    return {
-        "truncate": Ratio(upper=upper),
-        "clip": Ratio(lower, upper),
-        "zero": Ratio(lower, upper, zero=True, nan_stays=weighting.nan_stays),
-        "mask": Ratio(),
-    }[weighting.outside]
-
-
-def bounded(values: Array, weighting: Weighting) -> Array:
-    """The same for given ratios."""
-    lower, upper = weighting.lower_or_reciprocal, weighting.upper
+    if weighting.outside == "mask":
+        return Ratio()
     if weighting.outside == "truncate":
-        return np.minimum(values, upper)
-    if weighting.outside == "clip":
-        return np.clip(values, lower, upper)
-    if weighting.outside == "zero":
-        zeroed = np.where(within(values, lower, upper), values, 0.0)
-        return np.where(np.isnan(values), values, zeroed) if weighting.nan_stays else zeroed
-    return values
+        return Ratio(upper=upper, outside="truncate")
+    return Ratio(lower, upper, weighting.outside, weighting.nan_stays)
 
 
 def applied_weights(rows: Rows, weighting: Weighting) -> Column:
     """Weights as they go into the loss, before batch normalisation."""
     if weighting.level == "token":
         return rows.columns[bounded_quantity(weighting)]
-    raw = ratio(rows, weighting.level)
-    return Column.of_sequences(bounded(raw, weighting), rows.lengths)
+    return Column.of_sequences(_sequence_weights(rows, weighting), rows.lengths)
 
 
 def clipped_weights(rows: Rows, weighting: Weighting) -> Column:
@@ -114,25 +102,232 @@ def kept_quantity(
     return Kept(bounds, weights) if bounds else None
 
 
-def kept_rows(rows: Rows, rejections: tuple[Rejection, ...]) -> NDArray[np.bool_]:
-    """Rows that all rejections by sequence keep."""
-    keep = np.ones(len(rows), np.bool_)
-    for each in rejections:
-        if not each.of_tokens:
-            lower = -np.inf if each.lower is None else each.lower
-            keep &= within(statistic_of_rows(rows, each.statistic), lower, each.upper)
-    return keep
+def veto_quantity(veto: float) -> Beyond:
+    """1 at tokens whose unclamped ratio is below the veto; its log is held in float32 (verl)."""
+    return Beyond("log_ratio", float(np.log(np.float32(veto))), below=True)
+
+
+def vetoed_rows(rows: Rows, veto: float | None) -> Flags:
+    """Sequences with at least one token whose ratio is below the veto, [sequences]."""
+    if veto is None:
+        return np.zeros(len(rows), np.bool_)
+    return rows.columns[veto_quantity(veto)].sum > 0
+
+
+def quantities_of(correction: Correction) -> list[Quantity]:
+    """What `outcome` reads of the tokens, besides what every trainer reads."""
+    quantities: list[Quantity | None] = [kept_quantity(correction.rejections)]
+    if correction.veto is not None:
+        quantities.append(veto_quantity(correction.veto))
+    if correction.weighting is not None and correction.weighting.level == "token":
+        weights = bounded_quantity(correction.weighting)
+        quantities += [weights, kept_quantity(correction.rejections, weights)]
+    return [quantity for quantity in quantities if quantity is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Corrections that are alike but for their bounds, which are arrays [settings]."""
+
+    count: int
+    weighting: Weighting | None  # of the first; its bounds are in weight_lower, weight_upper
+    weight_lower: Array
+    weight_upper: Array
+    rejections: tuple[Rejection, ...]  # of the first; their bounds are in reject_lower and _upper
+    reject_lower: Array  # [rejections, settings]
+    reject_upper: Array  # [rejections, settings]
+    veto: Array | None  # smallest log-ratio of a token that takes no sequence out, nats
+    veto_on_weights: bool  # then the veto zeroes weights and leaves the mask alone
+
+    @classmethod
+    def of(cls, corrections: Sequence[Correction]) -> Settings:
+        first = corrections[0]
+        weightings = [each.weighting for each in corrections if each.weighting is not None]
+        vetoes = [veto_quantity(each.veto).bound for each in corrections if each.veto is not None]
+        for given in (weightings, vetoes):
+            assert len(given) in (0, len(corrections)), "settings are alike"
+        assert all(len(each.rejections) == len(first.rejections) for each in corrections)
+        by_setting = [each.rejections for each in corrections]
+        bounds = [
+            [(-np.inf if one.lower is None else one.lower, one.upper) for one in rejections]
+            for rejections in by_setting
+        ]
+        edges = np.array(bounds, np.float64).reshape(len(corrections), len(first.rejections), 2)
+        return cls(
+            len(corrections),
+            first.weighting,
+            np.array([each.lower_or_reciprocal for each in weightings]),
+            np.array([each.upper for each in weightings]),
+            first.rejections,
+            edges[:, :, 0].T,
+            edges[:, :, 1].T,
+            np.array(vetoes) if vetoes else None,
+            first.veto_on_weights,
+        )
+
+    @property
+    def rejects_tokens(self) -> bool:
+        return any(rejection.of_tokens for rejection in self.rejections)
+
+    @property
+    def truncates(self) -> bool:
+        return self.weighting is not None and self.weighting.outside == "truncate"
+
+    @property
+    def weighs_tokens(self) -> bool:
+        return self.weighting is not None and self.weighting.level == "token"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSums:
+    """Weights and their squares, summed over the tokens of each sequence."""
+
+    sum: Array  # [sequences, settings], or [sequences] of one setting
+    squares: Array
+
+
+class TokenSums(Protocol):
+    """Sums over the tokens of each sequence, for bounds that act on single tokens.
+
+    One correction has them from the pass over the table; a thousand settings of one estimator have
+    them from bins between their bounds. All are [sequences, settings], or one column where the
+    settings agree.
+    """
+
+    @property
+    def rows(self) -> Rows: ...
+
+    def kept_tokens(self, settings: Settings) -> Array:
+        """Tokens that all rejections by token keep."""
+        ...
+
+    def weights(self, settings: Settings) -> WeightSums:
+        """Weights of all tokens."""
+        ...
+
+    def kept_weights(self, settings: Settings) -> WeightSums:
+        """Weights of the tokens that all rejections by token keep."""
+        ...
+
+    def vetoed(self, settings: Settings) -> Flags:
+        """Sequences with a token below the veto."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What settings leave of every sequence; one column where all settings agree."""
+
+    kept: Array  # [sequences, settings] tokens that stay in the loss mask
+    vetoed: Flags | None  # [sequences, settings]; None without a veto
+    weights: WeightSums | None  # of all tokens, before batch normalisation; None without weights
+    kept_weights: WeightSums | None  # of tokens in the loss mask
+
+
+def apply(sums: TokenSums, settings: Settings) -> Effect:
+    """Apply every setting to every sequence; all rejections look at the original mask."""
+    rows = sums.rows
+    vetoed = None if settings.veto is None else sums.vetoed(settings)
+    kept = sums.kept_tokens(settings)
+    weights, of_kept = _weights(sums, settings, kept)
+    stays = _stays(rows, settings)
+    if vetoed is not None and not settings.veto_on_weights:
+        stays = ~vetoed if stays is None else stays & ~vetoed
+    elif vetoed is not None and weights is not None and of_kept is not None:
+        weights, of_kept = (_times(~vetoed, each) for each in (weights, of_kept))
+    if stays is not None:
+        kept = np.where(stays, kept, 0.0)
+        of_kept = of_kept and _where(stays, of_kept)
+    return Effect(kept, vetoed, weights, of_kept)
+
+
+def _stays(rows: Rows, settings: Settings) -> Flags | None:
+    """Sequences that all rejections by sequence keep; None where there is none."""
+    stays: Flags | None = None
+    bounds = zip(settings.rejections, settings.reject_lower, settings.reject_upper, strict=True)
+    for rejection, lower, upper in bounds:
+        if not rejection.of_tokens:
+            values = statistic_of_rows(rows, rejection.statistic)[:, None]
+            inside = within(values, lower, upper)
+            stays = inside if stays is None else stays & inside
+    return stays
+
+
+def _weights(
+    sums: TokenSums, settings: Settings, kept: Array
+) -> tuple[WeightSums | None, WeightSums | None]:
+    """Weights of all tokens, and of those that rejection by token keeps."""
+    weighting = settings.weighting
+    if weighting is None:
+        return None, None
+    if weighting.level == "token":
+        weights = sums.weights(settings)
+        return weights, sums.kept_weights(settings) if settings.rejects_tokens else weights
+    of_rows = bounded(
+        ratio(sums.rows, weighting.level)[:, None],
+        settings.weight_lower,
+        settings.weight_upper,
+        weighting.outside,
+        nan_stays=weighting.nan_stays,
+    )
+    lengths = sums.rows.lengths[:, None]
+    squares = np.square(of_rows)
+    return (
+        WeightSums(of_rows * lengths, squares * lengths),
+        WeightSums(of_rows * kept, squares * kept),
+    )
+
+
+def _times(stays: Flags, weights: WeightSums) -> WeightSums:
+    """Weights times 1 or 0: a product, as the trainer has it, so that NaN stays NaN."""
+    factor = stays.astype(np.float64)
+    return WeightSums(factor * weights.sum, factor * weights.squares)
+
+
+def _where(stays: Flags, weights: WeightSums) -> WeightSums:
+    return WeightSums(np.where(stays, weights.sum, 0.0), np.where(stays, weights.squares, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedSums:
+    """The sums that a pass over the table has kept for one correction."""
+
+    rows: Rows
+    correction: Correction
+
+    def kept_tokens(self, settings: Settings) -> Array:
+        by_token = kept_quantity(self.correction.rejections)
+        if by_token is None:
+            return self.rows.lengths[:, None].astype(np.float64)
+        return self.rows.columns[by_token].sum[:, None]
+
+    def weights(self, settings: Settings) -> WeightSums:
+        assert self.correction.weighting is not None
+        return self._of(bounded_quantity(self.correction.weighting))
+
+    def kept_weights(self, settings: Settings) -> WeightSums:
+        assert self.correction.weighting is not None
+        weights = bounded_quantity(self.correction.weighting)
+        quantity = kept_quantity(self.correction.rejections, weights)
+        assert quantity is not None
+        return self._of(quantity)
+
+    def vetoed(self, settings: Settings) -> Flags:
+        return vetoed_rows(self.rows, self.correction.veto)[:, None]
+
+    def _of(self, quantity: Quantity) -> WeightSums:
+        column = self.rows.columns[quantity]
+        return WeightSums(column.sum[:, None], column.squares[:, None])
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of every row: how many tokens stay in the loss mask, and the weights of those that do."""
+    """What one correction leaves of every sequence."""
 
-    kept: Array  # [sequences] tokens
-    vetoed: NDArray[np.bool_]  # [sequences]
-    weights: Column | None  # of all tokens, before batch normalisation; 0 where zeroed
-    # The same in the loss: 0 at tokens that are rejected; None where weights are logged only.
-    kept_weights: Column | None
+    kept: Array  # [sequences] tokens that stay in the loss mask
+    weights: WeightSums | None  # of all tokens, before batch normalisation; 0 where zeroed
+    # Weights in the loss: 0 at tokens that are rejected; None where weights are logged only.
+    kept_weights: WeightSums | None
 
     @property
     def kept_tokens(self) -> int:
@@ -143,105 +338,61 @@ class Outcome:
         return int((self.kept > 0).sum())
 
 
-def veto_quantity(veto: float) -> Beyond:
-    """1 at tokens whose unclamped ratio is below the veto; its log is held in float32 (verl)."""
-    return Beyond("log_ratio", float(np.log(np.float32(veto))), below=True)
-
-
-def vetoed_rows(rows: Rows, veto: float | None) -> NDArray[np.bool_]:
-    """Rows with at least one such token."""
-    if veto is None:
-        return np.zeros(len(rows), np.bool_)
-    return rows.columns[veto_quantity(veto)].sum > 0
-
-
 def outcome(rows: Rows, correction: Correction) -> Outcome:
-    """Apply a correction; the rejections all look at the original mask."""
-    vetoed = vetoed_rows(rows, correction.veto)
-    stays = kept_rows(rows, correction.rejections)
-    if not correction.veto_on_weights:
-        stays &= ~vetoed
-    by_token = kept_quantity(correction.rejections)
-    tokens = rows.lengths.astype(np.float64) if by_token is None else rows.columns[by_token].sum
-    weighting = correction.weighting
-    if weighting is None:
-        return Outcome(np.where(stays, tokens, 0.0), vetoed, None, None)
-    weights = applied_weights(rows, weighting)
-    of_kept = weights
-    if by_token is not None:
-        of_kept = _weights_of_kept_tokens(rows, correction, tokens)
-    if correction.veto_on_weights:
-        # A product, as the trainer has it: NaN stays NaN.
-        stay = (~vetoed).astype(np.float64)
-        weights, of_kept = _times(stay, weights), _times(stay, of_kept)
-    in_loss = _where(stays, of_kept) if correction.weights_applied else None
-    return Outcome(np.where(stays, tokens, 0.0), vetoed, weights, in_loss)
+    """Apply one correction; `rows` hold the quantities of `quantities_of`."""
+    effect = apply(StreamedSums(rows, correction), Settings.of([correction]))
+    applied = correction.weights_applied
+    return Outcome(
+        effect.kept[:, 0], _only(effect.weights), _only(effect.kept_weights) if applied else None
+    )
 
 
-def _weights_of_kept_tokens(rows: Rows, correction: Correction, tokens: Array) -> Column:
-    assert correction.weighting is not None
-    if correction.weighting.level == "token":
-        quantity = kept_quantity(correction.rejections, bounded_quantity(correction.weighting))
-        assert quantity is not None
-        return rows.columns[quantity]
-    of_rows = applied_weights(rows, correction.weighting).max
-    return Column.of_sequences(of_rows, tokens)  # type: ignore[arg-type]
-
-
-def _times(factor: Array, column: Column) -> Column:
-    def product(values: Array) -> Array:
-        return factor * values if len(values) else values
-
-    return Column(*map(product, (column.sum, column.squares, column.max, column.min)))
-
-
-def _where(keep: NDArray[np.bool_], column: Column) -> Column:
-    def kept(values: Array) -> Array:
-        return np.where(keep, values, 0.0) if len(values) else values
-
-    return Column(kept(column.sum), kept(column.squares), kept(column.max), kept(column.min))
-
-
-def quantities_of(correction: Correction) -> list[Quantity]:
-    """What `outcome` reads of the tokens, besides what every trainer reads."""
-    found: list[Quantity | None] = [kept_quantity(correction.rejections)]
-    if correction.veto is not None:
-        found.append(veto_quantity(correction.veto))
-    if correction.weighting is not None and correction.weighting.level == "token":
-        weights = bounded_quantity(correction.weighting)
-        found += [weights, kept_quantity(correction.rejections, weights)]
-    return [quantity for quantity in found if quantity is not None]
+def _only(weights: WeightSums | None) -> WeightSums | None:
+    """The one setting that there is."""
+    return None if weights is None else WeightSums(weights.sum[:, 0], weights.squares[:, 0])
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEffects:
-    """Of every unmasked token of a batch."""
+    """What one correction does to every sampled token of a batch."""
 
-    kept: NDArray[np.bool_]  # [tokens] in the loss mask
+    kept: Flags  # [tokens] whether the token stays in the loss mask
     # [tokens] before batch normalisation; rejected tokens keep theirs, as in trainers. None
     # without weights, or where they are logged only.
     weights: Array | None
 
 
 def token_effects(correction: Correction, tokens: Tokens, rows: Rows) -> TokenEffects:
-    """`rows` holds the quantities of `outcome.quantities_of`, of the same tokens."""
+    """Apply one correction to single tokens; `rows` are those of the same tokens."""
     vetoed = vetoed_rows(rows, correction.veto)
-    stays = kept_rows(rows, correction.rejections)
+    stays = _stays(rows, Settings.of([correction]))
+    of_rows = np.ones(len(rows), np.bool_) if stays is None else stays[:, 0]
     if not correction.veto_on_weights:
-        stays &= ~vetoed
-    kept = np.repeat(stays, rows.lengths)
+        of_rows = of_rows & ~vetoed
+    kept = np.repeat(of_rows, rows.lengths)
     if (by_token := kept_quantity(correction.rejections)) is not None:
         kept &= by_token.of(tokens) > 0
-    weights = _weights(correction, tokens, rows)
+    weights = _token_weights(correction, tokens, rows)
     if weights is not None and correction.veto_on_weights:
         weights = weights * np.repeat(~vetoed, rows.lengths)
     return TokenEffects(kept, weights)
 
 
-def _weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array | None:
+def _token_weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array | None:
     weighting = correction.loss_weighting
     if weighting is None:
         return None
     if weighting.level == "token":
         return bounded_quantity(weighting).of(tokens).astype(np.float64, copy=False)
-    return np.repeat(bounded(ratio(rows, weighting.level), weighting), rows.lengths)
+    return np.repeat(_sequence_weights(rows, weighting), rows.lengths)
+
+
+def _sequence_weights(rows: Rows, weighting: Weighting) -> Array:
+    """Weight of each sequence at its level, [sequences]."""
+    return bounded(
+        ratio(rows, weighting.level),
+        weighting.lower_or_reciprocal,
+        weighting.upper,
+        weighting.outside,
+        nan_stays=weighting.nan_stays,
+    )

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
+T = TypeVar("T", bound=np.floating)
 
 SAFETY_BOUND = 20.0
+
+Outside = Literal["truncate", "clip", "zero", "mask"]
 
 
 class Tokens:
@@ -115,25 +118,46 @@ class K:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The ratio, clipped to [lower, upper] or, with `zero`, 0 outside of them."""
+    """The ratio, and what becomes of it outside [lower, upper]; by default nothing."""
 
     lower: float = 0.0
     upper: float = np.inf
-    zero: bool = False
+    outside: Outside = "clip"
     nan_stays: bool = False
 
     keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
 
     def of(self, tokens: Tokens) -> Array:
         ratio = tokens.ratio
-        if self.zero:
-            keep = within(ratio, self.lower, self.upper)
-            if self.nan_stays:
-                keep |= np.isnan(ratio)
-            return np.where(keep, ratio, ratio.dtype.type(0.0))
-        if self.lower == 0.0:
-            return ratio if np.isinf(self.upper) else np.minimum(ratio, self.upper)
-        return np.clip(ratio, self.lower, self.upper)
+        if self.lower == 0.0 and np.isinf(self.upper):
+            return ratio
+        return bounded(ratio, self.lower, self.upper, self.outside, nan_stays=self.nan_stays)
+
+
+def bounded(
+    ratio: NDArray[T],
+    lower: float | NDArray[np.float64],
+    upper: float | NDArray[np.float64],
+    outside: Outside,
+    *,
+    nan_stays: bool = False,
+) -> NDArray[T]:
+    """Weights from ratios of tokens or of sequences: what happens to them outside [lower, upper].
+
+    `truncate` gives min(ratio, upper), `clip` moves the ratio into the bounds, `zero` gives 0
+    outside (a NaN too, unless it stays), `mask` leaves the ratio as it is. Bounds may be arrays
+    that broadcast: one column for every setting.
+    """
+    if outside == "truncate":
+        return np.minimum(ratio, upper)
+    if outside == "clip":
+        return np.clip(ratio, lower, upper)
+    if outside == "mask":
+        return ratio
+    keep = within(ratio, lower, upper)
+    if nan_stays:
+        keep |= np.isnan(ratio)
+    return np.where(keep, ratio, ratio.dtype.type(0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +235,7 @@ def statistic(tokens: Tokens, name: str) -> Array:
     return tokens.log_ratio if name == "log_ratio" else tokens.k(name)
 
 
-def within(values: Array, lower: float, upper: float) -> NDArray[np.bool_]:
+def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray[np.bool_]:
     """Bounds included; NaN is outside."""
     with np.errstate(invalid="ignore"):
         return (values >= lower) & (values <= upper)

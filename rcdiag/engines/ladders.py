@@ -1,4 +1,4 @@
-"""Ready sets of policies: between the sampler and the trainer, one difference at a time."""
+"""Ready sets of policies that lead from the sampler to the trainer, one difference at a time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
 
 
 def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
-    """How a policy of the table was scored, to score it again; None where that is not known."""
+    """The spec by which a policy of the table was scored; None where the metadata do not tell.
+
+    `about` is what the file metadata note of the policy, `model` the checkpoint of `--model`.
+    """
     recorded = about.get("model")
     where = recorded if model is None or Path(str(recorded)).is_dir() else model
     if about.get("backend") not in BACKENDS or "options" not in about or where is None:

@@ -1,4 +1,4 @@
-"""Rows of a table as an engine takes them, and an engine's scores as a table takes them."""
+"""Between tables and engines: rows become padded batches, scores become columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rcdiag.table.trajectories import Scores, Trajectories
 def whole_sequences(
     trajectories: Trajectories,
 ) -> tuple[list[NDArray[np.int32]], NDArray[np.int64]]:
-    """Prompt and response of each row as one array, and where its response begins."""
+    """Prompt and response of each row as one array of ids, and where each response begins."""
     assert trajectories.prompt_ids is not None
     prompts, responses = trajectories.prompt_ids, trajectories.response_ids
     rows = [
@@ -26,7 +26,11 @@ def whole_sequences(
 def gather_scores(
     rows: Sequence[NDArray[np.float32] | None], *, entropy: bool, top_k: int
 ) -> Scores:
-    """Join the score matrices of all rows ([response tokens, 1 + entropy + 2 top_k])."""
+    """Join the score matrices of all rows into columns.
+
+    A row's matrix is [response tokens, 1 + entropy + 2 top_k]: the token's log-prob, the entropy,
+    the largest log-probs, their token ids. None is a row without response tokens.
+    """
     width = 1 + entropy + 2 * top_k
     empty = np.zeros((0, width), dtype=np.float32)
     table = np.concatenate([empty, *(empty if row is None else row for row in rows)])
@@ -40,9 +44,10 @@ def gather_scores(
 
 
 def length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.int64]]:
-    """Rows of similar length, longest first, at most `batch_tokens` with padding, one row at least.
+    """Yield the numbers of rows of similar length, longest first.
 
-    Rows of length 0 have nothing to score and are left out.
+    A bucket holds at most `batch_tokens` with padding, and one row at least. Rows of length 0 have
+    nothing to score and are left out.
     """
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
@@ -54,17 +59,17 @@ def length_buckets(lengths: NDArray, batch_tokens: int) -> Iterator[NDArray[np.i
 
 
 def padded_width(longest: int) -> int:
-    """The next of 16 widths an octave: at most a sixteenth of padding, 3% on average.
+    """Round a length up to the next of 16 widths an octave: 3% of padding on average.
 
-    Kernels and their caches are made for a shape, by oneDNN for every one it meets (4 MB of them
-    for each in bfloat16, measured): few widths let batches share them.
+    Kernels are compiled and cached for a shape; oneDNN keeps 4 MB for every shape that it meets in
+    bfloat16 (measured). Few widths let batches share them.
     """
     step = max(1 << (longest.bit_length() - 5), 1) if longest >= 32 else 1
     return -(-longest // step) * step
 
 
 def padded(rows: Sequence[NDArray], context: int | None) -> NDArray[np.int64]:
-    """Token ids [rows, width], padded on the right with 0; never wider than the model's context."""
+    """Token ids [rows, width], padded on the right with 0, within the model's context."""
     longest = max(len(row) for row in rows)
     width = padded_width(longest)
     if context is not None:

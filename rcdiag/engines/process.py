@@ -13,7 +13,10 @@ from rcdiag.errors import RcdiagError
 
 
 def run_engine(job: dict[str, Any], on_tokens: Callable[[int], None]) -> None:
-    """Start the worker on a job and wait for its end; `on_tokens` hears of tokens done."""
+    """Start the worker process on a job and wait for its end.
+
+    `on_tokens` is called with the number of tokens that have just been scored.
+    """
     file = Path(job["folder"]) / "job.json"
     file.write_text(json.dumps(job))
     worker = subprocess.Popen(

@@ -27,14 +27,14 @@ from rcdiag.table.writer import TableWriter
 # One part: what a kill can cost at most, and what rows are sorted by length within.
 TOKENS_PER_PART = 131_072
 
-OnTokens = Callable[[str, int, int], None]  # policy, tokens done, tokens in all
+OnTokens = Callable[[str, int, int], None]  # policy, tokens scored so far, tokens in all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoringPlan:
     """Everything that decides the scores; the parts on disk are keyed by it."""
 
-    source: list[str]  # paths of the table's files
+    source: list[str]  # the parquet files that the rows lie in
     dump: Table
     specs: tuple[PolicySpec, ...]
     survey: Survey
@@ -67,7 +67,7 @@ class ScoringPlan:
         return {f"{index:06d}.parquet": rows for index, rows in enumerate(self.ranges)}
 
     def is_finished(self) -> bool:
-        """The output is there and is this plan's: a run was killed after its last rename."""
+        """Whether the output exists and is this plan's: a run was killed after its last rename."""
         if not (self.output.exists() and self.parts.exists()):
             return False
         return open_table(self.output).metadata.get("run_key") == self.run_key
@@ -76,12 +76,12 @@ class ScoringPlan:
 def plan_scoring(
     dump: Table, specs: Sequence[PolicySpec], output: Path, *, force: bool = False
 ) -> ScoringPlan:
-    """Check models and rows, and cut the table into parts; no engine starts here."""
+    """Check models and rows, and cut the table into parts, without starting an engine."""
     _check_names(dump, specs, force)
     folders = {spec.model: check_checkpoint(spec.model) for spec in specs}
     found = survey(dump, [limits(model, folder) for model, folder in folders.items()])
     return ScoringPlan(
-        source=[str(file.path) for file in dump.files],
+        source=[str(file.parquet) for file in dump.files],
         dump=dump,
         specs=tuple(specs),
         survey=found,
@@ -106,7 +106,10 @@ def _check_names(dump: Table, specs: Sequence[PolicySpec], force: bool) -> None:
 
 
 def run_scoring(plan: ScoringPlan, on_tokens: OnTokens, *, force: bool = False) -> None:
-    """Bring `plan.output` into being; after a kill the same call goes on where it stopped."""
+    """Score what the plan names and write `plan.output`.
+
+    Finished parts are kept beside it until then: after a kill the same call goes on from them.
+    """
     if not plan.is_finished():
         if plan.output.exists() and not force:
             raise RcdiagError(f"{plan.output}: already there", hint="another path, or --force")
@@ -147,7 +150,7 @@ def _score_policy(plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens) -> d
 
 
 def _join(plan: ScoringPlan, provenance: dict[str, dict[str, Any]]) -> None:
-    """The table with the scored columns in it, in the order of its rows."""
+    """Write the table with the scored columns in it, in the order of its rows."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     temperature = _temperature_note(plan.survey)
     old = plan.dump.metadata
@@ -165,7 +168,7 @@ def _join(plan: ScoringPlan, provenance: dict[str, dict[str, Any]]) -> None:
 
 
 def _output_schema(plan: ScoringPlan) -> pa.Schema:
-    """The table's columns, as the first part leaves them."""
+    """The columns of the output: those of the table, then those of the scored parts."""
     first = next(iter(plan.part_names()))
     parts = [read_part(plan.folder(spec) / first).slice(0, 0) for spec in plan.specs]
     return _with_scores(plan.dump.schema.empty_table(), parts, plan.specs).schema
@@ -174,7 +177,7 @@ def _output_schema(plan: ScoringPlan) -> pa.Schema:
 def _with_scores(
     table: pa.Table, parts: Sequence[pa.Table], specs: Sequence[PolicySpec]
 ) -> pa.Table:
-    """`table` with the scores of each policy at its end, in place of all it had of the policy.
+    """Put the scores of each policy at the end of `table`, in place of its older ones.
 
     An entropy that another model left under the same name must not stay beside new log-probs.
     """

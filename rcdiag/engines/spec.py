@@ -30,13 +30,13 @@ class PolicySpec:
 
     @property
     def own_options(self) -> dict[str, Any]:
-        """Options that rcdiag reads itself."""
+        """The options that rcdiag reads itself."""
         known = BACKENDS[self.backend].known_options
         return {key: value for key, value in self.options.items() if key in known}
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """Options that are passed on to the engine."""
+        """The options that are passed on to the engine."""
         own = self.own_options
         return {key: value for key, value in self.options.items() if key not in own}
 
@@ -46,7 +46,10 @@ class PolicySpec:
 
 
 def default_policies() -> dict[str, str]:
-    """Policy name -> the text of `--policy` by which `--model` alone scores it."""
+    """The policies that `--model` alone scores: name -> the text of `--policy` for it.
+
+    Of two backends with the same default policy the first registered has it.
+    """
     texts: dict[str, str] = {}
     for backend in BACKENDS.values():
         if (name := backend.default_policy) is not None:
@@ -93,7 +96,7 @@ def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
 
 
 def _checked(text: str, key: str, value: str, option: Option) -> Any:
-    """The value of an option that rcdiag reads, in the type that it takes."""
+    """The value of an option that rcdiag reads, checked and in the type that it takes."""
     if option.takes is bool:
         if value.lower() not in SWITCH:
             raise _bad(text, f"{key}={value}: wanted true or false")
@@ -108,7 +111,7 @@ def _checked(text: str, key: str, value: str, option: Option) -> Any:
 
 
 def _guessed(value: str) -> Any:
-    """The value of an option that the engine reads: true, false, JSON, else text."""
+    """The value of an option that the engine reads, taken as true, false, JSON, else text."""
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     try:

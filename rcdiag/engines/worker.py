@@ -23,14 +23,14 @@ from rcdiag.table.table import open_table
 
 
 def run(job: dict[str, Any], say: Any) -> None:
-    """Score the job's ranges, one part each; a part that is there is a part that is whole."""
+    """Score the job's ranges of rows, one part each; a part appears whole or not at all."""
     spec = PolicySpec(**job["spec"])
     engine = spec.load(job["max_length"])
     folder = Path(job["folder"])
     provenance = {**spec.to_dict(), **engine.provenance()}
     write_text(folder / "provenance.json", json.dumps(provenance))
     say({"event": "ready"})
-    dump = open_table(job["source"], job["renames"])
+    dump = open_table(job["source"], job["renames"], "parquet")
     names = columns_needed(dump.schema.names, (), prompts=True)
     ranges = [tuple(pair) for pair in job["ranges"].values()]
     chunks = read_chunks(dump, ranges, names)
@@ -42,7 +42,7 @@ def run(job: dict[str, Any], say: Any) -> None:
 
 
 def _take_over_stdout(log: str) -> IO[str]:
-    """A stream to the parent on the old stdout; 1 and 2 go to the log from here on."""
+    """Open a stream to the parent on the old stdout; stdout and stderr go to the log from here."""
     parent = os.fdopen(os.dup(1), "w", buffering=1)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
@@ -51,7 +51,7 @@ def _take_over_stdout(log: str) -> IO[str]:
 
 
 def _die_with_parent() -> None:
-    """End when the parent does, even by kill -9: its end of our stdin closes then."""
+    """End this process when the parent ends, even by kill -9: the pipe to our stdin closes then."""
 
     def wait() -> None:
         sys.stdin.buffer.read()

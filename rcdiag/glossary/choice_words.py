@@ -1,76 +1,21 @@
 """What can be chosen of an update in `rcdiag replay`, by the names that results have.
 
-Sources: reference/verl.md 3, reference/theory.md 2.7. Names of advantages and factors come from
-their registries.
+Names of factors come from their registry; advantages have entries of their own.
 """
 
 from __future__ import annotations
 
-from functools import cache
-
-import numpy as np
-
 from rcdiag.glossary.entry import Entry, by_hand, said
-from rcdiag.glossary.generations import SLIME, VERL, label
-from rcdiag.usecases.replay.batch import ADVANTAGES
 from rcdiag.usecases.replay.factors import FACTORS
 
 _REPLAY = "rcdiag replay rollouts.parquet"
 
-_BASELINE = "advantages above 0 make tokens more likely"
-_OF: dict[str, tuple[str, str, str]] = {
-    "grpo": (
-        "Reward less the mean of its prompt group, over the group's spread; a group of one keeps "
-        "its reward (arXiv 2402.03300).",
-        "(reward - mean) / (std + 1e-6), std with n - 1",
-        "adv_estimator: grpo",
-    ),
-    "rloo": (
-        "Reward less the mean of the others of its prompt group; a group of one keeps its reward "
-        "(arXiv 2402.14740).",
-        "n / (n - 1) (reward - mean)",
-        "adv_estimator: rloo",
-    ),
-    "reinforce++": (
-        "Reward whitened over all tokens of the batch, whatever the group (arXiv 2501.03262).",
-        "(reward - mean over tokens) / sqrt(variance over tokens + 1e-8)",
-        "adv_estimator: reinforce_plus_plus",
-    ),
-}
-
-
-def _worked(name: str) -> str:
-    """Three samples of one prompt."""
-    found = ADVANTAGES[name](np.array([1.0, 0.0, 0.0]), np.zeros(3), np.array([2, 2, 2]))
-    values = ", ".join(f"{value:.4g}" for value in found)
-    return f"rewards 1, 0, 0 of one prompt, two tokens each: {values}"
-
-
-@cache
-def advantages() -> dict[str, Entry]:
-    """Computed ones, by their registry, and the column of the table."""
-    found = {
-        name: said(
-            what=f"{_OF[name][0]} Of each sequence, the same for all its tokens.",
-            formula=_OF[name][1],
-            direction=_BASELINE,
-            generations={label(VERL): _OF[name][2]},
-            example=_worked(name),
-            see=("advantage", "column", "rejected-in-baseline"),
-        )
-        for name in ADVANTAGES
-    }
-    return found | {
-        "column": said(
-            what="Advantages as the table has them, in `advantages` by token or `advantage` by "
-            "sequence.",
-            direction=_BASELINE,
-            example=f"{_REPLAY} --advantage column",
-            see=("advantage",),
-        )
-    }
-
-
+COLUMN = said(
+    what="Advantages as the table has them, in `advantages` by token or `advantage` by sequence.",
+    direction="advantages above 0 make tokens more likely",
+    example=f"{_REPLAY} --advantage column",
+    see=("advantage",),
+)
 _FACTORS = {
     "mismatch": "Sampler to trainer: the same weights in two programs, and whatever differs there",
     "staleness": "Trainer before the update to the policy that is updated: the update's own way",
@@ -96,7 +41,6 @@ OTHERS: dict[str, Entry] = {
         what="The update without any correction: PPO against the trainer's own log-probs before "
         "it; what the presets are compared with.",
         formula="loss(current / old), no weights, nothing rejected",
-        generations={label((*VERL, *SLIME)): "what happens where no correction is set"},
         example=f"{_REPLAY} --json | jq .presets.naive.health.verdict",
         see=("decoupled", "bypass", "uncorrected_ess"),
     ),
@@ -139,7 +83,7 @@ OTHERS: dict[str, Entry] = {
 }
 
 CHOICES: dict[str, Entry] = {
-    **advantages(),
+    "column": COLUMN,
     **{name: _factor(name) for name in FACTORS},
     **OTHERS,
 }

@@ -1,59 +1,21 @@
-"""Groups of trainer generations that agree, and how a group is written."""
+"""Generations of trainers that agree, and how a group of them is written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from rcdiag.trainers import TRAINERS
-from rcdiag.trainers.slime import mis as slime
-from rcdiag.trainers.trainer import Trainer
-from rcdiag.trainers.verl import k_rejection as verl_k
-from rcdiag.trainers.verl import ratio_rejection as verl_ratios
-from rcdiag.trainers.verl import weights_only as verl_weights
-
-Trainers = tuple[str, ...]
-
-
-def _names(trainers: Iterable[Trainer]) -> Trainers:
-    return tuple(trainer.name for trainer in trainers)
-
-
-OLD = _names(verl_weights.TRAINERS)
-BY_RATIO = _names(verl_ratios.TRAINERS)
-BY_K = _names(verl_k.TRAINERS)
-SLIME = _names(slime.TRAINERS)
-VERL = (*OLD, *BY_RATIO, *BY_K)
-LATER = (*BY_RATIO, *BY_K)
-
-FIRST = ("verl-0.6.0",)
-SECOND = ("verl-20251027",)
-# Weight statistics are of raw weights up to 0.7.1, of applied weights from 0.8.0 on.
-RAW = (*OLD, *BY_RATIO, "verl-0.7.1")
-APPLIED = tuple(name for name in BY_K if name not in RAW)
-# 0.8.0 alone compares applied weights with the bounds (verl #6806).
-BROKEN = ("verl-0.8.0",)
-MENDED = tuple(name for name in APPLIED if name not in BROKEN)
+from rcdiag.trainers.words import label as runs
+from rcdiag.trainers.words import read_terms
 
 
 def label(trainers: Iterable[str]) -> str:
-    """Names in the order of `TRAINERS`; three or more in a row as `first to last`."""
-    order, wanted = list(TRAINERS), set(trainers)
-    runs: list[list[str]] = []
-    for index, name in enumerate(order):
-        if name not in wanted:
-            continue
-        if runs and runs[-1][-1] == order[index - 1]:
-            runs[-1].append(name)
-        else:
-            runs.append([name])
-    return ", ".join(text for run in runs for text in _run(run))
-
-
-def _run(run: list[str]) -> list[str]:
-    """A run never goes from one trainer over into another."""
-    verl = [name for name in run if name not in SLIME]
-    other = [name for name in run if name in SLIME]
-    return [*([f"{verl[0]} to {verl[-1]}"] if len(verl) > 2 else verl), *other]
+    """Names in the order of the registry; three or more in a row of one trainer as a range."""
+    wanted = set(trainers)
+    order: dict[str, list[str]] = {}
+    for trainer in TRAINERS.values():
+        order.setdefault(trainer.family, []).append(trainer.name)
+    return ", ".join(filter(None, (runs(wanted, names) for names in order.values())))
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:
@@ -62,3 +24,25 @@ def grouped(texts: Mapping[str, str]) -> dict[str, str]:
     for trainer, text in texts.items():
         groups.setdefault(text, []).append(trainer)
     return {label(trainers): text for text, trainers in groups.items()}
+
+
+def called(name: str) -> dict[str, str]:
+    """Generations -> what they call a name that rcdiag explains, from the trainers' terms."""
+    terms = {each.name: read_terms(each.package).get(name) for each in TRAINERS.values()}
+    return {
+        trainer: term.says[trainer]
+        for trainer, term in terms.items()
+        if term is not None and trainer in term.says
+    }
+
+
+def worked(name: str, having: Iterable[str]) -> dict[str, str]:
+    """Groups of generations -> the number that comes out on the example of a name."""
+    terms = {each: read_terms(TRAINERS[each].package).get(name) for each in having}
+    return grouped(
+        {
+            trainer: f"{term.numbers[trainer]:.4g}"
+            for trainer, term in terms.items()
+            if term is not None and trainer in term.numbers
+        }
+    )

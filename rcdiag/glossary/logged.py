@@ -1,128 +1,109 @@
-"""Keys that trainers log: their entries, from `keys/`."""
+"""Keys that trainers log, from the words beside each trainer."""
 
 from __future__ import annotations
 
-from rcdiag.glossary import options, worked
-from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind, first_clause
-from rcdiag.glossary.generations import BY_K, SLIME, label
-from rcdiag.glossary.keys import KEYS, full_name
-from rcdiag.glossary.keys.base import Key
-from rcdiag.glossary.keys.debug import DEBUG
-from rcdiag.glossary.keys.off_policy import OFF_POLICY
-from rcdiag.glossary.keys.rejection import OF_OPTIONS, OPTION, of_option
+from collections.abc import Mapping
 
-# The longest first. `train/` and `actor/` are put before it by the trainers' loggers.
-PREFIXES = ("rollout_corr/", "mismatch/mismatch_", "mismatch/", "mismatch_", "training/", "mis_")
-LOGGERS = ("actor/", "train/")
+from rcdiag.glossary.entry import Entry, Kind, first_clause
+from rcdiag.glossary.generations import grouped
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.words import KeyWords, read_keys
 
 
-def bare(name: str) -> str:
-    """A key without the prefixes of its trainer."""
-    for prefix in LOGGERS:
-        name = name.removeprefix(prefix)
-    for prefix in PREFIXES:
-        if name.startswith(prefix):
-            return name.removeprefix(prefix)
-    return name
+def _all_keys() -> dict[str, list[KeyWords]]:
+    """Key without prefix -> what it means to each of the trainers that log it."""
+    packages = dict.fromkeys(trainer.package for trainer in TRAINERS.values())
+    found: dict[str, list[KeyWords]] = {}
+    for package in packages:
+        for name, words in read_keys(package).items():
+            found.setdefault(name, []).append(words)
+    return found
+
+
+def _spelt(name: str) -> KeyWords | None:
+    """The first trainer's words on a key, with any prefix that it is seen with."""
+    known = [words for each in _all_keys().values() for words in each if name in words.spellings]
+    return known[0] if known else None
 
 
 def find(name: str) -> str | None:
-    """A key as some trainer calls it, with or without prefix."""
-    key = bare(name)
-    return name if key in KEYS or of_option(key) else None
+    """A key as some trainer spells it, with or without prefix."""
+    return name if _spelt(name) else None
 
 
-def listed(key: str) -> str:
-    """A key as the newest of its trainers calls it."""
-    verl = [name for group in KEYS[key].of for name in group if name not in SLIME]
-    return full_name(verl[-1] if verl else SLIME[0], key)
+def bare(name: str) -> str:
+    """A key without the prefixes of its trainer; any other name as it is."""
+    words = _spelt(name)
+    return words.name if words else name.rpartition("/")[2].removeprefix("mis_")
+
+
+def listed(words: KeyWords) -> str:
+    """A key as the newest generation spells it; a bare one with the prefix of the logger."""
+    newest = list(words.names.values())[-1]
+    return words.loggers[0] + newest if newest == words.name and words.loggers else newest
 
 
 def generations(key: str) -> dict[str, str]:
-    """Trainers -> their name for a key, and what it is there."""
-    return {
-        label(trainers): full_name(trainers[0], key) + (f": {text}" if text else "")
-        for part, text in KEYS[key].of.items()
-        for trainers in _by_name(part, key)
-    }
-
-
-def _by_name(trainers: tuple[str, ...], key: str) -> list[tuple[str, ...]]:
-    """Trainers of a group apart by what they call the key."""
-    named: dict[str, list[str]] = {}
-    for trainer in trainers:
-        named.setdefault(full_name(trainer, key), []).append(trainer)
-    return [tuple(each) for each in named.values()]
+    """Groups of generations -> their spelling of a key without prefix, and what it is there."""
+    return grouped(
+        {
+            trainer: words.names[trainer] + (f": {text}" if text else "")
+            for words in _all_keys()[key]
+            for trainer, text in words.generations.items()
+        }
+    )
 
 
 def entry(name: str) -> Entry:
-    key = bare(name)
-    if (found := of_option(key)) is not None:
-        return _of_option(name, *found)
-    about = KEYS[key]
+    """The words of the trainer that spells the key so; what it is in all of them."""
+    words = _spelt(name)
+    assert words is not None
     return Entry(
         name=name,
         kind=KIND.title,
-        what=about.what,
-        formula=about.formula,
-        direction=about.direction or LOG_RATIO,
-        units=_units(key, about),
-        healthy=about.healthy,
-        generations=generations(key),
-        example=_example(key, about),
-        see=about.see,
+        what=" ".join(filter(None, [words.says, words.note])),
+        formula=next(filter(None, map(_formula, [words, *_all_keys()[words.name]])), None),
+        direction=words.direction,
+        units=words.unit or "none",
+        healthy=words.healthy,
+        generations=generations(words.name),
+        example=_example(_all_keys()[words.name]),
+        see=words.see,
     )
 
 
-def _units(key: str, about: Key) -> str:
-    if key not in OF_OPTIONS:
-        return about.units
-    return "share" if "fraction" in key else "nats"
-
-
-def _of_option(name: str, general: str, option: str) -> Entry:
-    """A key of one option: the statistic is the option's, what is made of it the key's."""
-    about, key = KEYS[general], bare(name)
-    return Entry(
-        name=name,
-        kind=KIND.title,
-        what=f"{about.what} x is {options.statistic(option)}.",
-        formula=about.formula,
-        direction=LOG_RATIO,
-        units=_units(general, about),
-        healthy=about.healthy,
-        generations={
-            group: text.replace(OPTION, option) for group, text in generations(general).items()
-        },
-        example=f"{worked.TOY}, bounds {worked.bound_of(option)}: "
-        + _values({trainer: full_name(trainer, key) for trainer in BY_K}),
-        see=(option,),
+def _formula(words: KeyWords) -> str | None:
+    """The formula, or those of the policy losses that log the key."""
+    said: dict[str, list[str]] = {}
+    for loss, formula in words.losses.items():
+        said.setdefault(formula, []).append(loss)
+    return "; ".join(f"{', '.join(losses)}: {text}" for text, losses in said.items()) or (
+        words.formula
     )
 
 
-def _example(key: str, about: Key) -> str:
-    """Its value by each generation on the toy."""
-    if key in OF_OPTIONS:
-        return f"rcdiag explain {key.replace(OPTION, 'token_k1')}"
-    if key in DEBUG:
-        return f"rcdiag score rollouts.parquet --json | jq .mismatch.{about.see[0]}"
-    names = {trainer: full_name(trainer, key) for group in about.of for trainer in group}
-    return f"{worked.PADDED_TOY}{'' if key in OFF_POLICY else worked.BOUNDED}: {_values(names)}"
+def _example(keys: list[KeyWords]) -> str | None:
+    """The example of a key, with its value by each generation."""
+    numbers = {name: f"{number:.4g}" for key in keys for name, number in key.numbers.items()}
+    values = "; ".join(f"{value} in {names}" for names, value in grouped(numbers).items())
+    return f"{keys[0].example}: {values}" if values else keys[0].example
 
 
-def _values(names: dict[str, str]) -> str:
-    found = worked.logged(names)
-    return "; ".join(f"{value} in {trainers}" for trainers, value in found.items())
-
-
-def _lines() -> dict[str, str]:
-    return {listed(key): first_clause(about.what) for key, about in KEYS.items()}
+def _lines() -> Mapping[str, str]:
+    """One line for each key; those that differ in a placeholder alone share that of the first."""
+    patterns: set[str] = set()
+    lines = {}
+    for words in (each[0] for each in _all_keys().values()):
+        if words.pattern is None or words.pattern not in patterns:
+            lines[listed(words)] = first_clause(words.says)
+        patterns.add(words.pattern or "")
+    return lines
 
 
 KIND: Kind = Kind(
     title="number that trainers log",
     plural="Numbers that trainers log (a prefix may be left out)",
-    lines=_lines,
+    lines=lambda: dict(_lines()),
     entry=entry,
     find=find,
 )

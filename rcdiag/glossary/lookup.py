@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 
+from rcdiag import registry
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import (
-    aggregation_words,
     answers,
     backends,
     candidates,
@@ -16,10 +16,10 @@ from rcdiag.glossary import (
     families,
     fields,
     findings,
+    formats,
     levels,
     logged,
-    loss_keys,
-    loss_words,
+    losses,
     metrics,
     options,
     presets,
@@ -34,6 +34,7 @@ from rcdiag.glossary import (
     words,
 )
 from rcdiag.glossary.entry import Entry, Kind, folded
+from rcdiag.glossary.generations import called, grouped
 from rcdiag.usecases.sweep.families import FAMILIES
 
 _BUT_FIELDS: tuple[Kind, ...] = (
@@ -52,13 +53,15 @@ _BUT_FIELDS: tuple[Kind, ...] = (
     answers.KIND,
     roles.KIND,
     backends.KIND,
-    loss_words.KIND,
-    aggregation_words.KIND,
+    formats.KIND,
+    losses.POLICY_LOSSES,
+    losses.REDUCTIONS,
+    losses.ADVANTAGE_FORMULAS,
     choice_words.KIND,
+    losses.LOSS_SETTINGS,
     training_words.KIND,
     rule_words.KIND,
     result_names.KIND,
-    loss_keys.KIND,
     logged.KIND,
 )
 
@@ -86,16 +89,25 @@ def explain(name: str) -> Entry:
     """All that is known about a name; upper case, spaces, `-` and `_` make no difference."""
     if (listed := _listed().get(folded(name))) is not None:
         kind, found = listed
-        return _with_other_meanings(kind.entry(found), name.strip())
+        return _with_other_meanings(_with_terms(kind.entry(found)), name.strip())
     for kind in KINDS:
         if (other := kind.find(name.strip())) is not None:
             return kind.entry(other)
     raise _unknown(name)
 
 
-@cache
+def _with_terms(entry: Entry) -> Entry:
+    """Add what trainers call the thing, if the entry does not say it."""
+    return entry if entry.generations else replace(entry, generations=grouped(called(entry.name)))
+
+
 def _listed() -> dict[str, tuple[Kind, str]]:
-    """Folded name -> kind and name; the first kind has it."""
+    return _listed_at(registry.revision())
+
+
+@lru_cache(maxsize=1)
+def _listed_at(revision: int) -> dict[str, tuple[Kind, str]]:
+    """Folded name -> kind and name; the first kind has it. Made anew when a registry changes."""
     found: dict[str, tuple[Kind, str]] = {}
     for kind in reversed(KINDS):
         found |= {folded(alias): (kind, name) for alias, name in kind.aliases.items()}

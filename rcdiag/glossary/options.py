@@ -1,12 +1,11 @@
-"""What `rollout_rs` may be: rejection by ratios up to verl 0.7.0, by k1, k2, k3 from 0.7.1 on.
+"""What verl's `rollout_rs` may be: rejection by ratios up to 0.7.0, by k1, k2, k3 from 0.7.1 on.
 
-Source: reference/verl.md 1.4 and 4.1.
+Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 """
 
 from __future__ import annotations
 
 from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind
-from rcdiag.glossary.generations import BY_K, BY_RATIO, OLD, SLIME, label
 from rcdiag.trainers.verl.k_rejection import OPTIONS
 
 _K = {
@@ -30,12 +29,6 @@ LEVELS = {
     "token": "the token's ratio",
     "sequence": "the product of the sequence's ratios, exp(sum log_ratio)",
     "geometric": "the geometric mean of the sequence's ratios, exp(mean log_ratio)",
-}
-# Up to verl 0.7.0, and later.
-_LATER = {
-    "token": ("rollout_is and rollout_rs", "rollout_is; for rejection token_k1"),
-    "sequence": ("rollout_is and rollout_rs", "rollout_is; for rejection seq_sum_k1"),
-    "geometric": ("rollout_rs alone", "none; for rejection seq_mean_k1"),
 }
 _GUIDES = {
     "seq_mean_k1": "a switch on the mean KL, not a smooth filter: 0.999_1.001 keeps every long "
@@ -68,7 +61,6 @@ def entry(option: str) -> Entry:
 
 
 def _of_ratio(level: str) -> Entry:
-    by_ratio, by_k = _LATER[level]
     return Entry(
         name=level,
         kind=KIND.title,
@@ -77,12 +69,6 @@ def _of_ratio(level: str) -> Entry:
         direction=LOG_RATIO,
         units="ratio",
         healthy=_GUIDES.get(level),
-        generations={
-            label(OLD): "rollout_is_level",
-            label(BY_RATIO): by_ratio,
-            label(BY_K): by_k,
-            label(SLIME): "tis_level and rs_level",
-        },
         example="log-ratios [0.1, -0.1, 1]: token 1.105, 0.9048, 2.718; sequence 2.718; "
         "geometric 1.396",
         see=("rollout_is", "rollout_rs", "tis_level"),
@@ -101,18 +87,9 @@ def _of_k(option: str) -> Entry:
         direction=_sets(over) if is_k1 else LOG_RATIO,
         units="bounds as ratios, the statistic in nats" if is_k1 else "nats",
         healthy=_GUIDES.get(option),
-        generations={
-            label(BY_K): f"log-ratios are clamped to +-20 per token before; {_lower(is_k1)}",
-        },
         example=_example(over) if is_k1 else f"rollout_rs: {option}, rollout_rs_threshold: 0.01",
         see=("rollout_rs_threshold", *(("mirrored-bounds",) if is_k1 else ()), k),
     )
-
-
-def _lower(is_k1: bool) -> str:
-    if is_k1:
-        return 'the threshold is "lower_upper", or one number u for 1/u to u'
-    return "the threshold is one number, the upper bound"
 
 
 def _sets(over: str) -> str:

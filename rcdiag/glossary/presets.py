@@ -7,21 +7,7 @@ from rcdiag.glossary.entry import Entry, Kind
 from rcdiag.glossary.generations import grouped
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.trainer import Trainer
-
-# Presets that go on under another name. Source: reference/verl.md 2.
-RENAMED: dict[str, tuple[str, ...]] = {
-    "ppo_is_bypass": ("bypass_ppo_clip",),
-    "pg_is": ("bypass_pg_is",),
-    "pg_rs": ("bypass_pg_rs", "bypass_pg_geo_rs"),
-    "pg_geo_rs_seq_tis": ("bypass_pg_geo_rs_seq_tis",),
-    "geo_rs_seq_tis": ("decoupled_geo_rs_seq_tis",),
-    "bypass_pg_rs": ("bypass_pg_geo_rs",),
-    "bypass_ppo_clip": ("ppo_is_bypass",),
-    "bypass_pg_is": ("pg_is",),
-    "bypass_pg_geo_rs": ("bypass_pg_rs", "pg_rs"),
-    "bypass_pg_geo_rs_seq_tis": ("pg_geo_rs_seq_tis",),
-    "decoupled_geo_rs_seq_tis": ("geo_rs_seq_tis",),
-}
+from rcdiag.trainers.words import read_renamed_presets
 
 
 def having(name: str) -> list[Trainer]:
@@ -47,7 +33,7 @@ def entry(name: str) -> Entry:
         what=_line(name),
         generations=grouped({each.name: _with_settings(each, name) for each in trainers}),
         example=f"rcdiag score rollouts.parquet --trainer {newest.name} --preset {name}",
-        see=(*RENAMED.get(name, ()), *_words(newest, name)),
+        see=(*read_renamed_presets(newest.package).get(name, ()), *_words(newest, name)),
     )
 
 
@@ -66,7 +52,9 @@ def _line(name: str) -> str:
 
 def _lines() -> dict[str, str]:
     return {
-        name: _line(name) for trainer in reversed(TRAINERS.values()) for name in trainer.presets
+        name: _line(name)
+        for trainer in reversed(list(TRAINERS.values()))
+        for name in trainer.presets
     }
 
 

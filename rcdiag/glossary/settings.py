@@ -1,52 +1,53 @@
-"""Settings of trainers: defaults from their registry, the rest from `setting_words.py`."""
+"""Settings of trainers: words from beside each trainer, defaults from its definition."""
 
 from __future__ import annotations
 
 from rcdiag.glossary.describe import plain
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.glossary.generations import grouped
-from rcdiag.glossary.setting_words import SETTINGS
-from rcdiag.glossary.trainers import place
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.trainer import Trainer
+from rcdiag.trainers.words import SettingWords, read_settings
 
 
-def _of(name: str) -> dict[str, str]:
-    """Trainers -> where they have a setting, its default, and what is different there."""
-    different = {trainer: text for part, text in SETTINGS[name].of.items() for trainer in part}
-    return grouped(
-        {
-            trainer.name: "; ".join(
-                filter(
-                    None,
-                    [
-                        f"in {place(trainer.name)}, default {plain(trainer.settings[name])}",
-                        different.get(trainer.name),
-                    ],
-                )
+def _words() -> dict[str, SettingWords]:
+    """The words of every setting; where two trainers share a name, those of the first."""
+    found: dict[str, SettingWords] = {}
+    for trainer in TRAINERS.values():
+        for name in trainer.settings:
+            words = read_settings(trainer.package).get(name) or SettingWords(
+                name=name, says=f"A setting of {trainer.family}.", generations={}
             )
-            for trainer in TRAINERS.values()
-            if name in trainer.settings
-        }
-    )
+            found.setdefault(name, words)
+    return found
+
+
+def _there(trainer: Trainer, name: str) -> str:
+    """Where a generation has a setting, its default, and what is different there."""
+    words = read_settings(trainer.package).get(name)
+    place = f"in {trainer.words.place}, default {plain(trainer.settings[name])}"
+    own = words.generations.get(trainer.name) if words else None
+    return "; ".join(filter(None, [place, own]))
 
 
 def entry(name: str) -> Entry:
-    setting = SETTINGS[name]
+    words = _words()[name]
+    having = [trainer for trainer in TRAINERS.values() if name in trainer.settings]
     return Entry(
         name=name,
         kind=KIND.title,
-        what=setting.what,
-        units=setting.units,
-        healthy=setting.healthy,
-        generations=_of(name),
-        example=setting.example,
-        see=setting.see,
+        what=words.says,
+        units=words.unit,
+        healthy=words.healthy,
+        generations=grouped({trainer.name: _there(trainer, name) for trainer in having}),
+        example=words.example,
+        see=words.see,
     )
 
 
 KIND: Kind = Kind(
     title="setting",
     plural="Settings of trainers",
-    lines=lambda: {name: first_clause(setting.what) for name, setting in SETTINGS.items()},
+    lines=lambda: {name: first_clause(words.says) for name, words in _words().items()},
     entry=entry,
 )

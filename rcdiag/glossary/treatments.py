@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rcdiag.glossary.entry import Entry, Kind, first_clause
-from rcdiag.glossary.generations import APPLIED, FIRST, LATER, OLD, SECOND, SLIME, label
 
 TITLE = "treatment of weights"
 _BIAS = "less variance for bias"
@@ -19,11 +18,6 @@ TREATMENTS: dict[str, Entry] = {
         units="ratio",
         healthy="see truncation_loss; bounds in use: 2 to 10 by sequence, 1.5 to 5 by token "
         "(verl's documents)",
-        generations={
-            label(OLD): "rollout_is_mode: truncate",
-            label(LATER): "rollout_is_threshold as a number",
-            label(SLIME): "tis_mode: truncate",
-        },
         example=f"{_EXAMPLE} 0.4, 1.2, 2",
         see=("truncation_loss", "rollout_is_threshold", "train/tis"),
     ),
@@ -33,7 +27,6 @@ TREATMENTS: dict[str, Entry] = {
         what=f"Clipping: weights are moved to the nearest bound, small ones too; {_BIAS}.",
         formula="min(max(ratio, lower), upper)",
         units="ratio",
-        generations={label(SLIME): "tis_mode: clip"},
         example=f"{_EXAMPLE} 0.5, 1.2, 2",
         see=("truncation_loss", "tis_mode"),
     ),
@@ -45,11 +38,6 @@ TREATMENTS: dict[str, Entry] = {
         formula="ratio if lower <= ratio <= upper else 0",
         units="ratio",
         healthy="bounds of the presets: 0.5 to 5",
-        generations={
-            label(FIRST): "rollout_is_mode: mask does the same, under another name",
-            label(APPLIED): 'rollout_is_threshold: "lower_upper"; verl\'s documents name no preset '
-            "of it",
-        },
         example=f"{_EXAMPLE} 0, 1.2, 0",
         see=("rollout_corr/rollout_is_oob_ratio", "decoupled_token_icepop"),
     ),
@@ -61,12 +49,6 @@ TREATMENTS: dict[str, Entry] = {
         formula="kept if lower <= ratio <= upper",
         units="ratio",
         healthy="see lost_target_mass_token and lost_target_mass_seq",
-        generations={
-            label(FIRST): "rollout_is_mode: mask is not that: it zeroes weights (see IcePop)",
-            label(SECOND): "rollout_is_mode: mask",
-            label(LATER): "rollout_rs; its decoupled_seq_is_rs truncates the weights besides",
-            label(SLIME): "tis_mode: mask, or use_rs; the YAML comment says weights are zeroed",
-        },
         example=f"{_EXAMPLE} 0.4, 1.2, 3, of which the second is kept",
         see=("lost_target_mass_token", "rollout_rs", "tis_mode"),
     ),

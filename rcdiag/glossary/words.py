@@ -1,11 +1,10 @@
-"""Words of the glossary. To add one: an entry here. Source: the design's 1.4, reference/verl.md."""
+"""Words of the glossary. To add one: an entry here. What trainers call it: their terms.toml."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind, first_clause
-from rcdiag.glossary.generations import APPLIED, BY_K, BY_RATIO, LATER, OLD, RAW, SLIME, VERL, label
 
 TITLE = "word"
 _TOY = "log_ratio 0.1"
@@ -22,10 +21,6 @@ _ENTRIES: dict[str, Entry] = {
         direction=LOG_RATIO,
         units="nats",
         healthy="ideal 0",
-        generations={
-            label(VERL): "old_log_probs - rollout_log_probs",
-            label(SLIME): "the same: training less rollout",
-        },
         example="probabilities 0.5 under behavior, 0.55 under target: log_ratio 0.0953, ratio 1.1",
         see=("ratio", "k1"),
     ),
@@ -36,7 +31,6 @@ _ENTRIES: dict[str, Entry] = {
         direction="target / behavior",
         units="ratio",
         healthy="ideal 1",
-        generations={label((*VERL, *SLIME)): "the log clamped to +-20 before exp, in weights"},
         example=f"{_TOY}: ratio 1.105",
         see=("log_ratio", "weights"),
     ),
@@ -60,17 +54,12 @@ _ENTRIES: dict[str, Entry] = {
     ),
     "rollout": _word(
         "The policy that sampled the data, as the inference engine recorded it.",
-        generations={label((*VERL, *SLIME)): "rollout_log_probs"},
         example="column rollout_log_probs",
         see=("behavior", "old"),
     ),
     "old": _word(
         "The trainer's policy before the update, also called proximal; metrics of trainers call it "
         "training.",
-        generations={
-            label(VERL): "old_log_probs; in bypass mode a copy of rollout_log_probs",
-            label(SLIME): "log_probs",
-        },
         example="column old_log_probs",
         see=("rollout", "current", "decoupled"),
     ),
@@ -80,7 +69,6 @@ _ENTRIES: dict[str, Entry] = {
     "decoupled": _word(
         "Three policies: weights from old / rollout, PPO ratio from current / old.",
         formula="weight(old / rollout) * clipped loss(current / old)",
-        generations={label(OLD): "the only mode", label(LATER): "bypass_mode: false"},
         example="rcdiag explain decoupled_token_is",
         see=("bypass",),
     ),
@@ -88,10 +76,6 @@ _ENTRIES: dict[str, Entry] = {
         "Two policies: the rollout log-probs stand in for the old ones. Numbers logged in bypass "
         "mode compare current with rollout and are means over micro-batches, maxima too.",
         formula="PPO ratio = current / rollout",
-        generations={
-            label(LATER): "bypass_mode: true; engine workers (0.8.0 on) log actor/rollout_corr/*",
-            label(SLIME): "--use-rollout-logprobs",
-        },
         example="rcdiag explain bypass_ppo_clip",
         see=("decoupled", "bypass_mode", "loss_type"),
     ),
@@ -99,17 +83,12 @@ _ENTRIES: dict[str, Entry] = {
         "Loss in bypass mode: PPO with current / rollout as its ratio. Weights are logged and not "
         "applied, since that ratio is one already. In results of `rcdiag "
         "replay` the loss vanilla has this name, in any mode.",
-        generations={label(("verl-0.7.0", *BY_K)): "loss_type: ppo_clip"},
         example="rcdiag explain bypass_ppo_clip",
         see=("bypass", "reinforce"),
     ),
     "reinforce": _word(
         "Loss in bypass mode: policy gradient times the weights, without PPO's clipping.",
         formula="-advantage * log p_current * weight",
-        generations={
-            label(BY_RATIO[:-1]): "use_policy_gradient: true",
-            label(("verl-0.7.0", *BY_K)): "loss_type: reinforce",
-        },
         example="rcdiag explain bypass_pg_is",
         see=("bypass", "ppo_clip"),
     ),
@@ -120,7 +99,6 @@ _ENTRIES: dict[str, Entry] = {
         direction="KL(behavior || target)",
         units="nats",
         healthy="ideal 0",
-        generations={label(BY_K): "its bounds are given as ratios, and mirrored by the code"},
         example=f"{_TOY}: k1 -0.1",
         see=("k1_kl", "token_k1", "mirrored-bounds"),
     ),
@@ -140,7 +118,6 @@ _ENTRIES: dict[str, Entry] = {
         direction="KL(behavior || target)",
         units="nats",
         healthy="ideal 0",
-        generations={label(BY_K): "clamped at +-20 in token_k3, not in k3_kl"},
         example=f"{_TOY}: k3 0.00517",
         see=("k3_kl", "token_k3", "seq_mean_k3"),
     ),
@@ -151,10 +128,6 @@ _ENTRIES: dict[str, Entry] = {
         units="fraction",
         healthy="ideal 1; by sequence warning at 0.5, error at 0.1 (rcdiag's proposal); blind to "
         "giants that were never drawn: see khat_seq",
-        generations={
-            label(RAW): "rollout_is_eff_sample_size: of tokens, of clipped raw weights",
-            label(APPLIED): "the same key: of tokens, of applied weights, not bounded by 1",
-        },
         example="weights 1, 1, 2: 16 / (3 * 6) = 0.889",
         see=("ess_seq", "ess_token", "ess_seq_applied", "rollout_corr/rollout_is_eff_sample_size"),
     ),
@@ -163,15 +136,6 @@ _ENTRIES: dict[str, Entry] = {
         "not clamped for it.",
         formula="min over tokens of log_ratio < ln(threshold)",
         units="ratio",
-        generations={
-            "verl-0.6.0": "rollout_is_veto_threshold, 1e-4 by default: the weights become 0",
-            "verl-20251027": "the same setting, off by default: the tokens leave the loss mask",
-            label(
-                BY_RATIO
-            ): "rollout_token_veto_threshold, off by default; in the geometric presets 1e-4",
-            label(BY_K): "gone",
-            label(SLIME): "rs_veto_threshold, 1e-4 by default; needs use_rs and use_tis",
-        },
         example="1e-4: a token of log_ratio below -9.21",
         see=("rollout_token_veto_threshold", "rs_veto_threshold"),
     ),
@@ -179,19 +143,12 @@ _ENTRIES: dict[str, Entry] = {
         "Weights divided by their mean over the batch, so that they average 1. Keys of trainers do "
         "not see it; rejected tokens take part in the mean.",
         formula="weight / mean weight; 1 where the mean is 1e-8 or less",
-        generations={
-            label(OLD): "none",
-            label(BY_RATIO[:-1]): "rollout_is_batch_normalize; by sequence over all rows",
-            label(("verl-0.7.0", *BY_K)): "by sequence over rows with a token; its document: all",
-            label(SLIME): "tis_batch_normalize; of a micro-batch on one rank, stops with geometric",
-        },
         example="weights 0.5, 1.5, 2: divided by 1.333",
         see=("rollout_is_batch_normalize", "rollout_corr/rollout_is_batch_norm_factor"),
     ),
     "rejected": _word(
         "Taken out of the loss mask, by rejection or veto; weights are not touched. What stays is "
         "kept.",
-        generations={"verl-0.6.0": "no such thing: weights are zeroed, the mask stays"},
         example="kept_tokens counts what stays",
         see=("kept_tokens", "MIS", "rollout_rs", "denominator_kept"),
     ),

@@ -1,5 +1,6 @@
 """Real updates of a policy: gradients, optimizer steps, fresh samples.
 
-An edge like `rcdiag.backends`: torch, transformers and peft live in these two alone. `settings.py`
-and `basis.py` need none of them. `trainee.Trainee` is the door.
+torch, transformers and peft live here and in `rcdiag.engines`, and nowhere else but in the
+differentiable losses. `settings`, `basis` and `learner` need none of them. `trainee.Trainee` is
+what the use cases hold.
 """

@@ -1,9 +1,13 @@
-"""Gradients of weighted log-probs: micro-batches, shared forwards, a backward per basis vector."""
+"""Gradients of weighted log-probs, summed over micro-batches.
+
+All vectors of coefficients share one forward pass and one pass through the head; each has one
+backward pass through the body.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,20 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rcdiag.learning.head import HeadChunk, add_head_gradient, head_chunks
-from rcdiag.learning.load import Policy
-from rcdiag.learning.one_row import Sketcher
-from rcdiag.learning.probes import Probes
+from rcdiag.engines.hf import head as scoring_head
+from rcdiag.learning.policy import Policy
 from rcdiag.learning.rows import MicroBatch
+from rcdiag.learning.sketch import Probes, Sketcher
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """What the micro-batches of some coefficient vectors add up to."""
+    """Gradients and sketches of some coefficient vectors, summed over micro-batches."""
 
-    gradients: list[dict[str, Tensor]]  # of each vector
+    gradients: list[dict[str, Tensor]]  # [vectors] parameter -> gradient
     sketches: Array | None  # [vectors, rows, dims]
 
 
@@ -35,9 +38,10 @@ def accumulate(
     rows: int,
     taps: Sketcher | None,
 ) -> Summed:
-    """d/d theta of sum_t c_t log pi(y_t) for each vector of coefficients [vectors, tokens].
+    """Sum d/d theta of sum_t c_t log pi(y_t) for each vector of coefficients [vectors, tokens].
 
-    Sums are float32, whatever the precision of a micro-batch's own gradients.
+    Without `taps` there are no sketches. Sums are float32, whatever the precision of a
+    micro-batch's own gradients.
     """
     parameters = policy.parameters
     summed = Summed(
@@ -77,7 +81,7 @@ def _one_batch(
 def _through_body(
     policy: Policy, states: Tensor, outer: Tensor, *, keep: bool
 ) -> dict[str, Tensor]:
-    """The gradient that reaches the body's parameters from its last states."""
+    """The gradient of the body's parameters, given that of its last states (`outer`)."""
     parameters = policy.parameters
     found = torch.autograd.grad(
         states, list(parameters.values()), outer, retain_graph=keep, allow_unused=True
@@ -94,7 +98,11 @@ def _through_head(
     summed: Summed,
     taps: Sketcher | None,
 ) -> tuple[Tensor, Tensor]:
-    """[tokens, width] d log pi(y_t) / d state; and the head's part of the sketches."""
+    """Add the head's gradient to the sums, and return what the body and the sketches need of it.
+
+    d log pi(y_t) / d state [tokens, width], and the head's part of the sketches [vectors, rows,
+    dims].
+    """
     dims = 0 if taps is None else taps.probes.settings.dims
     shape = (len(coefficients), len(batch.rows), dims)
     sketches = torch.zeros(shape, dtype=torch.float64, device=states.device)
@@ -135,3 +143,73 @@ def _sketch_head(
             scaled = vector[chunk.tokens, None] * products.double()
             by_row = scaled.new_zeros(len(found), len(slots))
             found[:, slots] += by_row.index_add_(0, batch.row[chunk.tokens], scaled)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadChunk:
+    """Some tokens of a micro-batch with the derivatives of their log-probs."""
+
+    tokens: slice  # within the micro-batch
+    inputs: Tensor  # [n, width] states as the head multiplies them, in its precision
+    outputs: Tensor  # [n, vocabulary] d log pi(y_t) / d output of the head's product
+    states: Tensor  # [n, width] d log pi(y_t) / d state
+
+
+def head_chunks(policy: Policy, states: Tensor, batch: MicroBatch) -> Iterator[HeadChunk]:
+    """Yield derivatives of each token's log-prob, a few tokens at a time.
+
+    log pi(y) = z_y - logsumexp(z), z = logits / temperature, logits = head(state) with the
+    model's scale and cap; d/dz = onehot(y) - softmax(z). Tokens do not meet in the head, so one
+    pass gives the derivatives of each by itself, and a vector of coefficients only scales them.
+    """
+    step = max(scoring_head.LOGITS_AT_ONCE[states.device.type] // policy.vocab_size, 16)
+    for start in range(0, len(states), step):
+        tokens = slice(start, min(start + step, len(states)))
+        yield _chunk(policy, states[tokens].detach().requires_grad_(), batch, tokens)
+
+
+def _chunk(policy: Policy, states: Tensor, batch: MicroBatch, tokens: slice) -> HeadChunk:
+    products: list[Tensor] = []
+    hook = policy.head.register_forward_hook(lambda _m, _i, output: products.append(output))
+    try:
+        with torch.enable_grad(), policy.precision():
+            logits = policy.to_logits(states)
+    finally:
+        hook.remove()
+    product = products[0]
+    with torch.enable_grad():
+        log_probs = token_log_probs(logits, batch.targets[tokens], batch.temperature[tokens])
+    outputs, inputs = torch.autograd.grad(log_probs.sum(), (product, states))
+    return HeadChunk(tokens, states.detach().to(product.dtype), outputs, inputs)
+
+
+def token_log_probs(logits: Tensor, targets: Tensor, temperature: Tensor) -> Tensor:
+    """The log-prob of each target (nats, [n]): log softmax(logits / temperature) at it.
+
+    logits [n, vocabulary], targets [n], temperature [n] on the CPU. The result is float32, or
+    float64 where the logits are.
+    """
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    scaled = logits.to(wide)
+    if bool((temperature != 1.0).any()):
+        scaled = scaled / temperature[:, None].to(logits.device, wide)
+    return scaled.gather(1, targets[:, None]).squeeze(1) - scaled.logsumexp(dim=-1)
+
+
+def add_head_gradient(
+    head: nn.Linear, chunk: HeadChunk, coefficients: Tensor, sums: Callable[[Tensor], Tensor]
+) -> None:
+    """Add sum_t c_t (d log pi_t / d product)' input_t to the gradients of weight and bias.
+
+    coefficients [n] are those of the chunk's tokens; `sums` gives the running sum of a parameter's
+    gradient. The product is made in the head's own precision.
+    """
+    scaled = (coefficients[:, None] * chunk.outputs).to(chunk.outputs.dtype)
+    if head.weight.requires_grad:
+        total = sums(head.weight)
+        if scaled.dtype == total.dtype:
+            total.addmm_(scaled.T, chunk.inputs)
+        else:
+            total.add_(scaled.T @ chunk.inputs)
+    if head.bias is not None and head.bias.requires_grad:
+        sums(head.bias).add_(scaled.sum(dim=0))

@@ -10,7 +10,7 @@ from scipy.linalg import qr, solve_triangular
 
 from rcdiag.errors import RcdiagError
 
-# Of a vector's own norm: float32 gradients know nothing this far down.
+# Relative to a vector's own norm: float32 gradients know nothing this far down.
 TOLERANCE = 1e-9
 
 
@@ -23,12 +23,13 @@ class Basis:
 
 
 def basis_of(coefficients: NDArray[np.float64]) -> Basis:
-    """C [K, tokens] = combine [K, rank] @ C[rows], by a rank-revealing QR.
+    """Write C [K, tokens] as combine [K, rank] @ C[rows], by a rank-revealing QR.
 
     With the vectors scaled to norm 1, C' P = Q R by column pivoting; the first `rank` columns are
     those with |R_ii| > 1e-9, and the rest are Q R_12 = (Q R_11) (R_11^-1 R_12). Gradients are
     linear in the coefficients, so the same combination holds for them. A vector of zeros takes
-    part in nothing. Source: Golub and Van Loan, Matrix Computations, 5.4.2.
+    part in nothing. Source: Golub and Van Loan 2013, Matrix Computations, 4th edition,
+    section 5.4.2.
     """
     _check_finite(coefficients)
     norms = np.linalg.norm(coefficients, axis=1)

@@ -1,14 +1,19 @@
-"""One gradient of all trained parameters, and its numbers."""
+"""One gradient of all trained parameters: its numbers, whole and by part of the model."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from rcdiag.learning.policy import Policy
+
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +24,15 @@ class Gradient:
     groups: Mapping[str, str]  # parameter -> embedding, layer 0, ..., norm, head
 
     def dot(self, other: Gradient) -> float:
-        """sum_p <self_p, other_p>, added up in float64."""
+        """The inner product sum_p <self_p, other_p>, added up in float64."""
         return sum(_dot(value, other.values[name]) for name, value in self.values.items())
 
     def norm(self) -> float:
-        """sqrt(sum_p |self_p|^2)."""
+        """The Euclidean norm over all parameters, sqrt(sum_p |self_p|^2)."""
         return math.sqrt(self.dot(self))
 
     def norm_by_layer(self) -> dict[str, float]:
-        """The norm of each group; their squares add up to that of the whole."""
+        """The norm of each group of parameters; the squares add up to that of the whole."""
         squares: dict[str, float] = defaultdict(float)
         for name, value in self.values.items():
             squares[self.groups[name]] += _dot(value, value)
@@ -41,12 +46,12 @@ class Gradient:
         return Gradient(added, self.groups)
 
     def flat(self) -> Tensor:
-        """[parameters] all in one."""
+        """All numbers in one vector [parameters], in the order of `values`."""
         return torch.cat([value.flatten() for value in self.values.values()])
 
 
 def combined(parts: Sequence[Gradient], factors: Sequence[float]) -> Gradient:
-    """sum_j factors_j parts_j; `parts` has at least one."""
+    """The sum of factors_j parts_j over j; `parts` has at least one."""
     found = parts[0].scaled(factors[0])
     for part, factor in zip(parts[1:], factors[1:], strict=True):
         if factor != 0:
@@ -57,3 +62,24 @@ def combined(parts: Sequence[Gradient], factors: Sequence[float]) -> Gradient:
 
 def _dot(left: Tensor, right: Tensor) -> float:
     return float(torch.dot(left.flatten().double(), right.flatten().double()))
+
+
+def layer_groups(policy: Policy) -> dict[str, str]:
+    """Map each trained parameter to its part of the model: embedding, layer N, norm or head.
+
+    `norm` is what stands after the layers. A head that shares the embedding's weight is counted
+    under `embedding`: one parameter, one gradient.
+    """
+    modules = {id(m): name for name, m in policy.model.named_modules()}
+    embedding = modules[id(policy.model.get_input_embeddings())]
+    head = modules[id(policy.head)]
+
+    def group(name: str) -> str:
+        if name.startswith(embedding + "."):
+            return "embedding"
+        if name.startswith(head + "."):
+            return "head"
+        layer = LAYER.search(name)
+        return "norm" if layer is None else f"layer {layer[1]}"
+
+    return {name: group(name) for name in policy.parameters}

@@ -1,4 +1,4 @@
-"""What a replay needs of a model: one small protocol; `rcdiag.training` is behind it."""
+"""What a replay needs of a model, as one small protocol; `trainee.Trainee` satisfies it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.learning.settings import OptimizerSettings, SketchSettings
 from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]
@@ -25,7 +26,7 @@ class Gradient(Protocol):
 
 
 class Gradients(Protocol):
-    """Of several coefficient vectors."""
+    """The gradients of several vectors of coefficients."""
 
     @property
     def whole(self) -> Sequence[Any]: ...  # [K] Gradient
@@ -36,7 +37,7 @@ class Gradients(Protocol):
 
 
 class Scores(Protocol):
-    """Of every unmasked token, nats."""
+    """Log-probs and entropies of every unmasked token, nats."""
 
     @property
     def log_probs(self) -> Array: ...
@@ -44,12 +45,21 @@ class Scores(Protocol):
     def entropy(self) -> Array | None: ...
 
 
+class StepNorm(Protocol):
+    """What an optimizer step did."""
+
+    @property
+    def step_norm(self) -> float: ...  # norm of the change of the weights
+
+
 class Learner(Protocol):
     """A model that gives log-probs and gradients, and takes steps."""
 
     def log_probs(self, parts: Parts, *, entropy: bool = False) -> Scores: ...
-    def gradients(self, parts: Parts, coefficients: Array, *, sketch: Any = None) -> Gradients: ...
-    def apply(self, gradient: Any, settings: Any) -> Any: ...
+    def gradients(
+        self, parts: Parts, coefficients: Array, *, sketch: SketchSettings | None = None
+    ) -> Gradients: ...
+    def apply(self, gradient: Any, settings: OptimizerSettings) -> StepNorm: ...
     def snapshot(self) -> Any: ...
     def load_snapshot(self, snapshot: Any) -> None: ...
     def restore(self) -> None: ...
@@ -65,17 +75,18 @@ class Fresh:
     group: NDArray[np.uint64]  # [rows] by prompt
 
 
-# Responses to the batch's prompts: how many in all (None: as many as recorded), and a seed.
+# Gives new responses to the batch's prompts, from how many in all (None: as many as were recorded)
+# and a seed.
 Sampler = Callable[[int | None, int], Fresh]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """How the update is made."""
+    """How the update is made, and what it is compared with."""
 
-    optimizer: Any  # settings that the learner understands
+    optimizer: OptimizerSettings
     learning_rate: float
-    sketch: Any
+    sketch: SketchSettings
     reference: Literal["seq_is", "fresh", "none"] = "seq_is"
     epochs: int = 1
     minibatches: int = 1

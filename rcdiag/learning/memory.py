@@ -8,21 +8,76 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from rcdiag.engines.checkpoint import resolve_model
 from rcdiag.engines.hf import head as scoring_head
 from rcdiag.engines.hf.model import BATCH_TOKENS, choose_device
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.learning.policy import add_adapter
 from rcdiag.learning.settings import LoraSettings
-from rcdiag.learning.sizes import ModelSize, model_size
 from rcdiag.table.trajectories import Trajectories
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSize:
+    """The sizes of a model that decide what training takes of memory."""
+
+    parameters: int
+    trained: int
+    layers: int
+    hidden: int
+    heads: int
+    products: int  # inputs and outputs of all products of one layer, per token
+    norms: int  # numbers that the norms of one layer see, per token
+
+
+def model_size(spec: PolicySpec, lora: LoraSettings | None) -> ModelSize:
+    """Measure a model that is built on torch's meta device: without memory and without weights."""
+    model = _empty_model(spec)
+    config = model.config.get_text_config()
+    linears = [m for m in model.base_model.modules() if isinstance(m, nn.Linear)]
+    if lora is not None or spec.options.get("adapter"):
+        model = add_adapter(model, lora or _adapter_settings(spec))
+    return ModelSize(
+        parameters=sum(p.numel() for p in model.parameters()),
+        trained=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        products=sum(m.in_features + m.out_features for m in linears) // config.num_hidden_layers,
+        # Before attention and before the MLP: the float32 copy, its scaled form, and the result.
+        norms=2 * 3 * config.hidden_size,
+    )
+
+
+def _empty_model(spec: PolicySpec) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    trust = bool(spec.options.get("trust_remote_code", False))
+    config = AutoConfig.from_pretrained(resolve_model(spec.model), trust_remote_code=trust)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
+
+
+def _adapter_settings(spec: PolicySpec) -> LoraSettings:
+    """The settings of the adapter that the policy names."""
+    from peft import PeftConfig
+
+    found: Any = PeftConfig.from_pretrained(spec.options["adapter"])
+    targets = found.target_modules
+    return LoraSettings(
+        rank=found.r, targets=targets if isinstance(targets, str) else tuple(targets)
+    )
+
 
 STATE_BYTES = {"sgd": 4, "adamw": 8}  # per trained parameter: momentum; two moments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
-    """What decides the memory."""
+    """Everything about a training run that decides its memory."""
 
     spec: PolicySpec
     presets: int  # gradients held at once
@@ -39,7 +94,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryNeed:
-    """Bytes on the device of the model, and of the copies, which are on the CPU."""
+    """Bytes that training takes on the model's device; `copies` are on the CPU."""
 
     weights: int
     gradients: int
@@ -48,7 +103,10 @@ class MemoryNeed:
     copies: int
 
     def on(self, device: str) -> int:
-        """At the worst moment: the gradients of all presets are gone before copies are made."""
+        """Bytes on the model's device at the worst moment.
+
+        The gradients of all presets are freed before copies are made.
+        """
         held = self.weights + self.optimizer + self.activations
         if device == "cpu":
             return held + max(self.gradients, self.copies)
@@ -56,7 +114,10 @@ class MemoryNeed:
 
 
 def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNeed:
-    """An estimate; activations are within a factor of two (tested on the shipped policy)."""
+    """Estimate the bytes of a training run on these rows.
+
+    Activations are right within a factor of two (tested on the shipped policy).
+    """
     size = model_size(plan.spec, plan.lora)
     longest = max(_longest(part) for part in parts)
     tokens = max(plan.batch_tokens or BATCH_TOKENS[plan.device.type], longest)
@@ -74,12 +135,15 @@ def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNe
 
 
 def _step_bytes(plan: TrainingPlan) -> int:
-    """During a step: gradient and weights before it; on a CPU the loaded weights stay as well."""
+    """Bytes of each trained parameter during an optimizer step, besides the optimizer's state.
+
+    The gradient and the weights before the step; on a CPU the loaded weights stay as well.
+    """
     return 4 + 4 + (4 if plan.device.type == "cpu" else 0)
 
 
 def _activations(plan: TrainingPlan, size: ModelSize, tokens: int, longest: int) -> int:
-    """What one micro-batch keeps for its backward, and the logits of one chunk.
+    """Bytes that one micro-batch keeps for its backward pass, with the logits of one chunk.
 
     Per token and layer: inputs and outputs of its products, and the norms' float32 copies. With
     checkpointing the layers' inputs, and one layer at a time. Eager attention keeps its weights,
@@ -101,7 +165,7 @@ def _longest(part: Trajectories) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes free on the GPU, or MemAvailable of Linux."""
+    """Bytes that are free on the device: of a GPU its own, of a CPU Linux's MemAvailable."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     lines = Path("/proc/meminfo").read_text().splitlines()
@@ -109,7 +173,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def check_memory(plan: TrainingPlan, parts: Sequence[Trajectories]) -> None:
-    """Refuse what cannot fit, and say what would."""
+    """Refuse a training run that cannot fit, and name ways in which it would."""
     free = {device.type: free_memory(device) for device in (torch.device("cpu"), plan.device)}
     need = memory_needed(plan, parts)
     if _fits(plan, need, free):
@@ -135,7 +199,10 @@ def _fits(plan: TrainingPlan, need: MemoryNeed, free: dict[str, int]) -> bool:
 
 
 def _alternatives(plan: TrainingPlan) -> list[tuple[str, TrainingPlan]]:
-    """Ways to need less, the gentlest first, each on top of those before; then LoRA by itself."""
+    """Plans that need less memory, with their names.
+
+    The gentlest change comes first, each on top of those before; LoRA by itself comes last.
+    """
     tokens = (plan.batch_tokens or BATCH_TOKENS[plan.device.type]) // 4
     half = PolicySpec(**{**plan.spec.to_dict(), "dtype": "bfloat16"})
     ways: list[tuple[str, dict[str, Any]]] = [

@@ -19,10 +19,12 @@ class StepReport:
     """What one optimizer step did."""
 
     gradient_norm: float  # before clipping
-    clipped: bool  # by max_grad_norm
-    skipped: bool  # the norm is not finite: verl's actor takes no step then (_optimizer_step)
-    step_norm: float  # of the change of the float32 weights
-    stored_step_norm: float  # of the change of the weights as the model holds them
+    clipped: bool  # the gradient was longer than max_grad_norm
+    # The norm is not finite: no step is taken, as in verl's `DataParallelPPOActor._optimizer_step`
+    # (verl/workers/actor/dp_actor.py).
+    skipped: bool
+    step_norm: float  # Euclidean norm of the change of the float32 weights
+    stored_step_norm: float  # the same of the weights as the model holds them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Stepper:
         self.loaded = self.snapshot()
 
     def apply(self, gradient: Gradient, settings: OptimizerSettings) -> StepReport:
-        """Theta <- theta - step(gradient): down the loss whose gradient is given."""
+        """Take one step down the loss whose gradient is given."""
         self._prepare(settings)
         assert self.optimizer is not None
         for name, master in self.masters.items():
@@ -81,7 +83,7 @@ class Stepper:
             master.grad = None
 
     def _prepare(self, settings: OptimizerSettings) -> None:
-        """Make the optimizer at the first step; later only its learning rate may change."""
+        """Make the optimizer at the first step; later steps may change its learning rate only."""
         if self.optimizer is None or self.settings is None:
             self.optimizer = make_optimizer(self.masters, settings)
         elif replace(settings, learning_rate=0.0) != replace(self.settings, learning_rate=0.0):
@@ -97,7 +99,7 @@ class Stepper:
 
     @torch.no_grad()
     def load(self, snapshot: Snapshot) -> None:
-        """Weights and optimizer exactly as they were."""
+        """Put weights and optimizer back exactly as they were."""
         for name, master in self.masters.items():
             master.copy_(snapshot.masters[name])
         self._store()
@@ -134,13 +136,13 @@ def _master(parameter: nn.Parameter) -> Tensor:
 
 
 def _distance(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
-    """sqrt(sum |after - before|^2), in float64."""
+    """The Euclidean norm of after - before, in float64."""
     squares = [float((after[k].double() - v.double()).square().sum()) for k, v in before.items()]
     return sum(squares) ** 0.5
 
 
 def _to_cpu(value: Any) -> Any:
-    """A copy of tensors in nested plain data, on the CPU."""
+    """A copy of nested plain data whose tensors are on the CPU."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

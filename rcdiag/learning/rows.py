@@ -40,7 +40,7 @@ class MicroBatch:
 
 
 def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[Row]:
-    """The rows with an unmasked token, in the order of the table: those of a ReplayBatch."""
+    """The rows that have an unmasked token, in the order of the table, as in a `ReplayBatch`."""
     rows: list[Row] = []
     first = 0
     for part in parts:
@@ -85,7 +85,10 @@ def micro_batches(
     device: torch.device,
     context: int | None,
 ) -> Iterator[MicroBatch]:
-    """The `wanted` rows, longest first, at most `batch_tokens` with padding, one row at least."""
+    """Yield the `wanted` rows, longest first, in micro-batches of at most `batch_tokens`.
+
+    Padding counts; a longer row is a micro-batch by itself. Widths stay within `context`.
+    """
     lengths = np.array([len(row.ids) for row in rows])
     for chosen in length_buckets(np.where(wanted, lengths, 0), batch_tokens):
         yield _padded(rows, chosen, device, context)
@@ -113,11 +116,11 @@ def _padded(
 
 
 def token_count(rows: Sequence[Row]) -> int:
-    """Unmasked tokens of all rows."""
+    """The number of unmasked tokens of all rows."""
     return sum(len(row.places) for row in rows)
 
 
 def rows_with(rows: Sequence[Row], coefficients: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """[rows] those with a coefficient other than 0 in any of the vectors [K, tokens]."""
+    """Which rows have a coefficient other than 0 in any of the vectors [K, tokens]."""
     moved = (coefficients != 0).any(axis=0)
     return np.array([moved[row.first : row.first + len(row.places)].any() for row in rows], bool)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rcdiag.engines.hf import head as scoring_head
-from rcdiag.learning.load import Policy
+from rcdiag.learning.policy import Policy
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 
@@ -27,6 +27,8 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
+    """How responses are sampled: from the whole distribution, at one temperature."""
+
     temperature: float
     max_new_tokens: int
     seed: int
@@ -44,7 +46,9 @@ def generate(
     settings: SamplingSettings,
     batch_tokens: int,
 ) -> list[Generated]:
-    """Samples of each prompt in their order; the same for the same seed and batch size.
+    """Sample responses to each prompt, in the order of the prompts.
+
+    The same seed and batch size give the same samples.
 
     No top-p, top-k or penalties, whatever the checkpoint's generation_config asks for.
     """
@@ -64,7 +68,7 @@ def _batches(
     batch_tokens: int,
     policy: Policy,
 ) -> Iterator[NDArray[np.int64]]:
-    """Runs of prompts whose tokens fit, and whose logits do."""
+    """Yield runs of prompts whose tokens and logits fit into memory."""
     widest = max((len(prompt) for prompt in prompts), default=0) + settings.max_new_tokens
     logits = scoring_head.LOGITS_AT_ONCE[policy.device.type] // policy.vocab_size
     # A cache of keys and values takes a small part of what a backward keeps.
@@ -78,7 +82,7 @@ def _sample(
     settings: SamplingSettings,
     random: torch.Generator,
 ) -> tuple[NDArray, NDArray]:
-    """[rows, steps] tokens and log-probs; what follows an end token means nothing."""
+    """Sampled tokens and their log-probs, both [rows, steps]; ignore what follows an end token."""
     inputs, mask = _left_padded(prompts, policy.device)
     # Padding has no position: the first token of each prompt is at 0.
     places = (mask.cumsum(dim=1) - 1).clamp(min=0)
@@ -108,7 +112,7 @@ def _sample(
 def _last_logits(
     policy: Policy, inputs: Tensor, mask: Tensor, places: Tensor, cache: Any
 ) -> tuple[Tensor, Any]:
-    """[rows, vocabulary] after the last input of each row, and the cache with the inputs in it."""
+    """The logits [rows, vocabulary] after each row's last input, and the grown cache."""
     with policy.precision():
         output = policy.body(
             input_ids=inputs,

@@ -12,12 +12,12 @@ class LoraSettings:
     rank: int = 16
     alpha: float = 32.0
     targets: str | tuple[str, ...] = "all-linear"  # every linear layer but the head
-    seed: int = 0  # of the random factor
+    seed: int = 0  # decides the factor that starts at random
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerSettings:
-    """What torch.optim takes, with clipping by the norm of the whole gradient before it."""
+    """Settings of torch.optim, and the norm beyond which the whole gradient is scaled down."""
 
     name: str  # sgd or adamw
     learning_rate: float

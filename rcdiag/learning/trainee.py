@@ -16,17 +16,13 @@ from rcdiag.engines.hf.model import BATCH_TOKENS, context_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.learning.backward import Summed, accumulate
 from rcdiag.learning.basis import Basis, basis_of
-from rcdiag.learning.gradient import Gradient, combined
-from rcdiag.learning.layers import layer_groups
-from rcdiag.learning.load import Policy, load_policy
-from rcdiag.learning.one_row import OneRow, sketcher
+from rcdiag.learning.gradient import Gradient, combined, layer_groups
 from rcdiag.learning.optimizer import Snapshot, Stepper, StepReport
-from rcdiag.learning.probes import Probes
+from rcdiag.learning.policy import Policy, load_policy, save_policy
 from rcdiag.learning.rows import MicroBatch, Row, micro_batches, rows_of, rows_with, token_count
 from rcdiag.learning.sampling import Generated, SamplingSettings, generate
-from rcdiag.learning.saving import save_policy
 from rcdiag.learning.settings import LoraSettings, OptimizerSettings, SketchSettings
-from rcdiag.learning.taps import RowsMixed
+from rcdiag.learning.sketch import OneRow, Probes, RowsMixed, sketcher
 from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]
@@ -35,7 +31,7 @@ Parts = Sequence[Trajectories]  # rows of a table, in its order
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Of each unmasked token, nats."""
+    """Log-prob and entropy of each unmasked token, nats."""
 
     log_probs: Array
     entropy: Array | None
@@ -72,7 +68,7 @@ class Trainee:
 
     @torch.no_grad()
     def log_probs(self, parts: Parts, *, entropy: bool = False) -> TokenScores:
-        """Of the whole distribution at each row's temperature, as `backends.hf` scores them."""
+        """Log-probs of the whole distribution at each row's temperature, as backend hf has them."""
         rows = self._rows(parts)
         found = np.empty((token_count(rows), 1 + entropy))
         for batch in self._batches(rows, np.ones(len(rows), np.bool_)):
@@ -93,7 +89,7 @@ class Trainee:
     def gradients(
         self, parts: Parts, coefficients: Array, *, sketch: SketchSettings | None = None
     ) -> Gradients:
-        """d/d theta of sum_t c_t log pi(y_t) for each of coefficients [K, unmasked tokens].
+        """The gradient of sum_t c_t log pi(y_t) for each of coefficients [K, unmasked tokens].
 
         One forward of each micro-batch for all; a backward for each vector that is not a linear
         combination of others. Rows whose coefficients are all 0 cost nothing. With sketches of
@@ -117,9 +113,10 @@ class Trainee:
         return accumulate(self.policy, alone, chosen, len(rows), OneRow(probes))
 
     def sequence_gradients(self, parts: Parts, coefficients: Array) -> Iterator[list[Gradient]]:
-        """For each row with an unmasked token, the K gradients of it alone, exact.
+        """Yield the K exact gradients of each row that has an unmasked token.
 
-        One forward and up to K backwards of each row: for small batches, and to check sketches.
+        Every row takes one forward and up to K backward passes: for small batches, and to check
+        sketches.
         """
         rows = self._rows(parts)
         basis = basis_of(coefficients)
@@ -134,11 +131,11 @@ class Trainee:
         return Probes(self.policy.parameters, settings)
 
     def apply(self, gradient: Gradient, settings: OptimizerSettings) -> StepReport:
-        """One optimizer step down `gradient`; the optimizer's state stays until `restore`."""
+        """Take one optimizer step down `gradient`; its state stays until `restore`."""
         return self._stepper.apply(gradient, settings)
 
     def restore(self) -> None:
-        """Back to the loaded weights, bit by bit; the optimizer's state is forgotten."""
+        """Put the loaded weights back, bit by bit, and forget the optimizer's state."""
         self._stepper.load(self._stepper.loaded)
 
     def snapshot(self) -> Snapshot:
@@ -174,7 +171,7 @@ class Trainee:
 
 
 def _sketches(summed: Summed, basis: Basis) -> Array | None:
-    """[K, rows, dims] by the same combinations as the gradients."""
+    """The sketches of all K vectors, [K, rows, dims], combined as the gradients are."""
     if summed.sketches is None:
         return None
     return np.einsum("kb,brd->krd", basis.combine, summed.sketches)

@@ -1,7 +1,50 @@
-"""Policy losses of the trainers, how they are added up, and their exact gradient. Needs torch.
+"""Policy losses of the trainers, how they are reduced to one number, and their exact gradient.
 
-`evaluate.evaluate` is the one entry. A loss (`clipped.py`, `linear.py`, `divergence.py`,
-`selected.py`, `slime.py`) gives the number of every token; an aggregation (`aggregation.py`) says
-what each of them adds to the sum and what that is divided by; `generations.py` says which of both
-a trainer generation has. To add a loss: a function and a line in `policy_losses.POLICY_LOSSES`.
+A loss is a `PolicyLoss`: a function of a `LossBatch` that gives the number of every token, with
+its words and the settings that it reads. An `Aggregation` says what each number adds to the sum
+and what the sum is divided by. `UpdateRules` (`rules.py`) say which of both a trainer has.
+`evaluate.evaluate` is the one entry, and needs torch; the definitions do not.
+
+To add a loss: `LOSSES.add(PolicyLoss(...))`; `rcdiag replay --loss NAME` then has it under every
+trainer.
 """
+
+from __future__ import annotations
+
+from rcdiag.losses.advantages import GRPO, REINFORCE_PLUS_PLUS, RLOO, Advantage
+from rcdiag.losses.aggregation import (
+    ALL,
+    CONSTANT,
+    KEPT,
+    SEQ_MEAN_TOKEN_MEAN,
+    SEQ_MEAN_TOKEN_SUM,
+    SEQ_MEAN_TOKEN_SUM_NORM,
+    TOKEN_MEAN,
+    TOKEN_SUM,
+    Aggregation,
+    DenominatorWords,
+)
+from rcdiag.losses.clipped import CISPO, GEO_MEAN, GSPO, SAPO, VANILLA
+from rcdiag.losses.divergence import DPPO_KL, DPPO_TV
+from rcdiag.losses.linear import DRO, GPG, REINFORCE
+from rcdiag.losses.policy_loss import PolicyLoss
+from rcdiag.losses.selected import CLIP_COV, KL_COV
+from rcdiag.registry import Registry
+
+_LOSSES = (
+    *(VANILLA, GSPO, GEO_MEAN, GPG, KL_COV, CLIP_COV),
+    *(REINFORCE, SAPO, CISPO, DPPO_TV, DPPO_KL, DRO),
+)
+LOSSES: Registry[PolicyLoss] = Registry("policy loss", _LOSSES)
+# Names of losses that some generation of a trainer has and another lacks. A loss that somebody
+# else adds is offered under every trainer.
+SHIPPED = frozenset(loss.name for loss in _LOSSES)
+AGGREGATIONS: Registry[Aggregation] = Registry(
+    "aggregation",
+    (
+        *(TOKEN_MEAN, TOKEN_SUM, SEQ_MEAN_TOKEN_SUM, SEQ_MEAN_TOKEN_MEAN),
+        SEQ_MEAN_TOKEN_SUM_NORM,
+    ),
+)
+DENOMINATORS: Registry[DenominatorWords] = Registry("denominator", (KEPT, ALL, CONSTANT))
+ADVANTAGES: Registry[Advantage] = Registry("advantage", (GRPO, RLOO, REINFORCE_PLUS_PLUS))

@@ -1,34 +1,36 @@
 """How the losses of tokens become one number: sum of within x loss, over a count.
 
-Formulas: verl's `agg_loss`, as in reference/verl.md 3, and slime's `get_sum_of_sample_mean`.
+The aggregations are those of verl 0.9.1: `agg_loss` in verl/trainer/ppo/core_algos.py. What other
+generations and trainers do under the same names stands with them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import EPSILON, LossBatch
-from rcdiag.losses.settings import Denominator, LossSettings
+from rcdiag.losses.settings import Denominator, LossSetting, LossSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Unit = Literal["tokens", "sequences", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Of what the loss is a mean: how many of them there are."""
+    """What a loss averages over (tokens, sequences, or nothing), and how to count it."""
 
     unit: Unit
     kept: Callable[[LossBatch], float]
     all: Callable[[LossBatch], float]
 
     def of(self, batch: LossBatch, settings: LossSettings, which: Denominator) -> float:
+        """How many there are in a batch, by a denominator."""
         if which != "constant":
             return self.kept(batch) if which == "kept" else self.all(batch)
         if self.unit == "nothing":
@@ -56,15 +58,13 @@ def _kept_sequences(batch: LossBatch) -> float:
 
 
 TOKENS = Count("tokens", _kept_tokens, lambda batch: float(len(batch.kept)))
-# Of all, a row without a token counts as one.
-SLIME_TOKENS = Count("tokens", _kept_tokens, lambda batch: float(batch.lengths.clamp(min=1).sum()))
-# Of all, rows without any token too.
+# Among all sequences are rows without any token.
 SEQUENCES = Count("sequences", _kept_sequences, lambda batch: float(len(batch.lengths)))
 NOTHING = Count("nothing", lambda batch: 1.0, lambda batch: 1.0)
 
 
-def each(batch: LossBatch, which: Denominator) -> Tensor | float:
-    """Every token counts alike."""
+def alike(batch: LossBatch, which: Denominator) -> Tensor | float:
+    """1 for every token."""
     return 1.0
 
 
@@ -73,25 +73,23 @@ def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
     return (1.0 / (batch.kept_counts + EPSILON))[batch.rows]
 
 
-def slime_row_mean(batch: LossBatch, which: Denominator) -> Tensor:
-    """1 / T for the T tokens of the row; rejected ones count unless it is `kept`."""
-    # 1 / an integer tensor would be float32.
-    counts = batch.kept_counts if which == "kept" else batch.lengths.to(torch.float64)
-    return (1.0 / counts.clamp(min=1))[batch.rows]
-
-
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """loss = sum of within x loss / ((count + epsilon) x horizon)."""
+    """One way to reduce: loss = sum of within x loss / ((count + epsilon) x horizon)."""
 
+    name: str
+    says: str
+    formula: str
     within: Callable[[LossBatch, Denominator], Tensor | float]
     count: Count
     default: Denominator = "kept"  # what the trainer's function itself takes
     epsilon: float = 0.0
     horizon: Literal["none", "width", "scale"] = "none"  # scale: scale_factor, else the width
     empty_rows_spoil: bool = False  # a row without a kept token has the mean 0/0
+    see: tuple[str, ...] = ()
 
     def denominator(self, settings: LossSettings) -> Denominator:
+        """The denominator that is set, else the trainer's own."""
         return settings.denominator or self.default
 
     def counted(self, batch: LossBatch, settings: LossSettings) -> float:
@@ -115,28 +113,98 @@ class Aggregation:
         return _given(settings.scale_factor, "scale_factor")
 
 
-# verl 0.9; each older table says what was otherwise.
-AGGREGATIONS = {
-    "token-mean": Aggregation(each, TOKENS),
-    "token-sum": Aggregation(each, NOTHING),
-    "seq-mean-token-sum": Aggregation(each, SEQUENCES),
-    "seq-mean-token-mean": Aggregation(row_mean, SEQUENCES),
-    "seq-mean-token-sum-norm": Aggregation(each, SEQUENCES, horizon="scale"),
-}
-IN_071 = {name: value for name, value in AGGREGATIONS.items() if name != "token-sum"}
-IN_070 = IN_071 | {"seq-mean-token-sum-norm": Aggregation(each, NOTHING, horizon="scale")}
-# With its epsilon a mean of nothing is 0.
-IN_061 = {name: replace(value, epsilon=EPSILON) for name, value in IN_070.items()} | {
-    "seq-mean-token-sum-norm": Aggregation(each, NOTHING, horizon="width")
-}
-IN_060 = IN_061 | {
-    "seq-mean-token-sum": Aggregation(each, SEQUENCES, "all"),
-    "seq-mean-token-mean": Aggregation(row_mean, SEQUENCES, "all", empty_rows_spoil=True),
-}
-# `rollout_mask_sums` is taken for one sample per rollout. token-mean: --calculate-per-token-loss.
-IN_SLIME = {
-    "seq-mean-token-mean": Aggregation(slime_row_mean, SEQUENCES, "all"),
-    "token-mean": Aggregation(each, SLIME_TOKENS, "all"),
-}
-# Of losses that have one number per row: the mean over all rows.
-OF_ROWS = Aggregation(each, SEQUENCES, "all")
+TOKEN_MEAN = Aggregation(
+    "token-mean",
+    "Every token counts alike, so long sequences count more.",
+    "sum of token losses / tokens",
+    alike,
+    TOKENS,
+    see=("denominator", "by_length"),
+)
+TOKEN_SUM = Aggregation(
+    "token-sum",
+    "Sum over tokens, divided by nothing: the step grows with the batch.",
+    "sum of token losses",
+    alike,
+    NOTHING,
+    see=("token-mean",),
+)
+SEQ_MEAN_TOKEN_SUM = Aggregation(
+    "seq-mean-token-sum",
+    "Mean over sequences of their sums: long sequences count more.",
+    "sum of token losses / sequences",
+    alike,
+    SEQUENCES,
+    see=("denominator", "seq-mean-token-sum-norm"),
+)
+SEQ_MEAN_TOKEN_MEAN = Aggregation(
+    "seq-mean-token-mean",
+    "Mean over sequences of their means: every sequence counts alike, so tokens of long ones "
+    "count less.",
+    "mean over sequences of sum of token losses / (kept tokens + 1e-8)",
+    row_mean,
+    SEQUENCES,
+    see=("denominator", "by_length", "gspo", "sapo"),
+)
+SEQ_MEAN_TOKEN_SUM_NORM = Aggregation(
+    "seq-mean-token-sum-norm",
+    "As seq-mean-token-sum, over a constant length too; up to verl-0.7.0 without the mean over "
+    "sequences.",
+    "sum of token losses / (sequences x scale_factor), scale_factor else the padded width",
+    alike,
+    SEQUENCES,
+    horizon="scale",
+    see=("seq-mean-token-sum", "scale_factor"),
+)
+SCALE_FACTOR = LossSetting(
+    name="scale_factor",
+    says="The constant length of seq-mean-token-sum-norm; the padded width without it.",
+    default=None,
+    above=0.0,
+    example="rcdiag explain seq-mean-token-sum-norm",
+    see=("seq-mean-token-sum-norm",),
+)
+# Losses that have one number per row are averaged over all rows.
+ROW_MEAN = Aggregation(
+    "row-mean", "Mean over all rows.", "sum of row losses / rows", alike, SEQUENCES, "all"
+)
+# Token losses on which aggregations are worked.
+WORKED = "token losses [1, 1, 1], [2, 2]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenominatorWords:
+    """What one way to count means for a loss."""
+
+    name: Denominator
+    says: str
+    formula: str
+    example: str
+    see: tuple[str, ...] = ()
+
+
+_DECIDES = "It decides how rejection changes the learning rate (verl #4852)."
+_FIVE = "token losses 1 of 5 tokens, 2 of them rejected"
+KEPT = DenominatorWords(
+    name="kept",
+    says="Denominator of what is kept alone: rejected tokens, and rows without any other, are left "
+    f"out. {_DECIDES}",
+    formula="count of kept tokens, or of rows with a kept token",
+    example=f"{_FIVE}: 3 / 3 = 1",
+    see=("denominator", "denominator_kept", "kept"),
+)
+ALL = DenominatorWords(
+    name="all",
+    says=f"Denominator that rejected tokens and rows are counted in. {_DECIDES}",
+    formula="count of unmasked tokens, or of all rows",
+    example=f"{_FIVE}: 3 / 5 = 0.6",
+    see=("denominator", "denominator_all", "rejected-in-denominator"),
+)
+CONSTANT = DenominatorWords(
+    name="constant",
+    says="Denominator that is given: a number of tokens or sequences, by the aggregation, for each "
+    "optimizer step, whatever is rejected. A sum has none.",
+    formula="the number of --constant",
+    example=f"{_FIVE}, --denominator constant --constant 4: 3 / 4 = 0.75",
+    see=("denominator", "all"),
+)

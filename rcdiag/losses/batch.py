@@ -1,27 +1,24 @@
-"""What a loss is computed from: log-probs of all unmasked tokens, flat, with lengths.
-
-What a loss function hands on, before weights and aggregation.
-"""
+"""What a policy loss is computed from, log-probs of all unmasked tokens, and what it hands on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from rcdiag.errors import RcdiagError
-from rcdiag.losses.settings import LossSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EPSILON = 1e-8  # what verl adds to counts that it divides by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossBatch:
-    """Tensors [tokens], float64; rejected tokens are there too, with `kept` False.
+    """The tokens of one update, tensors [tokens] in float64; `kept` is False at rejected ones.
 
     log_ratio = current - old, in nats; the PPO ratio is its exp. In bypass mode `old` is the
     rollout's.
@@ -43,17 +40,19 @@ class LossBatch:
     @property
     def rows(self) -> Tensor:
         """The row of each token, [tokens]."""
+        import torch
+
         return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
 
     def row_sums(self, values: Tensor) -> Tensor:
         """Sum of `values` [tokens] over each row, [rows]; 0 where it has no token."""
-        zeros = torch.zeros(len(self.lengths), dtype=values.dtype)
+        zeros = values.new_zeros(len(self.lengths))
         return zeros.index_add(0, self.rows, values)
 
     @property
     def kept_counts(self) -> Tensor:
         """Tokens of each row that are not rejected, [rows]."""
-        return self.row_sums(self.kept.to(torch.float64))
+        return self.row_sums(self.kept.double())
 
     def only_kept(self) -> LossBatch:
         """The same rows without their rejected tokens, which then cannot matter."""
@@ -62,7 +61,7 @@ class LossBatch:
             for name in ("current", "old", "advantages", "kept", "weights", "rollout")
             if (values := getattr(self, name)) is not None
         }
-        return replace(self, lengths=self.kept_counts.to(torch.int64), **columns)
+        return replace(self, lengths=self.kept_counts.long(), **columns)
 
 
 def loss_batch(
@@ -76,7 +75,12 @@ def loss_batch(
     rollout: ArrayLike | None = None,
     padded_width: int | None = None,
 ) -> LossBatch:
-    """From arrays. Without `kept` all are; `padded_width` is else the most tokens of a row."""
+    """The batch of arrays [tokens] and of the lengths of its rows.
+
+    Without `kept` no token is rejected; without `padded_width` it is the length of the longest row.
+    """
+    import torch
+
     counts = np.array(lengths, np.int64)
     tokens = int(counts.sum())
 
@@ -103,11 +107,11 @@ def loss_batch(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenLosses:
-    """Losses [tokens], or [rows] with `by_row`; `logged` are token values that metrics average."""
+    """Losses before weights and reduction, and the token values that the trainer's metrics average.
+
+    Losses are [tokens], or [rows] with `by_row`.
+    """
 
     values: Tensor
     logged: dict[str, Tensor]
     by_row: bool = False
-
-
-PolicyLoss = Callable[[LossBatch, LossSettings], TokenLosses]

@@ -1,16 +1,28 @@
 """Losses that bound the ratio: PPO, GSPO, GMPO, CISPO, SAPO.
 
-`log_ratio` = current - old, in nats; ratio = exp(log_ratio) = current / old. What is returned is
-minimised, before IS weights. Formulas: verl `core_algos.py`, as in reference/verl.md 3.
+`log_ratio` = current - old, in nats; ratio = exp(log_ratio) = current / old. Losses are minimised,
+and given before IS weights. They are computed as verl does: core_algos.py of verl 0.9.1.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
-from rcdiag.losses.settings import LossSettings, above_one, dual_clip_bound
+from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, VERL_FILE, WITHIN_20, PolicyLoss
+from rcdiag.losses.settings import (
+    CLIP_C,
+    CLIP_HIGH,
+    CLIP_LOW,
+    CLIP_RANGE,
+    LossSetting,
+    LossSettings,
+    above_one,
+    dual_clip_bound,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BOUND = 20.0  # nats
 
@@ -22,31 +34,45 @@ def bounded_log_ratio(tokens: LossBatch) -> Tensor:
 
 def clip_ratio(ratio: Tensor, settings: LossSettings) -> Tensor:
     """The ratio within [1 - clip_low, 1 + clip_high]; clip-higher raises the upper one alone."""
-    return ratio.clamp(1.0 - settings.clip_low, 1.0 + settings.clip_high)
+    return ratio.clamp(1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH))
 
 
 def ppo(ratio: Tensor, advantages: Tensor, settings: LossSettings) -> tuple[Tensor, Tensor]:
     """max(-A ratio, -A clip(ratio)), and where the clipped one is the larger; both [tokens]."""
     free = -advantages * ratio
     clipped = -advantages * clip_ratio(ratio, settings)
-    return torch.maximum(free, clipped), clipped > free
+    return free.maximum(clipped), clipped > free
 
 
 def dual_clip(losses: Tensor, advantages: Tensor, bound: float) -> tuple[Tensor, Tensor]:
     """min(losses, -A bound) where A < 0, and where that binds; both [tokens]. arXiv 1912.09729."""
     ceiling = -advantages * bound
     negative = advantages < 0
-    limited = torch.where(negative, torch.minimum(ceiling, losses), losses)
+    limited = ceiling.minimum(losses).where(negative, losses)
     return limited, (losses > ceiling) & negative
 
 
 def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO with dual clip, on the ratio of each token. In bypass mode: `old` is the rollout's."""
+    """PPO with dual clip on the ratio of each token. In bypass mode `old` is the rollout's."""
     log_ratio = bounded_log_ratio(tokens)
     losses, clipped = ppo(log_ratio.exp(), tokens.advantages, settings)
     losses, lower = dual_clip(losses, tokens.advantages, above_one(dual_clip_bound(settings)))
     logged = {"pg_clipfrac": clipped, "ppo_kl": -log_ratio, "pg_clipfrac_lower": lower}
     return TokenLosses(losses, logged)
+
+
+VANILLA = PolicyLoss(
+    name="vanilla",
+    says="PPO with dual clip, on the ratio of each token. Results call it ppo_clip. Weights "
+    "multiply what is already clipped.",
+    formula="M = max(-A r, -A clip(r)); where A < 0 min(M, -A c); "
+    f"{CLIPPED_TO}; c = clip_c = 3; {SYMBOLS}, {WITHIN_20}",
+    direction="minimised; in bypass mode old is the rollout's",
+    source=f"arXiv 1707.06347, 1912.09729; {VERL_FILE}, loss_mode vanilla",
+    function=vanilla,
+    settings=(*CLIP_RANGE, CLIP_C),
+    see=("ppo_clip", "clip_low", "clip_c", "actor/pg_clipfrac"),
+)
 
 
 def gspo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -58,10 +84,22 @@ def gspo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     means = tokens.row_sums(log_ratio) / tokens.lengths.clamp(min=1)
     log_s = tokens.current - tokens.current.detach() + means[tokens.rows]
     losses, clipped = ppo(log_s.clamp(max=10.0).exp(), tokens.advantages, settings)
-    never = torch.zeros_like(clipped)
+    never = clipped.new_zeros(clipped.shape)
     return TokenLosses(
         losses, {"pg_clipfrac": clipped, "ppo_kl": -log_ratio, "pg_clipfrac_lower": never}
     )
+
+
+GSPO = PolicyLoss(
+    name="gspo",
+    says="PPO on one ratio for the whole sequence, the geometric mean over its kept tokens, "
+    "without dual clip.",
+    formula=f"max(-A s, -A clip(s)), s = exp(mean d), log s at most 10; {CLIPPED_TO}; {SYMBOLS}",
+    source=f"arXiv 2507.18071; {VERL_FILE}, loss_mode gspo",
+    function=gspo,
+    settings=CLIP_RANGE,
+    see=("vanilla", "geo_mean", "seq-mean-token-mean"),
+)
 
 
 def cispo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -71,29 +109,72 @@ def cispo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     clipped = clip_ratio(ratio, settings)
     losses = -clipped.detach() * tokens.advantages * tokens.current
     logged = {"pg_clipfrac": ratio != clipped, "ppo_kl": -log_ratio}
-    return TokenLosses(losses, logged | {"pg_clipfrac_lower": torch.zeros_like(ratio)})
+    return TokenLosses(losses, logged | {"pg_clipfrac_lower": ratio.new_zeros(ratio.shape)})
+
+
+CISPO = PolicyLoss(
+    name="cispo",
+    says="The clipped ratio as a constant weight on the policy gradient: clipped tokens keep "
+    "pulling.",
+    formula=f"-sg(clip(r)) A log p_current, sg a constant of the gradient; {CLIPPED_TO}; "
+    f"{SYMBOLS}, {WITHIN_20}",
+    source=f"arXiv 2506.13585; {VERL_FILE}, loss_mode cispo",
+    function=cispo,
+    settings=CLIP_RANGE,
+    see=("clip_low", "actor/pg_clipfrac"),
+)
+TAU_POS = LossSetting(
+    name="tau_pos",
+    says="Steepness of sapo's gate where the advantage is above 0.",
+    default=1.0,
+    above=0.0,
+    example="rcdiag explain sapo",
+    see=("sapo",),
+)
+TAU_NEG = LossSetting(
+    name="tau_neg",
+    says="Steepness of sapo's gate where the advantage is not above 0.",
+    default=1.05,
+    above=0.0,
+    example="rcdiag explain sapo",
+    see=("sapo",),
+)
 
 
 def sapo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """-A sigmoid(tau (ratio - 1)) 4 / tau; tau_pos where A > 0, else tau_neg. arXiv 2511.20347."""
     log_ratio = bounded_log_ratio(tokens)
-    positive = torch.full_like(log_ratio, settings.tau_pos)
-    tau = torch.where(tokens.advantages > 0, positive, settings.tau_neg)
-    losses = -tokens.advantages * torch.sigmoid(tau * (log_ratio.exp() - 1.0)) * 4.0 / tau
-    never = torch.zeros_like(losses)
+    positive = log_ratio.new_full(log_ratio.shape, settings.value(TAU_POS))
+    tau = positive.where(tokens.advantages > 0, settings.value(TAU_NEG))
+    losses = -tokens.advantages * (tau * (log_ratio.exp() - 1.0)).sigmoid() * 4.0 / tau
+    never = losses.new_zeros(losses.shape)
     return TokenLosses(
         losses, {"pg_clipfrac": never, "ppo_kl": -log_ratio, "pg_clipfrac_lower": never}
     )
 
 
-def geo_mean(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Of each row: -mean(A) exp(mean of x), x = log_ratio, held in [-clip_low, clip_high] nats.
+SAPO = PolicyLoss(
+    name="sapo",
+    says="A soft gate on the ratio in place of the clip; verl takes "
+    "seq-mean-token-mean whatever is configured.",
+    formula="-A sigmoid(tau (r - 1)) 4 / tau, tau = tau_pos = 1 where A > 0, else tau_neg = "
+    f"1.05; {SYMBOLS}, {WITHIN_20}",
+    source=f"arXiv 2511.20347; {VERL_FILE}, loss_mode sapo",
+    function=sapo,
+    settings=(TAU_POS, TAU_NEG),
+    see=("tau_pos", "tau_neg", "seq-mean-token-mean"),
+)
 
-    The bound acts where PPO's would: above for A > 0, below for A < 0. GMPO, arXiv 2507.20673.
+
+def geo_mean(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """The loss of each row: -mean(A) exp(mean of x). GMPO, arXiv 2507.20673.
+
+    x = log_ratio, held in [-clip_low, clip_high] nats. The bound acts where PPO's would: above for
+    A > 0, below for A < 0.
     """
     log_ratio, sign = tokens.log_ratio, tokens.advantages.sign()
-    held = log_ratio.clamp(-settings.clip_low, settings.clip_high)
-    x = sign * torch.minimum(sign * log_ratio, sign * held)
+    held = log_ratio.clamp(-settings.value(CLIP_LOW), settings.value(CLIP_HIGH))
+    x = sign * (sign * log_ratio).minimum(sign * held)
     counts = tokens.lengths + EPSILON
     ratios = (tokens.row_sums(x) / counts).exp()
     outside = log_ratio != held
@@ -108,3 +189,16 @@ def geo_mean(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 def geometric_row_weights(tokens: LossBatch, weights: Tensor) -> Tensor:
     """exp(row mean of ln(w + 1e-10)), [rows]: what GMPO's rows are multiplied by in verl."""
     return (tokens.row_sums((weights + 1e-10).log()) / (tokens.lengths + EPSILON)).exp()
+
+
+GEO_MEAN = PolicyLoss(
+    name="geo_mean",
+    says="GMPO: the geometric mean of each row's ratios, each held within the clip range in nats. "
+    "Always a plain mean over all rows.",
+    formula="-mean(A) exp(mean x), x = d held above by clip_high where A > 0, below by -clip_low "
+    f"where A < 0, both 0.2 nats; {SYMBOLS}",
+    source=f"arXiv 2507.20673; {VERL_FILE}, loss_mode geo_mean",
+    function=geo_mean,
+    settings=CLIP_RANGE,
+    see=("gspo", "clip_low"),
+)

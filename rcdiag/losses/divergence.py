@@ -1,17 +1,27 @@
 """DPPO: tokens that moved the policy too far leave the gradient. arXiv 2602.04879.
 
 Distances are those of two coins, the token against all others: p = e^current, q = e^old.
-verl takes its clip range for their bounds. Formulas: verl `core_algos.py`, reference/verl.md 3.
+verl takes its clip range for their bounds: core_algos.py of verl 0.9.1.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import bounded_log_ratio
-from rcdiag.losses.settings import LossSettings, dual_clip_bound
+from rcdiag.losses.policy_loss import SYMBOLS, VERL_FILE, WITHIN_20, PolicyLoss
+from rcdiag.losses.settings import (
+    CLIP_C,
+    CLIP_HIGH,
+    CLIP_LOW,
+    CLIP_RANGE,
+    LossSettings,
+    dual_clip_bound,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def truncated(tokens: LossBatch, settings: LossSettings, valid: Tensor) -> TokenLosses:
@@ -24,26 +34,53 @@ def truncated(tokens: LossBatch, settings: LossSettings, valid: Tensor) -> Token
 
 
 def dppo_tv(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Valid: p - q <= clip_high where A > 0, p - q >= -clip_low elsewhere."""
+    """The truncated loss of tokens with p - q <= clip_high (A > 0) or p - q >= -clip_low."""
     moved = tokens.current.detach().exp() - tokens.old.exp()
-    positive = tokens.advantages > 0
-    valid = torch.where(positive, moved <= settings.clip_high, moved >= -settings.clip_low)
-    return truncated(tokens, settings, valid)
+    above, below = moved <= settings.value(CLIP_HIGH), moved >= -settings.value(CLIP_LOW)
+    return truncated(tokens, settings, above.where(tokens.advantages > 0, below))
+
+
+DPPO_TV = PolicyLoss(
+    name="dppo_tv",
+    says="Tokens whose probability moved too far the advantage's way leave the gradient.",
+    formula="-A sg(min(r, c)) log p_current where p - q <= clip_high (A > 0) or p - q >= "
+    f"-clip_low, else 0; p current, q old, c = clip_c = 3, 0.2 and 0.2; {SYMBOLS}, {WITHIN_20}",
+    source=f"arXiv 2602.04879; {VERL_FILE}, loss_mode dppo_tv",
+    function=dppo_tv,
+    settings=(*CLIP_RANGE, CLIP_C),
+    see=("dppo_kl", "clip_c"),
+)
 
 
 def binary_kl(current: Tensor, old: Tensor) -> Tensor:
     """KL(q || p) = q (old - current) + (1 - q) ln((1 - q) / (1 - p)), nats, [tokens].
 
-    With verl's epsilon in numerator and denominator of the last.
+    verl's epsilon stands in numerator and denominator of the last.
     """
     p, q = current.exp(), old.exp()
     return q * (old - current) + (1.0 - q) * ((1.0 - q + EPSILON) / (1.0 - p + EPSILON)).log()
 
 
 def dppo_kl(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Valid: KL(q || p) within the bound, or p on the safe side of q for the advantage's sign."""
+    """The truncated loss of tokens with KL(q || p) within the bound, or with p on the safe side.
+
+    The safe side of q is that against the sign of the advantage.
+    """
     current = tokens.current.detach()
     distance, p, q = binary_kl(current, tokens.old), current.exp(), tokens.old.exp()
-    above = (distance <= settings.clip_high) | (p <= q)
-    below = (distance <= settings.clip_low) | (p >= q)
-    return truncated(tokens, settings, torch.where(tokens.advantages > 0, above, below))
+    above = (distance <= settings.value(CLIP_HIGH)) | (p <= q)
+    below = (distance <= settings.value(CLIP_LOW)) | (p >= q)
+    return truncated(tokens, settings, above.where(tokens.advantages > 0, below))
+
+
+DPPO_KL = PolicyLoss(
+    name="dppo_kl",
+    says="DPPO by the KL of two coins, the token against all others, in place of the difference "
+    "of probabilities.",
+    formula="as dppo_tv, where KL(q || p) <= clip_high (A > 0) or clip_low, or p on the safe "
+    f"side of q; 0.2 and 0.2 nats, c = clip_c = 3; {SYMBOLS}, {WITHIN_20}",
+    source=f"arXiv 2602.04879; {VERL_FILE}, loss_mode dppo_kl",
+    function=dppo_kl,
+    settings=(*CLIP_RANGE, CLIP_C),
+    see=("dppo_tv", "clip_c"),
+)

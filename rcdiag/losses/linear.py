@@ -1,18 +1,29 @@
 """Losses that are linear or quadratic in the log-probs: policy gradient, REINFORCE, DRO.
 
-`log_ratio` = current - old, in nats. Formulas: verl `core_algos.py`, as in reference/verl.md 3.
+`log_ratio` = current - old, in nats. They are computed as core_algos.py of verl 0.9.1 does.
 """
 
 from __future__ import annotations
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, TokenLosses
-from rcdiag.losses.settings import LossSettings
+from rcdiag.losses.policy_loss import SYMBOLS, VERL_FILE, PolicyLoss
+from rcdiag.losses.settings import LossSetting, LossSettings
 
 
 def gpg(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """-A current; no metrics."""
     return TokenLosses(-tokens.advantages * tokens.current, {})
+
+
+GPG = PolicyLoss(
+    name="gpg",
+    says="Plain policy gradient: no ratio, no clip, no metrics.",
+    formula="-A log p_current",
+    source=f"arXiv 2504.02546; {VERL_FILE}, loss_mode gpg",
+    function=gpg,
+    see=("loss.reinforce",),
+)
 
 
 def reinforce(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -23,12 +34,44 @@ def reinforce(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     return TokenLosses(-tokens.advantages * tokens.current, {"ppo_kl": -tokens.log_ratio})
 
 
+REINFORCE = PolicyLoss(
+    name="reinforce",
+    says="Policy gradient times the weights, without a clip: the loss of bypass mode with "
+    "loss_type reinforce.",
+    formula="-A w log p_current, w the weight, a constant of the gradient",
+    source=f"{VERL_FILE}, loss_mode bypass_mode",
+    function=reinforce,
+    see=("reinforce", "gpg", "bypass"),
+)
+DRO_BETA = LossSetting(
+    name="dro_beta",
+    says="Strength of dro's pull back to the old policy; must be given, above 0.",
+    default=None,
+    above=0.0,
+    example="--loss dro --dro-beta 0.1",
+    see=("dro",),
+)
+
+
 def dro(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """-A current + beta / 2 log_ratio^2."""
-    beta = settings.dro_beta
+    beta = settings.value(DRO_BETA)
     if beta is None or not beta > 0:
         raise RcdiagError(
             "dro_beta: this loss needs a number above 0", "verl has no default for it"
         )
     losses = -tokens.advantages * tokens.current + 0.5 * beta * tokens.log_ratio.square()
     return TokenLosses(losses, {"ppo_kl": -tokens.log_ratio})
+
+
+DRO = PolicyLoss(
+    name="dro",
+    says="Policy gradient with a quadratic pull back to the old policy. verl stops without "
+    "dro_beta.",
+    formula=f"-A log p_current + beta / 2 d^2, beta = dro_beta > 0; {SYMBOLS}",
+    source=f"{VERL_FILE}, loss_mode dro",
+    function=dro,
+    settings=(DRO_BETA,),
+    see=("dro_beta", "gpg"),
+    given="dro_beta 0.1",
+)

@@ -1,56 +1,121 @@
-"""What a trainer's user can set of the loss; the defaults are verl's."""
+"""What can be set of a loss: how it is reduced to one number, and what the loss itself reads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
 from rcdiag.errors import RcdiagError
 
 # kept: rejected tokens, and rows without any other, are left out. all: they are counted.
 # constant: a number that is given, of what the aggregation counts.
 Denominator = Literal["kept", "all", "constant"]
+Value = float | str | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class SlimeSettings:
-    """Options of slime's own loss, by their default off."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSetting:
+    """One setting that a policy loss reads, with its words."""
 
-    tis_high: float | None = None  # --tis-clip, 2 there; None: without --use-tis
-    tis_low: float = 0.0  # --tis-clip-low
-    tis_outside: Literal["clamp", "zero"] = "clamp"  # zero: `icepop_function`
-    opsm_delta: float | None = None  # --opsm-delta, 1e-4 there; None: without --use-opsm
-    bypass: bool = False  # --use-rollout-logprobs
+    name: str
+    says: str
+    default: Value
+    above: float | None = None  # a number must be larger than this
+    choices: tuple[str, ...] = ()  # the words that it can be, if it is not a number
+    example: str | None = None
+    see: tuple[str, ...] = ()
+
+    def parsed(self, text: str) -> Value:
+        """The value that a user wrote: a number, `off`, true or false, or one of the choices."""
+        word = text.strip().lower()
+        if self.choices:
+            if word in self.choices:
+                return word
+            raise self._refused(text, f"one of {', '.join(self.choices)}")
+        if isinstance(self.default, bool):
+            if word in ("true", "false"):
+                return word == "true"
+            raise self._refused(text, "true or false")
+        if word in ("off", "null", "none") and self.default is None:
+            return None
+        return self._number(text)
+
+    def _number(self, text: str) -> float:
+        wanted = "a number" if self.above is None else f"a number above {self.above:g}"
+        try:
+            value = float(text)
+        except ValueError:
+            raise self._refused(text, wanted) from None
+        if not math.isfinite(value) or (self.above is not None and value <= self.above):
+            raise self._refused(text, wanted)
+        return value
+
+    def _refused(self, text: str, wanted: str) -> RcdiagError:
+        default = "off" if self.default is None else self.default
+        return RcdiagError(f"{self.name}={text}: wanted {wanted}", hint=f"its default is {default}")
 
 
 @dataclass(frozen=True, slots=True)
 class LossSettings:
-    """Of all losses together; each reads its own."""
+    """All that is set for one loss; what is not set has its default."""
 
-    clip_low: float = 0.2  # the ratio's range is [1 - clip_low, 1 + clip_high]
-    clip_high: float = 0.2
-    clip_c: float | None = 3.0  # dual clip; None, which is slime's default: off
-    tau_pos: float = 1.0  # sapo
-    tau_neg: float = 1.05
-    kl_cov_ratio: float = 2e-4  # share of tokens
-    ppo_kl_coef: float = 0.1
-    dro_beta: float | None = None
     aggregation: str = "token-mean"
     scale_factor: float | None = None  # of seq-mean-token-sum-norm; None: the padded width
     denominator: Denominator | None = None  # None: what the trainer's loss itself divides by
     constant: float | None = None  # the denominator of that name: tokens or sequences
-    slime: SlimeSettings = field(default_factory=SlimeSettings)
+    own: Mapping[str, Value] = field(default_factory=dict)  # settings that the loss itself reads
+
+    def value(self, setting: LossSetting) -> Any:
+        """The value of a setting of the loss: as set, else its default."""
+        return self.own.get(setting.name, setting.default)
+
+    def changed(self, **values: Any) -> LossSettings:
+        """The same settings with some set anew, those of the reduction or of the loss itself."""
+        ours = {each.name for each in fields(self)} - {"own"}
+        own = {name: value for name, value in values.items() if name not in ours}
+        rest = {name: value for name, value in values.items() if name in ours}
+        return replace(self, own={**self.own, **own}, **rest)
+
+
+CLIP_LOW = LossSetting(
+    name="clip_low",
+    says="How far below 1 the PPO ratio may go before the clip acts, where the advantage is below "
+    "0. DPPO and GMPO take it for bounds of their own.",
+    default=0.2,
+    example="0.2: ratios below 0.8",
+    see=("clip_high", "actor/pg_clipfrac"),
+)
+CLIP_HIGH = LossSetting(
+    name="clip_high",
+    says="How far above 1 the PPO ratio may go before the clip acts, where the advantage is above "
+    "0. Raised alone it is clip-higher, e.g. 0.28.",
+    default=0.2,
+    example="0.28: ratios above 1.28",
+    see=("clip_low", "actor/pg_clipfrac"),
+)
+CLIP_RANGE = (CLIP_LOW, CLIP_HIGH)
+CLIP_C = LossSetting(
+    name="clip_c",
+    says="Dual clip: where the advantage is below 0 no loss is above -A times it. Must be above 1.",
+    default=3.0,
+    above=1.0,
+    example="A = -1, ratio 4: loss 3",
+    see=("vanilla", "actor/pg_clipfrac_lower"),
+)
 
 
 def dual_clip_bound(settings: LossSettings) -> float:
-    """`clip_c` where there must be one."""
-    if settings.clip_c is None:
+    """`clip_c`, for losses that need one."""
+    bound = settings.value(CLIP_C)
+    if bound is None:
         raise RcdiagError("clip_c: this loss needs a number", "verl's default is 3.0")
-    return settings.clip_c
+    return bound
 
 
 def above_one(bound: float) -> float:
-    """Trainers stop on a dual clip of 1 or less."""
+    """The bound of a dual clip; verl and slime stop where it is 1 or less."""
     if not bound > 1.0:
         raise RcdiagError(f"clip_c: {bound:g} is not above 1", "verl's default is 3.0")
     return bound

@@ -63,7 +63,7 @@ class PairState:
 
 
 def _suites(steps: Mapping[Step, PolicyPair]) -> dict[Step, SuiteState]:
-    return {step: SuiteState.of(part) for step, part in steps.items() if len(part.lengths)}
+    return bounded({step: SuiteState.of(part) for step, part in steps.items() if len(part.lengths)})
 
 
 def added_by_key(one: Mapping, other: Mapping) -> dict:

@@ -36,19 +36,21 @@ class ClusterSums:
         return both
 
     def __iadd__(self, other: ClusterSums) -> ClusterSums:
-        """Add in place where this one has all clusters of the other."""
+        """Add in place where this one has all clusters of the other, which stays as it is."""
         folded = self.folded or other.folded
-        one, two = (part.fold() if folded else part for part in (self, other))
-        if len(one) == len(two) and np.array_equal(one.keys, two.keys):
-            one.sums[...] += two.sums
-            return one
-        keys = np.union1d(one.keys, two.keys)
-        if len(keys) > len(one):
-            sums = np.zeros((len(keys), *one.sums.shape[1:]))
-            sums[np.searchsorted(keys, one.keys)] = one.sums
-            one = replace(one, keys=keys, sums=sums)
-        one.sums[np.searchsorted(one.keys, two.keys)] += two.sums
-        return one.bounded()
+        # Two infinities of different sign add up to NaN, as they do within one table.
+        with np.errstate(over="ignore", invalid="ignore"):
+            one, two = (part.fold() if folded else part for part in (self, other))
+            if len(one) == len(two) and np.array_equal(one.keys, two.keys):
+                one.sums[...] += two.sums
+                return one
+            keys = np.union1d(one.keys, two.keys)
+            if len(keys) > len(one):
+                sums = np.zeros((len(keys), *one.sums.shape[1:]))
+                sums[np.searchsorted(keys, one.keys)] = one.sums
+                one = replace(one, keys=keys, sums=sums)
+            one.sums[np.searchsorted(one.keys, two.keys)] += two.sums
+            return one.bounded()
 
     def copy(self) -> ClusterSums:
         """The same sums in memory of their own."""

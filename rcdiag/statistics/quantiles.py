@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ EDGES = (np.arange(_FIRST, _FIRST + BINS + 1, dtype=np.uint32) << _SHIFT).view(n
 # For intervals each cluster has counts too, in coarse bins: two to each factor of two.
 _COARSE = 512
 COARSE_BINS = -(-BINS // _COARSE)
+# The sketches of a table together keep up to so many single values, then counts.
+VALUES_HELD = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,18 @@ class Sketch:
         assert one is not None
         assert two is not None
         return Sketch(None, one + two)
+
+
+def bounded_sketches(sketches: Sequence[Sketch]) -> list[Sketch]:
+    """Sketches that are kept together: all become counts when they hold more than VALUES_HELD.
+
+    One that holds counts makes counts of the others too, so that it does not matter how a table
+    is cut.
+    """
+    counted = any(sketch.raw is None for sketch in sketches)
+    if counted or sum(sketch.held for sketch in sketches) > VALUES_HELD:
+        return [sketch.collapsed() for sketch in sketches]
+    return list(sketches)
 
 
 @dataclass(frozen=True, slots=True)

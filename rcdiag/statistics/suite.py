@@ -15,7 +15,7 @@ import numpy as np
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail, k_hat
-from rcdiag.statistics.quantiles import Magnitudes, Ordered
+from rcdiag.statistics.quantiles import Magnitudes, Ordered, bounded_sketches
 from rcdiag.statistics.ranks import RankSample, rank_sample
 from rcdiag.statistics.totals import (
     Addends,
@@ -29,8 +29,7 @@ from rcdiag.statistics.totals import (
     token_sums,
 )
 
-# Of all states of a table together: single values are kept up to so many, then counts.
-VALUES_HELD = 1 << 22
+# The states of a table together keep the ranks of up to so many tokens, then those of a sample.
 RANKS_HELD = 1 << 18
 
 K = TypeVar("K")
@@ -49,13 +48,14 @@ class SuiteState:
     @classmethod
     def of(cls, pair: PolicyPair) -> SuiteState:
         sums = token_sums(pair)
-        return cls(
+        state = cls(
             sequence_table(pair, sums),
             cluster_sums(pair.tokens.cluster, sums),
             UpperTail.of(pair.log_ratio),
             Magnitudes.of(np.abs(pair.log_ratio), pair.tokens.cluster, pair.lengths),
             rank_sample(pair),
         )
+        return bounded({None: state})[None]
 
     def __add__(self, other: SuiteState) -> SuiteState:
         both = SuiteState(
@@ -70,18 +70,19 @@ class SuiteState:
 
 def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:
     """States that are kept together: single values give way to counts when there are too many."""
-    held = sum(state.magnitudes.sketch.held for state in states.values())
+    sketches = bounded_sketches([state.magnitudes.sketch for state in states.values()])
     limit = min((state.ranks.limit for state in states.values()), default=0)
     while sum(state.ranks.below(limit) for state in states.values()) > RANKS_HELD:
         limit //= 2
 
-    def smaller(state: SuiteState) -> SuiteState:
-        magnitudes = state.magnitudes
-        if held > VALUES_HELD:
-            magnitudes = replace(magnitudes, sketch=magnitudes.sketch.collapsed())
-        return replace(state, magnitudes=magnitudes, ranks=state.ranks.thinned(limit))
-
-    return {key: smaller(state) for key, state in states.items()}
+    return {
+        key: replace(
+            state,
+            magnitudes=replace(state.magnitudes, sketch=sketch),
+            ranks=state.ranks.thinned(limit),
+        )
+        for (key, state), sketch in zip(states.items(), sketches, strict=True)
+    }
 
 
 @dataclass

@@ -37,7 +37,8 @@ class Vocabulary:
     def __add__(self, other: Vocabulary) -> Vocabulary:
         wide, narrow = sorted((self.sums, other.sums), key=lambda sums: -sums.shape[2])
         sums = wide.copy()
-        sums[:, :, : narrow.shape[2]] += narrow
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums[:, :, : narrow.shape[2]] += narrow
         return Vocabulary(sums)
 
 

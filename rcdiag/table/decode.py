@@ -1,4 +1,4 @@
-"""Parquet rows -> `Trajectories`, checked: every complaint names file, row and column."""
+"""Turn batches of rows into `Trajectories`, checked: every error names file, row and column."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DETAIL_COLUMNS = ("reward", "sample_id", "advantage", "advantages")
 def columns_needed(
     names: Sequence[str], policies: Sequence[str], *, prompts: bool = False, details: bool = False
 ) -> list[str]:
-    """The columns of a table with columns `names` that `decode` reads."""
+    """Which of a table's columns `names` `decode` reads, given the same options."""
     wanted = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
     if prompts:
         wanted.append("prompt_ids")
@@ -44,9 +44,9 @@ def decode(
     prompts: bool = False,
     details: bool = False,
 ) -> Trajectories:
-    """The rows of a batch as arrays, with the log-probs of `policies`, in float64.
+    """The rows of a batch as arrays, with the log-probs of `policies` in float64.
 
-    `details` adds what is there of rewards, advantages, ids and the policies' entropies.
+    `details` adds rewards, advantages, ids and the policies' entropies, where the batch has them.
     """
     names = batch.table.column_names
     given = set(names) if details else set()
@@ -192,7 +192,10 @@ def _entropy(
 def _advantage(
     batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_], given: set[str]
 ) -> NDArray[np.float64] | None:
-    """Of each row: `advantage`, else the mean of `advantages` over its unmasked tokens."""
+    """The advantage of each row: `advantage`, else the mean of `advantages` over its tokens.
+
+    Only unmasked tokens count; a row that has none gets NaN.
+    """
     if "advantage" in given:
         return floats(batch, "advantage")
     if "advantages" not in given:
@@ -205,14 +208,14 @@ def _advantage(
 
 
 def _advantages(batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Of every response token; what stands at masked places is not looked at."""
+    """The advantage of every response token; values at masked tokens are not checked."""
     found = ragged(batch, "advantages", mask)
     _same_lengths(batch, "advantages", found, response_ids)
     return found.values.astype(np.float64)
 
 
 def floats(batch: Batch, name: str) -> NDArray[np.float64]:
-    """A number per row; null is unknown, NaN."""
+    """A column of numbers, one for each row; null, which means unknown, becomes NaN."""
     array = _column(batch, name).cast(pa.float64())
     return pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False)
 
@@ -224,7 +227,7 @@ def _step(batch: Batch) -> NDArray[np.int64]:
 
 
 def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
-    """Keys (strings or integers) as 64-bit hashes, so that millions of them stay small."""
+    """A column of keys (strings or integers) as 64-bit hashes, so that millions stay small."""
     array = _column(batch, name)
     _no_nulls(batch, name, array)
     if not pt.is_integer(array.type):

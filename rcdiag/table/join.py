@@ -1,4 +1,4 @@
-"""Several tables of the same samples as one: joined on `sample_id`, equal tokens only."""
+"""Join several tables of the same samples into one, on `sample_id` and equal tokens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pyarrow.types as pt
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
-from rcdiag.table.columns import UniqueSampleIds
-from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY
+from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, VERSION
+from rcdiag.table.stream import UniqueSampleIds
 from rcdiag.table.table import Table, open_table
 
 NAMED = 10
@@ -25,11 +25,11 @@ ROW = "__row"
 def join_tables(
     dumps: Sequence[Table], names: Sequence[str], path: Path
 ) -> tuple[Table, JoinReport]:
-    """Write to `path` the rows that all tables have, with the log-probs of all of them.
+    """Write to `path` the rows that all tables have, with the log-probs of all tables.
 
-    All else is of the first table. A policy that an earlier table has too gets the later table's
-    name at its end. Rows are the same sample by `sample_id`, or by their number where no table has
-    ids, and only when their response tokens are equal.
+    All other columns are those of the first table. A policy that an earlier table has too gets the
+    later table's name (of `names`) at its end. Rows are the same sample by `sample_id`, or by their
+    number where no table has ids, and only when their response tokens are equal.
     """
     by_id = _key(dumps)
     first, *others = (_frame(dump, by_id) for dump in dumps)
@@ -79,7 +79,7 @@ def _key(dumps: Sequence[Table]) -> str:
 
 
 def _check_ids(dumps: Sequence[Table]) -> None:
-    """Ids are all numbers or all text, and each stands once in its table."""
+    """Refuse ids that are numbers in one table and text in another, or that a table repeats."""
     kinds = [dump.schema.field("sample_id").type for dump in dumps]
     for dump, kind in zip(dumps, kinds, strict=True):
         if _is_text(kind) != _is_text(kinds[0]):
@@ -99,10 +99,13 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _frame(dump: Table, key: str) -> pl.LazyFrame:
-    frame = pl.scan_parquet([file.path for file in dump.files], glob=False)
+    frame = pl.scan_parquet([file.parquet for file in dump.files], glob=False)
     back = {in_file: name for name, in_file in dump.renames.items()}
     frame = frame.rename(back) if back else frame
     frame = frame.with_columns(pl.col("response_ids").cast(pl.List(pl.Int64)))
+    if frame.collect_schema().get(VERSION) in (pl.String, pl.Categorical):
+        number = pl.col(VERSION).cast(pl.String).str.strip_chars().cast(pl.Int64, strict=False)
+        frame = frame.with_columns(number)
     if key == ROW:
         return frame.with_row_index(ROW)
     text = _is_text(dump.schema.field(key).type)
@@ -110,7 +113,7 @@ def _frame(dump: Table, key: str) -> pl.LazyFrame:
 
 
 def _renamed(dump: Table, taken: set[str], name: str) -> dict[str, str]:
-    """Policy in the table -> its name in the joined table."""
+    """The names of a table's policies in the joined table: name in the table -> new name."""
     renamed: dict[str, str] = {}
     for old in dump.policies:
         new = old
@@ -121,7 +124,7 @@ def _renamed(dump: Table, taken: set[str], name: str) -> dict[str, str]:
 
 
 def _about(about: Mapping[str, Any], name: str, renamed: Mapping[str, str]) -> dict[str, Any]:
-    """What is known of a policy, under its new name; a repeat is one of its own table's policy."""
+    """The metadata of a policy under its new name; a repeat repeats its own table's policy."""
     options = dict(about.get("options") or {})
     if "repeat_of" in options:
         options["repeat_of"] = renamed.get(options["repeat_of"], options["repeat_of"])
@@ -137,7 +140,7 @@ def _report(
     same: pl.Expr,
     key: str,
 ) -> JoinReport:
-    """What is left out, counted and named."""
+    """Count and name the rows that the joined table leaves out."""
 
     def keys(rows: pl.LazyFrame) -> list[Any]:
         return rows.select(key).collect()[key].to_list()

@@ -1,13 +1,15 @@
-"""The trajectory table: canonical columns, their types, and how a column is taken for one."""
+"""The canonical columns of the trajectory table, their types, and its metadata."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from rcdiag.errors import RcdiagError
@@ -18,11 +20,12 @@ FORMAT_VERSION = 1
 
 LOG_PROBS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_log_probs")
 ENTROPY = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_entropy")
+ROUTED_EXPERTS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_routed_experts")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A canonical column: which Arrow types may stand for it, in words and as a test."""
+    """The Arrow types that a canonical column may have, in words and as a test."""
 
     wanted: str
     accepts: Callable[[pa.DataType], bool]
@@ -40,11 +43,14 @@ def _is_number(kind: pa.DataType) -> bool:
     return pt.is_integer(kind) or pt.is_floating(kind)
 
 
-def _is_key(kind: pa.DataType) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
     if pt.is_dictionary(kind):
         kind = kind.value_type
-    text = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
-    return text or pt.is_integer(kind)
+    return pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
+
+
+def _is_key(kind: pa.DataType) -> bool:
+    return _is_text(kind) or pt.is_integer(kind.value_type if pt.is_dictionary(kind) else kind)
 
 
 def _is_version(kind: pa.DataType) -> bool:
@@ -55,6 +61,7 @@ TOKEN_IDS = Column("list<int32>", _list_of(pt.is_integer))
 TOKEN_FLOATS = Column("list<float32> or list<float64>", _list_of(pt.is_floating))
 NUMBER = Column("a number", _is_number)
 KEY = Column("string or int64", _is_key)
+EXPERTS = Column("list<list<uint16>>", _list_of(_list_of(pt.is_integer)))
 
 COLUMNS: dict[str, Column] = {
     "response_ids": TOKEN_IDS,
@@ -67,24 +74,29 @@ COLUMNS: dict[str, Column] = {
     "group_id": KEY,
     "step": Column("int64", pt.is_integer),
     "policy_version": Column("int64 or list<int32>", _is_version),
+    "engine": KEY,
+    "finish_reason": Column("string", _is_text),
     "reward": NUMBER,
     "advantage": NUMBER,
     "advantages": TOKEN_FLOATS,
     "temperature": NUMBER,
     "top_p": NUMBER,
     "top_k": NUMBER,
+    "min_p": NUMBER,
 }
 
 
 def column_spec(name: str) -> Column | None:
-    """The canonical column that a name stands for; None for an extra column."""
+    """The types that the column of this name may have; None for a column that is not canonical."""
     if LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name):
         return TOKEN_FLOATS
+    if ROUTED_EXPERTS.fullmatch(name):
+        return EXPERTS
     return COLUMNS.get(name)
 
 
 def check_types(schema: pa.Schema, file: str) -> None:
-    """Every canonical column has a type that it may have."""
+    """Refuse a schema with a canonical column of a wrong type."""
     for name, kind in zip(schema.names, schema.types, strict=True):
         column = column_spec(name)
         if column and not column.accepts(kind):
@@ -96,7 +108,7 @@ def check_types(schema: pa.Schema, file: str) -> None:
 
 
 def require(name: str, schema: pa.Schema, file: str) -> None:
-    """The column is there; else an error that offers the nearest name."""
+    """Refuse a schema without the column, with an error that offers the nearest name."""
     if name in schema.names:
         return
     # A column that means something else already must never be offered in its place.
@@ -110,5 +122,34 @@ def require(name: str, schema: pa.Schema, file: str) -> None:
 
 
 def policies_in(names: list[str]) -> list[str]:
-    """Policies that have a `{policy}_log_probs` column."""
+    """The policies that have a `{policy}_log_probs` column, in the order of the columns."""
     return [match["policy"] for name in names if (match := LOG_PROBS.fullmatch(name))]
+
+
+def metadata_of(schema: pa.Schema) -> dict:
+    """The JSON object under the file metadata key `rcdiag`; ValueError where it is no JSON."""
+    found = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    return found if isinstance(found, dict) else {}
+
+
+VERSION = "policy_version"
+WHOLE_NUMBER = r"^\s*[+-]?\d{1,18}\s*$"
+
+
+def versions_are_numbers(schema: pa.Schema) -> pa.Schema:
+    """The schema of a table whose versions of weights are numbers, where its files hold text."""
+    index = schema.get_field_index(VERSION)
+    if index < 0 or not _is_text(schema.field(index).type):
+        return schema
+    return schema.set(index, pa.field(VERSION, pa.int64()))
+
+
+def with_versions_as_numbers(table: pa.Table) -> pa.Table:
+    """`policy_version` as int64; text that is no whole number is left out (null)."""
+    index = table.column_names.index(VERSION) if VERSION in table.column_names else -1
+    if index < 0 or not _is_text(table.schema.field(index).type):
+        return table
+    text = table.column(index).cast(pa.string())
+    number = pc.if_else(pc.match_substring_regex(text, WHOLE_NUMBER), text, None)
+    trimmed = pc.replace_substring_regex(number, r"^\s*\+?|\s*$", "")
+    return table.set_column(index, VERSION, trimmed.cast(pa.int64()))

@@ -4,20 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rcdiag.table.columns import UniqueSampleIds
-from rcdiag.table.decode import columns_needed, decode
+from rcdiag.errors import RcdiagError
+from rcdiag.table.decode import columns_needed, decode, hashed
 from rcdiag.table.table import Batch, Table
 from rcdiag.table.trajectories import Trajectories
 
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
 
 
+class UniqueSampleIds:
+    """Refuses a table that holds a sample twice, which would narrow every interval.
+
+    It collects 8 bytes for each row while the table streams by.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: list[NDArray[np.uint64]] = []
+
+    def add(self, batch: Batch) -> None:
+        """Take in the ids of some rows."""
+        if "sample_id" in batch.table.column_names:
+            self._hashes.append(hashed(batch, "sample_id"))
+
+    def check(self, dump: Table) -> None:
+        """Raise an error that names two rows with one id; `dump` is the table that went by."""
+        if not self._hashes:
+            return
+        hashes = np.concatenate(self._hashes)
+        order = np.argsort(hashes, kind="stable")
+        same = np.flatnonzero(np.diff(hashes[order]) == 0)
+        if len(same):
+            first, second = int(order[same[0]]), int(order[same[0] + 1])
+            raise RcdiagError(
+                f"{dump.where(second)}: column `sample_id` repeats the id of "
+                f"{dump.where(first)} ({len(same)} repeated rows in all)",
+                hint="was the dump appended to twice, or does a glob match a file and its copy?",
+            )
+
+
 def read_trajectories(
     dump: Table, policies: Sequence[str], *, prompts: bool = False
 ) -> Iterator[Trajectories]:
-    """All rows with the recorded log-probs of `policies`; duplicate ids are refused at the end."""
+    """Yield all rows with the recorded log-probs of `policies`.
+
+    A table that holds a sample twice is refused after its last row.
+    """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
     names = columns_needed(dump.schema.names, policies, prompts=prompts, details=True)
     unique = UniqueSampleIds()
@@ -30,7 +65,7 @@ def read_trajectories(
 def read_chunks(
     dump: Table, ranges: Sequence[RowRange], names: Sequence[str] | None = None
 ) -> Iterator[list[Batch]]:
-    """For each of the ascending, disjoint `ranges`, the batches that make it up."""
+    """Yield for each of the ascending, disjoint `ranges` of rows the batches that make it up."""
     waiting = iter(ranges)
     current = next(waiting, None)
     parts: list[Batch] = []
@@ -49,7 +84,7 @@ def read_chunks(
 
 
 def joined(parts: Sequence[Batch]) -> pa.Table:
-    """The batches of one range as one table."""
+    """The batches of one range as one Arrow table."""
     return pa.concat_tables([part.table for part in parts])
 
 

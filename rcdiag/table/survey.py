@@ -1,4 +1,4 @@
-"""One quick pass over the token ids before an engine starts: sizes, limits, bad rows."""
+"""A quick pass over the token ids before an engine starts, which finds sizes and bad rows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.columns import UniqueSampleIds
 from rcdiag.table.decode import columns_needed, decode
-from rcdiag.table.stream import RowRange
+from rcdiag.table.stream import RowRange, UniqueSampleIds
 from rcdiag.table.table import Batch, Table
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """Sizes of a table that is fit to be scored."""
+    """The sizes of a table that is fit to be scored."""
 
     prompt_lengths: NDArray[np.int64]  # [sequences]
     response_lengths: NDArray[np.int64]  # [sequences]
@@ -48,7 +47,7 @@ class Survey:
 
 
 def survey(dump: Table, limits: Sequence[ModelLimits]) -> Survey:
-    """Check every row against the models that are to score it."""
+    """Check every row against the models that are to score it, and measure the table."""
     dump.require("prompt_ids")
     names = columns_needed(dump.schema.names, (), prompts=True)
     if "sample_id" in dump.schema.names:
@@ -97,7 +96,7 @@ def _check_rows(batch: Batch, rows: Trajectories) -> None:
 
 
 def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], str]) -> None:
-    """Every sequence is one that the model can have read; `where` names a row of `rows`."""
+    """Refuse rows that a model cannot have read; `where` names a row of `rows`."""
     assert rows.prompt_ids is not None
     _check_ids(where, "prompt_ids", rows.prompt_ids, limit)
     _check_ids(where, "response_ids", rows.response_ids, limit)

@@ -1,35 +1,41 @@
-"""Open trajectory tables: any number of parquet files, read in batches of rows, never whole."""
+"""Open trajectory tables: any number of files as one, read in batches of rows, never whole."""
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import html
-import json
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import schema as columns
-
-# Rows are read in batches of about this many response tokens: a few dozen MB with all columns.
-TOKENS_PER_BATCH = 1_000_000
-MAX_ROWS_PER_BATCH = 16_384
+from rcdiag.table.readers import find_files
+from rcdiag.table.readers.parquet import open_parquet, read_rows_of
+from rcdiag.table.readers.reader import Reader
+from rcdiag.table.writer import TableWriter
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One parquet file of a table, and where its rows begin in the whole."""
+    """One file of a table, and where its rows begin in the whole."""
 
-    path: Path
+    path: Path  # as the user knows it
     num_rows: int
     first_row: int
+    converted: Path | None = None  # its rows as parquet, where it is of another format
+
+    @property
+    def parquet(self) -> Path:
+        """The parquet file that its rows are read from."""
+        return self.converted or self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class Batch:
 
     @property
     def first_row(self) -> int:
+        """Number of the first row in the whole table."""
         return self.file.first_row + self.row_in_file
 
     def slice(self, start: int, stop: int) -> Batch:
@@ -52,6 +59,14 @@ class Batch:
         return f"{self.file.path}, row {self.row_in_file + row}"
 
 
+class Scratch:
+    """A folder for converted files, gone with the last table that reads from it."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="rcdiag-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 @dataclass(frozen=True, repr=False)
 class Table:
     """A trajectory table on disk; one row is one sampled response."""
@@ -59,6 +74,7 @@ class Table:
     files: tuple[TableFile, ...]
     schema: pa.Schema  # with canonical names
     renames: Mapping[str, str]  # canonical name -> name in the file
+    scratch: Scratch | None = field(default=None, compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -71,7 +87,7 @@ class Table:
 
     @property
     def policies(self) -> list[str]:
-        """The policies whose log-probs are recorded."""
+        """Names of the policies that have log-probs, in the order of the columns."""
         return columns.policies_in(self.schema.names)
 
     def __repr__(self) -> str:
@@ -87,20 +103,18 @@ class Table:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """What earlier runs of rcdiag wrote about the table."""
-        raw = (self.schema.metadata or {}).get(columns.METADATA_KEY, b"{}")
+        """What earlier runs of rcdiag, or other programs, wrote about the table."""
         try:
-            found = json.loads(raw)
+            return columns.metadata_of(self.schema)
         except ValueError as error:
             raise RcdiagError(
                 f"{self.files[0].path}: the file metadata `rcdiag` is not JSON ({error})",
                 hint="remove the key, or score the original table again",
             ) from error
-        return found if isinstance(found, dict) else {}
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the bytes of all files, in order."""
+        """Hash of the bytes of all files as they were given, in order."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
             with file.path.open("rb") as stream:
@@ -114,6 +128,7 @@ class Table:
         return f"{file.path}, row {row - file.first_row}"
 
     def require(self, *names: str) -> None:
+        """Refuse a table that lacks one of the columns."""
         for name in names:
             columns.require(name, self.schema, str(self.files[0].path))
 
@@ -121,98 +136,79 @@ class Table:
         """All rows in order; `names` are canonical, None means every column."""
         wanted = list(self.schema.names if names is None else names)
         in_file = [self.renames.get(name, name) for name in wanted]
+        tokens = self.renames.get("response_ids", "response_ids")
         for file in self.files:
             row = 0
-            for record in _records(file, self, in_file):
+            for record in read_rows_of(file.parquet, in_file, tokens):
                 table = pa.Table.from_batches([record]).select(in_file).rename_columns(wanted)
-                yield Batch(table, file, row)
+                yield Batch(columns.with_versions_as_numbers(table), file, row)
                 row += record.num_rows
 
 
-def _records(file: TableFile, dump: Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The record batches of one file; damage behind a good footer shows only here."""
-    reader = _open_parquet(file.path)
-    row = 0
-    try:
-        for record in reader.iter_batches(_rows_per_batch(reader, dump), columns=list(names)):
-            yield record
-            row += record.num_rows
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _damaged(file.path, error, f", after row {row}") from error
-
-
 def open_table(
-    source: str | Path | Sequence[str | Path], renames: Mapping[str, str] | None = None
+    source: str | Path | Sequence[str | Path],
+    renames: Mapping[str, str] | None = None,
+    format: str | None = None,
 ) -> Table:
-    """Open a file, a directory, a glob or a list of parquet files as one table.
+    """Open a file, a folder, a glob, or a list of them, as one table.
 
-    `renames` maps canonical column names to the names in the files. Only footers are read here.
+    `renames` maps canonical column names to the names in the files. `format` names one of
+    `READERS`; without it the files tell. Parquet stays where it is, and only its footers are read;
+    files of another format are converted to parquet here, once.
     """
-    renames = dict(renames or {})
-    files: list[TableFile] = []
-    table_schema: pa.Schema | None = None
-    first_row = 0
     sources = [source] if isinstance(source, (str, Path)) else source
-    for path in [path for each in sources for path in _expand(str(each))]:
-        reader = _open_parquet(path)
-        file_schema = _canonical(reader.schema_arrow, renames, path)
+    names = [str(each) for each in sources]
+    reader, paths = find_files(names, format)
+    if reader.read is None:
+        return _table(names[0], [(path, None) for path in paths], renames)
+    scratch = Scratch()
+    written = [
+        (path, converted)
+        for number, path in enumerate(paths)
+        if (converted := _convert(reader, path, scratch.path / f"{number:06d}.parquet"))
+    ]
+    return _table(names[0], written, renames, scratch)
+
+
+def _convert(reader: Reader, path: Path, target: Path) -> Path | None:
+    """Write the rows of a file to a parquet file; None where it has no rows."""
+    assert reader.read is not None
+    batches = reader.read(path)
+    first = next(batches, None)
+    if first is None:
+        return None
+    with TableWriter(target, first.schema, columns.metadata_of(first.schema)) as writer:
+        writer.write(pa.Table.from_batches([first]))
+        for batch in batches:
+            writer.write(pa.Table.from_batches([batch]))
+    return target
+
+
+def _table(
+    source: str,
+    files: Sequence[tuple[Path, Path | None]],
+    renames: Mapping[str, str] | None,
+    scratch: Scratch | None = None,
+) -> Table:
+    """One table of files, each with its converted form, that all have the same columns."""
+    renames = dict(renames or {})
+    opened: list[TableFile] = []
+    schema: pa.Schema | None = None
+    first_row = 0
+    for path, converted in files:
+        parquet = open_parquet(converted or path)
+        file_schema = _canonical(parquet.schema_arrow, renames, path)
         columns.check_types(file_schema, str(path))
         columns.require("response_ids", file_schema, str(path))
-        if table_schema is None:
-            table_schema = file_schema
-        _check_same(table_schema, file_schema, path, files)
-        files.append(TableFile(path, reader.metadata.num_rows, first_row))
-        first_row += reader.metadata.num_rows
+        if schema is None:
+            schema = file_schema
+        _check_same(schema, file_schema, path, opened)
+        opened.append(TableFile(path, parquet.metadata.num_rows, first_row, converted))
+        first_row += parquet.metadata.num_rows
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
-    assert table_schema is not None
-    return Table(tuple(files), table_schema, renames)
-
-
-def _expand(source: str) -> list[Path]:
-    path = Path(source)
-    if path.is_dir():
-        # An interrupted scoring run leaves parts beside its output; they are no tables.
-        found = sorted(
-            file
-            for file in path.rglob("*.parquet")
-            if not any(parent.suffix == ".parts" for parent in file.relative_to(path).parents)
-        )
-    elif path.exists():
-        found = [path]
-    else:
-        found = sorted(Path(name) for name in glob.glob(source, recursive=True))
-    if not found:
-        what = "no parquet file in this directory" if path.is_dir() else "no such file"
-        raise RcdiagError(f"{source}: {what}", hint="give a parquet file, a directory or a glob")
-    return found
-
-
-def _open_parquet(path: Path) -> pq.ParquetFile:
-    if path.is_dir():
-        raise RcdiagError(f"{path}: a directory, not a file", hint="give it alone, not in a glob")
-    try:
-        size = path.stat().st_size
-        if size == 0:
-            raise RcdiagError(f"{path}: the file is empty (0 bytes)", hint="copy it again")
-        with path.open("rb") as stream:
-            starts_well = stream.read(4) == b"PAR1"
-        if not starts_well:
-            raise RcdiagError(
-                f"{path}: not a parquet file (it does not begin with PAR1)",
-                hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
-            )
-        # Pre-buffering holds on to all that was read; a memory map counts as resident all it read.
-        return pq.ParquetFile(path, pre_buffer=False)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception, where: str = "") -> RcdiagError:
-    return RcdiagError(
-        f"{path}{where}: damaged or truncated parquet file ({str(error).splitlines()[0]})",
-        hint="its writer did not finish or the copy broke off; copy or write it again",
-    )
+    assert schema is not None
+    return Table(tuple(opened), schema, renames, scratch)
 
 
 def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -> pa.Schema:
@@ -232,7 +228,7 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -
             )
         back[in_file] = name
     fields = [field.with_name(back.get(field.name, field.name)) for field in file_schema]
-    return pa.schema(fields, metadata=file_schema.metadata)
+    return columns.versions_are_numbers(pa.schema(fields, metadata=file_schema.metadata))
 
 
 def _check_same(
@@ -252,17 +248,3 @@ def _check_same(
         "schema",
         hint="score the files apart, or write them with the same columns",
     )
-
-
-def _rows_per_batch(reader: pq.ParquetFile, dump: Table) -> int:
-    """Rows that hold about TOKENS_PER_BATCH response tokens, from the footer alone."""
-    name = dump.renames.get("response_ids", "response_ids")
-    metadata = reader.metadata
-    tokens = sum(
-        group.column(index).num_values
-        for group in map(metadata.row_group, range(metadata.num_row_groups))
-        for index in range(group.num_columns)
-        if group.column(index).path_in_schema.split(".")[0] == name
-    )
-    per_row = max(tokens / max(metadata.num_rows, 1), 1.0)
-    return int(min(max(TOKENS_PER_BATCH / per_row, 1), MAX_ROWS_PER_BATCH))

@@ -1,4 +1,4 @@
-"""Write trajectory tables: encodings for log-probs, provenance, and never a half-written file."""
+"""Write trajectory tables with encodings that suit log-probs, and never a half-written file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES_PER_ROW_GROUP = 2_000_000
 
 
 class TableWriter:
-    """Parquet under a temporary name, renamed to `path` when all went well."""
+    """Writes parquet under a temporary name, and renames it to `path` when all went well."""
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: dict) -> None:
         self._path = path
@@ -73,7 +73,7 @@ class TableWriter:
 
 
 def encodings(schema: pa.Schema) -> dict:
-    """Zstd for all; floats in byte-stream-split, everything else with dictionaries.
+    """Arguments of pq.ParquetWriter: zstd, floats byte-stream-split, the rest in dictionaries.
 
     The exponent bytes of log-probs repeat and their mantissas do not: split into streams the
     former compress, while a dictionary of floats only costs. Measured by `benchmarks/parquet.py`.

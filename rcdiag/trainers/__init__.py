@@ -1,32 +1,41 @@
-"""Trainer generations by name."""
+"""The trainers whose corrections rcdiag computes, one folder for each.
+
+A folder holds all that a trainer is: `Trainer` definitions, one for each generation, with presets,
+metrics under the trainer's own keys, losses, config in and config out, and the words on keys and
+settings as TOML. To add a trainer: a folder, and `TRAINERS.add(...)` for each of its generations.
+"""
 
 from __future__ import annotations
 
-from rcdiag.errors import RcdiagError
-from rcdiag.trainers.slime import mis as slime
+from rcdiag.registry import Registry
+from rcdiag.trainers import slime, verl
 from rcdiag.trainers.trainer import Trainer
-from rcdiag.trainers.verl import k_rejection as verl_k
-from rcdiag.trainers.verl import ratio_rejection as verl_ratios
-from rcdiag.trainers.verl import weights_only as verl_weights
 
-NEWEST_VERL = "verl-0.9"
+# The oldest generation of each trainer comes first.
+TRAINERS: Registry[Trainer] = Registry("trainer", (*verl.GENERATIONS, *slime.GENERATIONS))
+DEFAULT = verl.FAMILY
 
-TRAINERS: dict[str, Trainer] = {
-    trainer.name: trainer
-    for trainer in (
-        *verl_weights.TRAINERS,
-        *verl_ratios.TRAINERS,
-        *verl_k.TRAINERS,
-        *slime.TRAINERS,
-    )
-}
+
+def families() -> dict[str, Trainer]:
+    """The newest generation of each trainer, by the trainer's name."""
+    newest: dict[str, Trainer] = {}
+    for trainer in TRAINERS.values():
+        known = newest.get(trainer.family)
+        if known is None or not known.newest:
+            newest[trainer.family] = trainer
+    return newest
 
 
 def find_trainer(name: str) -> Trainer:
-    """By its name; `verl` is the newest generation."""
-    name = NEWEST_VERL if name == "verl" else name
-    if name not in TRAINERS:
-        raise RcdiagError(
-            f"--trainer {name}: not known", hint=f"one of verl, {', '.join(TRAINERS)}"
-        )
-    return TRAINERS[name]
+    """The generation of that name; a trainer's name alone means its newest generation."""
+    return families().get(name) or TRAINERS.find(name, "--trainer")
+
+
+def spoken_name(trainer: Trainer) -> str:
+    """The shortest name by which `find_trainer` finds a generation."""
+    return trainer.family if families()[trainer.family] is trainer else trainer.name
+
+
+def trainer_names() -> list[str]:
+    """All names that `find_trainer` takes."""
+    return list(dict.fromkeys([*families(), *TRAINERS]))

@@ -7,28 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rcdiag.errors import RcdiagError
 from rcdiag.results import Finding
-from rcdiag.trainers import NEWEST_VERL, TRAINERS, find_trainer
-from rcdiag.trainers.trainer import Config, Trainer
-from rcdiag.trainers.verl.k_rejection import OPTIONS
-from rcdiag.trainers.verl.whole_config import whole_config_findings
-
-OLD_STYLE = {
-    "rollout_is_level",
-    "rollout_is_mode",
-    "rollout_is_veto_threshold",
-    "rollout_is_threshold_lower",
-}
-RATIO_STYLE = {"rollout_rs_threshold_lower", "rollout_token_veto_threshold", "use_policy_gradient"}
-RATIO_LEVELS = ("token", "sequence", "geometric")
+from rcdiag.trainers import TRAINERS, families, find_trainer
+from rcdiag.trainers.trainer import Claim, Config, Trainer
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
-    """Settings found in a file, and what has to be said about how they were read."""
+    """The settings of a file, whose they are, and what has to be said about how they were read."""
 
     trainer: Trainer
     settings: Config
@@ -36,7 +23,9 @@ class TrainerConfig:
 
 
 def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig:
-    """A whole trainer config, its `algorithm` block, or the bare correction block."""
+    """Read a whole trainer config, the part of it above the settings, or the settings alone."""
+    import yaml
+
     try:
         text = path.read_text()
         document = yaml.safe_load(text)
@@ -46,78 +35,72 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
             f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})",
             hint="give the trainer's config file, or its correction block alone",
         ) from error
-    block, written = _block(document, path), _block(as_written, path)
-    guessed, reason = _generation(block)
-    chosen = find_trainer(trainer or guessed)
-    # An `algorithm` block of old style holds much else.
+    chosen, claim = _chosen(document, path) if trainer is None else (find_trainer(trainer), None)
+    block, written = settings_in(document, chosen), settings_in(as_written, chosen)
+    if not _is_of_some_trainer(block):
+        raise _nothing_in(path)
     settings = {name: value for name, value in block.items() if name in chosen.settings}
     if _is_bare(block) and len(settings) < len(block):
         settings = dict(block)
     findings = [
         *_number_trap(settings, written),
-        *whole_config_findings(document, chosen.name, {**chosen.settings, **settings}),
+        *chosen.config.findings(document, {**chosen.settings, **settings}),
     ]
-    if trainer is None and reason:
-        findings.append(_guessed(chosen, reason))
+    if claim is not None and claim.doubt:
+        findings.append(_guessed(chosen, claim.doubt))
     return TrainerConfig(chosen, settings, tuple(findings))
 
 
-def _all_settings() -> set[str]:
-    return {name for trainer in TRAINERS.values() for name in trainer.settings}
-
-
-def _block(document: Any, path: Path) -> Mapping[str, Any]:
-    """The part of a document that speaks about corrections."""
+def settings_in(document: Any, trainer: Trainer) -> Mapping[str, Any]:
+    """The part of a document at the trainer's place, as far down as the document goes."""
     place = document
-    for name in ("algorithm", "rollout_correction"):
+    for name in trainer.config.path:
         if isinstance(place, dict) and isinstance(place.get(name), dict):
             place = place[name]
-    if isinstance(place, dict) and _all_settings() & set(place):
-        return place
-    raise RcdiagError(
-        f"{path}: no settings of a rollout correction in it",
-        hint="wanted algorithm.rollout_correction (verl), algorithm.rollout_is... (verl 0.6.0), "
-        "or use_tis... (slime)",
+    return place if isinstance(place, dict) else {}
+
+
+def _chosen(document: Any, path: Path) -> tuple[Trainer, Claim]:
+    """The generation that is the surest of its settings; the first of those that are as sure."""
+    claims = [
+        (trainer, claim)
+        for trainer in TRAINERS.values()
+        if (claim := trainer.config.claim(settings_in(document, trainer))) is not None
+    ]
+    if not claims:
+        raise _nothing_in(path)
+    return max(claims, key=lambda each: each[1].certainty)
+
+
+def _nothing_in(path: Path) -> RcdiagError:
+    wanted = [
+        f"{next(iter(trainer.settings), '')}... in {trainer.words.place} ({family})"
+        for family, trainer in families().items()
+    ]
+    return RcdiagError(
+        f"{path}: no settings of a rollout correction in it", hint=f"wanted {', or '.join(wanted)}"
     )
+
+
+def _is_of_some_trainer(block: Mapping[str, Any]) -> bool:
+    return any(trainer.settings.keys() & block.keys() for trainer in TRAINERS.values())
 
 
 def _is_bare(block: Mapping[str, Any]) -> bool:
-    """Nothing but a correction's settings, as far as names tell."""
-    return all(
-        name.startswith(("rollout_", "use_", "tis_", "rs_", "bypass", "loss")) for name in block
-    )
+    """Whether a block holds nothing but settings of a correction, as far as first words tell."""
+    words = {_first_word(name) for trainer in TRAINERS.values() for name in trainer.settings}
+    return all(_first_word(str(name)) in words for name in block)
 
 
-def _generation(block: Mapping[str, Any]) -> tuple[str, str]:
-    """The generation by its keys, and why it is a guess where it is one."""
-    names = set(block)
-    if names & set(TRAINERS["slime"].settings):
-        return "slime", ""
-    if names & OLD_STYLE:
-        return "verl-0.6.0", "verl-20251027 has the same settings, and rejects through the mask"
-    if names & RATIO_STYLE or block.get("rollout_rs") in RATIO_LEVELS:
-        return _ratio_generation(names)
-    options = str(block.get("rollout_rs") or "").split(",")
-    if isinstance(block.get("rollout_is_threshold"), str):
-        return NEWEST_VERL, "verl-0.8.0 has the same settings"
-    if any(option.strip() in OPTIONS for option in options):
-        return NEWEST_VERL, "verl-0.7.1 and 0.8.0 have the same settings"
-    return NEWEST_VERL, "generations from 0.6.1 on have these settings"
+def _first_word(name: str) -> str:
+    return name.partition("_")[0]
 
 
-def _ratio_generation(names: set[str]) -> tuple[str, str]:
-    if "use_policy_gradient" in names:
-        return "verl-0.6.1", "verl-20251203 has the same settings"
-    if "loss_type" in names:
-        return "verl-0.7.0", ""
-    return "verl-0.7.0", "verl-0.6.1 has these settings too"
-
-
-def _guessed(trainer: Trainer, reason: str) -> Finding:
+def _guessed(trainer: Trainer, doubt: str) -> Finding:
     return Finding(
         slug="trainer-guessed",
         severity="note",
-        message=f"the settings are read as those of {trainer.name}: {reason}",
+        message=f"the settings are read as those of {trainer.name}: {doubt}",
         fix=f"say which it is: --trainer {trainer.name}",
         evidence={"trainer": trainer.name},
     )
@@ -125,11 +108,11 @@ def _guessed(trainer: Trainer, reason: str) -> Finding:
 
 def _number_trap(settings: Config, written: Mapping[str, Any]) -> list[Finding]:
     """YAML lets digits be grouped by underscores: `0.5_5` is the number 0.55."""
-    found = []
+    traps = []
     for name, value in settings.items():
         text = written.get(name)
         if isinstance(value, (int, float)) and isinstance(text, str) and "_" in text:
-            found.append(
+            traps.append(
                 Finding(
                     slug="threshold-read-as-number",
                     severity="error",
@@ -139,4 +122,4 @@ def _number_trap(settings: Config, written: Mapping[str, Any]) -> list[Finding]:
                     evidence={"written": text, "read": value},
                 )
             )
-    return found
+    return traps

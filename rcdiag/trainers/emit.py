@@ -1,22 +1,15 @@
-"""A correction as the settings of a trainer, to paste into its configuration.
-
-To add a trainer: a function from a correction to what is written, and one line in WRITERS.
-"""
+"""A correction as the settings of a trainer, to paste into its configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from rcdiag.corrections.bounds import equivalent
 from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError
-from rcdiag.trainers import find_trainer
+from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
 from rcdiag.trainers.settings_text import Inexpressible, Value, Written, block
-from rcdiag.trainers.slime.emit import mis
-from rcdiag.trainers.trainer import Refused
-from rcdiag.trainers.verl.emit import by_k, by_ratios
+from rcdiag.trainers.trainer import Refused, Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +21,29 @@ class Emitted:
     text: str  # YAML to paste, with comments
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """How a trainer's settings are written, and where they stand in its configuration."""
+def writers() -> dict[str, Trainer]:
+    """The generations for which rcdiag can write settings, the newest of a trainer first."""
+    able = [each for each in TRAINERS.values() if each.config.write is not None]
+    order = list(dict.fromkeys(trainer.family for trainer in TRAINERS.values()))
+    by_family = [each for family in order for each in reversed(able) if each.family == family]
+    return {trainer.name: trainer for trainer in by_family}
 
-    write: Callable[[Correction], Written]
-    places: tuple[str, ...]
-    needs: tuple[str, ...]  # what else has to be set
+
+def writer_names() -> list[str]:
+    """All names for which settings can be written; a trainer's name means its newest generation."""
+    able = writers()
+    newest = [family for family, trainer in families().items() if trainer.name in able]
+    return list(dict.fromkeys([*newest, *able]))
 
 
-_IN_VERL = (
-    ("algorithm", "rollout_correction"),
-    ("needs actor_rollout_ref.rollout.calculate_log_probs: true",),
-)
-_IN_SLIME = (
-    (),
-    (
-        "the file of --custom-config-path; needs --use-tis and --custom-tis-function-path",
-        "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp",
-    ),
-)
-WRITERS = {
-    "verl-0.9": Writer(partial(by_k, icepop=True), *_IN_VERL),
-    "verl-0.8.0": Writer(partial(by_k, icepop=True), *_IN_VERL),
-    "verl-0.7.1": Writer(partial(by_k, icepop=False), *_IN_VERL),
-    "verl-0.7.0": Writer(partial(by_ratios, loss="loss_type"), *_IN_VERL),
-    "verl-20251203": Writer(partial(by_ratios, loss="use_policy_gradient"), *_IN_VERL),
-    "verl-0.6.1": Writer(partial(by_ratios, loss="use_policy_gradient"), *_IN_VERL),
-    "slime": Writer(mis, *_IN_SLIME),
-}
+def on_sweep_page() -> list[str]:
+    """Names of the trainers whose settings the page of a sweep shows."""
+    names = {name: spoken_name(trainer) for name, trainer in writers().items()}
+    return [
+        spoken
+        for name, spoken in names.items()
+        if spoken == TRAINERS[name].family or TRAINERS[name].config.on_sweep_page
+    ]
 
 
 def emit(correction: Correction, trainer: str) -> Emitted:
@@ -64,24 +51,39 @@ def emit(correction: Correction, trainer: str) -> Emitted:
 
     Raises RcdiagError with what the trainer lacks, and who has it, where there are none.
     """
-    name = find_trainer(trainer).name
-    if name not in WRITERS:
+    chosen = find_trainer(trainer)
+    if chosen.config.write is None:
         raise RcdiagError(
-            f"settings of {name} are not written by rcdiag", hint=f"one of {', '.join(WRITERS)}"
+            f"settings of {chosen.name} are not written by rcdiag",
+            hint=f"one of {', '.join(writers())}",
         )
     try:
-        written = _checked(correction, name)
+        written = _checked(correction, chosen)
     except Inexpressible as error:
-        raise RcdiagError(f"{name} has no {error.message}", hint=_who_could(correction)) from error
-    writer = WRITERS[name]
-    head = (f"rcdiag reads it with --trainer-config FILE --trainer {name}", *writer.needs)
-    return Emitted(name, written.settings, block(written, head, writer.places))
+        raise Inexpressible(
+            f"{chosen.name} has no {error.message}", hint=_who_could(correction)
+        ) from error
+    head = (
+        f"rcdiag reads it with --trainer-config FILE --trainer {chosen.name}",
+        *chosen.config.needs,
+    )
+    return Emitted(chosen.name, written.settings, block(written, head, chosen.config.path))
 
 
-def _checked(correction: Correction, name: str) -> Written:
+def expresses(trainer: Trainer, correction: Correction) -> bool:
+    """Whether the trainer has settings that do what the correction does."""
+    try:
+        _checked(correction, trainer)
+    except Inexpressible:
+        return False
+    return True
+
+
+def _checked(correction: Correction, trainer: Trainer) -> Written:
     """What is written, read back as the trainer would."""
-    written = WRITERS[name].write(correction)
-    trainer = find_trainer(name)
+    if trainer.config.write is None:
+        raise Inexpressible("settings that rcdiag writes")
+    written = trainer.config.write(correction)
     try:
         read = trainer.read({**trainer.settings, **written.settings})
     except Refused as error:
@@ -92,13 +94,5 @@ def _checked(correction: Correction, name: str) -> Written:
 
 
 def _who_could(correction: Correction) -> str:
-    able = [name for name in WRITERS if _expresses(correction, name)]
+    able = [name for name, trainer in writers().items() if expresses(trainer, correction)]
     return f"it can be written for {', '.join(able)}" if able else "no trainer known here has it"
-
-
-def _expresses(correction: Correction, name: str) -> bool:
-    try:
-        _checked(correction, name)
-    except Inexpressible:
-        return False
-    return True

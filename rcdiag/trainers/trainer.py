@@ -1,4 +1,4 @@
-"""What a trainer generation is: its settings, its presets, its reading of them, its metrics."""
+"""What a trainer is: one generation, with all that rcdiag knows of it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,66 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError
+from rcdiag.losses.rules import UpdateRules
+from rcdiag.results import Finding
+from rcdiag.trainers.settings_text import Written
+from rcdiag.trainers.words import GenerationWords, read_generations
 
 Config = Mapping[str, Any]
 Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """A trainer's claim that settings are its own."""
+
+    certainty: float  # from 0 to 1, which is for names that no other trainer has
+    doubt: str = ""  # which other generation could have written the settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """The trainer's own configuration: how rcdiag finds its settings there, and writes them."""
+
+    # Names that lead to the settings in a whole file; () where the settings are the file.
+    path: tuple[str, ...] = ()
+    # From the settings of a file; None where another trainer or generation is likelier.
+    claim: Callable[[Config], Claim | None] = lambda settings: None
+    # From a whole file and its settings, defaults filled in: what the rest of the file does.
+    findings: Callable[[Mapping[str, Any], Config], list[Finding]] = lambda document, settings: []
+    # Settings for a correction; raises Inexpressible. None where rcdiag writes none.
+    write: Callable[[Correction], Written] | None = None
+    needs: tuple[str, ...] = ()  # what else has to be set there, in words
+    on_sweep_page: bool = False  # beside the newest generation of each trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """One generation of a trainer. Settings keep the trainer's own names."""
+    """One generation of a trainer. Settings and keys have the trainer's own names."""
 
     name: str
-    about: str
+    family: str  # the trainer's name without the generation
+    package: str  # where its words are: generations.toml, keys.toml, settings.toml, update.toml
+    newest: bool = False  # the family's name alone means this generation
+    # Its rollout correction.
     settings: Config  # every setting with its default
     presets: Mapping[str, Config]  # name -> settings that differ from the default
     read: Callable[[Config], Correction]  # raises Refused where the trainer would
+    # Settings that the trainer takes and silently does nothing with: one sentence each.
+    ignored: Callable[[Config], list[str]] = lambda config: []
+    # What it logs of the correction.
     quantities: Callable[[Correction], list[Quantity]]  # what `metrics` reads of the tokens
     metrics: Callable[[Batch, Correction], Metrics]
     percentiles: bool = False  # it logs percentiles of token weights
-    # Settings that the trainer takes and silently does nothing with: one sentence each.
-    ignored: Callable[[Config], list[str]] = lambda config: []
+    # What the weights of the loss are divided by; 1 without batch normalisation.
+    normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0
+    update: UpdateRules
+    config: ConfigFile
+
+    @property
+    def words(self) -> GenerationWords:
+        """What the generation does, when it came out, and where its settings stand."""
+        return read_generations(self.package)[self.name]
 
 
 class Refused(RcdiagError):

@@ -1,6 +1,6 @@
 """What a trainer's keys and settings mean, read from the TOML files beside the trainer's code.
 
-A trainer's package holds three files, with one table for each thing that has a name:
+A trainer's package holds four files, with one table for each thing that has a name:
 
 - `generations.toml`: a table for each generation of the trainer, the oldest first, with
   `released`, `place` (where its settings stand in its own config), `says` and `source`.
@@ -14,6 +14,10 @@ A trainer's package holds three files, with one table for each thing that has a 
   prefix by generation, and what holds for each key of the family. A key that names no `family`
   is of the first one. `loggers` are what the trainer's logger may put before any key.
 - `settings.toml`: a table for each setting, with `says` and, where they differ, `generations`.
+- `terms.toml`: a table for what the trainer calls a name that rcdiag explains: a policy loss, an
+  aggregation, a setting of a loss, a word of the glossary. `says` is a text, or a sub-table by
+  generation; `numbers` is what comes out on the example of the name. A table may be of several
+  names, separated by commas. The file may be missing.
 
 Generations are written as `a`, `a to c`, `c on` (c and all later ones), or several of these,
 separated by commas. A text may hold `{name}` for a text of `[header.texts]`. A key's name may
@@ -88,6 +92,15 @@ class SettingWords:
     see: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TermWords:
+    """What a trainer calls a name that rcdiag explains, by generation in the trainer's order."""
+
+    name: str
+    says: Mapping[str, str]
+    numbers: Mapping[str, float]  # generation -> what comes out on the example of the name
+
+
 @cache
 def read_generations(package: str) -> dict[str, GenerationWords]:
     """The generations of the trainer in `package` (`rcdiag.trainers.verl`), the oldest first."""
@@ -133,6 +146,22 @@ def read_settings(package: str) -> dict[str, SettingWords]:
             see=table.names("see"),
             generations=table.by_generation("generations", order),
         )
+    return found
+
+
+@cache
+def read_terms(package: str) -> dict[str, TermWords]:
+    """What the trainer in `package` calls the names that rcdiag explains, by those names."""
+    if not files(package).joinpath("terms.toml").is_file():
+        return {}
+    file, order = _File.read(package, "terms.toml"), list(read_generations(package))
+    found = {}
+    for table in file.tables():
+        table.allows("says", "numbers")
+        says = table.by_generation("says", order)
+        numbers = table.by_generation("numbers", order, (int, float))
+        for name in table.name.split(","):
+            found[name.strip()] = TermWords(name=name.strip(), says=says, numbers=numbers)
     return found
 
 

@@ -18,7 +18,7 @@ from rcdiag.diagnosis.correction_health import level
 from rcdiag.results import CorrectionResult
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.suite import VALUES_HELD
+from rcdiag.statistics.quantiles import bounded_sketches
 from rcdiag.trainers.plan import Plan
 
 KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
@@ -35,28 +35,20 @@ class CorrectionRows:
         cls, steps: Mapping[Step, PolicyPair], plan: Plan, wanted: Sequence[Quantity]
     ) -> CorrectionRows:
         """From the pair on each step's rows; `wanted` are the `wanted_quantities` of the plan."""
-        return cls(
-            {
-                step: rows_of(
-                    pair,
-                    wanted,
-                    pair.tokens.empty.get(step, 0),
-                    keep_ratios=_keep_ratios(plan),
-                    dtype=plan.dtype,
-                )
-                for step, pair in steps.items()
-            }
-        )
+        rows = {
+            step: rows_of(
+                pair,
+                wanted,
+                pair.tokens.empty.get(step, 0),
+                keep_ratios=_keep_ratios(plan),
+                dtype=plan.dtype,
+            )
+            for step, pair in steps.items()
+        }
+        return cls(_bounded(rows))
 
     def __add__(self, other: CorrectionRows) -> CorrectionRows:
-        steps = added_by_key(self.steps, other.steps)
-        held = sum(rows.ratios.held for rows in steps.values() if rows.ratios is not None)
-        if held > VALUES_HELD:
-            steps = {
-                step: replace(rows, ratios=None if rows.ratios is None else rows.ratios.collapsed())
-                for step, rows in steps.items()
-            }
-        return CorrectionRows(steps)
+        return CorrectionRows(_bounded(added_by_key(self.steps, other.steps)))
 
     @property
     def whole(self) -> Rows:
@@ -65,6 +57,13 @@ class CorrectionRows:
         for rows in others:
             first = first + rows
         return first
+
+
+def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
+    """The rows of all steps; single ratios give way to counts when there are too many."""
+    kept = {step: rows.ratios for step, rows in steps.items() if rows.ratios is not None}
+    sketches = dict(zip(kept, bounded_sketches(list(kept.values())), strict=True))
+    return {step: replace(rows, ratios=sketches.get(step)) for step, rows in steps.items()}
 
 
 def wanted_quantities(plan: Plan) -> list[Quantity]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError, one_of
-from rcdiag.trainers import find_trainer
+from rcdiag.trainers import DEFAULT, find_trainer
 from rcdiag.trainers.config import read_trainer_config
 from rcdiag.trainers.plan import ARITHMETICS, Plan, plan_corrections, preset_configs
 
@@ -33,7 +33,7 @@ def plan_of(
     overrides = dict(settings or {})
     names = [presets] if isinstance(presets, str) else list(dict.fromkeys(presets))
     if trainer_config is None:
-        chosen = find_trainer(trainer or "verl")
+        chosen = find_trainer(trainer or DEFAULT)
         return plan_corrections(chosen, preset_configs(chosen, names, overrides), arithmetic)
     if names:
         raise RcdiagError("--preset and --trainer-config", hint="one or the other")

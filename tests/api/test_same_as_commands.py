@@ -20,18 +20,18 @@ __all__ = ["rcdiag"]  # the fixture that runs a command
 # What only a command has: where to show and to write, and what to do with findings.
 OF_THE_COMMAND = {
     *("help", "json", "result", "html", "plots", "quiet", "verbose", "fail_on", "dry_run"),
-    *("emit", "candidate"),  # `rcdiag.emit`
 }
 # Option -> keyword, where a repeatable option is one keyword of several values.
 RENAMED = {
     "column": "columns",
     "dump": "source",
     "learning_rate": "lr",
+    "loss_setting": "loss_settings",
     "policy": "policies",
     "preset": "presets",
     "setting": "settings",
 }
-ONLY_IN_PYTHON = {"progress", "trainer"}  # the trainer of a sweep is that of --emit
+ONLY_IN_PYTHON = {"progress", "trainer"}  # sweep has no --trainer
 
 
 @pytest.fixture
@@ -113,9 +113,17 @@ def test_sweep_and_its_configuration(rcdiag, tmp_path):
 
 def test_replay(rcdiag, table):
     same(rcdiag("replay", table, "--json"), api.replay(table))
-    options = ("--step", 4, "--preset", "bypass_ppo_clip", "--clip-high", 0.28, "--loss", "gspo")
-    result = api.replay(table, step=4, presets="bypass_ppo_clip", clip_high=0.28, loss="gspo")
-    same(rcdiag("replay", table, "--json", *options), result)
+    options = ("--step", 4, "--preset", "disabled", "--clip-high", 0.28, "--loss", "sapo")
+    ran = rcdiag("replay", table, "--json", *options, "--loss-setting", "tau_pos=2")
+    result = api.replay(
+        table,
+        step=4,
+        presets="disabled",
+        clip_high=0.28,
+        loss="sapo",
+        loss_settings={"tau_pos": 2},
+    )
+    same(ran, result)
 
 
 def test_report(rcdiag, table, tmp_path):

@@ -13,7 +13,8 @@ from rcdiag.statistics.pair import pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections
-from rcdiag.usecases.score import CorrectionState, results
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from tests.builders import summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +86,19 @@ def presets_of(trainer: str) -> Plan:
     return plan_corrections(found, found.presets)
 
 
-def state_of(plan: Plan, batch: Padded, cuts: int = 1) -> CorrectionState:
-    """The rows taken in in so many shards."""
-    state = CorrectionState(plan)
-    for part in np.array_split(np.arange(len(batch)), cuts):
-        state.add({None: pair_of(trajectories_of(batch.rows(part)), "rollout", "old")})
-    return state
+def correction_rows(plan: Plan, batch: Padded, cuts: int = 1) -> CorrectionRows:
+    """What corrections need of a batch: the sum over so many shards of its rows."""
+    wanted = wanted_quantities(plan)
+    pairs = [
+        pair_of(trajectories_of(batch.rows(part)), "rollout", "old")
+        for part in np.array_split(np.arange(len(batch)), cuts)
+    ]
+    return summed(CorrectionRows.of(pair.by_step(), plan, wanted) for pair in pairs)
 
 
 def results_of(plan: Plan, batch: Padded, cuts: int = 1) -> dict[str, CorrectionResult]:
     """Every correction of a plan on one batch."""
-    return results(plan, state_of(plan, batch, cuts).by_step()[None])
+    return correction_results(plan, correction_rows(plan, batch, cuts).whole)
 
 
 def result_of(

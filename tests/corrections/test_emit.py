@@ -18,7 +18,7 @@ from rcdiag.corrections.quantities import K, LogRatio, Ratio
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.config import TrainerConfig, read_trainer_config
-from rcdiag.trainers.emit import WRITERS, emit
+from rcdiag.trainers.emit import emit, writers
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.trainers.settings_text import digits
 from tests.corrections.batches import batches, seeded
@@ -26,7 +26,7 @@ from tests.corrections.builders import Padded, plan_of, presets_of, results_of
 from tests.corrections.configs import configs_of
 from tests.corrections.drawn_corrections import by_k, corrections_of
 
-every_writer = pytest.mark.parametrize("trainer", WRITERS)
+every_writer = pytest.mark.parametrize("trainer", writers())
 TOKEN = Weighting("token", 2.0)
 GEO = Rejection("geometric", 1.001, 0.997)
 # Corrections without a trainer's reading and without its metrics.
@@ -84,7 +84,7 @@ def test_settings_that_a_trainer_reads_can_be_written_for_it(trainer, data):
 def test_presets_move_to_every_trainer_that_can_have_them(source):
     moved = 0
     for name, correction in presets_of(source).corrections.items():
-        for trainer in WRITERS:
+        for trainer in writers():
             try:
                 emit(correction, trainer)
             except RcdiagError as error:

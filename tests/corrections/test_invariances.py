@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rcdiag.trainers import TRAINERS
-from rcdiag.usecases.score import CorrectionState, results
+from rcdiag.usecases.corrected import CorrectionRows, correction_results
+from tests.builders import summed
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import (
     Padded,
+    correction_rows,
     plan_of,
     presets_of,
     result_of,
     results_of,
-    state_of,
     without_prefix,
 )
 from tests.corrections.comparisons import changed_in_any, changed_metrics, changed_outcome
@@ -48,22 +49,53 @@ def test_shards(trainer, batch, data, cuts):
     assert changed_in_any(results_of(plan, batch), results_of(plan, batch, cuts)) == {}
 
 
-def test_more_shards_than_are_held_at_once():
+def test_as_many_shards_as_rows():
     plan = presets_of("verl-0.6.1")
     batch = seeded(0, rows=150)
     assert changed_in_any(results_of(plan, batch), results_of(plan, batch, 150)) == {}
 
 
+@pytest.mark.parametrize("cuts", [1, 3, 30])
+def test_too_many_ratios_become_counts_whatever_the_cut(monkeypatch, cuts):
+    """Percentiles alone are read off single ratios: from counts they are within a thousandth."""
+    plan = plan_of("verl-0.6.0", {"rollout_is": True, "rollout_is_threshold": 2.0})
+    batch = seeded(0, rows=150)
+    exact = results_of(plan, batch)["it"].metrics
+    monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", int(batch.mask.sum()) - 1)
+    rows = correction_rows(plan, batch, cuts).whole
+    assert rows.ratios is not None
+    assert rows.ratios.raw is None
+    found = correction_results(plan, rows)["it"].metrics
+    assert changed_metrics(exact, found) != []
+    assert found == pytest.approx(exact, rel=1e-3)
+
+
 @every_trainer
 @pytest.mark.parametrize("at", [1, 7, 15])
-def test_states_merge(trainer, at):
+def test_rows_add_up_in_either_order(trainer, at):
     plan, batch = presets_of(trainer), seeded(at)
-    first, rest = state_of(plan, batch.rows(slice(at))), state_of(plan, batch.rows(slice(at, None)))
+    first = correction_rows(plan, batch.rows(slice(at)))
+    rest = correction_rows(plan, batch.rows(slice(at, None)))
     wanted = results_of(plan, batch)
-    merged = CorrectionState(plan)
-    merged.merge(rest)
-    merged.merge(first)
-    assert changed_in_any(wanted, results(plan, merged.by_step()[None])) == {}
+    for rows in (first + rest, rest + first):
+        assert changed_in_any(wanted, correction_results(plan, rows.whole)) == {}
+
+
+def test_rows_of_every_step_add_up_by_step_and_to_the_whole():
+    plan, batch = presets_of("verl-0.9"), seeded(4, rows=30)
+    steps = np.arange(30) % 3
+    wanted = results_of(plan, batch)
+    shards = [
+        CorrectionRows({step: correction_rows(plan, batch.rows(rows)).whole})
+        for step in (0, 1, 2)
+        for rows in np.array_split(np.flatnonzero(steps == step), 2)
+    ]
+    found = summed(shards)
+    assert sorted(found.steps) == [0, 1, 2]
+    for step, rows in found.steps.items():
+        of_step = results_of(plan, batch.rows(np.flatnonzero(steps == step)))
+        assert changed_in_any(of_step, correction_results(plan, rows)) == {}
+    assert changed_in_any(wanted, correction_results(plan, found.whole)) == {}
 
 
 @every_trainer

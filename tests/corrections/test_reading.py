@@ -7,7 +7,7 @@ import pytest
 
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.errors import RcdiagError
-from rcdiag.trainers import NEWEST_VERL, TRAINERS, find_trainer
+from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from tests.corrections.builders import plan_of, presets_of
 
@@ -19,7 +19,7 @@ def read(trainer: str, **config) -> Correction:
 
 
 def test_verl_is_its_newest_generation():
-    assert find_trainer("verl") is TRAINERS[NEWEST_VERL]
+    assert find_trainer("verl") is TRAINERS["verl-0.9"]
     with pytest.raises(RcdiagError, match=r"verl-0\.5\.0: not known") as error:
         find_trainer("verl-0.5.0")
     assert all(name in error.value.hint for name in TRAINERS)

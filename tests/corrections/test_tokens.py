@@ -20,11 +20,11 @@ from tests.corrections.brute_force import kept_tokens, weights_of
 from tests.corrections.brute_force import rows_of as lists_of
 from tests.corrections.builders import (
     Padded,
+    correction_rows,
     padded,
     plan_of,
     presets_of,
     results_of,
-    state_of,
     trajectories_of,
 )
 from tests.corrections.drawn_corrections import corrections_of
@@ -37,7 +37,7 @@ def tokens_of(batch: Padded) -> Tokens:
 
 
 def effects_of(plan: Plan, name: str, batch: Padded) -> TokenEffects:
-    rows = state_of(plan, batch).by_step()[None]
+    rows = correction_rows(plan, batch).whole
     with np.errstate(all="ignore"):
         return token_effects(plan.corrections[name], tokens_of(batch), rows)
 

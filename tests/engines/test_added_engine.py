@@ -21,53 +21,11 @@ from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
 from rcdiag.usecases.compare.roles import describe, ladder_order, role
 from tests.builders import write_table
+from tests.engines.toy_engine import PROBABILITIES, make_checkpoint
 from tests.plugins import install, rcdiag_with
 from tests.usecases.compare.tables import about
 
-VOCABULARY = 16
-
-# A whole engine: it reads the probability of every token from the checkpoint's configuration.
-TOY = """
-    import numpy as np
-
-    from rcdiag.engines import BACKENDS
-    from rcdiag.engines.backend import Backend, Option, OtherBatches
-    from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, read_config
-    from rcdiag.table.trajectories import Scores
-
-
-    class ToyEngine:
-        def __init__(self, spec, max_length):
-            self.folder = check_checkpoint(spec.model)
-            self.log_probs = np.log(read_config(self.folder)["probabilities"])
-            self.tilt = spec.options.get("tilt", 0)
-
-        def score(self, trajectories, progress):
-            ids = trajectories.response_ids.values
-            progress(len(ids))
-            return Scores(log_probs=(self.log_probs[ids] - self.tilt).astype(np.float32))
-
-        def provenance(self):
-            return {"weights_fingerprint": fingerprint(self.folder), "device": "an abacus"}
-
-
-    def register():
-        BACKENDS.add(
-            Backend(
-                name="toy",
-                says="Toy: the log-probs that the checkpoint states.",
-                role="engine",
-                dtypes=("float32", "bfloat16"),
-                default_dtype="float32",
-                load=ToyEngine,
-                options={
-                    "tilt": Option(says="nats taken off each log-prob", takes=int, shown="tilt {}"),
-                    "beads": Option(says="beads of the abacus", takes=int),
-                },
-                other_batches=OtherBatches(option="beads", size=7, smaller=5),
-            )
-        )
-"""
+PLUGIN = "from tests.engines.toy_engine import register"
 
 
 def toy(**other: Any) -> Backend:
@@ -87,22 +45,11 @@ def toy(**other: Any) -> Backend:
 
 
 @pytest.fixture
-def checkpoint(tmp_path) -> Path:
-    """A folder with no tokenizer in it: scoring reads token ids only."""
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    weights = np.arange(1, VOCABULARY + 1) / np.arange(1, VOCABULARY + 1).sum()
-    config = {"vocab_size": VOCABULARY, "probabilities": weights.tolist()}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
-
-
-@pytest.fixture
 def dump(tmp_path) -> Path:
     random = np.random.default_rng(0)
-    ids = [random.integers(0, VOCABULARY, n).tolist() for n in random.integers(1, 9, 60)]
-    recorded = [[-math.log(VOCABULARY) for _ in row] for row in ids]
+    sizes = random.integers(1, 9, 60)
+    ids = [random.integers(0, len(PROBABILITIES), size).tolist() for size in sizes]
+    recorded = [[-math.log(len(PROBABILITIES))] * len(row) for row in ids]
     return write_table(
         tmp_path / "dump.parquet",
         prompt_ids=[[1, 2]] * len(ids),
@@ -111,18 +58,18 @@ def dump(tmp_path) -> Path:
     )
 
 
-def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, checkpoint, tmp_path):
-    plugin, out = install(tmp_path / "site", "toy_engine", TOY), tmp_path / "scored.parquet"
+def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp_path):
+    checkpoint = make_checkpoint(tmp_path / "checkpoint")
+    plugin, out = install(tmp_path / "site", "toy_plugin", PLUGIN), tmp_path / "scored.parquet"
     ran = rcdiag_with(
         *(plugin, "score", dump, "--model", checkpoint, "-o", out, "--target", "toy"),
         *("--policy", "toy=toy:float32", "--policy", "low=toy:bfloat16,tilt=1", "--noise-floor"),
     )
     assert ran.returncode == 0, ran.stderr
     table = pq.read_table(out)
-    probabilities = np.arange(1, VOCABULARY + 1) / np.arange(1, VOCABULARY + 1).sum()
     ids = np.concatenate([np.array(row) for row in table["response_ids"].to_pylist()])
     scored = np.concatenate([np.array(row) for row in table["toy_log_probs"].to_pylist()])
-    np.testing.assert_allclose(scored, np.log(probabilities)[ids], rtol=1e-6)
+    np.testing.assert_allclose(scored, np.log(PROBABILITIES)[ids], rtol=1e-6)
 
     ran = rcdiag_with(plugin, "compare", out, "--target", "toy", "--json")
     assert ran.returncode == 0, ran.stderr
@@ -145,7 +92,7 @@ def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, che
 
 
 def test_help_errors_and_explain_name_an_installed_engine(dump, tmp_path):
-    plugin = install(tmp_path / "site", "toy_engine", TOY)
+    plugin = install(tmp_path / "site", "toy_plugin", PLUGIN)
     assert "toy" in rcdiag_with(plugin, "score", "--help").stdout
     refused = rcdiag_with(plugin, "score", dump, "--model", "m", "--policy", "x=tpy")
     assert refused.returncode == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -151,3 +152,23 @@ def test_without_an_output_nothing_is_kept_but_the_numbers(table, model, tmp_pat
     assert "not kept" in done.stderr
     assert json.loads(done.stdout)["num_tokens"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_scoring_by_every_engine_and_comparing_need_no_tokenizer(table, model, tmp_path):
+    """Token ids are all that they read; text is what `--include-text` asks for."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in model.iterdir():
+        if "token" not in file.name:
+            shutil.copyfile(file, bare / file.name)
+    out, pair = tmp_path / "out.parquet", ("--behavior", "a", "--target", "b")
+    done = rcdiag(
+        *("score", table, "--model", bare, "-o", out, *pair),
+        *("--policy", "a=vllm:float32", "--policy", "b=hf:float32"),
+    )
+    assert done.returncode == 0, done.stderr
+    done = rcdiag("compare", out, *pair, "--json")
+    assert done.returncode == 0, done.stderr
+    refused = rcdiag("score", out, *pair, "--include-text", "--model", bare)
+    assert refused.returncode == 2
+    assert "no tokenizer in the folder" in refused.stderr

@@ -5,89 +5,53 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
 
 from rcdiag.glossary import explain
-from rcdiag.glossary.generations import VERL, grouped, label
-from rcdiag.glossary.loss_keys import KEYS
-from rcdiag.glossary.loss_words import LOSSES
+from rcdiag.glossary.generations import grouped
+from rcdiag.glossary.losses import policy_losses
 from rcdiag.glossary.rule_words import BOUNDS
 from rcdiag.glossary.worked import UPDATE
 from rcdiag.glossary.worked_rules import Given, rules
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.batch import loss_batch
-from rcdiag.losses.settings import LossSettings
-from rcdiag.trainers.generations import GENERATIONS
 from tests.glossary.test_every_name import _written_out
-from tests.glossary.worked_losses import ADVANTAGES, LOGGED, OLD, RATIOS, REFUSED, run
+from tests.losses.rules import RULES, loss_settings
+from tests.trainers.toy import ADVANTAGES, BEHAVIOR, LOG_RATIOS, REFUSED, replayed
 
-OTHERS = ("gspo", "cispo")  # that slime has by name; all else there is vanilla
+OLD, RATIOS = BEHAVIOR, LOG_RATIOS
+LOSSES = {listed: loss.name for listed, loss in policy_losses().items()}
 
 
 def having(loss: str) -> list[str]:
-    return [trainer for trainer, generation in GENERATIONS.items() if loss in generation.losses]
+    return [trainer for trainer, rules in RULES.items() if loss in rules.losses]
 
 
-def values(loss: str, key: str | None = None) -> str:
-    """`-0.2 in verl-0.6.0, slime; ...`, the loss or a number that it logs."""
-    found = {}
-    for trainer in having(loss):
-        result, prefix = run(trainer, loss), GENERATIONS[trainer].prefix
-        value = result.loss if key is None else result.metrics.get(prefix + key)
-        if value is not None:
-            found[trainer] = f"{value:.4g}"
+def values(loss: str) -> str:
+    """`-0.2 in verl-0.6.0, slime; ...`."""
+    found = {trainer: f"{replayed(trainer, loss).loss:.4g}" for trainer in having(loss)}
     return "; ".join(f"{value} in {trainers}" for trainers, value in grouped(found).items())
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != REFUSED])
 def test_worked_losses(name):
-    loss = name.removeprefix("loss.")
+    loss = LOSSES[name]
     given = "dro_beta 0.1: " if loss == "dro" else ""
     assert explain(name).example == f"{UPDATE}: {given}loss {values(loss)}"
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_generations_that_have_a_loss(name):
-    assert _written_out(explain(name).generations) == set(having(name.removeprefix("loss.")))
+    assert _written_out(explain(name).generations) == set(having(LOSSES[name]))
 
 
-@pytest.mark.parametrize("key", ["pg_clipfrac", "ppo_kl", "pg_loss"])
-def test_worked_keys(key):
-    assert explain(key).example == f"vanilla, {UPDATE}: {values('vanilla', key)}"
-
-
-def test_worked_keys_by_hand():
-    said = {name: KEYS[name].example for name in ("ois", "tis", "pg_clipfrac_lower")}
-    assert said["ois"].endswith(f"{(math.exp(0.1) + math.exp(-0.1)) / 2:.4g}")
-    assert f"{(math.exp(0.1) + math.exp(1.5)) / 2:.4g}" in said["tis"]
-    assert "r = 4, clip_c = 3: the loss is 3 and not 4" in said["pg_clipfrac_lower"]
-    batch = loss_batch([-0.1], [-0.1 - math.log(4.0)], [-1.0], [1])
-    result = GENERATIONS["verl-0.9"].losses["vanilla"](batch, LossSettings())
-    assert result.values.item() == pytest.approx(3.0)
-    assert result.logged["pg_clipfrac_lower"].item()
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_which_losses_log_a_key(key):
-    """clip_cov is refused: what it logs is told from the reference alone."""
-    logging = {loss for loss, keys in LOGGED["verl-0.9"].items() if f"actor/{key}" in keys}
-    said = [loss for losses in KEYS[key].of for loss in losses]
-    assert len(said) == len(set(said))
-    assert set(said) - {REFUSED} == logging
-    in_slime = {loss for loss, keys in LOGGED["slime"].items() if key in keys}
-    assert in_slime == (set() if KEYS[key].slime is None else {"vanilla", *OTHERS})
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_keys_that_are_said_to_be_0_are(key):
-    zero = [loss for losses, text in KEYS[key].of.items() if text == "0" for loss in losses]
-    for loss in zero:
-        assert run("verl-0.9", loss).metrics[f"actor/{key}"] == 0.0
-    for trainer in ("verl-0.6.0", "verl-20251027"):
-        assert all(f"actor/{key}" in keys for keys in LOGGED[trainer].values()) or not KEYS[key].of
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_names_its_source_and_its_settings(name):
+    loss, found = policy_losses()[name], explain(name)
+    assert loss.source in found.what
+    assert {setting.name for setting in loss.settings} <= set(found.see)
 
 
 LOSS = torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0], dtype=torch.float64)
@@ -96,7 +60,7 @@ LOSS = torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0], dtype=torch.float64)
 def aggregated(how: Aggregation) -> str:
     """Of token losses 1, 1, 1 and 2, 2."""
     batch = loss_batch(OLD + RATIOS, OLD, ADVANTAGES, [3, 2])
-    settings = LossSettings()
+    settings = loss_settings()
     summed = (how.within(batch, how.denominator(settings)) * LOSS).sum()
     return f"{float(summed) / how.divisor(batch, settings):.4g}"
 
@@ -107,9 +71,7 @@ def aggregated(how: Aggregation) -> str:
 )
 def test_worked_aggregations(name):
     found = {
-        aggregated(each.aggregations[name])
-        for each in GENERATIONS.values()
-        if name in each.aggregations
+        aggregated(each.aggregations[name]) for each in RULES.values() if name in each.aggregations
     }
     assert len(found) == 1
     assert explain(name).example == f"token losses [1, 1, 1], [2, 2]: {found.pop()}"
@@ -119,24 +81,24 @@ def test_the_worked_aggregation_that_changed():
     name = "seq-mean-token-sum-norm"
     found = {
         trainer: aggregated(each.aggregations[name])
-        for trainer, each in GENERATIONS.items()
+        for trainer, each in RULES.items()
         if name in each.aggregations
     }
     said = "; ".join(f"{value} in {trainers}" for trainers, value in grouped(found).items())
     assert explain(name).example == f"token losses [1, 1, 1], [2, 2]: {said}"
 
 
-@pytest.mark.parametrize("name", GENERATIONS["verl-0.9"].aggregations)
+@pytest.mark.parametrize("name", RULES["verl-0.9"].aggregations)
 def test_generations_that_have_an_aggregation(name):
-    has = {trainer for trainer, each in GENERATIONS.items() if name in each.aggregations}
+    has = {trainer for trainer, each in RULES.items() if name in each.aggregations}
     assert _written_out(explain(name).generations) == has
 
 
 def test_worked_denominators():
     batch = loss_batch(OLD, OLD, ADVANTAGES, [3, 2], kept=[True, True, False, True, False])
-    how = GENERATIONS["verl-0.9"].aggregations["token-mean"]
+    how = RULES["verl-0.9"].aggregations["token-mean"]
     for name, entry in (("kept", "denominator.kept"), ("all", "all"), ("constant", "constant")):
-        settings = replace(LossSettings(), denominator=name, constant=4.0)
+        settings = loss_settings(denominator=name, constant=4.0)
         divisor = how.divisor(batch, settings)
         assert explain(entry).example.endswith(f": 3 / {divisor:g} = {3 / divisor:g}")
 
@@ -198,17 +160,23 @@ def test_advantages_of_three_samples_of_a_prompt():
     assert explain("rloo").example.endswith("1, -0.5, -0.5")
 
 
-def test_a_setting_of_a_loss_says_its_default():
-    assert explain("clip_low").generations == {label(VERL): "clip_ratio_low, default 0.2"}
-    assert "verl-0.9" in explain("dro_beta").generations
+def test_a_setting_of_a_loss_says_its_default_and_what_trainers_call_it():
+    verl = "verl-0.6.0 to verl-0.9"
+    assert explain("clip_low").generations[verl] == "clip_ratio_low, default 0.2"
+    assert explain("clip_c").generations == {
+        verl: "clip_ratio_c, default 3.0",
+        "slime": "--eps-clip-c, default null",
+    }
+    assert list(explain("dro_beta").generations) == ["verl-0.9"]
+    assert list(explain("tis_clip").generations) == ["slime"]
 
 
 def test_no_torch_is_loaded_to_explain():
     code = (
-        "import sys; from rcdiag.explain import explain, names\n"
+        "import sys; from rcdiag.glossary import explain, names\n"
         "for lines in names().values():\n"
         "    for name in lines: explain(name)\n"
-        "print('torch' in sys.modules)"
+        "print([name for name in ('torch', 'yaml') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert done.stdout == "[]\n"

@@ -10,23 +10,21 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from cli.options_model import OptimizerName, ReferenceName
-from cli.options_update import AdvantageName, Aggregation, Denominators
+from cli.options_update import Denominators
 from rcdiag.diagnosis.update_health import LEVELS
 from rcdiag.diagnosis.update_health import RULES as RULES_OF_HEALTH
 from rcdiag.glossary import explain, names
-from rcdiag.glossary.aggregation_words import AGGREGATIONS, DENOMINATORS
 from rcdiag.glossary.lookup import KINDS
-from rcdiag.glossary.loss_keys import KEYS
-from rcdiag.glossary.loss_words import LOSSES
+from rcdiag.glossary.losses import aggregations, loss_settings, policy_losses
 from rcdiag.glossary.rule_words import BOUNDS, RULES, bare
-from rcdiag.glossary.training_words import SETTINGS
 from rcdiag.glossary.worked_rules import Given, rules
 from rcdiag.learning.learner import Training
-from rcdiag.losses.settings import Denominator, LossSettings
-from rcdiag.trainers.generations import GENERATIONS
-from rcdiag.usecases.replay.batch import ADVANTAGES
+from rcdiag.losses import ADVANTAGES, DENOMINATORS
+from rcdiag.losses.settings import Denominator
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.words import read_keys
 from rcdiag.usecases.replay.factors import FACTORS
-from tests.glossary.worked_losses import LOGGED
+from tests.trainers.toy import by_losses
 
 REPORTS = Path(__file__).parents[2] / "reports"
 SHIPPED = ("replay_rollouts", "replay_stale")
@@ -59,11 +57,11 @@ def test_every_name_that_is_a_value_in_a_shipped_result(report):
 
 
 def test_every_loss_is_explained_and_none_that_is_gone():
-    losses = {loss for generation in GENERATIONS.values() for loss in generation.losses}
-    assert {name.removeprefix("loss.") for name in LOSSES} == losses
+    losses = {loss for trainer in TRAINERS.values() for loss in trainer.update.losses}
+    assert {loss.name for loss in policy_losses().values()} == losses
     for loss in losses:
         assert explain(loss).what
-    for name in LOSSES:
+    for name in policy_losses():
         found = explain(name)
         assert found.kind == "policy loss"
         assert found.formula
@@ -72,20 +70,19 @@ def test_every_loss_is_explained_and_none_that_is_gone():
 
 
 def test_every_aggregation_and_denominator():
-    known = {name for generation in GENERATIONS.values() for name in generation.aggregations}
-    assert set(AGGREGATIONS) == known == {each.value for each in Aggregation}
-    assert {name.removeprefix("denominator.") for name in DENOMINATORS} == set(
-        get_args(Denominator)
-    )
+    known = {name for each in TRAINERS.values() for name in each.update.aggregations}
+    assert set(aggregations()) == known
+    assert set(DENOMINATORS) == set(get_args(Denominator))
     assert {each.value for each in Denominators} == set(get_args(Denominator))
-    for name in (*AGGREGATIONS, *DENOMINATORS):
+    for name in (*aggregations(), "denominator.kept", "all", "constant"):
         assert explain(name).kind == "aggregation"
         assert explain(name).formula
 
 
 def test_every_advantage_factor_mode_reference_and_optimizer():
-    assert {each.value for each in AdvantageName} == {*ADVANTAGES, "column"}
-    choices = {*ADVANTAGES, "column", *FACTORS, "naive", "seq_is", "fresh", "reference.none"}
+    for name in ADVANTAGES:
+        assert explain(name).kind == "advantage"
+    choices = {"column", *FACTORS, "naive", "seq_is", "fresh", "reference.none"}
     for name in choices | {each.value for each in OptimizerName}:
         assert explain(name).kind == "choice of a replay"
     for mode in ("decoupled", "bypass", "naive", "ppo_clip", "reinforce"):
@@ -108,24 +105,20 @@ def test_every_rule_of_health_and_its_verdicts():
         assert explain(level).what
 
 
-@pytest.mark.parametrize("trainer", GENERATIONS)
+@pytest.mark.parametrize("trainer", TRAINERS)
 def test_every_key_that_a_loss_logs(trainer):
-    prefix = GENERATIONS[trainer].prefix
-    keys = {key for loss in LOGGED[trainer].values() for key in loss}
+    keys = {key for logged in by_losses(trainer).values() for key in logged}
     assert keys
     for key in keys:
-        assert key.removeprefix(prefix) in KEYS
         assert explain(key).what
         for logger in ("actor/", "train/"):
-            assert explain(logger + key.removeprefix(prefix)).kind == (
-                "number that a policy loss logs"
-            )
+            bare = key.removeprefix(TRAINERS[trainer].update.prefix)
+            if logger == read_keys(TRAINERS[trainer].package)[bare].loggers[0]:
+                assert explain(logger + bare).kind == "number that trainers log"
 
 
 def test_every_setting_of_a_loss():
-    fields = set(LossSettings.__dataclass_fields__) - {"slime"}  # options of its own
-    assert set(SETTINGS) == fields - {"aggregation", "denominator", "constant"}
-    for name in fields:
+    for name in (*loss_settings(), "aggregation", "denominator"):
         assert explain(name).generations
 
 

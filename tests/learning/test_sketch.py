@@ -5,9 +5,8 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from rcdiag.learning.one_row import OneRow, sketcher
 from rcdiag.learning.settings import LoraSettings, SketchSettings
-from rcdiag.learning.taps import RowsMixed, Taps
+from rcdiag.learning.sketch import OneRow, RowsMixed, Taps, sketcher
 from tests import engine_models as engines
 from tests.learning.helpers import random_coefficients, trainee
 

@@ -9,9 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from rcdiag.losses.batch import LossBatch, loss_batch
-from rcdiag.losses.settings import LossSettings
-from rcdiag.trainers.evaluate import LossResult, evaluate
-from rcdiag.trainers.generations import GENERATIONS
+from rcdiag.losses.evaluate import LossResult
+from tests.losses.rules import RULES, evaluate, loss_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class PaddedLoss:
     def run(
         self, trainer: str, loss: str, rows: slice | None = None, **settings: Any
     ) -> LossResult:
-        return evaluate(self.flat(rows), loss, LossSettings(**settings), trainer)
+        return evaluate(self.flat(rows), loss, loss_settings(**settings), trainer)
 
 
 def one_row(current: Any, old: Any, advantages: Any, **others: Any) -> LossBatch:
@@ -55,8 +54,8 @@ def losses_of(*trainers: str) -> list[tuple[str, str]]:
     """Every loss of these trainers that can be computed; of all, without."""
     return [
         (trainer, loss)
-        for trainer in trainers or GENERATIONS
-        for loss in GENERATIONS[trainer].losses
+        for trainer in trainers or RULES
+        for loss in RULES[trainer].losses
         if loss != "clip_cov"
     ]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,10 +9,8 @@ from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import loss_batch
-from rcdiag.losses.settings import LossSettings
-from rcdiag.trainers.evaluate import evaluate
-from rcdiag.trainers.generations import GENERATIONS, default_settings
 from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, one_row, padded_losses
+from tests.losses.rules import RULES, default_settings, evaluate, loss_settings
 
 # Three rows of loss 1 per token: 3 tokens of which 2 are kept; 2 tokens, rejected; 1 token; none.
 LENGTHS = [3, 2, 1, 0]
@@ -24,7 +20,7 @@ BATCH = loss_batch(-ONES, -ONES, -ONES, LENGTHS, kept=KEPT, padded_width=5)
 
 
 def loss_of(trainer: str, aggregation: str, **others) -> float:
-    chosen = LossSettings(aggregation=aggregation, **others)
+    chosen = loss_settings(aggregation=aggregation, **others)
     return evaluate(BATCH, "vanilla", chosen, trainer).loss
 
 
@@ -58,7 +54,7 @@ COUNTED = [
 
 @pytest.mark.parametrize(("loss", "aggregation", "said"), COUNTED)
 def test_what_is_counted_is_said(loss, aggregation, said):
-    found = evaluate(BATCH, loss, LossSettings(aggregation=aggregation), "verl-0.9").divided
+    found = evaluate(BATCH, loss, loss_settings(aggregation=aggregation), "verl-0.9").divided
     assert (found.which, found.unit, found.used, found.kept, found.all) == said
 
 
@@ -94,13 +90,13 @@ NOT_SPLIT = ("kl_cov",)  # picks its tokens in each batch anew (verl #7829)
 @given(data=st.data(), batch=padded_losses(), drawn=SETTINGS)
 @settings(max_examples=25)
 def test_two_halves_with_the_same_constants_add_up(trainer, loss, data, batch, drawn):
-    chosen = LossSettings(
+    chosen = loss_settings(
         **drawn,
         aggregation=data.draw(
             st.sampled_from(
                 [
                     name
-                    for name, how in GENERATIONS[trainer].aggregations.items()
+                    for name, how in RULES[trainer].aggregations.items()
                     if how.count.unit != "nothing"
                 ]
             )
@@ -127,7 +123,7 @@ def test_two_halves_with_the_same_constants_add_up(trainer, loss, data, batch, d
 @given(batch=padded_losses())
 @settings(max_examples=20)
 def test_rejected_tokens_may_hold_anything(trainer, loss, batch):
-    chosen = replace(default_settings(trainer), dro_beta=0.1)
+    chosen = default_settings(trainer).changed(dro_beta=0.1)
     wanted = evaluate(batch.flat(), loss, chosen, trainer)
     thrown = batch.mask & ~batch.kept
     odd = PaddedLoss(
@@ -150,7 +146,7 @@ LATE = ("verl-20251203", "verl-0.7.0", "verl-0.7.1", "verl-0.8.0", "verl-0.9")
 
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
 def test_everything_rejected(aggregation):
-    chosen = LossSettings(aggregation=aggregation)
+    chosen = loss_settings(aggregation=aggregation)
     for trainer in ("verl-20251027", "verl-0.6.1", *LATE):
         found = evaluate(NOTHING, "vanilla", chosen, trainer)
         assert found.undefined == "nothing is kept, so the mean has nothing in it"
@@ -161,26 +157,26 @@ def test_everything_rejected(aggregation):
 
 
 def test_060_has_no_loss_where_one_row_is_rejected():
-    chosen = LossSettings(aggregation="seq-mean-token-mean")
+    chosen = loss_settings(aggregation="seq-mean-token-mean")
     found = evaluate(BATCH, "vanilla", chosen, "verl-0.6.0")
     assert np.isnan(found.loss)
     assert found.undefined
     assert "0/0" in found.undefined
     assert not found.coefficients.any()
-    kept = evaluate(BATCH, "vanilla", replace(chosen, denominator="kept"), "verl-0.6.0")
+    kept = evaluate(BATCH, "vanilla", chosen.changed(denominator="kept"), "verl-0.6.0")
     assert kept.loss == pytest.approx(1.0)
     assert kept.undefined is None
 
 
 def test_sums_and_given_denominators_of_nothing_are_zero():
     for chosen in (
-        LossSettings(aggregation="token-sum"),
-        LossSettings(denominator="all"),
-        LossSettings(denominator="constant", constant=5),
+        loss_settings(aggregation="token-sum"),
+        loss_settings(denominator="all"),
+        loss_settings(denominator="constant", constant=5),
     ):
         found = evaluate(NOTHING, "vanilla", chosen, "verl-0.9")
         assert (found.loss, found.undefined) == (0.0, None)
-    assert evaluate(NOTHING, "geo_mean", LossSettings(), "verl-0.9").undefined is None
+    assert evaluate(NOTHING, "geo_mean", loss_settings(), "verl-0.9").undefined is None
 
 
 REFUSED = [
@@ -190,7 +186,6 @@ REFUSED = [
     ("verl-0.7.0", "dppo_tv", {}, "does not have it"),
     ("verl-0.8.0", "vanilla", {"aggregation": "token-sum"}, "does not have it"),
     ("slime", "vanilla", {"aggregation": "seq-mean-token-sum"}, "does not have it"),
-    ("trl", "vanilla", {}, "no policy losses"),
     ("verl-0.9", "vanilla", {"denominator": "constant"}, "above 0"),
     ("verl-0.9", "vanilla", {"denominator": "constant", "constant": 0.0}, "above 0"),
     ("verl-0.9", "vanilla", {"denominator": "constant", "constant": float("nan")}, "above 0"),
@@ -211,7 +206,7 @@ REFUSED = [
 @pytest.mark.parametrize(("trainer", "loss", "given_settings", "words"), REFUSED)
 def test_refusals(trainer, loss, given_settings, words):
     with pytest.raises(RcdiagError, match=words) as caught:
-        evaluate(BATCH, loss, LossSettings(**given_settings), trainer)
+        evaluate(BATCH, loss, loss_settings(**given_settings), trainer)
     assert caught.value.hint
 
 

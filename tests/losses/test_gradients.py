@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from rcdiag.losses.batch import LossBatch
 from rcdiag.losses.selected import covariances
-from rcdiag.losses.settings import LossSettings, SlimeSettings
-from rcdiag.trainers.evaluate import evaluate
-from rcdiag.trainers.generations import GENERATIONS, default_settings
 from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, one_row, padded_losses
+from tests.losses.rules import RULES, default_settings, evaluate, loss_settings
 
 STEP = 1e-5
 # Their losses hold parts constant, so that the loss and its gradient are not of one function.
@@ -56,13 +54,13 @@ def differences(batch, loss, chosen, trainer):
 @given(data=st.data(), batch=padded_losses(3, 4), drawn=SETTINGS)
 @settings(max_examples=25)
 def test_finite_differences(trainer, loss, data, batch, drawn):
-    chosen = LossSettings(
+    chosen = loss_settings(
         **drawn,
-        aggregation=data.draw(st.sampled_from(list(GENERATIONS[trainer].aggregations))),
-        slime=SlimeSettings(opsm_delta=data.draw(st.sampled_from((None, 0.1)))),
+        aggregation=data.draw(st.sampled_from(list(RULES[trainer].aggregations))),
+        opsm_delta=data.draw(st.sampled_from((None, 0.1))),
     )
     flat = batch.flat()
-    assume(loss != "kl_cov" or nearest_choices_differ(flat, chosen.kl_cov_ratio))
+    assume(loss != "kl_cov" or nearest_choices_differ(flat, drawn["kl_cov_ratio"]))
     found = evaluate(flat, loss, chosen, trainer)
     if found.undefined is None:
         wanted = differences(flat, loss, chosen, trainer)
@@ -91,14 +89,14 @@ def test_stopped_gradients_in_closed_form(batch):
         "vanilla": [ppo_slope(*pair) for pair in zip(d, advantages, strict=True)],
     }
     for loss, slopes in wanted.items():
-        found = evaluate(flat, loss, LossSettings(aggregation="token-sum"), "verl-0.9")
+        found = evaluate(flat, loss, loss_settings(aggregation="token-sum"), "verl-0.9")
         assert found.coefficients == pytest.approx(np.array(slopes) * weights)
 
 
 @given(batch=padded_losses(3, 5))
 def test_gspo_moves_each_token_by_its_rows_ratio(batch):
     flat = batch.flat().only_kept()
-    found = evaluate(flat, "gspo", LossSettings(aggregation="token-sum"), "verl-0.9")
+    found = evaluate(flat, "gspo", loss_settings(aggregation="token-sum"), "verl-0.9")
     start = 0
     for count in flat.lengths.tolist():
         row = slice(start, start + count)
@@ -114,10 +112,10 @@ def test_gspo_moves_each_token_by_its_rows_ratio(batch):
 def test_binary_kl_lets_the_safe_way_pass():
     """p 0.5 -> 0.9: KL 0.51; A > 0 is stopped, A < 0 goes back and passes."""
     batch = one_row(np.log([0.9, 0.9]), np.log([0.5, 0.5]), [1.0, -1.0])
-    found = evaluate(batch, "dppo_kl", LossSettings(aggregation="token-sum"), "verl-0.9")
+    found = evaluate(batch, "dppo_kl", loss_settings(aggregation="token-sum"), "verl-0.9")
     assert found.coefficients == pytest.approx([0.0, 1.8])
     assert found.metrics["actor/pg_clipfrac"] == pytest.approx(0.5)
-    wide = LossSettings(aggregation="token-sum", clip_high=0.52)
+    wide = loss_settings(aggregation="token-sum", clip_high=0.52)
     assert evaluate(batch, "dppo_kl", wide, "verl-0.9").coefficients == pytest.approx([-1.8, 1.8])
 
 
@@ -132,7 +130,7 @@ def test_ratio_one_is_the_plain_policy_gradient(trainer, loss, batch):
     if loss in ("geo_mean", "gspo"):  # of one advantage per row
         advantages = np.full_like(advantages, advantages[0])
     same = one_row(tokens.current.numpy(), tokens.current.numpy(), advantages)
-    chosen = replace(default_settings(trainer), aggregation="token-mean", dro_beta=0.1)
+    chosen = default_settings(trainer).changed(aggregation="token-mean", dro_beta=0.1)
     found = evaluate(same, loss, chosen, trainer)
     assert found.coefficients == pytest.approx(-advantages / len(advantages))
 
@@ -140,8 +138,8 @@ def test_ratio_one_is_the_plain_policy_gradient(trainer, loss, batch):
 def test_clip_higher_moves_the_upper_bound_alone():
     d = np.log([1.25, 0.75, 1.25, 0.75])
     batch = one_row(d, np.zeros(4), [1.0, 1.0, -1.0, -1.0])
-    equal = evaluate(batch, "vanilla", LossSettings(), "verl-0.9")
-    higher = evaluate(batch, "vanilla", LossSettings(clip_high=0.28), "verl-0.9")
+    equal = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
+    higher = evaluate(batch, "vanilla", loss_settings(clip_high=0.28), "verl-0.9")
     # A > 0 is clipped above, A < 0 below.
     assert equal.coefficients == pytest.approx(np.array([0.0, -0.75, 1.25, 0.0]) / 4)
     assert higher.coefficients == pytest.approx(np.array([-1.25, -0.75, 1.25, 0.0]) / 4)
@@ -152,7 +150,7 @@ def test_clip_higher_moves_the_upper_bound_alone():
 def test_dual_clip_of_two_tokens():
     """A = -2: ratio 5 is above c = 3, so its loss is 6 and flat; ratio 2 is 4 with slope 4."""
     batch = one_row(np.log([5.0, 2.0]), np.zeros(2), [-2.0, -2.0])
-    found = evaluate(batch, "vanilla", LossSettings(), "verl-0.9")
+    found = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
     assert found.loss == pytest.approx((6.0 + 4.0) / 2)
     assert found.coefficients == pytest.approx([0.0, 2.0])
     assert found.metrics["actor/pg_clipfrac_lower"] == pytest.approx(0.5)
@@ -162,7 +160,7 @@ def test_dual_clip_of_two_tokens():
 def test_dual_clip_leaves_positive_advantages_alone():
     """A = 1, ratio 5: clipped at 1.2. A = -1, ratio 0.5: clipped at 0.8. c has no part in it."""
     batch = one_row(np.log([5.0, 0.5]), np.zeros(2), [1.0, -1.0])
-    found = evaluate(batch, "vanilla", LossSettings(), "verl-0.9")
+    found = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
     assert found.loss == pytest.approx((-1.2 + 0.8) / 2)
     assert not found.coefficients.any()
     assert found.metrics["actor/pg_clipfrac"] == pytest.approx(1.0)
@@ -171,14 +169,14 @@ def test_dual_clip_leaves_positive_advantages_alone():
 
 def test_weights_multiply_what_is_already_clipped():
     batch = one_row(np.log([5.0, 2.0]), np.zeros(2), [-2.0, -2.0], weights=[0.5, 0.25])
-    found = evaluate(batch, "vanilla", LossSettings(), "verl-0.9")
+    found = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
     assert found.loss == pytest.approx((3.0 + 1.0) / 2)
     assert found.coefficients == pytest.approx([0.0, 0.5])
 
 
 def test_reinforce_with_weights():
     batch = one_row([-1.0, -2.0], [-1.5, -1.0], [1.0, -3.0], weights=[0.5, 2.0])
-    found = evaluate(batch, "reinforce", LossSettings(), "verl-0.9")
+    found = evaluate(batch, "reinforce", loss_settings(), "verl-0.9")
     assert found.loss == pytest.approx((0.5 * 1.0 - 2.0 * 6.0) / 2)
     assert found.coefficients == pytest.approx([-0.25, 3.0])
     assert found.metrics == pytest.approx({"actor/ppo_kl": 0.25})
@@ -186,7 +184,7 @@ def test_reinforce_with_weights():
 
 def test_far_tokens_are_flat_beyond_20_nats():
     batch = one_row([-1.0, -1.0], [-26.0, -2.0], [1.0, 1.0])
-    found = evaluate(batch, "vanilla", LossSettings(clip_high=1e12), "verl-0.9")
+    found = evaluate(batch, "vanilla", loss_settings(clip_high=1e12), "verl-0.9")
     assert found.loss == pytest.approx(-(np.exp(20.0) + np.e) / 2)
     assert found.coefficients == pytest.approx([0.0, -np.e / 2])
 
@@ -203,7 +201,7 @@ def test_padded_batches_and_flat_ones_hold_the_same_tokens():
 
 def test_gspo_is_flat_beyond_10_nats():
     batch = one_row([-1.0], [-12.0], [-1.0])
-    found = evaluate(batch, "gspo", LossSettings(), "verl-0.9")
+    found = evaluate(batch, "gspo", loss_settings(), "verl-0.9")
     assert found.loss == pytest.approx(np.exp(10.0))
     assert found.coefficients.tolist() == [0.0]
 
@@ -211,7 +209,7 @@ def test_gspo_is_flat_beyond_10_nats():
 def test_total_variation_has_two_bounds():
     """p moves by 0.3 up and down: within 0.4 above, beyond 0.2 below."""
     batch = one_row(np.log([0.8, 0.2]), np.log([0.5, 0.5]), [1.0, -1.0])
-    chosen = LossSettings(clip_high=0.4, clip_low=0.2, aggregation="token-sum")
+    chosen = loss_settings(clip_high=0.4, clip_low=0.2, aggregation="token-sum")
     found = evaluate(batch, "dppo_tv", chosen, "verl-0.9")
     assert found.coefficients == pytest.approx([-1.6, 0.0])
 
@@ -219,7 +217,7 @@ def test_total_variation_has_two_bounds():
 def test_kl_cov_takes_the_whole_number_below_its_share():
     """0.49 of 4 tokens is one: that with the largest (A - mean) (current - mean)."""
     batch = one_row([-1.0, -2.0, -3.0, -2.0], [-1.5, -2.5, -3.5, -2.5], [5.0, 0.0, 0.0, 0.0])
-    chosen = LossSettings(kl_cov_ratio=0.49, ppo_kl_coef=10.0, aggregation="token-sum")
+    chosen = loss_settings(kl_cov_ratio=0.49, ppo_kl_coef=10.0, aggregation="token-sum")
     found = evaluate(batch, "kl_cov", chosen, "verl-0.9")
     assert found.coefficients == pytest.approx([-5.0 * np.exp(0.5) + 10.0, 0.0, 0.0, 0.0])
     assert found.metrics == {"actor/ppo_kl": pytest.approx(0.5)}
@@ -227,6 +225,6 @@ def test_kl_cov_takes_the_whole_number_below_its_share():
 
 def test_geo_mean_counts_clipped_tokens_by_their_advantage():
     batch = one_row([-1.0] * 4, [-2.0] * 4, [1.0, -1.0, 0.0, 0.0])
-    found = evaluate(batch, "geo_mean", LossSettings(), "verl-0.9").metrics
+    found = evaluate(batch, "geo_mean", loss_settings(), "verl-0.9").metrics
     assert found["actor/pg_clipfrac"] == pytest.approx(0.25)
     assert found["actor/pg_clipfrac_lower"] == pytest.approx(0.25)

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, loss_batch
-from rcdiag.losses.settings import SlimeSettings
-from rcdiag.trainers.evaluate import evaluate
-from rcdiag.trainers.generations import default_settings
 from tests.losses.batches import one_row, padded_losses
+from tests.losses.rules import default_settings, evaluate
 
 SETTINGS = default_settings("slime")
-PER_TOKEN = replace(SETTINGS, aggregation="token-mean")
+PER_TOKEN = SETTINGS.changed(aggregation="token-mean")
 
 
 def clip(ratio: float) -> float:
@@ -114,7 +112,7 @@ RATIOS = np.exp([-0.1, 0.1, -1.0, -0.1, -3.0])
 
 
 def with_options(**options) -> dict[str, float]:
-    chosen = replace(SETTINGS, slime=SlimeSettings(**options))
+    chosen = SETTINGS.changed(**options)
     return evaluate(TOY, "vanilla", chosen, "slime").metrics
 
 
@@ -123,7 +121,7 @@ def by_sample(values) -> float:
 
 
 def test_tis_of_its_own():
-    found = with_options(tis_high=1.1, tis_low=0.5)
+    found = with_options(tis_clip=1.1, tis_clip_low=0.5)
     weights = np.clip(RATIOS, 0.5, 1.1)
     assert found["tis"] == pytest.approx(by_sample(RATIOS))
     assert found["tis_abs"] == pytest.approx(by_sample(np.abs(RATIOS - 1.0)))
@@ -134,7 +132,7 @@ def test_tis_of_its_own():
 
 
 def test_icepop_zeroes_what_tis_clamps():
-    found = with_options(tis_high=1.1, tis_low=0.5, tis_outside="zero")
+    found = with_options(tis_clip=1.1, tis_clip_low=0.5, tis_outside="zero")
     weights = np.where((RATIOS >= 0.5) & (RATIOS <= 1.1), RATIOS, 0.0)
     assert found["pg_loss"] == pytest.approx(by_sample(-TOY.advantages.numpy() * weights))
     assert found["tis_clipfrac"] == pytest.approx((2 / 3 + 1 / 2) / 2)
@@ -143,7 +141,7 @@ def test_icepop_zeroes_what_tis_clamps():
 def test_rejection_shrinks_what_is_logged_but_not_tis():
     """The reducer of the loss serves these metrics as well: their denominators stay."""
     kept = np.array([True, False, False, True, False])
-    chosen = replace(SETTINGS, slime=SlimeSettings(tis_high=2.0))
+    chosen = SETTINGS.changed(tis_clip=2.0)
     batch = replace(TOY, kept=torch.from_numpy(kept))
     found = evaluate(batch, "vanilla", chosen, "slime").metrics
     assert found["train_rollout_logprob_abs_diff"] == pytest.approx((0.1 / 3 + 0.1 / 2) / 2)
@@ -152,7 +150,7 @@ def test_rejection_shrinks_what_is_logged_but_not_tis():
 
 def test_bypass_compares_the_current_policy_with_the_rollout():
     current = TOY.current + 0.05
-    chosen = replace(SETTINGS, slime=SlimeSettings(bypass=True))
+    chosen = SETTINGS.changed(use_rollout_logprobs=True)
     batch = replace(TOY, current=current, old=torch.from_numpy(ROLLOUT))
     found = evaluate(batch, "vanilla", chosen, "slime").metrics
     wanted = np.abs(current.numpy() - ROLLOUT)
@@ -165,24 +163,24 @@ def test_opsm_drops_negative_tokens_of_rows_that_moved():
         [-1.2, -1.0, -0.5], [-1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [2, 1], weights=np.ones(3)
     )
     plain = evaluate(batch, "vanilla", SETTINGS, "slime")
-    chosen = replace(SETTINGS, slime=SlimeSettings(opsm_delta=0.09))
+    chosen = SETTINGS.changed(opsm_delta=0.09)
     found = evaluate(batch, "vanilla", chosen, "slime")
     assert plain.coefficients[0] != 0.0
     assert found.coefficients[0] == 0.0
     assert found.coefficients[1:] == pytest.approx(plain.coefficients[1:])
     assert found.metrics["opsm_clipfrac"] == pytest.approx((1 / 2 + 0) / 2)
-    by_token = replace(chosen, aggregation="token-mean")
+    by_token = chosen.changed(aggregation="token-mean")
     found = evaluate(batch, "vanilla", by_token, "slime")
     assert found.metrics["opsm_clipfrac"] == pytest.approx((1 / 2 + 0) / 3)
-    far = replace(SETTINGS, slime=SlimeSettings(opsm_delta=0.11))
+    far = SETTINGS.changed(opsm_delta=0.11)
     found = evaluate(batch, "vanilla", far, "slime")
     assert found.coefficients == pytest.approx(plain.coefficients)
 
 
 def test_its_own_weights_and_others_are_not_both_applied():
-    chosen = replace(SETTINGS, slime=SlimeSettings(tis_high=2.0))
+    chosen = SETTINGS.changed(tis_clip=2.0)
     for batch in (replace(TOY, rollout=None), replace(TOY, weights=TOY.current)):
-        with pytest.raises(RcdiagError, match="tis_high"):
+        with pytest.raises(RcdiagError, match="tis_clip"):
             evaluate(batch, "vanilla", chosen, "slime")
 
 
@@ -205,7 +203,7 @@ def test_rejection_does_not_shield_from_what_is_no_number(current, old):
 
 def test_other_denominators_change_the_loss_and_not_what_is_logged():
     batch = one_row([-1.0, -1.0], [-1.1, -1.1], [1.0, 1.0], kept=[True, False])
-    found = evaluate(batch, "vanilla", replace(SETTINGS, denominator="kept"), "slime")
+    found = evaluate(batch, "vanilla", SETTINGS.changed(denominator="kept"), "slime")
     assert found.loss == pytest.approx(-exp(0.1))
     assert found.metrics["ppo_kl"] == pytest.approx(-0.1 / 2)
 

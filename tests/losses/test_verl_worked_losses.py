@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rcdiag.trainers.evaluate import LossResult
+from rcdiag.losses.evaluate import LossResult
 from tests.corrections.brute_force import kept_tokens, rows_of, weights_of
 from tests.corrections.builders import Padded
 from tests.corrections.test_verl_worked_numbers import F1

@@ -14,6 +14,7 @@ import numpy as np
 
 from rcdiag.losses.settings import LossSettings
 from tests.losses.batches import PaddedLoss
+from tests.losses.rules import value
 from tests.oracle.verl import PACKAGES, _execute, _masked_functions, _wheel, helper
 
 
@@ -94,14 +95,13 @@ def config_of(
     settings: LossSettings, counts: dict[str, float], correction: dict[str, Any] | None = None
 ) -> ActorConfig:
     policy = PolicyLossConfig(
-        settings.kl_cov_ratio, settings.ppo_kl_coef, settings.dro_beta, correction
+        *(value(settings, name) for name in ("kl_cov_ratio", "ppo_kl_coef", "dro_beta")), correction
     )
     return ActorConfig(
-        settings.clip_low,
-        settings.clip_high,
-        settings.clip_c,
-        settings.tau_pos,
-        settings.tau_neg,
+        *(
+            value(settings, name)
+            for name in ("clip_low", "clip_high", "clip_c", "tau_pos", "tau_neg")
+        ),
         policy,
         global_batch_info=counts,
     )

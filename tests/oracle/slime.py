@@ -25,6 +25,7 @@ import pytest
 
 from rcdiag.losses.settings import LossSettings
 from tests.losses.batches import PaddedLoss
+from tests.losses.rules import DECLARED, value
 
 CHECKOUT = os.environ.get("RCDIAG_SLIME", "")
 needs_slime = pytest.mark.skipif(
@@ -115,19 +116,19 @@ def corrected(args: Namespace, **given: Any) -> tuple[Any, list[Any], dict[str, 
 
 def _arguments(loss: str, chosen: LossSettings) -> dict[str, Any]:
     """The trainer's command line."""
-    own = chosen.slime
+    own = {name: value(chosen, name) for name in DECLARED}
     return {
         "advantage_estimator": "grpo" if loss == "vanilla" else loss,
-        "eps_clip": chosen.clip_low,
-        "eps_clip_high": chosen.clip_high,
-        "eps_clip_c": chosen.clip_c,
+        "eps_clip": own["clip_low"],
+        "eps_clip_high": own["clip_high"],
+        "eps_clip_c": own["clip_c"],
         "calculate_per_token_loss": chosen.aggregation == "token-mean",
-        "use_rollout_logprobs": own.bypass,
-        "use_opsm": own.opsm_delta is not None,
-        "opsm_delta": own.opsm_delta,
-        "use_tis": own.tis_high is not None,
-        "tis_clip": own.tis_high,
-        "tis_clip_low": own.tis_low,
+        "use_rollout_logprobs": own["use_rollout_logprobs"],
+        "use_opsm": own["opsm_delta"] is not None,
+        "opsm_delta": own["opsm_delta"],
+        "use_tis": own["tis_clip"] is not None,
+        "tis_clip": own["tis_clip"],
+        "tis_clip_low": own["tis_clip_low"],
         "custom_tis_function_path": None,
         "get_mismatch_metrics": False,
         "rollout_top_p": 1.0,
@@ -141,15 +142,15 @@ def _arguments(loss: str, chosen: LossSettings) -> dict[str, Any]:
 
 def _correction(batch: PaddedLoss, chosen: LossSettings, rows: Any) -> dict[str, Any]:
     """TIS by slime, and weights and rejection as a custom function hands them out."""
-    own = chosen.slime
+    outside = value(chosen, "tis_outside")
     names = {"clamp": "vanilla_tis_function", "zero": "icepop_function"}
     if batch.weights is None and (batch.kept == batch.mask).all():
-        path = f"{MEGATRON}.loss.{names['zero']}" if own.tis_outside == "zero" else None
+        path = f"{MEGATRON}.loss.{names['zero']}" if outside == "zero" else None
         return {"custom_tis_function_path": path}
     return {
         "use_tis": True,
         "custom_tis_function_path": f"{__name__}.corrected",
-        "inner": own.tis_high and getattr(code(f"{MEGATRON}.loss"), names[own.tis_outside]),
+        "inner": value(chosen, "tis_clip") and getattr(code(f"{MEGATRON}.loss"), names[outside]),
         "weights": None if batch.weights is None else rows(batch.weights),
         "kept": rows(batch.kept),
     }

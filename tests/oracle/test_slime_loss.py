@@ -13,15 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.losses.settings import LossSettings, SlimeSettings
-from rcdiag.trainers.evaluate import LossResult, evaluate
-from rcdiag.trainers.generations import GENERATIONS, default_settings
+from rcdiag.losses.evaluate import LossResult
+from rcdiag.losses.settings import LossSettings
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
+from tests.losses.rules import RULES, default_settings, evaluate, loss_settings, value
 from tests.oracle.comparisons import within_a_millionth
 from tests.oracle.slime import CHECKOUT, MEGATRON, Answer, ask, code, needs_slime
 
 pytestmark = [pytest.mark.oracle, needs_slime]
-every_loss = pytest.mark.parametrize("loss", GENERATIONS["slime"].losses)
+every_loss = pytest.mark.parametrize("loss", RULES["slime"].losses)
 CLIPS = {
     "clip_low": st.sampled_from((0.2, 0.1, 1.0)),
     "clip_high": st.sampled_from((0.2, 0.28, 3.0)),
@@ -29,8 +29,8 @@ CLIPS = {
     "aggregation": st.sampled_from(("seq-mean-token-mean", "token-mean")),
 }
 TIS = {
-    "tis_high": st.sampled_from((2.0, 1.1, 5.0)),
-    "tis_low": st.sampled_from((0.0, 0.5, 0.9)),
+    "tis_clip": st.sampled_from((2.0, 1.1, 5.0)),
+    "tis_clip_low": st.sampled_from((0.0, 0.5, 0.9)),
     "tis_outside": st.sampled_from(("clamp", "zero")),
 }
 OPSM = st.sampled_from((None, 1e-4, 0.1))
@@ -90,7 +90,7 @@ def compared(
     loss: str, drawn: tuple[PaddedLoss, np.ndarray | None], clips: dict[str, Any], **own: Any
 ) -> list[str]:
     batch, rollout = drawn
-    chosen = LossSettings(**clips, slime=SlimeSettings(**own))
+    chosen = loss_settings(**clips, **own)
     answer = ask(loss, batch, chosen, rollout)
     return differences(answer, ours(loss, batch, chosen, rollout), batch)
 
@@ -108,7 +108,7 @@ def test_without_correction(loss, drawn, clips, opsm, alone):
 @settings(max_examples=150)
 def test_on_the_rollouts_own_log_probs(loss, drawn, clips, opsm):
     """--use-rollout-logprobs: the PPO ratio is that of current and rollout."""
-    assert compared(loss, drawn, clips, opsm_delta=opsm, bypass=True) == []
+    assert compared(loss, drawn, clips, opsm_delta=opsm, use_rollout_logprobs=True) == []
 
 
 @every_loss
@@ -151,7 +151,7 @@ def test_its_own_weights_with_rejection(loss, drawn, clips, tis, opsm):
 def test_opsm_counts_masked_tokens_in_what_it_logs(loss, drawn, below):
     """A tool token has an advantage in slime; its share is of unmasked tokens, and can pass 1."""
     batch, rollout = drawn
-    chosen = replace(default_settings("slime"), slime=SlimeSettings(opsm_delta=0.1))
+    chosen = default_settings("slime").changed(opsm_delta=0.1)
     found = ours(loss, batch, chosen, rollout)
     masked = replace(batch, advantages=np.where(batch.mask, batch.advantages, below))
     answer = ask(loss, masked, chosen, rollout)
@@ -171,7 +171,7 @@ def test_far_log_ratios(loss, move, advantage):
     mask = np.ones((1, 1), np.bool_)
     batch = PaddedLoss(current, current - move, np.full((1, 1), advantage), mask, mask)
     clips = {"clip_c": None, "aggregation": "token-mean"}
-    assert compared(loss, (batch, current - 2.0 * move), clips, tis_high=2.0) == []
+    assert compared(loss, (batch, current - 2.0 * move), clips, tis_clip=2.0) == []
 
 
 NO_NUMBERS = st.lists(st.sampled_from((-1.0, -1.0, -np.inf, np.nan)), min_size=3, max_size=3)
@@ -183,14 +183,16 @@ NO_NUMBERS = st.lists(st.sampled_from((-1.0, -1.0, -np.inf, np.nan)), min_size=3
     advantage=st.sampled_from((1.0, -1.0, 0.0)),
     kept=st.booleans(),
     clip_c=CLIPS["clip_c"],
-    own=st.sampled_from(({}, {"tis_high": 2.0}, {"opsm_delta": 0.1}, {"bypass": True})),
+    own=st.sampled_from(
+        ({}, {"tis_clip": 2.0}, {"opsm_delta": 0.1}, {"use_rollout_logprobs": True})
+    ),
 )
 @settings(max_examples=200)
 def test_log_probs_that_are_no_numbers(loss, policies, advantage, kept, clip_c, own):
     """Beside a token that is in order; rejection does not help where slime multiplies by 0."""
     current, old, rollout = (np.array([[value, -1.0]]) for value in policies)
     stays = np.array([[kept or "bypass" in own, True]])
-    weights = None if stays.all() or "tis_high" in own else np.ones((1, 2))
+    weights = None if stays.all() or "tis_clip" in own else np.ones((1, 2))
     advantages, mask = np.array([[advantage, 1.0]]), np.ones((1, 2), np.bool_)
     batch = PaddedLoss(current, old - 0.1, advantages, mask, stays, weights)
     clips = {"clip_c": clip_c, "aggregation": "seq-mean-token-mean"}
@@ -212,10 +214,10 @@ def parsed_defaults() -> dict[str, Any]:
 
 def test_the_same_defaults():
     theirs, chosen = parsed_defaults(), default_settings("slime")
-    assert theirs["--eps-clip"] == chosen.clip_low == chosen.clip_high
+    assert theirs["--eps-clip"] == value(chosen, "clip_low") == value(chosen, "clip_high")
     assert theirs["--eps-clip-high"] is None  # then it is --eps-clip
-    assert theirs["--eps-clip-c"] == chosen.clip_c
-    assert theirs["--tis-clip-low"] == chosen.slime.tis_low
+    assert theirs["--eps-clip-c"] == value(chosen, "clip_c")
+    assert theirs["--tis-clip-low"] == value(chosen, "tis_clip_low")
     assert (theirs["--tis-clip"], theirs["--opsm-delta"]) == (2.0, 1e-4)
     assert not theirs["--use-tis"]
     assert not theirs["--use-rollout-logprobs"]

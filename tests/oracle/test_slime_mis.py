@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.generations import GENERATIONS, default_settings
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.batch import ReplayBatch
-from rcdiag.usecases.replay.preset import Update, evaluated
+from rcdiag.usecases.replay.preset import Update, loss_of_preset
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import Padded, padded, plan_of, result_of
 from tests.corrections.configs import configs_of
 from tests.losses.batches import PaddedLoss
+from tests.losses.rules import RULES, default_settings
 from tests.oracle.comparisons import within_a_millionth
 from tests.oracle.slime import CHECKOUT, MEGATRON, MIS, ask, code, importable, needs_slime
 from tests.oracle.test_slime_loss import batches as losses
 from tests.oracle.test_slime_loss import differences as between_steps
+from tests.usecases.replay.builders import batch_of
 
 pytestmark = [pytest.mark.oracle, needs_slime]
 CONFIGS = configs_of("slime")
@@ -167,32 +167,14 @@ def test_what_slime_stops_at_is_refused(config):
     assert [each.slug for each in plan_of("slime", config).findings] == ["trainer-refuses"]
 
 
-def flat(batch: PaddedLoss, rollout: np.ndarray) -> ReplayBatch:
-    """Rows that have a token, and the number of the others."""
-    lengths = batch.mask.sum(axis=1)
-    filled = np.flatnonzero(lengths)
-    return ReplayBatch(
-        step=None,
-        rollout=rollout[batch.mask],
-        old=batch.old[batch.mask],
-        current=batch.current[batch.mask],
-        advantages=batch.advantages[batch.mask],
-        lengths=lengths[filled],
-        group=filled.astype(np.uint64),
-        reward=np.full(len(filled), np.nan),
-        row=filled,
-        width=batch.mask.shape[1],
-        empty=len(lengths) - len(filled),
-    )
-
-
 def step_differences(
     plan: Plan, loss: str, drawn: tuple[PaddedLoss, np.ndarray], chosen: LossSettings
 ) -> list[str]:
     batch, rollout = drawn
     config = dict(plan.configs["it"])
     update = Update(loss=loss, settings=chosen, advantage="column")
-    done = evaluated(plan, "it", flat(batch, rollout), update)
+    flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
+    done = loss_of_preset(plan, "it", flat, update)
     answer = ask(
         loss,
         batch,
@@ -209,11 +191,11 @@ def step_differences(
     return between_steps(answer, found, batch)
 
 
-@pytest.mark.parametrize("loss", GENERATIONS["slime"].losses)
+@pytest.mark.parametrize("loss", RULES["slime"].losses)
 @given(config=CONFIGS, drawn=losses(False), clip_c=st.sampled_from((None, 1.5)))
 @settings(max_examples=200)
 def test_replayed_steps(loss, config, drawn, clip_c):
     """Correction and loss together: the whole of what slime logs, and its gradient."""
     if drawn[0].mask.any():
-        chosen = replace(default_settings("slime"), clip_c=clip_c)
+        chosen = default_settings("slime").changed(clip_c=clip_c)
         assert step_differences(plan_of("slime", config), loss, drawn, chosen) == []

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
-from rcdiag.losses.settings import LossSettings
-from rcdiag.trainers.evaluate import LossResult, evaluate
-from rcdiag.trainers.generations import GENERATIONS
+from rcdiag.losses.evaluate import LossResult
 from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, padded_losses
+from tests.losses.rules import RULES, evaluate, loss_settings
 from tests.losses.verl_code import Answer, ask, core_algos
 from tests.oracle.verl import PACKAGES
 
@@ -47,7 +46,7 @@ def differences(answer: Answer, result: LossResult, batch: PaddedLoss) -> list[s
 
 
 def aggregations_of(trainer: str) -> st.SearchStrategy[str]:
-    return st.sampled_from(list(GENERATIONS[trainer].aggregations))
+    return st.sampled_from(list(RULES[trainer].aggregations))
 
 
 def is_of_its_own(trainer: str, loss: str) -> bool:
@@ -62,7 +61,7 @@ CASES = [case for case in losses_of(*PACKAGES) if is_of_its_own(*case)]
 @given(data=st.data(), batch=padded_losses(), drawn=SETTINGS)
 @settings(max_examples=150)
 def test_losses_by_their_own_denominators(trainer, loss, data, batch, drawn):
-    chosen = LossSettings(**drawn, aggregation=data.draw(aggregations_of(trainer)))
+    chosen = loss_settings(**drawn, aggregation=data.draw(aggregations_of(trainer)))
     answer = ask(trainer, loss, batch, chosen)
     assert differences(answer, evaluate(batch.flat(), loss, chosen, trainer), batch) == []
 
@@ -74,11 +73,11 @@ def test_denominators_of_the_whole_batch(trainer, loss, data, batch, drawn, scal
     """`global_batch_info` holds what the trainer counted before rejection, or a constant."""
     aggregation = data.draw(aggregations_of(trainer))
     # geo_mean takes no notice of what the trainer counted, and sums count nothing.
-    counts_nothing = GENERATIONS[trainer].aggregations[aggregation].count.unit == "nothing"
-    fixed = loss == "geo_mean" or (counts_nothing and loss not in GENERATIONS[trainer].fixed)
+    counts_nothing = RULES[trainer].aggregations[aggregation].count.unit == "nothing"
+    fixed = loss == "geo_mean" or (counts_nothing and loss not in RULES[trainer].fixed)
     which = "all" if fixed else data.draw(st.sampled_from(("all", "constant")))
     tokens, rows = (int(batch.mask.sum()), len(batch.mask)) if which == "all" else (37, 37)
-    chosen = LossSettings(
+    chosen = loss_settings(
         **drawn,
         aggregation=aggregation,
         denominator=which,
@@ -101,7 +100,7 @@ def test_far_log_ratios(trainer, loss):
             current = np.full((1, 1), -1.0 + min(move, 0.0))
             mask = np.ones((1, 1), np.bool_)
             batch = PaddedLoss(current, current - move, np.full((1, 1), advantage), mask, mask)
-            chosen = LossSettings(dro_beta=0.1)
+            chosen = loss_settings(dro_beta=0.1)
             answer = ask(trainer, loss, batch, chosen)
             assert differences(answer, evaluate(batch.flat(), loss, chosen, trainer), batch) == []
 
@@ -109,7 +108,7 @@ def test_far_log_ratios(trainer, loss):
 @every_generation
 def test_every_loss_is_known(trainer):
     registered = set(core_algos(trainer).POLICY_LOSS_REGISTRY)
-    ours = set(GENERATIONS[trainer].losses)
+    ours = set(RULES[trainer].losses)
     # These choose among losses and correct before them.
     assert registered - {"bypass_mode", "rollout_correction"} == ours - {"reinforce"}
     bypass = bool(registered & {"bypass_mode", "rollout_correction"})
@@ -117,12 +116,12 @@ def test_every_loss_is_known(trainer):
 
 
 @every_generation
-@pytest.mark.parametrize("mode", GENERATIONS["verl-0.9"].aggregations)
+@pytest.mark.parametrize("mode", RULES["verl-0.9"].aggregations)
 def test_every_aggregation_is_known(trainer, mode):
     import torch
 
     ones = torch.ones(2, 3)
-    if mode in GENERATIONS[trainer].aggregations:
+    if mode in RULES[trainer].aggregations:
         assert core_algos(trainer).agg_loss(ones, ones, mode) > 0
     else:
         with pytest.raises(ValueError, match="Invalid loss_agg_mode"):
@@ -140,7 +139,7 @@ def without_correction(loss: str) -> dict[str, object]:
 def test_bypass_is_the_same_loss_with_old_as_rollout(trainer, loss, data, batch, drawn):
     if (trainer, loss) == ("verl-0.6.1", "vanilla") or not batch.mask.any():
         return  # it has reinforce only; the correction stops on an empty batch
-    chosen = LossSettings(**drawn, aggregation=data.draw(aggregations_of(trainer)))
+    chosen = loss_settings(**drawn, aggregation=data.draw(aggregations_of(trainer)))
     batch = PaddedLoss(batch.current, batch.old, batch.advantages, batch.mask, batch.mask)
     correction = without_correction("reinforce" if loss == "reinforce" else "ppo_clip")
     answer = ask(trainer, loss, batch, chosen, correction=correction)
@@ -164,7 +163,7 @@ REFUSED = [
 def test_what_verl_stops_on_is_refused(loss, given_settings):
     ones = np.ones((2, 2))
     batch = PaddedLoss(-ones, -2 * ones, ones, ones > 0, ones > 0)
-    chosen = LossSettings(**given_settings)
+    chosen = loss_settings(**given_settings)
     with pytest.raises((ValueError, AssertionError, RuntimeError, TypeError)):
         ask("verl-0.9", loss, batch, chosen)
     with pytest.raises(RcdiagError):

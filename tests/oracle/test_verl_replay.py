@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.batch import ReplayBatch
-from rcdiag.usecases.replay.preset import Update, evaluated
+from rcdiag.usecases.replay.preset import Update, loss_of_preset
 from tests.corrections.builders import Padded
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
+from tests.losses.rules import loss_settings
 from tests.losses.verl_code import Answer
 from tests.losses.verl_code import ask as ask_loss
 from tests.oracle.comparisons import within_a_millionth
 from tests.oracle.verl import ask as ask_helper
-from tests.usecases.replay.builders import plan_of
+from tests.usecases.replay.builders import batch_of, plan_of
 
 pytestmark = pytest.mark.oracle
 TRAINERS = ("verl-0.7.0", "verl-0.7.1", "verl-0.9")
@@ -32,24 +32,6 @@ def updates(draw: st.DrawFn) -> tuple[PaddedLoss, np.ndarray]:
     reach = draw(st.sampled_from((1.0, 0.1, 0.004)))
     moved = _grid(draw, SMALL, *batch.old.shape) * reach + 0.000217
     return replace(batch, kept=batch.mask, weights=None), np.minimum(batch.old + moved, -0.001)
-
-
-def flat(batch: PaddedLoss, rollout: np.ndarray) -> ReplayBatch:
-    lengths = batch.mask.sum(axis=1)
-    filled = np.flatnonzero(lengths)
-    return ReplayBatch(
-        step=None,
-        rollout=rollout[batch.mask],
-        old=batch.old[batch.mask],
-        current=batch.current[batch.mask],
-        advantages=batch.advantages[batch.mask],
-        lengths=lengths[filled],
-        group=filled.astype(np.uint64),
-        reward=np.full(len(filled), np.nan),
-        row=filled,
-        width=batch.mask.shape[1],
-        empty=len(lengths) - len(filled),
-    )
 
 
 def of_verl(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chosen: LossSettings):
@@ -66,7 +48,8 @@ def of_verl(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chose
 
 def differences(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chosen) -> list[str]:
     update = Update(loss="vanilla", settings=chosen, advantage="column")
-    done = evaluated(plan, name, flat(batch, rollout), update)
+    flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
+    done = loss_of_preset(plan, name, flat, update)
     ours = {**done.applied.metrics, **done.result.metrics}
     try:
         answer = of_verl(plan, name, batch, rollout, chosen)
@@ -99,7 +82,7 @@ def test_every_preset_makes_verls_own_loss_and_gradient(trainer, drawn, data):
     if not batch.mask.any():
         return
     modes = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-    chosen = LossSettings(
+    chosen = loss_settings(
         clip_low=data.draw(st.sampled_from((0.2, 0.1))),
         clip_high=data.draw(st.sampled_from((0.2, 0.28))),
         clip_c=data.draw(st.sampled_from((3.0, 1.5))),
@@ -121,7 +104,7 @@ def test_batch_normalised_weights_are_verls_in_both_modes(trainer, drawn, level)
     bypass = {**config, "bypass_mode": True, "loss_type": "reinforce"}
     plan = plan_of(trainer, decoupled=config, bypass=bypass)
     for name in plan.corrections:
-        assert differences(plan, name, batch, rollout, LossSettings()) == []
+        assert differences(plan, name, batch, rollout, loss_settings()) == []
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -10,10 +10,10 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
-from rcdiag.pages.sweep.tables import COLUMNS, TRAINERS
+from rcdiag.pages.sweep.tables import COLUMNS
 from rcdiag.results import SweepResult, from_json, to_json
 from rcdiag.table.table import open_table
-from rcdiag.trainers.emit import emit
+from rcdiag.trainers.emit import emit, on_sweep_page
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.run import sweep
 from tests.pages.families import Families, Family
@@ -74,15 +74,15 @@ def test_every_row_stands_at_a_place_of_the_sliders_of_its_own(families):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_completed_configuration_is_what_emit_gives(result, families, name):
     family = families[name]
-    assert len(family.configs) == len(TRAINERS)
+    assert len(family.configs) == len(on_sweep_page())
     for row, given in zip(result.families[name].rows, family.rows, strict=True):
         entries = given["data-config"].split("|")
-        for trainer, templates, entry in zip(TRAINERS, family.configs, entries, strict=True):
+        for trainer, templates, entry in zip(on_sweep_page(), family.configs, entries, strict=True):
             assert completed(templates, entry) == emitted(name, row.bounds, trainer)
 
 
 def test_every_trainer_has_a_configuration_for_some_family(families):
-    for place in range(len(TRAINERS)):
+    for place in range(len(on_sweep_page())):
         written = [
             row["data-config"].split("|")[place] for each in families.values() for row in each.rows
         ]

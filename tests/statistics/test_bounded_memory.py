@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from rcdiag.statistics.accumulator import Summary
+from rcdiag.statistics.accumulator import PairState
+from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.quantiles import Magnitudes, Ordered
-from rcdiag.statistics.suite import SuiteState, bound_memory
+from rcdiag.statistics.ranks import rank_sample
+from rcdiag.statistics.suite import SuiteState, bounded
 from tests.builders import make_pair, make_state, summed, values_of
+from tests.statistics.comparisons import assert_same_values
 from tests.statistics.strategies import seeded_batch
 
 # Clusters in them come out of the numbers' own standard errors.
@@ -65,10 +68,8 @@ def test_it_does_not_matter_when_clusters_are_folded(monkeypatch):
         cluster_sums(keys[start : start + 4], rows[start : start + 4]) for start in range(0, 60, 4)
     ]
     assert not any(part.folded for part in few)
-    one_by_one = few[0]
-    for part in few[1:]:
-        one_by_one = union([one_by_one, part])
-    for found in (union(few), one_by_one, union([whole, cluster_sums(keys[:0], rows[:0])])):
+    halves = summed(few[:8]) + summed(few[8:])
+    for found in (summed(few), halves, whole + cluster_sums(keys[:0], rows[:0])):
         assert found.folded
         assert np.array_equal(found.keys, whole.keys)
         assert found.sums == pytest.approx(whole.sums)
@@ -82,50 +83,44 @@ def magnitudes_of(values: np.ndarray) -> Magnitudes:
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 5.0])
 def test_quantiles_from_counts_are_within_a_thousandth(scale):
     values = scale * np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
-    counted = magnitudes_of(values)
-    counted.sketch.collapse()
-    found = Ordered.of(counted.sketch)
+    found = Ordered.of(magnitudes_of(values).sketch.collapsed())
     for share in (0.0, 0.01, 0.5, 0.9, 0.99, 0.999, 1.0):
         assert found.quantile(share) == pytest.approx(np.quantile(values, share), rel=1e-3)
 
 
 def test_the_top_share_from_counts_is_within_a_thousandth():
     values = np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
-    counted = magnitudes_of(values)
-    counted.sketch.collapse()
-    wanted = Ordered.of(magnitudes_of(values).sketch).top_share_of_squares(0.001)
+    sketch = magnitudes_of(values).sketch
+    wanted = Ordered.of(sketch).top_share_of_squares(0.001)
     squares = np.sort(values**2)[::-1]
     assert wanted == pytest.approx(squares[:20].sum() / squares.sum())
-    assert Ordered.of(counted.sketch).top_share_of_squares(0.001) == pytest.approx(wanted, rel=1e-3)
+    found = Ordered.of(sketch.collapsed()).top_share_of_squares(0.001)
+    assert found == pytest.approx(wanted, rel=1e-3)
 
 
 def test_values_and_counts_add_up_in_any_order():
     values = np.random.default_rng(1).lognormal(0.0, 1.5, size=3000)
-    wanted = magnitudes_of(values)
-    wanted.sketch.collapse()
+    wanted = magnitudes_of(values).sketch.collapsed()
+    parts = [magnitudes_of(part).sketch for part in np.split(values, 3)]
     for counted in ({0}, {1, 2}, {0, 1, 2}):
-        parts = [magnitudes_of(part) for part in np.split(values, 3)]
-        for index in counted:
-            parts[index].sketch.collapse()
-        found = summed(parts)
-        assert found.sketch.raw is None
-        assert np.array_equal(found.sketch.counts, wanted.sketch.counts)
+        found = summed(
+            part.collapsed() if index in counted else part for index, part in enumerate(parts)
+        )
+        assert found.raw is None
+        assert np.array_equal(found.counts, wanted.counts)
 
 
 def test_zeros_are_counted_as_zeros():
-    counted = magnitudes_of(np.array([0.0] * 9 + [0.5]))
-    counted.sketch.collapse()
-    found = Ordered.of(counted.sketch)
+    found = Ordered.of(magnitudes_of(np.array([0.0] * 9 + [0.5])).sketch.collapsed())
     assert found.quantile(0.5) == 0.0
     assert found.quantile(1.0) == pytest.approx(0.5, rel=1e-3)
 
 
 def test_too_many_values_become_counts_and_a_sample(monkeypatch):
     wanted = values_of(summed(halves(2)))
-    monkeypatch.setattr("rcdiag.statistics.suite.VALUES_HELD", 1000)
+    monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", 1000)
     monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", 1000)
-    states = halves(2)
-    bound_memory(states)
+    states = bounded(dict(enumerate(halves(2)))).values()
     assert sum(state.magnitudes.sketch.held for state in states) <= 1000
     assert 400 < sum(len(state.ranks) for state in states) <= 1000
     found = values_of(summed(states))
@@ -137,29 +132,55 @@ def test_too_many_values_become_counts_and_a_sample(monkeypatch):
 def test_the_sample_of_ranks_is_the_same_whatever_the_cut():
     behavior, target = seeded_batch(3, 100)
     whole = make_state(behavior, target).ranks.thinned(2**31)
-    parts = [make_state(behavior[:40], target[:40]), make_state(behavior[40:], target[40:])]
-    parts[0].ranks = parts[0].ranks.thinned(2**31)
-    found = summed(parts).ranks
+    first, second = make_state(behavior[:40], target[:40]), make_state(behavior[40:], target[40:])
+    found = first.ranks.thinned(2**31) + second.ranks
     assert sorted(found.behavior) == sorted(whole.behavior)
     assert found.limit == whole.limit == 2**31
     assert 0 < len(found) < len(make_state(behavior, target).ranks)
 
 
-@pytest.mark.parametrize("rows_per_block", [20, 80])
-def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(executor, monkeypatch, rows_per_block):
-    """However many blocks there are, and however many tokens in each."""
+@pytest.mark.parametrize("rows_per_batch", [7, 60, 90, 300])
+def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
+    executor, monkeypatch, rows_per_batch
+):
+    """Values give way to counts in all steps or in none: the last step is small by itself."""
+    behavior, target = seeded_batch(5, 300)
+    step = [1] * 140 + [2] * 140 + [3] * 20
+    whole = make_pair(behavior, target, step=step)
+    for share, counted in ((1.0, False), (0.99, True)):
+        held = int(share * len(whole.log_ratio))
+        monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", held)
+        wanted = PairState.of(whole, whole.by_step(), executor).by_step()
+        states: RunningSum[PairState] = RunningSum()
+        for start in range(0, 300, rows_per_batch):
+            rows = slice(start, start + rows_per_batch)
+            pair = make_pair(behavior[rows], target[rows], step=step[rows], first_row=start)
+            states.add(PairState.of(pair, pair.by_step(), executor))
+        total = states.total()
+        assert total is not None
+        for key, state in total.by_step().items():
+            assert (state.magnitudes.sketch.raw is None) == counted
+            assert_same_values(state, wanted[key])
+
+
+@pytest.mark.parametrize("rows_per_batch", [20, 80])
+def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(executor, monkeypatch, rows_per_batch):
+    """However many batches there are, and however many tokens in each."""
     held = 250
     monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", held)
     behavior, target = seeded_batch(4, 1600)
-    summary = Summary()
-    for start in range(0, 1600, rows_per_block):
-        rows = slice(start, start + rows_per_block)
-        summary.add(make_pair(behavior[rows], target[rows], first_row=start), executor)
-        kept = [len(state.ranks) for states in summary.suites.values() for state in states]
-        assert sum(kept) <= held
-    whole = make_state(behavior, target).ranks
-    (state,) = summary.by_step().values()
+    states: RunningSum[PairState] = RunningSum()
+    for start in range(0, 1600, rows_per_batch):
+        rows = slice(start, start + rows_per_batch)
+        pair = make_pair(behavior[rows], target[rows], first_row=start)
+        states.add(PairState.of(pair, pair.by_step(), executor))
+        total = states.total()
+        assert total is not None
+        assert sum(len(state.ranks) for state in total.suites.values()) <= held
+    whole = rank_sample(make_pair(behavior, target))
+    (state,) = total.by_step().values()
     assert len(whole) > 20 * held
     assert held / 5 < len(state.ranks) <= held
+    assert sorted(state.ranks.key) == sorted(whole.thinned(state.ranks.limit).key)
     wanted = spearmanr(whole.behavior, whole.target).statistic
     assert values_of(state)["prob_spearman"] == pytest.approx(wanted, abs=0.1)

@@ -15,16 +15,17 @@ from rcdiag.statistics.extremes import (
     WorstTokens,
 )
 from rcdiag.statistics.pair import pair_of
-from tests.builders import Lists, ids_like, make_pair, make_trajectories
+from rcdiag.table.tokens import sampled_tokens
+from tests.builders import Lists, ids_like, make_pair, make_trajectories, summed
 from tests.statistics.strategies import seeded_batch
 
 
 def worst_of(*shards: tuple[Lists, Lists]) -> list[dict]:
-    found, first_row = WorstTokens(), 0
+    found, first_row = [], 0
     for behavior, target in shards:
-        found.add(make_pair(behavior, target, first_row=first_row))
+        found.append(WorstTokens.of(make_pair(behavior, target, first_row=first_row)))
         first_row += len(behavior)
-    return found.to_list()
+    return summed(found).to_list()
 
 
 def places(found: list[dict]) -> list[tuple[int, int]]:
@@ -42,8 +43,7 @@ def test_worst_tokens_are_the_largest_log_ratios_with_their_places():
 
 def test_masked_tokens_are_never_among_the_worst_and_positions_count_them():
     trajectories = make_trajectories([[-1.0, -1.0, -1.0]], [[-90.0, -1.0, -2.0]], [[0, 1, 1]])
-    found = WorstTokens()
-    found.add(pair_of(trajectories, "rollout", "old"))
+    found = WorstTokens.of(pair_of(trajectories, "rollout", "old"))
     assert places(found.to_list()) == [(0, 2), (0, 1)]
 
 
@@ -67,13 +67,12 @@ def test_an_infinite_log_ratio_is_worst_and_a_nan_is_not_among_them():
     assert places(found) == [(0, 1), (0, 2)]
 
 
-def test_merged_worst_tokens_are_those_of_all_rows():
+def test_worst_tokens_do_not_depend_on_the_order_of_shards():
     behavior, target = seeded_batch(1, sequences=30)
-    first, second = WorstTokens(), WorstTokens()
-    first.add(make_pair(behavior[:12], target[:12]))
-    second.add(make_pair(behavior[12:], target[12:], first_row=12))
-    second.merge(first)
-    assert places(second.to_list()) == places(worst_of((behavior, target)))
+    first = WorstTokens.of(make_pair(behavior[:12], target[:12]))
+    second = WorstTokens.of(make_pair(behavior[12:], target[12:], first_row=12))
+    assert places((second + first).to_list()) == places(worst_of((behavior, target)))
+    assert second + WorstTokens() == second == WorstTokens() + second
 
 
 def test_rows_without_tokens_have_no_worst_tokens():
@@ -81,25 +80,26 @@ def test_rows_without_tokens_have_no_worst_tokens():
 
 
 def test_non_finite_values_are_counted_with_their_rows_at_unmasked_tokens_only():
-    found = NonFinite()
     first = make_trajectories(
         [[nan, -1.0, inf], [-1.0]], [[-1.0, -1.0, -1.0], [-1.0]], [[1, 1, 0], [1]]
     )
     second = make_trajectories([[nan, -inf], [nan]], [[-1.0, -1.0], [nan]], first_row=2)
-    found.add(first, ("rollout", "old"))
-    found.add(second, ("rollout", "old"))
+    found = summed(
+        NonFinite.of(sampled_tokens(rows, ("rollout", "old"))) for rows in (first, second)
+    )
     assert found.tokens == {"rollout": 4, "old": 1}
     assert found.rows == {"rollout": 3, "old": 1}
     assert found.first_rows == {"rollout": [0, 2, 3], "old": [3]}
 
 
 def worst_sequences_of(behavior: Lists, target: Lists, cuts: list[int]) -> WorstSequences:
-    found = WorstSequences()
+    found = []
     for start, end in zip([0, *cuts], [*cuts, len(behavior)], strict=True):
         rows = slice(start, end)
         ids = ids_like(behavior[rows])
-        found.add(make_pair(behavior[rows], target[rows], first_row=start, token_ids=ids))
-    return found
+        pair = make_pair(behavior[rows], target[rows], first_row=start, token_ids=ids)
+        found.append(WorstSequences.of(pair))
+    return summed(found)
 
 
 def test_worst_sequences_are_those_with_the_largest_sums_whatever_the_cut():
@@ -108,11 +108,20 @@ def test_worst_sequences_are_those_with_the_largest_sums_whatever_the_cut():
     filled = [row for row in range(40) if behavior[row]]
     wanted = sorted(filled, key=lambda row: -sums[row])[:WORST_SEQUENCES]
     whole = worst_sequences_of(behavior, target, [])
-    assert [each.row for each in whole.found] == wanted
-    assert worst_sequences_of(behavior, target, [9, 10, 33]).found == whole.found
-    other = worst_sequences_of(behavior[:0], target[:0], [])
-    other.merge(whole)
-    assert other.found == whole.found
+    assert [each.row for each in whole.sequences] == wanted
+    assert worst_sequences_of(behavior, target, [9, 10, 33]) == whole
+    assert worst_sequences_of(behavior[:0], target[:0], []) + whole == whole
+
+
+@pytest.mark.parametrize("cuts", [[20], [1, 2, 39], list(range(5, 40, 5))])
+def test_rows_without_a_sum_take_no_place_of_a_worst_one_however_rows_are_cut(cuts):
+    behavior, target = seeded_batch(4, sequences=40)
+    for row in range(0, 40, 2):
+        target[row] = [nan] * len(target[row])
+    whole = worst_sequences_of(behavior, target, [])
+    assert len(whole.sequences) == WORST_SEQUENCES
+    assert all(sequence.row % 2 for sequence in whole.sequences)
+    assert worst_sequences_of(behavior, target, cuts) == whole
 
 
 def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
@@ -124,9 +133,7 @@ def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
         reward=[0.5, nan],
         token_ids=[[7, 8, 9], [6]],
     )
-    found = WorstSequences()
-    found.add(pair)
-    first, second = found.found
+    first, second = WorstSequences.of(pair).sequences
     assert (first.row, first.step, first.reward, first.length) == (0, 4, 0.5, 2)
     assert (first.positions, first.token_ids, first.log_ratio) == ([1, 2], [8, 9], [-0.5, -0.25])
     assert first.log_ratio_sum == pytest.approx(-0.75)
@@ -135,14 +142,11 @@ def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
 
 def test_of_a_long_sequence_the_first_tokens_are_kept_and_the_sum_is_of_all():
     tokens = TOKENS_KEPT + 100
-    found = WorstSequences()
-    found.add(make_pair([[-1.0] * tokens], [[-1.5] * tokens]))
-    (only,) = found.found
+    (only,) = WorstSequences.of(make_pair([[-1.0] * tokens], [[-1.5] * tokens])).sequences
     assert (only.length, len(only.log_ratio), len(only.positions)) == (tokens, TOKENS_KEPT, 400)
     assert only.log_ratio_sum == pytest.approx(-0.5 * tokens)
 
 
 def test_a_sequence_without_a_sum_is_no_worst_one():
-    found = WorstSequences()
-    found.add(make_pair([[-1.0], [-1.0], [-1.0]], [[nan], [-inf], [-2.0]]))
-    assert [each.row for each in found.found] == [1, 2]
+    pair = make_pair([[-1.0], [-1.0], [-1.0]], [[nan], [-inf], [-2.0]])
+    assert [each.row for each in WorstSequences.of(pair).sequences] == [1, 2]

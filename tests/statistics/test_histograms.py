@@ -16,22 +16,16 @@ from rcdiag.statistics.histograms import (
     log_prob_counts,
     log_ratio_counts,
 )
-from tests.builders import Lists, flat, make_pair
+from tests.builders import Lists, flat, make_pair, summed
 from tests.statistics.strategies import log_ratios, seeded_batch
 
 
 def figures_of(behavior: Lists, target: Lists, *cuts: int) -> FigureData:
-    """Of the rows cut at some places; every second shard comes by merge."""
-    found = FigureData()
-    for start, end in zip([0, *cuts], [*cuts, len(behavior)], strict=True):
-        block = make_pair(behavior[start:end], target[start:end], first_row=start)
-        if start % 2:
-            shard = FigureData()
-            shard.add(block)
-            found.merge(shard)
-        else:
-            found.add(block)
-    return found
+    """The figures of the rows, cut at some places."""
+    return summed(
+        FigureData.of(make_pair(behavior[start:end], target[start:end], first_row=start))
+        for start, end in zip([0, *cuts], [*cuts, len(behavior)], strict=True)
+    )
 
 
 def test_figures_of_shards_add_up_to_those_of_all_rows():
@@ -81,6 +75,17 @@ def test_a_path_is_the_running_sum_of_a_sequence_at_a_few_places():
     assert (path["tokens"][0], path["tokens"][-1]) == (1, 1000)
     wanted = np.cumsum(log_ratio)[np.array(path["tokens"]) - 1]
     assert path["sums"] == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize("cuts", [(60,), (1, 2, 119), tuple(range(10, 120, 10))])
+def test_rows_without_a_sum_take_no_place_of_a_path_however_rows_are_cut(cuts):
+    behavior, target = seeded_batch(6, sequences=120)
+    for row in range(0, 120, 2):
+        target[row] = [nan] * len(target[row])
+    whole = figures_of(behavior, target).to_dict()
+    filled = [row for row in range(1, 120, 2) if behavior[row]]
+    assert len(whole["paths"]) == PATHS < len(filled)
+    assert figures_of(behavior, target, *cuts).to_dict() == whole
 
 
 def test_a_sequence_without_a_sum_has_no_path():

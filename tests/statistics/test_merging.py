@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rcdiag.statistics.accumulator import PairState
+from rcdiag.statistics.clusters import cluster_sums
+from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.metrics import mismatch
+from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail, k_hat
 from rcdiag.statistics.suite import SuiteState
-from tests.builders import make_state, metrics_of, summed
+from rcdiag.statistics.totals import token_sums
+from rcdiag.usecases.compare.pairs import Comparison
+from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
+from tests.builders import make_pair, make_state, metrics_of, summed, values_of
+from tests.corrections.builders import presets_of
 from tests.statistics.comparisons import assert_same_values
 from tests.statistics.strategies import Batch, batches, seeded_batch
 
@@ -81,10 +93,68 @@ def test_a_ratio_of_zero_counts_for_the_tail_the_same_whenever_it_comes(
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 100)
     log_ratio = np.random.default_rng(0).normal(size=1000)
     parts = [np.array([-np.inf]), log_ratio]
-    found = UpperTail()
-    for values in parts if impossible_first else reversed(parts):
-        found.add(values)
-    shards = [UpperTail(), UpperTail()]
-    for shard, values in zip(shards, parts, strict=True):
-        shard.add(values)
-    assert k_hat(found) == pytest.approx(k_hat(summed(shards)), nan_ok=True)
+    found = summed(map(UpperTail.of, parts if impossible_first else reversed(parts)))
+    assert found.count == 1001
+    assert k_hat(found) == pytest.approx(k_hat(UpperTail.of(np.concatenate(parts))), nan_ok=True)
+
+
+def parts_of(pair: PolicyPair, executor: Executor) -> dict[str, Any]:
+    """Every kind of state, of one batch."""
+    steps = pair.by_step()
+    plan = presets_of("verl-0.9")
+    return {
+        "PairState": PairState.of(pair, steps, executor),
+        "Comparison": Comparison.of(pair.tokens, ("rollout", "old"), executor),
+        "CorrectionRows": CorrectionRows.of(steps, plan, wanted_quantities(plan)),
+        "NonFinite": NonFinite.of(pair.tokens),
+        "TokenBatch": pair.tokens,
+        "ClusterSums": cluster_sums(pair.tokens.cluster, token_sums(pair)),
+    }
+
+
+@pytest.mark.parametrize("most", [4, 4096])
+def test_a_sum_leaves_its_parts_as_they_were(most, monkeypatch):
+    monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", most)
+    (behavior, target), cluster = grouped(3)
+    rows = [slice(0, 25), slice(25, 40), slice(40, 60)]
+    pairs = [
+        make_pair(behavior[part], target[part], cluster[part], first_row=part.start)
+        for part in rows
+    ]
+    with ThreadPoolExecutor(2) as executor:
+        first, second, third = (parts_of(pair, executor) for pair in pairs)
+    for name in first:
+        states = [each[name] for each in (first, second, third)]
+        before = [pickle.dumps(state) for state in states]
+        both = states[0] + states[1]
+        of_both = pickle.dumps(both)
+        both + states[2]
+        states[2] + both
+        assert [pickle.dumps(state) for state in states] == before, name
+        assert pickle.dumps(both) == of_both, name
+
+
+def test_cluster_sums_added_in_place_leave_the_other_as_it_was():
+    keys, rows = np.arange(8, dtype=np.uint64), np.random.default_rng(0).normal(size=(8, 3))
+    found = cluster_sums(keys[:3], rows[:3])
+    for part in (slice(0, 3), slice(2, 8), slice(0, 8)):  # the same clusters, others, all
+        other = cluster_sums(keys[part], rows[part])
+        before, wanted = pickle.dumps(other), found + other
+        found += other
+        assert pickle.dumps(other) == before
+        assert pickle.dumps(found) == pickle.dumps(wanted)
+
+
+def test_shards_without_a_number_add_up_without_a_warning():
+    """Infinite log-ratios of either sign, and NaN, in shards of the same cluster and token id."""
+    behavior = [[-1.0, -1.0]] * 4
+    target = [[np.inf, -1.1], [-np.inf, -1.2], [np.nan, -1.0], [-1.3, -1.4]]
+    shards = [
+        make_pair([behavior[row]], [target[row]], [7], first_row=row, token_ids=[[1, 2]])
+        for row in range(4)
+    ]
+    with ThreadPoolExecutor(2) as executor:
+        found = summed(PairState.of(shard, shard.by_step(), executor) for shard in shards)
+    state = found.by_step()[None]
+    assert len(state.table) == 4
+    assert np.isnan(values_of(state)["k1_kl"])

@@ -13,9 +13,7 @@ from tests.statistics.oracle import pareto_k_hat
 
 
 def fitted(log_ratio: np.ndarray) -> float:
-    largest = UpperTail()
-    largest.add(log_ratio)
-    return k_hat(largest)[0]
+    return k_hat(UpperTail.of(log_ratio))[0]
 
 
 def pareto(k: float, size: int, seed: int) -> np.ndarray:
@@ -64,11 +62,7 @@ def test_lognormal_ratios_have_the_published_k_hat(s, published):
 
 
 def test_the_error_of_k_hat_is_its_spread_over_samples():
-    found = []
-    for seed in range(200):
-        largest = UpperTail()
-        largest.add(pareto(0.7, 5000, seed))
-        found.append(k_hat(largest))
+    found = [k_hat(UpperTail.of(pareto(0.7, 5000, seed))) for seed in range(200)]
     shapes = np.array([shape for shape, _ in found])
     error = k_hat_error(0.7, found[0][1])
     assert shapes.std() == pytest.approx(error, rel=0.2)
@@ -89,23 +83,16 @@ def test_a_stream_keeps_the_largest_of_all_its_parts(monkeypatch):
     log_ratio = pareto(0.7, 4000, seed=1)
     wanted = fitted(log_ratio)
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 300)
-    stream = UpperTail()
-    for part in np.array_split(log_ratio, 13):
-        stream.add(part)
-    shards = []
-    for part in np.array_split(log_ratio, 7):
-        shards.append(UpperTail())
-        shards[-1].add(part)
-    for found in (stream, summed(shards), summed([stream, UpperTail()])):
+    stream = summed(map(UpperTail.of, np.array_split(log_ratio, 13)))
+    shards = [UpperTail.of(part) for part in np.array_split(log_ratio, 7)]
+    for found in (stream, summed(reversed(shards)), stream + UpperTail.of(log_ratio[:0])):
         assert (found.count, len(found.kept)) == (4000, 300)
         assert k_hat(found)[0] == pytest.approx(wanted, rel=1e-12)
 
 
 def test_a_tail_longer_than_what_is_kept_is_cut_short(monkeypatch):
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 100)
-    largest = UpperTail()
-    largest.add(pareto(0.7, 20_000, seed=1))
-    shape, count = k_hat(largest)
+    shape, count = k_hat(UpperTail.of(pareto(0.7, 20_000, seed=1)))
     assert count == 99
     assert shape == pytest.approx(0.7, abs=0.4)
 

@@ -75,14 +75,14 @@ def test_a_table_without_a_column_has_no_profile_of_it():
 def test_turns_are_runs_of_unmasked_tokens_of_one_row():
     rows = [[-1.0] * 6, [-1.0] * 2, [-1.0] * 3]
     masks = [[1, 1, 0, 1, 0, 1], [0, 1], [1, 1, 1]]
-    turns = make_pair(rows, rows, mask=masks).turn
+    turns = make_pair(rows, rows, mask=masks).tokens.turn
     assert turns is not None
     assert turns.tolist() == [1, 1, 2, 3, 1, 1, 1, 1]
 
 
 def test_entropy_is_that_of_the_policy_that_is_listed_last():
-    block = make_pair([[-1.0]], [[-1.5]], entropy={"rollout": [[0.02]], "old": [[3.0]]})
-    (only,) = finished(Profiles.of(block))["entropy"].bins
+    pair = make_pair([[-1.0]], [[-1.5]], entropy={"rollout": [[0.02]], "old": [[3.0]]})
+    (only,) = finished(Profiles.of(pair))["entropy"].bins
     assert only.label == "2-4"
 
 

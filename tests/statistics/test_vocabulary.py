@@ -18,6 +18,8 @@ from tests.builders import make_pair, summed
 from tests.statistics.profile_loops import interval_of
 from tests.statistics.strategies import seeded_batch
 
+NOTHING: dict[str, list] = {"behavior": [[]], "target": [[]], "token_ids": [[]]}
+
 
 def columns_of(rows: int, ids: int, seed: int = 0) -> dict[str, list]:
     """Ids of all frequencies, from those of every row to those met once."""
@@ -34,10 +36,11 @@ def columns_of(rows: int, ids: int, seed: int = 0) -> dict[str, list]:
 
 
 def vocabulary_of(columns: dict[str, list], *cuts: int) -> Vocabulary:
-    found = Vocabulary()
-    for start, end in zip([0, *cuts], [*cuts, len(columns["behavior"])], strict=True):
-        found.add(make_pair(**{name: values[start:end] for name, values in columns.items()}))
-    return found
+    cut = [
+        {name: values[start:end] for name, values in columns.items()}
+        for start, end in zip([0, *cuts], [*cuts, len(columns["behavior"])], strict=True)
+    ]
+    return summed(Vocabulary.of(make_pair(**rows)) for rows in cut)
 
 
 def by_id(columns: dict[str, list]) -> dict[int, dict[int, list[float]]]:
@@ -91,7 +94,7 @@ def test_vocabularies_of_shards_add_up_whatever_ids_they_hold():
     for found in (
         vocabulary_of(columns, 1, 50, 99),
         summed(parts),
-        summed([Vocabulary(), *reversed(parts)]),
+        summed([vocabulary_of(NOTHING), *reversed(parts)]),
     ):
         ids = worst_ids(found)
         assert [each.token_id for each in ids] == [each.token_id for each in wanted]
@@ -103,7 +106,7 @@ def test_vocabularies_of_shards_add_up_whatever_ids_they_hold():
 
 def test_no_mismatch_and_no_number_have_no_worst_ids():
     rows = [[-1.0]] * 30
-    assert worst_ids(Vocabulary()) == []
+    assert worst_ids(vocabulary_of(NOTHING)) == []
     assert worst_ids(vocabulary_of({"behavior": rows, "target": rows})) == []
     dirty = [[nan], *[[-1.5]] * 29]
     assert worst_ids(vocabulary_of({"behavior": rows, "target": dirty})) == []

@@ -75,7 +75,11 @@ def test_a_column_with_another_meaning_is_never_offered_as_the_near_name(tmp_pat
         ("step", pa.array(["1"])),
         ("temperature", pa.array(["1.0"])),
         ("reward", pa.array(["1.0"])),
-        ("policy_version", pa.array(["v1"])),
+        ("policy_version", pa.array([1.5])),
+        ("engine", pa.array([1.5])),
+        ("finish_reason", pa.array([0])),
+        ("min_p", pa.array(["0.1"])),
+        ("old_routed_experts", pa.array([[1, 2]])),
     ],
 )
 def test_a_wrong_type_is_refused_with_the_column_and_the_wanted_type(tmp_path, column, values):

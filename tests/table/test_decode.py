@@ -10,6 +10,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.columns import read_rewards
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.table import Batch, TableFile, open_table
+from rcdiag.table.tokens import sampled_tokens
 from tests.builders import arrow_table, first_batch, write_table
 
 IDS = [[1, 2], [], [3, 4, 5]]
@@ -125,8 +126,8 @@ def test_masked_values_are_ignored_whatever_they_are(tmp_path):
     mask = [[1, 0], [], [0, 0, 1]]
     batch = batch_of(tmp_path, response_ids=IDS, response_mask=mask, rollout_log_probs=garbage,
                      old_log_probs=garbage)  # fmt: skip
-    pair = decode(batch, ["rollout", "old"]).pair("rollout", "old")
-    assert pair.behavior_log_probs.tolist() == [-1.0, -2.0]
+    tokens = sampled_tokens(decode(batch, ["rollout", "old"]), ["rollout", "old"])
+    assert tokens.log_probs["rollout"].tolist() == [-1.0, -2.0]
 
 
 def test_non_finite_values_at_unmasked_tokens_are_let_in_to_be_counted(tmp_path):

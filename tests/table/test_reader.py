@@ -39,7 +39,7 @@ def test_a_directory_and_a_glob_are_one_table_in_order_of_names(tmp_path, source
 
 
 def test_row_groups_are_read_one_after_the_other_with_their_row_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr("rcdiag.table.table.TOKENS_PER_BATCH", 3)
+    monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 3)
     rows = [[index] * (index % 3) for index in range(25)]
     write_table(tmp_path / "a.parquet", rows_per_group=4, response_ids=rows)
     write_table(tmp_path / "b.parquet", rows_per_group=7, response_ids=rows[:8])

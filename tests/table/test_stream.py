@@ -40,7 +40,7 @@ def rows_of(dump: Table, ranges: list[RowRange]) -> list[list[int]]:
 @given(st.sets(st.integers(1, ROWS - 1)), st.integers(1, 60))
 def test_any_partition_gives_back_all_rows(dump, cuts, tokens_per_batch):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rcdiag.table.table.TOKENS_PER_BATCH", tokens_per_batch)
+        patch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", tokens_per_batch)
         bounds = [0, *sorted(cuts), ROWS]
         ranges = list(itertools.pairwise(bounds))
         assert rows_of(dump, ranges) == [list(range(*each)) for each in ranges]

@@ -1,4 +1,4 @@
-"""The door: what `Trajectories.pair` lets through."""
+"""Ragged rows: temperatures, slices and names."""
 
 from __future__ import annotations
 
@@ -7,22 +7,6 @@ import pytest
 
 from rcdiag.table.trajectories import POLICY_NAME, Ragged
 from tests.builders import make_trajectories
-
-
-def test_only_unmasked_tokens_pass_the_door():
-    trajectories = make_trajectories(
-        [[-1.0, np.nan, -3.0], [], [-4.0]], [[-1.5, np.inf, -3.5], [], [5.0]], [[1, 0, 1], [], [0]]
-    )
-    pair = trajectories.pair("rollout", "old")
-    assert pair.behavior_log_probs.tolist() == [-1.0, -3.0]
-    assert pair.target_log_probs.tolist() == [-1.5, -3.5]
-    assert pair.log_ratio.tolist() == [-0.5, -0.5]
-    assert pair.lengths.tolist() == [2, 0, 0]
-
-
-def test_swapped_names_swap_the_sides():
-    pair = make_trajectories([[-1.0]], [[-3.0]]).pair("old", "rollout")
-    assert pair.log_ratio.tolist() == [2.0]
 
 
 def test_rows_of_unknown_temperature_are_scored_at_one():

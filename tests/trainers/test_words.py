@@ -8,15 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rcdiag.corrections.trainers import TRAINERS
-from rcdiag.explain import explain
-from rcdiag.losses.evaluate import LossResult, evaluate
-from rcdiag.losses.generations import GENERATIONS, default_settings
 
 from rcdiag.errors import RcdiagError
+from rcdiag.glossary import explain
 from rcdiag.losses.batch import loss_batch
-from rcdiag.losses.settings import SlimeSettings
+from rcdiag.losses.evaluate import LossResult
 from rcdiag.statistics.metrics import METRICS
+from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.words import (
     KeyWords,
     expand,
@@ -26,21 +24,19 @@ from rcdiag.trainers.words import (
     read_renamed_presets,
     read_settings,
 )
-from tests.trainers.toy import BEHAVIOR, LENGTHS, LOG_RATIOS, REFUSED, logged, replayed
+from tests.losses.rules import default_settings, evaluate
+from tests.trainers.toy import (
+    BEHAVIOR,
+    LENGTHS,
+    LOG_RATIOS,
+    REFUSED,
+    by_losses,
+    logged,
+    replayed,
+)
 
 PACKAGES = ("rcdiag.trainers.verl", "rcdiag.trainers.slime")
 PACKAGE_OF = {name: package for package in PACKAGES for name in read_generations(package)}
-ALL_OF_SLIME = SlimeSettings(tis_high=2.0, opsm_delta=1e-4)
-
-
-def by_losses(trainer: str) -> dict[str, set[str]]:
-    """Policy loss -> all keys that it can log."""
-    slime = ALL_OF_SLIME if trainer == "slime" else None
-    return {
-        loss: set(replayed(trainer, loss, slime=slime).metrics)
-        for loss in GENERATIONS[trainer].losses
-        if loss != REFUSED
-    }
 
 
 def all_logged(trainer: str) -> set[str]:
@@ -147,7 +143,7 @@ def _tis(log_ratios: list[float]) -> dict[str, float]:
     """What slime's own correction logs of tokens with these log-ratios of old to rollout."""
     old = np.full(len(log_ratios), -5.0)
     batch = loss_batch(old, old, old, [1] * len(old), rollout=old - np.array(log_ratios))
-    settings = dataclasses.replace(default_settings("slime"), slime=SlimeSettings(tis_high=2.0))
+    settings = default_settings("slime").changed(tis_clip=2.0)
     return evaluate(batch, "vanilla", settings, "slime").metrics
 
 
@@ -173,7 +169,7 @@ def test_worked_ppo_ratio_of_slime() -> None:
     old = np.zeros(2)
     current = np.array([0.1, -0.1])
     batch = loss_batch(current, old, old, [1, 1], rollout=old)
-    settings = dataclasses.replace(default_settings("slime"), slime=SlimeSettings(tis_high=2.0))
+    settings = default_settings("slime").changed(tis_clip=2.0)
     value = evaluate(batch, "vanilla", settings, "slime").metrics["ois"]
     assert SLIME["ois"].example == f"log-ratios 0.1 and -0.1: (1.105 + 0.905) / 2 = {value:.4g}"
 

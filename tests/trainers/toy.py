@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
-from rcdiag.corrections.plan import plan_corrections
-from rcdiag.corrections.state import CorrectionState, results
-from rcdiag.corrections.trainers import TRAINERS
-from rcdiag.corrections.trainers.verl_k import OPTIONS
-from rcdiag.losses.evaluate import LossResult, evaluate
-from rcdiag.losses.generations import default_settings
-from rcdiag.statistics.block import Block, block_of
-from rcdiag.trajectories import Ragged, Trajectories
 
-from rcdiag.losses.batch import loss_batch
-from rcdiag.losses.settings import SlimeSettings
+from rcdiag.glossary.worked import BEHAVIOR as ROLLOUT
+from rcdiag.glossary.worked import LOG_RATIOS as BY_ROW
+from rcdiag.glossary.worked import toy_pair
+from rcdiag.losses.batch import LossBatch, loss_batch
+from rcdiag.losses.evaluate import LossResult
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.plan import plan_corrections
+from rcdiag.trainers.verl.k_rejection import OPTIONS
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from tests.losses.rules import default_settings, evaluate
 
 LENGTHS = [3, 2]
-LOG_RATIOS = np.array([0.1, -0.1, 1.5, -1.2, -0.5])
-BEHAVIOR = np.array([-1.0, -0.5, -2.0, -0.7, -1.5])
+LOG_RATIOS = np.concatenate([np.array(row) for row in BY_ROW])
+BEHAVIOR = np.array(ROLLOUT)
 ADVANTAGES = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
 REFUSED = "clip_cov"  # the loss that draws lots, which rcdiag does not compute
 
 Config = dict[str, Any]
-
-
-@cache
-def block() -> Block:
-    """Both sequences, and a third one without a token that counts."""
-    return block_of(
-        Trajectories(
-            first_row=0,
-            response_ids=Ragged(np.arange(6, dtype=np.int32), np.array([0, 3, 5, 6])),
-            mask=np.array([True] * 5 + [False]),
-            log_probs={
-                "rollout": np.append(BEHAVIOR, 0.0),
-                "old": np.append(BEHAVIOR + LOG_RATIOS, 0.0),
-            },
-        ),
-        "rollout",
-        "old",
-    )
 
 
 def _settings(trainer: str) -> Iterator[Config]:
@@ -75,22 +56,32 @@ def logged(trainer: str) -> dict[str, float]:
     """All that a trainer logs on the toy, each key under the first settings that log it."""
     configs = {str(number): config for number, config in enumerate(_settings(trainer))}
     plan = plan_corrections(TRAINERS[trainer], configs)
-    state = CorrectionState(plan)
-    state.add({None: block()})
+    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
     found: dict[str, float] = {}
-    for name in reversed(configs):
-        found |= results(plan, state.by_step()[None])[name].metrics
+    for name, result in reversed(correction_results(plan, rows).items()):
+        assert name in configs
+        found |= result.metrics
     return found
 
 
-def replayed(
-    trainer: str, loss: str, kept: list[bool] | None = None, slime: SlimeSettings | None = None
-) -> LossResult:
-    """A policy loss on the toy: log-ratios are of current to old, rollout is old - 0.1."""
-    settings = replace(default_settings(trainer), dro_beta=0.1)
-    if slime is not None:
-        settings = replace(settings, slime=slime)
+def update(trainer: str, kept: list[bool] | None = None) -> LossBatch:
+    """The batch of an update: log-ratios are of current to old, the rollout is old - 0.1."""
     rollout = BEHAVIOR - 0.1 if trainer == "slime" else None
     current = BEHAVIOR + LOG_RATIOS
-    batch = loss_batch(current, BEHAVIOR, ADVANTAGES, LENGTHS, rollout=rollout, kept=kept)
-    return evaluate(batch, loss, settings, trainer)
+    return loss_batch(current, BEHAVIOR, ADVANTAGES, LENGTHS, rollout=rollout, kept=kept)
+
+
+def replayed(trainer: str, loss: str, **own: Any) -> LossResult:
+    """A policy loss on the toy, with settings of its own."""
+    settings = default_settings(trainer).changed(dro_beta=0.1, **own)
+    return evaluate(update(trainer), loss, settings, trainer)
+
+
+def by_losses(trainer: str) -> dict[str, set[str]]:
+    """Policy loss -> all keys that it can log."""
+    own = {"tis_clip": 2.0, "opsm_delta": 1e-4} if trainer == "slime" else {}
+    return {
+        loss: set(replayed(trainer, loss, **own).metrics)
+        for loss in TRAINERS[trainer].update.losses
+        if loss != REFUSED
+    }

@@ -132,7 +132,7 @@ def test_mean_log_probs_and_the_nearest_are_those_of_the_tokens(found):
 def test_files_row_groups_and_the_order_of_rows_do_not_matter(
     found, table, tmp_path, monkeypatch, files, rows_per_group
 ):
-    monkeypatch.setattr("rcdiag.table.table.TOKENS_PER_BATCH", 20)
+    monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 20)
     whole = pq.read_table(table).take(np.random.default_rng(files).permutation(30))
     for index, start in enumerate(range(0, 30, 30 // files)):
         part = whole.slice(start, 30 // files)

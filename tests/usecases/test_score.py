@@ -60,7 +60,7 @@ def test_values_are_those_of_the_statistics(tmp_path):
 
 def test_how_the_rows_are_cut_into_batches_does_not_matter(tmp_path, monkeypatch):
     whole = run(tmp_path)
-    monkeypatch.setattr("rcdiag.table.table.TOKENS_PER_BATCH", 1)
+    monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 1)
     cut = run(tmp_path, rows_per_group=1)
     assert numbers(cut.mismatch) == wanted(BEHAVIOR, TARGET)
     assert cut.worst_tokens == whole.worst_tokens

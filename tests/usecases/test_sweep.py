@@ -74,7 +74,7 @@ def test_rows_are_the_numbers_of_score(tmp_path):
 
 def test_how_the_rows_are_cut_into_batches_does_not_matter(tmp_path, monkeypatch):
     whole = run(tmp_path)
-    monkeypatch.setattr("rcdiag.table.table.TOKENS_PER_BATCH", 1)
+    monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 1)
     cut = run(tmp_path, rows_per_group=7)
     for name, family in whole.families.items():
         for row, other in zip(family.rows, cut.families[name].rows, strict=True):

@@ -31,7 +31,7 @@ from rcdiag.table.trajectories import Scores, Trajectories
 
 
 class HfEngine:
-    """One transformers model; dropout off, no cache, TF32 off."""
+    """One transformers model on its device; dropout off, no cache, TF32 off."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
@@ -73,7 +73,7 @@ class HfEngine:
     def _score_bucket(
         self, tokens: list[NDArray], starts: NDArray, temperature: NDArray
     ) -> NDArray[np.float32]:
-        """Scores of a few sequences, padded on the right.
+        """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
         Under a causal mask nothing before the padding can see it, so no attention mask is
         needed, and the fast causal kernels stay in use.
@@ -109,7 +109,7 @@ class HfEngine:
 
     @torch.inference_mode()
     def _check_head(self) -> None:
-        """Body and head put together here give the logits of the model's own forward.
+        """Refuse a model whose own forward gives other logits than body and head do here.
 
         Some architectures scale or cap logits in their forward; one that rcdiag does not know
         must not give plausible numbers.

@@ -1,4 +1,4 @@
-"""From logits to scores, the same few lines for every engine."""
+"""From logits to scores: one function for every engine that hands out logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOGITS_AT_ONCE = {"cpu": 4 << 20, "cuda": 64 << 20}
 def token_scores(
     logits: Tensor, targets: Tensor, temperature: Tensor, *, entropy: bool, top_k: int
 ) -> Tensor:
-    """Scores of `targets` under softmax(logits / temperature), in float32.
+    """Score `targets` under softmax(logits / temperature), in float32.
 
     logits [rows, vocabulary], targets [rows], temperature [rows] (on the CPU) ->
     [rows, 1 + entropy + 2 top_k]: the target's log-prob (nats, clamped to 0 from above, where only
@@ -47,7 +47,7 @@ def scores_in_chunks(
     entropy: bool,
     top_k: int,
 ) -> Tensor:
-    """`token_scores` of hidden states [rows, width], never with all logits in memory at once."""
+    """Score hidden states [rows, width] as `token_scores` does, a few rows' logits at a time."""
     scores = [
         token_scores(
             to_logits(hidden[rows]), targets[rows], temperature[rows], entropy=entropy, top_k=top_k

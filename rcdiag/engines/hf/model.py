@@ -87,12 +87,15 @@ def _with_adapter(model: Any, adapter: str) -> Any:
 
 
 def context_of(model: Any) -> int | None:
-    """Positions that the model knows; None where its configuration states no number."""
+    """The number of positions that a model knows; None where its configuration states none."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Tensor], Tensor]]:
-    """The decoder, and the function from its hidden states to the logits of the model."""
+    """A model's decoder, and the function from its hidden states to the model's logits.
+
+    `head_dtype` is the dtype of the last product, None the head's own.
+    """
     head = model.get_output_embeddings()
     config = model.config.get_text_config()
     cap = getattr(config, "final_logit_softcapping", None)  # Gemma

@@ -19,7 +19,10 @@ _captured: list[tuple[list[tuple[int, int]], Tensor]] = []
 
 
 class ForceTokens(LogitsProcessor):
-    """Each request's `extra_args` hold `ids` (tokens to force), `key` and `temperature`."""
+    """A logits processor that scores the stored tokens and lets no others be sampled.
+
+    Each request's `extra_args` hold `ids` (tokens to force), `key` and `temperature`.
+    """
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._requests: dict[int, tuple[dict[str, Any], list[int]]] = {}

@@ -1,4 +1,4 @@
-"""Score with vLLM: the CUDA build or the CPU build, the same code."""
+"""Score with vLLM; the CUDA build and the CPU build share this code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine of vLLM is started with: environment, options, adapter."""
+"""Everything that a vLLM engine is started with: environment, options, adapter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.errors import RcdiagError
 
 
 def set_environment(folder: Path, max_length: int, path: str) -> None:
-    """Settings that vLLM reads when it is imported; the user's own are kept."""
+    """Set the environment that vLLM reads when it is imported; variables that are set stay."""
     config = text_config(folder)
     heads = config.get("num_attention_heads", 1)
     width = config.get("head_dim") or config.get("hidden_size", 1) // heads
@@ -68,7 +68,7 @@ def engine_options(spec: PolicySpec, path: str, max_length: int) -> dict[str, An
 
 
 def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
-    """What vLLM's CPU build is known not to do; it would fail deep inside a kernel."""
+    """Refuse what vLLM's CPU build cannot do and would fail at deep inside a kernel."""
     wanted = str(spec.options.get("quantization", ""))
     if not have_gpu and "fp8" in wanted:
         raise RcdiagError(

@@ -12,7 +12,10 @@ ARCHITECTURE = "RCDIAG_SCORED_ARCHITECTURE"
 
 
 def register() -> None:
-    """The architecture keeps its name, because vLLM looks up model-specific settings by it."""
+    """Register the scoring model under the name of the architecture that is scored.
+
+    The name stays, because vLLM looks up model-specific settings by it.
+    """
     architecture = os.environ.get(ARCHITECTURE)
     if architecture is None:
         return

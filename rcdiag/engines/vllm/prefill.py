@@ -2,7 +2,7 @@
 
 vLLM's own prompt log-probs are those of the raw logits (no temperature), and cost a Python object
 per token. Here the pooling interface hands over hidden states and prompt ids, and one tensor per
-sequence comes back. Checked against prompt log-probs by `tests/backends/test_vllm.py`.
+sequence comes back. Checked against prompt log-probs by `tests/engines/test_vllm.py`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _scored_rows(
 
 
 def scoring_class(model_class: type[nn.Module]) -> type[nn.Module]:
-    """The model class, with a `ScorePooler` on top and everything else as it is."""
+    """A subclass of a model class with a `ScorePooler` on top, and nothing else changed."""
 
     class Scorer(model_class):  # type: ignore[misc, valid-type]
         is_pooling_model = True

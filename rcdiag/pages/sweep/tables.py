@@ -15,11 +15,10 @@ from rcdiag.errors import RcdiagError
 from rcdiag.pages.sweep.figures import Slider, family_svg, sliders
 from rcdiag.pages.words import interval, number, percent
 from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
-from rcdiag.trainers.emit import emit
+from rcdiag.trainers.emit import emit, on_sweep_page
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.families import FAMILIES
 
-TRAINERS = ("verl", "verl-0.7.0", "slime")
 NUMBER = re.compile(r"(?<![A-Za-z0-9.])\d[\d.]*(?:e[+-]?\d+)?")
 MARK = "\u0001"
 
@@ -60,7 +59,7 @@ def configs(name: str, family: SweepFamily) -> tuple[list[list[str]], list[str]]
 
     Texts of one family differ in numbers alone: a template and its numbers are a tenth of them.
     """
-    texts = [[_text(name, row, trainer) for row in family.rows] for trainer in TRAINERS]
+    texts = [[_text(name, row, trainer) for row in family.rows] for trainer in on_sweep_page()]
     templates, entries = zip(*(_factored(each) for each in texts), strict=True)
     return list(templates), ["|".join(each) for each in zip(*entries, strict=True)]
 
@@ -96,7 +95,7 @@ def context(result: SweepResult) -> dict[str, Any]:
         "candidates": sorted(advice.candidates, key=lambda each: (each.rank or 99, each.name)),
         "emitted": to_paste(advice.choice),
         "headings": list(COLUMNS),
-        "trainers": TRAINERS,
+        "trainers": on_sweep_page(),
         "families": [
             _family(name, family, name in (*ALWAYS_OPEN, chosen))
             for name, family in result.families.items()
@@ -109,7 +108,7 @@ def to_paste(choice: str | None) -> dict[str, str]:
     """Trainer -> the configuration of a candidate; trainers that cannot do it say so."""
     if choice is None:
         return {}
-    return {trainer: _text_of_sweep_page(choice, trainer) for trainer in TRAINERS}
+    return {trainer: _text_of_sweep_page(choice, trainer) for trainer in on_sweep_page()}
 
 
 def _text_of_sweep_page(choice: str, trainer: str) -> str:

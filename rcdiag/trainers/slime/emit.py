@@ -1,4 +1,7 @@
-"""Corrections as the YAML of slime's MIS helper. Source: reference/frameworks.md 1.2."""
+"""Corrections as the YAML of slime's MIS helper.
+
+Source: slime commit 624b824a8, examples/train_infer_mismatch_helper/mis.py and mis.yaml.
+"""
 
 from __future__ import annotations
 

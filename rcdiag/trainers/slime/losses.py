@@ -1,19 +1,75 @@
-"""slime's policy loss: PPO, GSPO or CISPO, times OPSM, times IS weights. Entropy and KL terms not.
+"""slime's policy losses: PPO, GSPO or CISPO, times OPSM, times IS weights, without entropy and KL.
 
-Unlike verl's it sees rejected tokens: they stay in GSPO's means and in all denominators.
-log_ratio = current - old, in nats. Formulas: slime 624b824a8, `megatron_utils/loss.py` and
-`ppo_utils.py`, as in reference/frameworks.md 1.4.
+Unlike verl's they see rejected tokens: those stay in GSPO's means and in all denominators.
+log_ratio = current - old, in nats. Source: slime commit 624b824a8, `policy_loss_function` in
+slime/backends/megatron_utils/loss.py and slime/utils/ppo_utils.py.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError
-from rcdiag.losses.batch import LossBatch, PolicyLoss, TokenLosses
+from rcdiag.losses import clipped
+from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, SEQUENCES, TOKEN_MEAN, Count
+from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import clip_ratio, dual_clip, ppo
-from rcdiag.losses.settings import LossSettings, SlimeSettings, above_one
+from rcdiag.losses.rules import UpdateRules, by_name
+from rcdiag.losses.settings import (
+    CLIP_C,
+    CLIP_RANGE,
+    Denominator,
+    LossSetting,
+    LossSettings,
+    above_one,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TIS_CLIP = LossSetting(
+    name="tis_clip",
+    says="Upper bound of slime's own weights old / rollout; off is a run without --use-tis.",
+    default=None,
+    above=0.0,
+    example="rcdiag replay rollouts.parquet --trainer slime --set default.use_tis=false "
+    "--loss-setting tis_clip=2",
+    see=("TIS", "tis_clip_low", "train/tis"),
+)
+TIS_CLIP_LOW = LossSetting(
+    name="tis_clip_low",
+    says="Lower bound of slime's own weights old / rollout.",
+    default=0.0,
+    example="--loss-setting tis_clip=2 --loss-setting tis_clip_low=0.5",
+    see=("tis_clip", "train/tis_clipfrac"),
+)
+TIS_OUTSIDE = LossSetting(
+    name="tis_outside",
+    says="What becomes of slime's own weights outside their bounds: clamp moves them to the "
+    "bound, zero sets them to 0 (IcePop).",
+    default="clamp",
+    choices=("clamp", "zero"),
+    example="--loss-setting tis_clip=5 --loss-setting tis_outside=zero",
+    see=("tis_clip", "IcePop"),
+)
+OPSM_DELTA = LossSetting(
+    name="opsm_delta",
+    says="OPSM: tokens of negative advantage leave the loss in rows whose mean of old - current "
+    "log-prob is above this, in nats; off is a run without --use-opsm.",
+    default=None,
+    example="rcdiag replay rollouts.parquet --trainer slime --loss-setting opsm_delta=1e-4",
+    see=("train/opsm_clipfrac",),
+)
+USE_ROLLOUT_LOGPROBS = LossSetting(
+    name="use_rollout_logprobs",
+    says="Whether slime's train_rollout_logprob_abs_diff compares the current policy with the "
+    "rollout, and not the old one. The PPO ratio is taken to the rollout with --old rollout.",
+    default=False,
+    example="--old rollout --loss-setting use_rollout_logprobs=true",
+    see=("bypass", "train/train_rollout_logprob_abs_diff"),
+)
+OWN = (TIS_CLIP, TIS_CLIP_LOW, TIS_OUTSIDE, OPSM_DELTA, USE_ROLLOUT_LOGPROBS)
 
 
 def row_log_ratio(batch: LossBatch) -> Tensor:
@@ -24,10 +80,10 @@ def row_log_ratio(batch: LossBatch) -> Tensor:
 
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
     """PPO on exp(log_ratio), unclamped; dual clip only where `clip_c` is given."""
-    losses, clipped = ppo(log_ratio.exp(), batch.advantages, settings)
-    if settings.clip_c is not None:
-        losses, _ = dual_clip(losses, batch.advantages, above_one(settings.clip_c))
-    return _finished(batch, settings, log_ratio, losses, clipped)
+    losses, beyond = ppo(log_ratio.exp(), batch.advantages, settings)
+    if (bound := settings.value(CLIP_C)) is not None:
+        losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
+    return _finished(batch, settings, log_ratio, losses, beyond)
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -43,9 +99,9 @@ def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """-stop_gradient(clip(ratio)) A current."""
     ratio = batch.log_ratio.exp()
-    clipped = clip_ratio(ratio, settings)
-    losses = -clipped.detach() * batch.advantages * batch.current
-    return _finished(batch, settings, batch.log_ratio, losses, clipped != ratio)
+    bounded = clip_ratio(ratio, settings)
+    losses = -bounded.detach() * batch.advantages * batch.current
+    return _finished(batch, settings, batch.log_ratio, losses, bounded != ratio)
 
 
 def opsm_dropped(batch: LossBatch, delta: float) -> Tensor:
@@ -60,54 +116,83 @@ def _dropped_share(batch: LossBatch, settings: LossSettings, dropped: Tensor) ->
     also counts masked tokens, which a batch here does not hold; its shares can pass 1.
     """
     if settings.aggregation == "token-mean":
-        return dropped / batch.lengths.to(torch.float64)[batch.rows]
+        return dropped / batch.lengths.double()[batch.rows]
     return dropped
 
 
 def tis_weights(ratio: Tensor, low: float, high: float, outside: str) -> Tensor:
     """The ratio old / rollout clamped into [low, high], or `zero` outside (IcePop), [tokens]."""
     if outside == "zero":
-        return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
+        return ratio.where((ratio >= low) & (ratio <= high), 0.0)
     return ratio.clamp(low, high)
 
 
-def _tis(batch: LossBatch, options: SlimeSettings, high: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Weights of --use-tis and what it logs; ratio = old / rollout."""
+def _tis(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, dict[str, Tensor]]:
+    """The weights of --use-tis and what slime logs of them; ratio = old / rollout."""
     if batch.weights is not None or batch.rollout is None:
         raise RcdiagError(
-            "tis_high: slime's own TIS makes its weights from the rollout's log-probs",
-            "give these, and no other weights",
+            "tis_clip: slime's own TIS makes its weights from the rollout's log-probs, and takes "
+            "no other weights",
+            "--set PRESET.use_tis=false takes the MIS helper's weights out of a preset",
         )
     ratio = (batch.old - batch.rollout).exp()
-    weights = tis_weights(ratio, options.tis_low, high, options.tis_outside)
+    low, high = settings.value(TIS_CLIP_LOW), settings.value(TIS_CLIP)
+    weights = tis_weights(ratio, low, high, settings.value(TIS_OUTSIDE))
     logged = {"tis": ratio, "tis_clipfrac": weights != ratio, "tis_abs": (ratio - 1.0).abs()}
     return weights, logged
 
 
 def _finished(
-    batch: LossBatch, settings: LossSettings, log_ratio: Tensor, losses: Tensor, clipped: Tensor
+    batch: LossBatch, settings: LossSettings, log_ratio: Tensor, losses: Tensor, beyond: Tensor
 ) -> TokenLosses:
     """OPSM and TIS applied, rejected tokens at 0; `ois` and `tis` are logged of these too."""
-    options, logged = settings.slime, {}
+    logged: dict[str, Tensor] = {}
     kept = batch.kept
-    if options.opsm_delta is not None:
-        dropped = opsm_dropped(batch, options.opsm_delta)
-        losses, logged["opsm_clipfrac"] = (
-            losses * ~dropped,
-            _dropped_share(batch, settings, dropped),
-        )
-    if options.tis_high is not None:
-        weights, of_tis = _tis(batch, options, options.tis_high)
-        losses, logged = losses * weights, logged | of_tis
-    if options.tis_high is not None or batch.weights is not None:
+    if (delta := settings.value(OPSM_DELTA)) is not None:
+        dropped = opsm_dropped(batch, delta)
+        losses = losses * ~dropped
+        logged["opsm_clipfrac"] = _dropped_share(batch, settings, dropped)
+    weighted = settings.value(TIS_CLIP) is not None
+    if weighted:
+        weights, of_weights = _tis(batch, settings)
+        losses, logged = losses * weights, logged | of_weights
+    if weighted or batch.weights is not None:
         logged["ois"] = log_ratio.exp()
     if batch.rollout is not None:
-        compared = batch.current if options.bypass else batch.old
+        compared = batch.current if settings.value(USE_ROLLOUT_LOGPROBS) else batch.old
         logged["train_rollout_logprob_abs_diff"] = (compared - batch.rollout).abs() * kept
-    logged |= {"pg_clipfrac": clipped & kept, "ppo_kl": -log_ratio * kept}
+    logged |= {"pg_clipfrac": beyond & kept, "ppo_kl": -log_ratio * kept}
     # A product, as slime has it: rejection does not shield from a loss that is no number.
     return TokenLosses(losses * kept, logged)
 
 
-# By --advantage-estimator; `vanilla` are all others.
-POLICY_LOSSES: dict[str, PolicyLoss] = {"vanilla": vanilla, "gspo": gspo, "cispo": cispo}
+_FILE = "slime commit 624b824a8, slime/backends/megatron_utils/loss.py"
+# By --advantage-estimator; vanilla is that of all other estimators.
+VANILLA = replace(
+    clipped.VANILLA, function=vanilla, source=_FILE, settings=(*CLIP_RANGE, CLIP_C, *OWN)
+)
+GSPO = replace(clipped.GSPO, function=gspo, source=_FILE, settings=(*CLIP_RANGE, CLIP_C, *OWN))
+CISPO = replace(clipped.CISPO, function=cispo, source=_FILE, settings=(*CLIP_RANGE, *OWN))
+
+
+def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
+    """1 / T for the T tokens of the row; rejected ones count unless the denominator is `kept`."""
+    # 1 / an integer tensor would be float32.
+    counts = batch.kept_counts if which == "kept" else batch.lengths.double()
+    return (1.0 / counts.clamp(min=1))[batch.rows]
+
+
+# Among all tokens, a row without a token counts as one.
+TOKENS = Count("tokens", TOKEN_MEAN.count.kept, lambda each: float(each.lengths.clamp(min=1).sum()))
+# `rollout_mask_sums` is taken for one sample per rollout. token-mean: --calculate-per-token-loss.
+UPDATE = UpdateRules(
+    losses=by_name((VANILLA, GSPO, CISPO)),
+    aggregations={
+        "seq-mean-token-mean": replace(
+            SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=SEQUENCES, default="all"
+        ),
+        "token-mean": replace(TOKEN_MEAN, count=TOKENS, default="all"),
+    },
+    sees_rejected=True,
+    defaults=LossSettings(aggregation="seq-mean-token-mean", own={"clip_c": None}),
+)

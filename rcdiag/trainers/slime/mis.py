@@ -1,8 +1,7 @@
 """slime's MIS helper. Metrics are means over sequences of masked means (no per-token loss).
 
 Sources: slime commit 624b824a8 (2026-08-21), `examples/train_infer_mismatch_helper/mis.py` and
-`mis.yaml`, as described in reference/frameworks.md 1. slime computes them by micro-batch and rank;
-here the batch is one.
+`mis.yaml`. slime computes them by micro-batch and rank; here the batch is one.
 """
 
 from __future__ import annotations
@@ -31,7 +30,17 @@ from rcdiag.corrections.quantities import (
 )
 from rcdiag.corrections.sequences import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch
-from rcdiag.trainers.trainer import Config, Metrics, Refused, Trainer, choice
+from rcdiag.trainers.slime.emit import mis
+from rcdiag.trainers.slime.losses import UPDATE
+from rcdiag.trainers.trainer import (
+    Claim,
+    Config,
+    ConfigFile,
+    Metrics,
+    Refused,
+    Trainer,
+    choice,
+)
 
 LEVELS = ("token", "sequence", "geometric")
 
@@ -92,7 +101,7 @@ def _number(config: Config, name: str) -> float:
 
 
 def _rejection(correction: Correction) -> Rejection | None:
-    """That of `use_rs`; `mask` mode puts one of its own before it."""
+    """The rejection of `use_rs`; `mask` mode puts one of its own before it."""
     assert correction.weighting is not None
     own = correction.weighting.outside == "mask"
     found = correction.rejections[1:] if own else correction.rejections
@@ -100,6 +109,7 @@ def _rejection(correction: Correction) -> Rejection | None:
 
 
 def quantities(correction: Correction) -> list[Quantity]:
+    """What `metrics` reads of the tokens."""
     found: list[Quantity] = [LogRatio(), UnclampedK3(), SquaredRatio()]
     if correction.weighting is None:
         return found
@@ -128,7 +138,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _mean(batch: Batch, values: NDArray) -> float:
-    """Over all rows; one without a token adds 0."""
+    """The mean over all rows; one without a token adds 0."""
     return float(values.sum() / batch.all_rows)
 
 
@@ -201,7 +211,7 @@ def _rejected(batch: Batch, correction: Correction) -> Metrics:
     return found
 
 
-def normalizer(batch: Batch, correction: Correction) -> float:
+def normaliser(batch: Batch, correction: Correction) -> float:
     """What the weights are divided by: their mean over tokens, or over sequences; 1 if tiny."""
     weighting = correction.weighting
     if weighting is None or not correction.batch_normalize:
@@ -215,11 +225,11 @@ def normalizer(batch: Batch, correction: Correction) -> float:
 
 
 def _final(batch: Batch, correction: Correction) -> Metrics:
-    """Of the weights after normalisation, before rejection, whatever the names say."""
+    """Statistics of the weights after normalisation before rejection, whatever the names say."""
     weighting = correction.weighting
     assert weighting is not None
     applied = applied_weights(batch.rows, weighting)
-    factor = normalizer(batch, correction)
+    factor = normaliser(batch, correction)
     means = _row_means(batch, applied)
     found = {"is_ratio_mean_after_tis_rs": _mean(batch, means)}
     if correction.batch_normalize:
@@ -260,15 +270,33 @@ _SETTINGS: dict[str, Any] = {
     "tis_batch_normalize": True,
 }
 
-TRAINERS = (
+
+def _claim(config: Config) -> Claim | None:
+    """No other trainer has these names."""
+    return Claim(1.0) if _SETTINGS.keys() & config.keys() else None
+
+
+GENERATIONS = (
     Trainer(
-        "slime",
-        "the MIS helper with its YAML file; rejection and veto need use_tis",
-        _SETTINGS,
-        {"default": {}},
-        read,
-        quantities,
-        metrics,
+        name="slime",
+        family="slime",
+        package="rcdiag.trainers.slime",
+        newest=True,
+        settings=_SETTINGS,
+        presets={"default": {}},
+        read=read,
         ignored=ignored,
+        quantities=quantities,
+        metrics=metrics,
+        normaliser=normaliser,
+        update=UPDATE,
+        config=ConfigFile(
+            claim=_claim,
+            write=mis,
+            needs=(
+                "the file of --custom-config-path; needs --use-tis and --custom-tis-function-path",
+                "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp",
+            ),
+        ),
     ),
 )

@@ -1,4 +1,8 @@
-"""Corrections as the settings of verl, by generation. Source: reference/verl.md 1.4, 1.5, 4.1."""
+"""Corrections as the settings of verl, by generation.
+
+Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py and
+verl/trainer/config/algorithm.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Settings that verl takes and silently ignores. Source: reference/verl.md 1.4, 3 and 4.2."""
+"""Settings that verl takes and silently ignores.
+
+Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/mismatch_helper.py, rollout_corr_helper.py
+and core_algos.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from rcdiag.trainers.trainer import Config
 
 
 def ignored(config: Config) -> list[str]:
-    """One sentence for each, from 0.6.1 on."""
+    """Sentences on ignored settings of 0.6.1 and later, one for each."""
     found = []
     weights = config["rollout_is"] is not None
     if weights and config["rollout_is_threshold"] is None:
@@ -28,7 +32,7 @@ def ignored(config: Config) -> list[str]:
 
 
 def ignored_before_061(config: Config) -> list[str]:
-    """The same for the weights of 0.6.0 and its next development version."""
+    """Sentences on ignored settings of 0.6.0 and of its next development version."""
     if config["rollout_is_threshold"] is None:
         return ["rollout_is_threshold is null: verl computes nothing, metrics included"]
     found = []

@@ -5,6 +5,7 @@ Sources: packages verl 0.7.1, 0.8.0 and 0.9.1, `rollout_corr_helper.py`, `config
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,20 +15,33 @@ from rcdiag.corrections.apply import outcome
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.trainers.trainer import Config, Metrics, Refused, Trainer, choice, positive
+from rcdiag.trainers.trainer import (
+    Claim,
+    Config,
+    ConfigFile,
+    Metrics,
+    Refused,
+    Trainer,
+    choice,
+    positive,
+)
+from rcdiag.trainers.verl.emit import by_k
+from rcdiag.trainers.verl.family import FAMILY, NEEDS, PACKAGE, PATH
 from rcdiag.trainers.verl.ignored import ignored
 from rcdiag.trainers.verl.metrics import (
     ALWAYS,
     Statistics,
-    batch_norm,
     k_metrics,
     k_quantities,
     masked_fractions,
+    normaliser,
     off_policy,
     out_of_bounds,
     weight_metrics,
     weight_quantities,
 )
+from rcdiag.trainers.verl.updates import UPDATE_071, UPDATE_09
+from rcdiag.trainers.verl.whole_config import whole_config_findings
 
 OPTIONS = (
     *(f"token_k{k}" for k in (1, 2, 3)),
@@ -138,6 +152,7 @@ def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:
 
 
 def quantities(correction: Correction, *, of: Statistics) -> list[Quantity]:
+    """What `metrics` reads of the tokens."""
     found = list(ALWAYS)
     if correction.weighting is not None:
         found += weight_quantities(correction.weighting, of)
@@ -157,7 +172,7 @@ def metrics(
         if weighting.outside == "zero":
             found["rollout_is_oob_ratio"] = out_of_bounds(batch, weighting)
         if correction.batch_normalize:
-            found |= batch_norm(batch, weighting, valid_rows=True)
+            found["rollout_is_batch_norm_factor"] = normaliser(batch, correction)
     for rejection in correction.rejections:
         found |= k_metrics(batch, rejection)
     if correction.rejections:
@@ -213,35 +228,70 @@ _PRESETS: dict[str, Config] = {
     "bypass_pg_token_icepop": {**_ICEPOP, **_PG},
 }
 
-TRAINERS = (
+
+def _claim(config: Config) -> Claim | None:
+    """The settings that all generations from 0.7.1 on have, and older ones in part."""
+    if not _SETTINGS.keys() & config.keys():
+        return None
+    if isinstance(config.get("rollout_is_threshold"), str):
+        return Claim(0.5, "verl-0.8.0 has the same settings")
+    options = str(config.get("rollout_rs") or "").split(",")
+    if any(option.strip() in OPTIONS for option in options):
+        return Claim(0.5, "verl-0.7.1 and 0.8.0 have the same settings")
+    return Claim(0.5, "generations from 0.6.1 on have these settings")
+
+
+def _config(version: str, *, icepop: bool) -> ConfigFile:
+    return ConfigFile(
+        path=PATH,
+        findings=partial(whole_config_findings, version=version),
+        write=partial(by_k, icepop=icepop),
+        needs=NEEDS,
+    )
+
+
+GENERATIONS = (
     Trainer(
-        "verl-0.7.1",
-        "rejection by k1, k2, k3; weight statistics of the raw ratio; no veto any more",
-        _SETTINGS,
-        _PRESETS_071,
-        partial(read, icepop=False, ordered=False),
-        partial(quantities, of="raw"),
-        partial(metrics, of="raw", fractions_of="raw"),
+        name="verl-0.7.1",
+        family=FAMILY,
+        package=PACKAGE,
+        settings=_SETTINGS,
+        presets=_PRESETS_071,
+        read=partial(read, icepop=False, ordered=False),
         ignored=ignored,
+        quantities=partial(quantities, of="raw"),
+        metrics=partial(metrics, of="raw", fractions_of="raw"),
+        normaliser=normaliser,
+        update=UPDATE_071,
+        config=_config("0.7.1", icepop=False),
     ),
     Trainer(
-        "verl-0.8.0",
-        "IcePop; weight statistics of the applied weights, seq_fraction_high always 0 (#6806)",
-        _SETTINGS,
-        _PRESETS,
-        partial(read, icepop=True, ordered=False),
-        partial(quantities, of="applied"),
-        partial(metrics, of="applied", fractions_of="applied"),
+        name="verl-0.8.0",
+        family=FAMILY,
+        package=PACKAGE,
+        settings=_SETTINGS,
+        presets=_PRESETS,
+        read=partial(read, icepop=True, ordered=False),
         ignored=ignored,
+        quantities=partial(quantities, of="applied"),
+        metrics=partial(metrics, of="applied", fractions_of="applied"),
+        normaliser=normaliser,
+        update=UPDATE_071,
+        config=_config("0.8.0", icepop=True),
     ),
     Trainer(
-        "verl-0.9",
-        "as verl-0.8.0, seq_fraction_* of the raw ratio; a lower bound above the upper is refused",
-        _SETTINGS,
-        _PRESETS,
-        partial(read, icepop=True, ordered=True),
-        partial(quantities, of="applied"),
-        partial(metrics, of="applied", fractions_of="raw"),
+        name="verl-0.9",
+        family=FAMILY,
+        package=PACKAGE,
+        newest=True,
+        settings=_SETTINGS,
+        presets=_PRESETS,
+        read=partial(read, icepop=True, ordered=True),
         ignored=ignored,
+        quantities=partial(quantities, of="applied"),
+        metrics=partial(metrics, of="applied", fractions_of="raw"),
+        normaliser=normaliser,
+        update=UPDATE_09,
+        config=replace(_config("0.9", icepop=True), claim=_claim),
     ),
 )

@@ -1,6 +1,8 @@
-"""The metrics that verl logs, generation by generation. Source: verl 0.6.0 to 0.9.1, read and run.
+"""The metrics that verl logs, and the mean that it divides weights by, generation by generation.
 
-Everything reads the mask before rejection. Rows without a token count in every mean over rows.
+Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/mismatch_helper.py and later
+rollout_corr_helper.py, read and run. Everything reads the mask before rejection. Rows without a
+token count in every mean over rows.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from rcdiag.corrections.apply import (
     raw_weights,
     statistic_of_rows,
 )
-from rcdiag.corrections.correction import Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import (
     SAFETY_BOUND,
     Beyond,
@@ -239,18 +241,22 @@ def masked_fractions(batch: Batch, kept: np.ndarray, padding_rejected: float = 0
     }
 
 
-def batch_norm(batch: Batch, weighting: Weighting, *, valid_rows: bool) -> Metrics:
+def normaliser(batch: Batch, correction: Correction, *, valid_rows: bool = True) -> float:
     """The mean that applied weights are divided by; 1 where it is 1e-8 or less.
 
-    Over tokens, or over the row means: of all rows up to 0.6.1, of rows with a token from 0.7.0.
+    The mean is over tokens, or over the row means: of all rows up to 0.6.1, of rows with a token
+    from 0.7.0 on.
     """
+    weighting = correction.weighting
+    if weighting is None or not correction.batch_normalize:
+        return 1.0
     applied = applied_weights(batch.rows, weighting)
     if weighting.level == "token":
         mean = batch.token_mean(applied)
     else:
         means = batch.row_means(applied)
         mean = float((means if valid_rows else batch.padded(means)).mean())
-    return {"rollout_is_batch_norm_factor": mean if mean > EPSILON else 1.0}
+    return mean if mean > EPSILON else 1.0
 
 
 def out_of_bounds(batch: Batch, weighting: Weighting) -> float:

@@ -6,6 +6,7 @@ document of 2025-12-03.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,9 @@ from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.trainer import (
+    Claim,
     Config,
+    ConfigFile,
     Metrics,
     Refused,
     Trainer,
@@ -22,15 +25,19 @@ from rcdiag.trainers.trainer import (
     optional_number,
     positive,
 )
+from rcdiag.trainers.verl.emit import by_ratios
+from rcdiag.trainers.verl.family import FAMILY, NEEDS, PACKAGE, PATH
 from rcdiag.trainers.verl.ignored import ignored
 from rcdiag.trainers.verl.metrics import (
     ALWAYS,
-    batch_norm,
     masked_fractions,
+    normaliser,
     off_policy,
     weight_metrics,
     weight_quantities,
 )
+from rcdiag.trainers.verl.updates import UPDATE_061, UPDATE_070, UPDATE_20251203
+from rcdiag.trainers.verl.whole_config import whole_config_findings
 
 
 def read(config: Config) -> Correction:
@@ -74,6 +81,7 @@ def _as_weighting(rejection: Rejection) -> Weighting:
 
 
 def quantities(correction: Correction) -> list[Quantity]:
+    """What `metrics` reads of the tokens."""
     found = list(ALWAYS)
     for weighting in (correction.weighting, *map(_as_weighting, correction.rejections)):
         if weighting is not None:
@@ -89,7 +97,8 @@ def metrics(batch: Batch, correction: Correction, *, normalize_valid: bool) -> M
     if correction.weighting is not None:
         found |= weight_metrics(batch, correction.weighting, "rollout_is", of="raw")
         if correction.batch_normalize:
-            found |= batch_norm(batch, correction.weighting, valid_rows=normalize_valid)
+            factor = normaliser(batch, correction, valid_rows=normalize_valid)
+            found["rollout_is_batch_norm_factor"] = factor
     for rejection in correction.rejections:
         found |= _rejection_metrics(batch, rejection)
     found |= _veto(batch, correction)
@@ -149,29 +158,63 @@ _BYPASS = {"bypass_mode": True}
 _PG = {**_BYPASS, "use_policy_gradient": True}
 _REINFORCE = {**_BYPASS, "loss_type": "reinforce"}
 
-TRAINERS = (
+
+def _is_ratio_style(config: Config) -> bool:
+    """Names and words of these generations that later ones have no more."""
+    names = {"rollout_rs_threshold_lower", "rollout_token_veto_threshold", "use_policy_gradient"}
+    levels = ("token", "sequence", "geometric")
+    return bool(names & set(config)) or config.get("rollout_rs") in levels
+
+
+def _claim_061(config: Config) -> Claim | None:
+    if not _is_ratio_style(config) or "use_policy_gradient" not in config:
+        return None
+    return Claim(0.8, "verl-20251203 has the same settings")
+
+
+def _claim_070(config: Config) -> Claim | None:
+    if not _is_ratio_style(config) or "use_policy_gradient" in config:
+        return None
+    return Claim(0.8, "" if "loss_type" in config else "verl-0.6.1 has these settings too")
+
+
+def _config(version: str, loss: str) -> ConfigFile:
+    """The config file of a version; `loss` is what it calls the loss of bypass mode."""
+    return ConfigFile(
+        path=PATH,
+        findings=partial(whole_config_findings, version=version),
+        write=partial(by_ratios, loss=loss),
+        needs=NEEDS,
+    )
+
+
+GENERATIONS = (
     Trainer(
-        "verl-0.6.1",
-        "rejection by token, sequence or geometric ratio; batch normalisation over all rows",
-        {**_SETTINGS, "use_policy_gradient": False},
-        {
+        name="verl-0.6.1",
+        family=FAMILY,
+        package=PACKAGE,
+        settings={**_SETTINGS, "use_policy_gradient": False},
+        presets={
             **_DECOUPLED,
             "ppo_is_bypass": {"rollout_is": "token", **_BYPASS},
             "pg_is": {**_SEQ, **_PG},
             "pg_rs": {**_GEO, **_PG},
             "disabled": _OFF,
         },
-        read,
-        quantities,
-        partial(metrics, normalize_valid=False),
+        read=read,
         ignored=ignored,
+        quantities=quantities,
+        metrics=partial(metrics, normalize_valid=False),
+        normaliser=partial(normaliser, valid_rows=False),
+        update=UPDATE_061,
+        config=replace(_config("0.6.1", "use_policy_gradient"), claim=_claim_061),
     ),
     Trainer(
-        "verl-20251203",
-        "as verl-0.6.1, with geometric rejection and sequence weights together (verl's document "
-        "of 2025-12-03); its ppo_is_bypass has no weights",
-        {**_SETTINGS, "use_policy_gradient": False},
-        {
+        name="verl-20251203",
+        family=FAMILY,
+        package=PACKAGE,
+        settings={**_SETTINGS, "use_policy_gradient": False},
+        presets={
             **_DECOUPLED,
             "geo_rs_seq_tis": {**_GEO, **_SEQ},
             "ppo_is_bypass": {**_OFF, **_BYPASS},
@@ -180,16 +223,20 @@ TRAINERS = (
             "pg_geo_rs_seq_tis": {**_GEO, **_SEQ, **_PG},
             "disabled": _OFF,
         },
-        read,
-        quantities,
-        partial(metrics, normalize_valid=False),
+        read=read,
         ignored=ignored,
+        quantities=quantities,
+        metrics=partial(metrics, normalize_valid=False),
+        normaliser=partial(normaliser, valid_rows=False),
+        update=UPDATE_20251203,
+        config=_config("20251203", "use_policy_gradient"),
     ),
     Trainer(
-        "verl-0.7.0",
-        "as verl-0.6.1; batch normalisation over rows with tokens, losses renamed",
-        {**_SETTINGS, "loss_type": "ppo_clip"},
-        {
+        name="verl-0.7.0",
+        family=FAMILY,
+        package=PACKAGE,
+        settings={**_SETTINGS, "loss_type": "ppo_clip"},
+        presets={
             **_DECOUPLED,
             "geo_rs_seq_tis": {**_GEO, **_SEQ},
             "bypass_ppo_clip": {**_OFF, **_BYPASS},
@@ -199,9 +246,12 @@ TRAINERS = (
             "bypass_pg_geo_rs_seq_tis": {**_GEO, **_SEQ, **_REINFORCE},
             "disabled": _OFF,
         },
-        read,
-        quantities,
-        partial(metrics, normalize_valid=True),
+        read=read,
         ignored=ignored,
+        quantities=quantities,
+        metrics=partial(metrics, normalize_valid=True),
+        normaliser=partial(normaliser, valid_rows=True),
+        update=UPDATE_070,
+        config=replace(_config("0.7.0", "loss_type"), claim=_claim_070, on_sweep_page=True),
     ),
 )

@@ -14,9 +14,21 @@ from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import Kept, Quantity, within
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.statistics.quantiles import Ordered
-from rcdiag.trainers.trainer import Config, Metrics, Trainer, choice, optional_number, positive
+from rcdiag.trainers.trainer import (
+    Claim,
+    Config,
+    ConfigFile,
+    Metrics,
+    Trainer,
+    choice,
+    optional_number,
+    positive,
+)
+from rcdiag.trainers.verl.family import FAMILY, PACKAGE, PATH
 from rcdiag.trainers.verl.ignored import ignored_before_061
 from rcdiag.trainers.verl.metrics import ALWAYS, off_policy, weight_metrics, weight_quantities
+from rcdiag.trainers.verl.updates import UPDATE_060, UPDATE_20251027
+from rcdiag.trainers.verl.whole_config import whole_config_findings
 
 LEVELS = ("token", "sequence", "geometric")
 PERCENTILES = (25, 50, 75, 95, 99)
@@ -37,7 +49,7 @@ def read(config: Config, *, mask_is_rejection: bool) -> Correction:
     return Correction(
         weighting=Weighting(level, upper, lower, outside, nan_stays=True),  # type: ignore[arg-type]
         rejections=rejections,
-        # The log of 0 or less is below or beside every log-ratio: no token is vetoed.
+        # verl takes log(threshold): 0 gives -inf and negatives NaN, so nothing is vetoed.
         veto=veto if veto is not None and veto > 0 else None,
         veto_on_weights=not mask_is_rejection,
         weights_applied=bool(config["rollout_is"]),
@@ -45,6 +57,7 @@ def read(config: Config, *, mask_is_rejection: bool) -> Correction:
 
 
 def quantities(correction: Correction) -> list[Quantity]:
+    """What `metrics` reads of the tokens."""
     found = list(ALWAYS)
     if correction.weighting is None:
         return found
@@ -79,7 +92,7 @@ def metrics(batch: Batch, correction: Correction, *, percentiles: bool) -> Metri
 
 
 def _old_names(batch: Batch) -> Metrics:
-    """0.6.0 knew no chi-squared."""
+    """The numbers of the two policies that 0.6.0 logs: all but chi-squared."""
     return {name: value for name, value in off_policy(batch).items() if not name.startswith("chi2")}
 
 
@@ -95,7 +108,7 @@ def _veto(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _percentiles(batch: Batch, weighting: Weighting) -> Metrics:
-    """Of the raw weights of tokens; linear between neighbours, as torch.quantile."""
+    """Percentiles of the raw weights of tokens; linear between neighbours, as torch.quantile."""
     rows = batch.rows
     if weighting.level == "token":
         assert rows.ratios is not None
@@ -136,26 +149,48 @@ _SETTINGS = {
 }
 _EXAMPLE = {"rollout_is": True, "rollout_is_threshold": 2.0}
 
-TRAINERS = (
+
+def _claim(config: Config) -> Claim | None:
+    """The names of these two generations that no other has."""
+    names = {
+        "rollout_is_level",
+        "rollout_is_mode",
+        "rollout_is_veto_threshold",
+        "rollout_is_threshold_lower",
+    }
+    if not names & set(config):
+        return None
+    return Claim(0.9, "verl-20251027 has the same settings, and rejects through the mask")
+
+
+GENERATIONS = (
     Trainer(
-        "verl-0.6.0",
-        "weights zeroed outside the bounds or by the veto; the mask stays as it is",
-        {**_SETTINGS, "rollout_is_veto_threshold": 1e-4},
-        {"default": _EXAMPLE},
-        partial(read, mask_is_rejection=False),
-        quantities,
-        partial(metrics, percentiles=True),
+        name="verl-0.6.0",
+        family=FAMILY,
+        package=PACKAGE,
+        settings={**_SETTINGS, "rollout_is_veto_threshold": 1e-4},
+        presets={"default": _EXAMPLE},
+        read=partial(read, mask_is_rejection=False),
         ignored=ignored_before_061,
+        quantities=quantities,
+        metrics=partial(metrics, percentiles=True),
         percentiles=True,
+        update=UPDATE_060,
+        config=ConfigFile(
+            path=PATH, claim=_claim, findings=partial(whole_config_findings, version="0.6.0")
+        ),
     ),
     Trainer(
-        "verl-20251027",
-        "rejection through the mask, no percentiles, veto off (verl's document of 2025-10-27)",
-        _SETTINGS,
-        {"default": _EXAMPLE},
-        partial(read, mask_is_rejection=True),
-        quantities,
-        partial(metrics, percentiles=False),
+        name="verl-20251027",
+        family=FAMILY,
+        package=PACKAGE,
+        settings=_SETTINGS,
+        presets={"default": _EXAMPLE},
+        read=partial(read, mask_is_rejection=True),
         ignored=ignored_before_061,
+        quantities=quantities,
+        metrics=partial(metrics, percentiles=False),
+        update=UPDATE_20251027,
+        config=ConfigFile(path=PATH, findings=partial(whole_config_findings, version="20251027")),
     ),
 )

@@ -2,7 +2,8 @@
 
 The correction block alone may look right and do nothing: who reads it, which loss is chosen and
 what the sampler records stand elsewhere in the file. To add a check: one function, one line in
-CHECKS. Source: reference/verl.md 1.6, 3, 5 and 8.7, with the numbers of verl's own issues.
+CHECKS. Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/config and verl/trainer/ppo, and the
+issues of github.com/volcengine/verl whose numbers the checks name.
 """
 
 from __future__ import annotations
@@ -58,11 +59,10 @@ class WholeConfig:
 
 
 def whole_config_findings(
-    document: Mapping[str, Any], trainer: str, settings: Config
+    document: Mapping[str, Any], settings: Config, *, version: str
 ) -> list[Finding]:
     """All that the rest of the file has to say; nothing where the file is a block alone."""
-    family, _, version = trainer.partition("-")
-    if family != "verl" or not isinstance(document.get(WHOLE), Mapping):
+    if not isinstance(document.get(WHOLE), Mapping):
         return []
     config = WholeConfig(document, version, settings)
     return [finding for check in CHECKS for finding in check(config)]

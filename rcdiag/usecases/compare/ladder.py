@@ -17,7 +17,8 @@ def behind_the_best(moments: Moments) -> dict[str, MetricValue]:
 
     Whatever policy s sampled, E_s[log p - log q] = KL(s || q) - KL(s || p): of several policies the
     one with the highest mean log-prob is nearest to s, and the difference says by how much.
-    Source: reference/theory.md 0, F2.
+    Source: the logarithmic score is strictly proper, Gneiting and Raftery 2007, Strictly Proper
+    Scoring Rules, Prediction, and Estimation, section 3.
     """
     totals = {name: float(moments.difference(name).sum()) for name in moments.policies}
     best = max(totals, key=lambda name: totals[name])

@@ -1,26 +1,24 @@
-"""Gradients of independent prompt groups: their common direction, bias and noise.
+"""The gradient of every preset against a reference: direction, bias and noise by prompt group.
 
-Everything comes from inner products of the groups' gradients. A product of a group with itself
-holds its noise, so only products of different groups are used: they are unbiased. Source:
-reference/theory.md 2.7.
-
-The gradient of every preset in one go, against a reference.
+Prompt groups are independent, and everything comes from inner products of their gradients. A
+product of a group with itself holds its noise, so only products of different groups are used: they
+are unbiased.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.learning.learner import Fresh, Learner, Parts, Training
+from rcdiag.learning.learner import Fresh, Gradient
 from rcdiag.results import GradientReport, MetricValue
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.replay.batch import ReplayBatch
-from rcdiag.usecases.replay.preset import Evaluated
+from rcdiag.usecases.replay.preset import PresetLoss
+from rcdiag.usecases.replay.updates import ModelReplay
 
 Array = NDArray[np.float64]
 
@@ -140,16 +138,23 @@ REFERENCE, SKEW = "reference", "skew"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """Whole gradients, and what is known of each sequence's, by name."""
+class Reference:
+    """The gradient that presets are held against; fresh samples have rows of their own."""
 
-    whole: Mapping[str, Any]
+    sketches: Array  # [rows, dims]
+    group: NDArray[np.uint64]  # [rows]
+    whole: Gradient
+    backwards: int  # beside those of the presets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PresetGradients:
+    """Whole gradients of presets, and sketches of each sequence's, by name."""
+
+    whole: Mapping[str, Gradient]
     sketches: Mapping[str, Array]  # [rows, dims]
     group: NDArray[np.uint64]  # [rows]
-    # The reference has rows of its own when it comes from fresh samples.
-    reference: Array | None
-    reference_group: NDArray[np.uint64] | None
-    reference_whole: Any  # Gradient, or None
+    reference: Reference | None
     backwards: int
 
 
@@ -180,59 +185,50 @@ def on_policy_coefficients(advantages: Array, tokens: int) -> Array:
 
 
 def gradients(
-    learner: Learner,
-    parts: Parts,
-    batch: ReplayBatch,
-    presets: Mapping[str, Evaluated],
-    training: Training,
-    fresh: tuple[Fresh, Array] | None,
-) -> Found:
+    replay: ModelReplay, presets: Mapping[str, PresetLoss], fresh: tuple[Fresh, Array] | None
+) -> PresetGradients:
     """One call for all presets and, where it is of the same rows, the reference.
 
-    `fresh` are samples of the policy itself with the advantage of each token.
+    `coefficients` are d loss / d log-prob of each token, [tokens], by preset. `fresh` are samples
+    of the policy itself with the advantage of each token.
     """
-    vectors = {name: done.coefficients for name, done in presets.items()}
+    batch, training = replay.batch, replay.training
+    vectors = {name: loss.coefficients for name, loss in presets.items()}
     vectors[SKEW] = skew_coefficients(batch)
     if training.reference == "seq_is":
         vectors[REFERENCE] = seq_is_coefficients(batch)
     usable = {name: values for name, values in vectors.items() if np.isfinite(values).all()}
-    found = learner.gradients(parts, np.stack(list(usable.values())), sketch=training.sketch)
-    assert found.sketches is not None
-    whole = dict(zip(usable, found.whole, strict=True))
-    sketches = dict(zip(usable, found.sketches, strict=True))
-    reference, group, of_whole, backwards = _reference(
-        learner, whole, sketches, batch, training, fresh
+    computed = replay.learner.gradients(
+        replay.parts, np.stack(list(usable.values())), sketch=training.sketch
     )
-    return Found(
-        whole, sketches, batch.group, reference, group, of_whole, found.backwards + backwards
-    )
-
-
-def _reference(
-    learner: Learner,
-    whole: Mapping[str, Any],
-    sketches: Mapping[str, Array],
-    batch: ReplayBatch,
-    training: Training,
-    fresh: tuple[Fresh, Array] | None,
-) -> tuple[Array | None, NDArray[np.uint64] | None, Any, int]:
+    assert computed.sketches is not None
+    whole = dict(zip(usable, computed.whole, strict=True))
+    sketches = dict(zip(usable, computed.sketches, strict=True))
     if fresh is not None:
-        samples, advantages = fresh
-        vector = on_policy_coefficients(advantages, len(advantages))
-        found = learner.gradients(samples.parts, vector[None], sketch=training.sketch)
-        assert found.sketches is not None
-        return found.sketches[0], samples.group, found.whole[0], found.backwards
-    if REFERENCE not in sketches:
-        return None, None, None, 0
-    return sketches[REFERENCE], batch.group, whole[REFERENCE], 0
+        reference = _fresh_reference(replay, *fresh)
+    elif REFERENCE in sketches:
+        reference = Reference(sketches[REFERENCE], batch.group, whole[REFERENCE], 0)
+    else:
+        reference = None
+    backwards = computed.backwards + (0 if reference is None else reference.backwards)
+    return PresetGradients(whole, sketches, batch.group, reference, backwards)
 
 
-def report(found: Found, name: str, seed: int) -> GradientReport | None:
+def _fresh_reference(replay: ModelReplay, samples: Fresh, advantages: Array) -> Reference:
+    """The gradient of fresh samples, which need no correction."""
+    vector = on_policy_coefficients(advantages, len(advantages))
+    sketch = replay.training.sketch
+    computed = replay.learner.gradients(samples.parts, vector[None], sketch=sketch)
+    assert computed.sketches is not None
+    return Reference(computed.sketches[0], samples.group, computed.whole[0], computed.backwards)
+
+
+def gradient_report(found: PresetGradients, name: str, seed: int) -> GradientReport | None:
     """The gradient of one preset in numbers; None where its coefficients are not finite."""
     if name not in found.whole:
         return None
     norm, sketch = found.whole[name].norm(), found.sketches[name]
-    reference = found.reference_whole
+    reference = None if found.reference is None else found.reference.whole
     of_reference = None if reference is None else reference.norm()
     sizes = np.sort(np.square(sketch).sum(axis=1))[::-1]
     g, r = _by_prompt(found, name)
@@ -258,9 +254,9 @@ def report(found: Found, name: str, seed: int) -> GradientReport | None:
     )
 
 
-def _by_prompt(found: Found, name: str) -> tuple[Array, Array | None]:
+def _by_prompt(found: PresetGradients, name: str) -> tuple[Array, Array | None]:
     """Sketches by prompt group, of the preset and of the reference; the same groups in both."""
     g = by_group(found.sketches[name], found.group)
-    if found.reference is None or found.reference_group is None:
+    if found.reference is None:
         return g, None
-    return g, by_group(found.reference, found.reference_group)
+    return g, by_group(found.reference.sketches, found.reference.group)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -12,8 +12,8 @@ from rcdiag.errors import RcdiagError, one_of
 from rcdiag.learning.learner import Training
 from rcdiag.learning.settings import LoraSettings, OptimizerSettings, SketchSettings
 from rcdiag.losses.settings import Denominator
-from rcdiag.trainers.generations import default_settings, find_loss
-from rcdiag.usecases.replay.batch import ADVANTAGES, advantage_source
+from rcdiag.trainers.trainer import Trainer
+from rcdiag.usecases.replay.batch import advantage_source
 from rcdiag.usecases.replay.preset import Update
 from rcdiag.usecases.replay.rewards import load_reward
 
@@ -23,14 +23,16 @@ if TYPE_CHECKING:  # both load transformers, which an update without a model doe
 
 OPTIMIZERS = ("sgd", "adamw")
 REFERENCES = ("seq_is", "fresh", "none")
-WITH_SCALE_FACTOR = "seq-mean-token-sum-norm"
+# {"tau_pos": 2} or ["tau_pos=2"]
+LossSettingValues = Mapping[str, Any] | Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossOptions:
     """How per-token losses are made and become one number; None is the trainer's own choice."""
 
-    loss: str = "vanilla"
+    loss: str | None = None
+    loss_settings: LossSettingValues = ()
     aggregation: str | None = None
     denominator: str | None = None
     constant: float | None = None
@@ -42,30 +44,40 @@ class LossOptions:
     clip_c: float | None = None
     dro_beta: float | None = None
 
-    def update(self, trainer: str, columns: Sequence[str]) -> Update:
+    def update(self, trainer: Trainer, columns: Sequence[str]) -> Update:
         """The update of a trainer generation on a table with these columns."""
-        find_loss(trainer, self.loss)
-        if self.advantage is not None:
-            one_of("--advantage", self.advantage, (*ADVANTAGES, "column"))
-        settings = default_settings(trainer)
-        aggregation = self.aggregation or settings.aggregation
-        settings = replace(
-            settings,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            clip_c=settings.clip_c if self.clip_c is None else self.clip_c,
-            dro_beta=self.dro_beta,
-            aggregation=aggregation,
+        rules = trainer.update
+        name = self.loss or next(iter(rules.losses))
+        loss = rules.loss(name, whose=trainer.name)
+        own: dict[str, Any] = {"clip_low": self.clip_low, "clip_high": self.clip_high}
+        optional = {"clip_c": self.clip_c, "dro_beta": self.dro_beta}
+        own |= {option: value for option, value in optional.items() if value is not None}
+        own |= loss.parsed(self._loss_setting_texts())
+        settings = rules.defaults.changed(
+            **own,
+            aggregation=self.aggregation or rules.defaults.aggregation,
             denominator=self._denominator(),
             constant=self.constant,
-            scale_factor=self._scale_factor(aggregation),
+            scale_factor=self.loss_scale_factor,
         )
+        aggregation = rules.aggregation("", settings)
+        if self.loss_scale_factor is not None and aggregation.horizon == "none":
+            raise RcdiagError(
+                f"--loss-scale-factor: {aggregation.name} has none",
+                hint="--aggregation seq-mean-token-sum-norm",
+            )
         return Update(
-            loss=self.loss,
+            loss=name,
             settings=settings,
             advantage=advantage_source(self.advantage, columns),
             rebaseline=self.rebaseline,
         )
+
+    def _loss_setting_texts(self) -> list[str]:
+        """The settings as NAME=VALUE, which the loss reads and checks."""
+        if isinstance(self.loss_settings, Mapping):
+            return [f"{name}={value}" for name, value in self.loss_settings.items()]
+        return list(self.loss_settings)
 
     def _denominator(self) -> Denominator | None:
         """A number goes with the denominator `constant`, and with no other."""
@@ -78,15 +90,6 @@ class LossOptions:
                 "--constant 1024",
             )
         return cast(Denominator | None, self.denominator)
-
-    def _scale_factor(self, aggregation: str) -> float | None:
-        """The scale factor of the one aggregation that reads it."""
-        if self.loss_scale_factor is not None and aggregation != WITH_SCALE_FACTOR:
-            raise RcdiagError(
-                f"--loss-scale-factor: {aggregation} has none",
-                hint=f"--aggregation {WITH_SCALE_FACTOR}",
-            )
-        return self.loss_scale_factor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,13 +1,9 @@
-"""One preset on one batch: its weights and mask, its loss, what the trainer would log.
-
-The replay of one preset: loss, pull on every token, who gets it, and its health.
-"""
+"""One preset on one batch: its weights and mask, its loss, the pull on every token, its health."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +15,12 @@ from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.update_health import Evidence, health
 from rcdiag.losses.batch import loss_batch
-from rcdiag.losses.settings import LossSettings
+from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.rules import UpdateRules
+from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, LossSettings
 from rcdiag.results import Denominator, Factor, Histogram, PresetReplay
 from rcdiag.statistics.hashing import mixed
 from rcdiag.table.segments import segment_sum
-from rcdiag.trainers.evaluate import LossResult, evaluate
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.batch import ReplayBatch, without_rejected
 from rcdiag.usecases.replay.shares import coefficient_numbers, shares
@@ -32,8 +29,8 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """A correction as it stands in the loss of one batch."""
+class PresetEffect:
+    """What a preset's correction puts into the loss of one batch."""
 
     mode: str  # decoupled, bypass or naive
     loss: str  # name of the policy loss
@@ -44,30 +41,42 @@ class Applied:
 
     @property
     def final(self) -> Array:
-        """[tokens] weights, 0 where rejected."""
+        """Weights in the loss, 0 where a token is rejected, [tokens]."""
         weights = np.ones(len(self.kept)) if self.weights is None else self.weights
         return np.where(self.kept, weights, 0.0)
 
+    def take(self, tokens: NDArray[np.bool_]) -> PresetEffect:
+        """The effect on some of the tokens."""
+        return replace(
+            self,
+            anchor=self.anchor[tokens],
+            kept=self.kept[tokens],
+            weights=None if self.weights is None else self.weights[tokens],
+        )
 
-def applied(plan: Plan, name: str, batch: ReplayBatch, loss: str) -> Applied:
-    """Decoupled: weights old / rollout, anchor old. Bypass: both of current against rollout.
 
-    Source: reference/verl.md 3, "bypass_mode" step by step, and "Decoupled".
+def apply_preset(plan: Plan, name: str, batch: ReplayBatch, loss: str) -> PresetEffect:
+    """Apply the correction of a preset to a batch.
+
+    In decoupled mode the weights are those of old / rollout and the anchor of the PPO ratio is the
+    old policy; in bypass mode weights are those of current / rollout and the rollout is the anchor.
+
+    Source: verl 0.9.1, verl/trainer/ppo/core_algos.py, compute_policy_loss_bypass_mode.
     """
     correction = plan.corrections[name]
     bypass = correction.mode == "bypass"
     target = "current" if bypass else "old"
     effects, metrics = _effects(plan, correction, batch, target)
     if not bypass:
-        return Applied("decoupled", loss, batch.old, effects.kept, effects.weights, metrics)
+        return PresetEffect("decoupled", loss, batch.old, effects.kept, effects.weights, metrics)
     kind = "reinforce" if correction.loss == "reinforce" else "vanilla"
     weights = effects.weights if kind == "reinforce" else None
-    return Applied("bypass", kind, batch.rollout, effects.kept, weights, metrics)
+    return PresetEffect("bypass", kind, batch.rollout, effects.kept, weights, metrics)
 
 
-def naive(batch: ReplayBatch, loss: str) -> Applied:
-    """What happens without any correction: PPO against the trainer's own log-probs."""
-    return Applied("naive", loss, batch.old, np.ones(batch.num_tokens, np.bool_), None, {})
+def naive_effect(batch: ReplayBatch, loss: str) -> PresetEffect:
+    """The update without any correction: PPO against the trainer's own log-probs."""
+    return PresetEffect("naive", loss, batch.old, np.ones(batch.num_tokens, np.bool_), None, {})
 
 
 def _effects(
@@ -89,17 +98,8 @@ def _effects(
         metrics = plan.trainer.metrics(Batch(rows), correction)
     if effects.weights is None or not correction.batch_normalize:
         return effects, metrics
-    factor = _factor(plan.trainer.name, metrics, Batch(rows))
+    factor = plan.trainer.normaliser(Batch(rows), correction)
     return TokenEffects(effects.kept, effects.weights / factor), metrics
-
-
-def _factor(trainer: str, metrics: Mapping[str, float], batch: Batch) -> float:
-    """The mean that the weights are divided by, as the trainer has it.
-
-    slime logs the mean over rows of that number, with 0 for a row without a token.
-    """
-    found: Any = next(v for key, v in metrics.items() if key.endswith("batch_norm_factor"))
-    return float(found) * (batch.all_rows / len(batch.rows) if trainer == "slime" else 1.0)
 
 
 NAIVE = "naive"
@@ -118,72 +118,77 @@ class Update:
 
     @property
     def clip_range(self) -> tuple[float, float]:
-        """Of the PPO ratio."""
-        return 1.0 - self.settings.clip_low, 1.0 + self.settings.clip_high
+        """The range within which the PPO ratio is not clipped."""
+        return 1.0 - self.settings.value(CLIP_LOW), 1.0 + self.settings.value(CLIP_HIGH)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evaluated:
-    """One preset on one batch, before it is put in words."""
+class PresetLoss:
+    """The loss of one preset on one batch, and its exact derivative."""
 
-    applied: Applied
+    effect: PresetEffect
     batch: ReplayBatch  # with the advantages that were used
     result: LossResult
 
     @property
     def coefficients(self) -> Array:
-        """[tokens] d loss / d current log-prob."""
+        """D loss / d current log-prob, [tokens]."""
         return self.result.coefficients
 
 
-def evaluated(plan: Plan, name: str, batch: ReplayBatch, update: Update) -> Evaluated:
-    """The loss of a preset (or `naive`) on a batch, and its exact derivative."""
-    found = naive(batch, update.loss) if name == NAIVE else applied(plan, name, batch, update.loss)
+def loss_of_preset(plan: Plan, name: str, batch: ReplayBatch, update: Update) -> PresetLoss:
+    """The loss of a preset, or of `naive`, on a batch."""
+    if name == NAIVE:
+        effect = naive_effect(batch, update.loss)
+    else:
+        effect = apply_preset(plan, name, batch, update.loss)
     if update.rebaseline:
         computed = "grpo" if update.advantage == "column" else update.advantage
-        advantages = without_rejected(batch, found.kept, computed)
+        advantages = without_rejected(batch, effect.kept, computed)
         batch = replace(batch, advantages=advantages)
-    return evaluated_as(found, batch, update, plan.trainer.name)
+    return loss_of_effect(effect, batch, update, plan.trainer.update)
 
 
-def evaluated_as(found: Applied, batch: ReplayBatch, update: Update, trainer: str) -> Evaluated:
-    """The same for weights and mask that are made already."""
+def loss_of_effect(
+    effect: PresetEffect, batch: ReplayBatch, update: Update, rules: UpdateRules
+) -> PresetLoss:
+    """The loss for weights and a mask that are made already."""
     given = loss_batch(
         batch.current,
-        found.anchor,
+        effect.anchor,
         batch.advantages,
         # Rows without a token come last: some losses and denominators count them.
         np.concatenate([batch.lengths, np.zeros(batch.empty, np.int64)]),
-        kept=found.kept,
-        weights=found.weights,
+        kept=effect.kept,
+        weights=effect.weights,
         padded_width=batch.width,
         rollout=batch.rollout,
     )
-    return Evaluated(found, batch, evaluate(given, found.loss, update.settings, trainer))
+    return PresetLoss(effect, batch, evaluate(given, effect.loss, update.settings, rules))
 
 
 def preset_replay(
     plan: Plan,
     name: str,
-    done: Evaluated,
+    loss: PresetLoss,
     factors: dict[str, Factor],
     **model_parts,
 ) -> PresetReplay:
-    """In numbers and words; `model_parts` are `gradient` and `after_step`, where a model ran."""
-    found, batch, result = done.applied, done.batch, done.result
-    kept_rows = segment_sum(found.kept.astype(np.int64), batch.lengths) > 0
-    metrics = {**found.metrics, **result.metrics}
+    """A preset in the result; `model_parts` are gradient, after_step and split of a model run."""
+    effect, batch, result = loss.effect, loss.batch, loss.result
+    kept_rows = segment_sum(effect.kept.astype(np.int64), batch.lengths) > 0
+    metrics = {**effect.metrics, **result.metrics}
     shared = shares(result.coefficients, batch)
     gradient, after = model_parts.get("gradient"), model_parts.get("after_step")
     evidence = Evidence(
-        mode=found.mode,
-        loss_type=found.loss,
+        mode=effect.mode,
+        loss_type=effect.loss,
         undefined=result.undefined or _no_number(result),
         metrics=metrics,
         factors=factors,
-        kept_token_share=float(found.kept.mean()),
+        kept_token_share=float(effect.kept.mean()),
         kept_sequence_share=float(kept_rows.mean()),
-        ess_seq=_ess(found.final, batch),
+        ess_seq=_ess(effect.final, batch),
         shares=shared,
         gradient=gradient,
         after=after,
@@ -191,8 +196,8 @@ def preset_replay(
         double_counted=_double_counted(plan, name),
     )
     return PresetReplay(
-        mode=found.mode,
-        loss_type="ppo_clip" if found.loss == "vanilla" else found.loss,
+        mode=effect.mode,
+        loss_type="ppo_clip" if effect.loss == "vanilla" else effect.loss,
         config={} if name == NAIVE else dict(plan.configs[name]),
         loss=None if result.undefined else result.loss,
         undefined=result.undefined,
@@ -200,14 +205,14 @@ def preset_replay(
         coefficients=coefficient_numbers(result.coefficients),
         shares=shared,
         denominator=Denominator(**asdict(result.divided)),
-        kept_tokens=int(found.kept.sum()),
+        kept_tokens=int(effect.kept.sum()),
         kept_sequences=int(kept_rows.sum()),
         gradient=gradient,
         after_step=after,
         split=model_parts.get("split"),
         health=health(evidence),
-        scatter=_scatter(done),
-        weights=_weights(found),
+        scatter=_scatter(loss),
+        weights=_weights(effect),
     )
 
 
@@ -235,22 +240,22 @@ def _double_counted(plan: Plan, name: str) -> bool:
     return bypass and correction.weighting is not None
 
 
-def _weights(found: Applied) -> Histogram | None:
+def _weights(effect: PresetEffect) -> Histogram | None:
     """Counts of kept tokens by the size of their weight; those of 0 are in the lowest bin."""
-    if found.weights is None:
+    if effect.weights is None:
         return None
-    kept = found.weights[found.kept]
+    kept = effect.weights[effect.kept]
     logs = np.full(len(kept), WEIGHT_EDGES[0])
     np.log10(kept, out=logs, where=kept > 0)
     counts, _ = np.histogram(np.clip(logs, WEIGHT_EDGES[0], WEIGHT_EDGES[-1]), WEIGHT_EDGES)
     return {"edges": WEIGHT_EDGES.tolist(), "counts": counts.astype(float).tolist()}
 
 
-def _scatter(done: Evaluated) -> list[list[float]]:
+def _scatter(loss: PresetLoss) -> list[list[float]]:
     """Log-prob, advantage and coefficient of a few tokens that are pulled at, by a hash."""
-    pulled = np.flatnonzero(done.coefficients)
+    pulled = np.flatnonzero(loss.coefficients)
     keys = mixed(pulled.astype(np.uint64))
     some = np.sort(pulled[np.argsort(keys, kind="stable")[:DRAWN]])
-    columns = (done.batch.current, done.batch.advantages, done.coefficients)
+    columns = (loss.batch.current, loss.batch.advantages, loss.coefficients)
     rows = np.stack([column[some] for column in columns], axis=1)
     return [[float(f"{value:.4g}") for value in row] for row in rows[np.isfinite(rows).all(axis=1)]]

@@ -9,6 +9,7 @@ import numpy as np
 from rcdiag.diagnosis.replay_findings import replay_findings
 from rcdiag.diagnosis.score_findings import few_clusters, non_finite_log_probs
 from rcdiag.errors import RcdiagError
+from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW
 from rcdiag.results import Factor, PresetReplay, ReplayResult, by_severity
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
@@ -20,7 +21,7 @@ from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.replay.batch import Part, ReplayBatch, part_of, replay_batch
 from rcdiag.usecases.replay.factors import factors
-from rcdiag.usecases.replay.preset import NAIVE, Update, evaluated, preset_replay
+from rcdiag.usecases.replay.preset import NAIVE, Update, loss_of_preset, preset_replay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +54,7 @@ def replay(
     batch = replace(replay_batch(parts, roles.names, update.advantage), step=chosen)
     found = factors(batch, seed)
     presets = {
-        name: preset_replay(plan, name, evaluated(plan, name, batch, update), found)
+        name: preset_replay(plan, name, loss_of_preset(plan, name, batch, update), found)
         for name in (*plan.corrections, NAIVE)
     }
     result = result_of(dump, plan, update, roles, batch, presets, found, seed)
@@ -80,8 +81,8 @@ def result_of(
         loss=update.loss,
         aggregation=update.settings.aggregation,
         advantage=update.advantage,
-        clip_low=update.settings.clip_low,
-        clip_high=update.settings.clip_high,
+        clip_low=update.settings.value(CLIP_LOW),
+        clip_high=update.settings.value(CLIP_HIGH),
         step=batch.step,
         num_sequences=len(batch.lengths),
         num_tokens=batch.num_tokens,

@@ -1,4 +1,4 @@
-"""Real updates: one step or many from the same start, for each preset in turn."""
+"""Real updates: one optimizer step or many from the same start, for each preset in turn."""
 
 from __future__ import annotations
 
@@ -15,24 +15,44 @@ from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import (
     NAIVE,
-    Applied,
-    Evaluated,
+    PresetEffect,
+    PresetLoss,
     Update,
-    applied,
-    evaluated,
-    evaluated_as,
-    naive,
+    apply_preset,
+    loss_of_effect,
+    loss_of_preset,
+    naive_effect,
 )
 
-Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ModelReplay:
+    """What all updates of a model on one batch share."""
+
+    learner: Learner
+    plan: Plan
+    update: Update
+    training: Training
+    parts: Parts  # the rows of the batch as the model reads them
+    batch: ReplayBatch
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The presets, and the update without any correction."""
+        return (*self.plan.corrections, NAIVE)
+
+    def loss(self, name: str) -> PresetLoss:
+        """The loss of a preset on the whole batch."""
+        return loss_of_preset(self.plan, name, self.batch, self.update)
+
+
 @dataclass(frozen=True, slots=True)
-class Taken:
+class StepsTaken:
     """All optimizer steps of one preset together."""
 
-    step_norm: float
+    step_norm: float  # root of the summed squares of their norms
     steps: int
 
 
@@ -45,88 +65,76 @@ def minibatches(rows: int, count: int, epochs: int, seed: int) -> Iterator[NDArr
 
 
 def rows_only(parts: Parts, rows: NDArray[np.int64]) -> list[Trajectories]:
-    """The same parts with the tokens of all other rows masked; rows count those with tokens."""
-    found, first = [], 0
+    """The parts with the tokens of all other rows masked; `rows` count those with tokens."""
+    masked, first = [], 0
     for part in parts:
         filled = part.sampled_lengths > 0
         numbers = np.cumsum(filled) - 1 + first
         chosen = filled & np.isin(numbers, rows)
         first += int(filled.sum())
         mask = part.mask & np.repeat(chosen, part.response_ids.lengths)
-        found.append(replace(part, mask=mask))
-    return found
+        masked.append(replace(part, mask=mask))
+    return masked
 
 
-def train(
-    learner: Learner,
-    plan: Plan,
-    name: str,
-    parts: Parts,
-    batch: ReplayBatch,
-    update: Update,
-    training: Training,
-    first: Any = None,
-) -> Taken:
-    """Every optimizer step of one preset on a batch; `first` is the first one's gradient if known.
+def train(replay: ModelReplay, name: str, first: Any = None) -> StepsTaken:
+    """Take every optimizer step of one preset; `first` is the gradient of the first if it is known.
 
     In decoupled mode weights and mask are made once, from the whole batch, as trainers do; in
     bypass mode anew from the current policy of every mini-batch.
     """
-    if update.rebaseline:  # of the whole batch, before the first mini-batch
-        batch = evaluated(plan, name, batch, update).batch
-    whole = _whole(plan, name, batch, update)
-    chunks = list(
+    if replay.update.rebaseline:  # of the whole batch, before the first mini-batch
+        replay = _with_batch(replay, replay.loss(name).batch)
+    batch, training = replay.batch, replay.training
+    whole = _whole_effect(replay, name)
+    rows_of_steps = list(
         minibatches(len(batch.lengths), training.minibatches, training.epochs, training.seed)
     )
     squares = 0.0
-    for index, rows in enumerate(chunks):
+    for index, rows in enumerate(rows_of_steps):
         gradient = first if index == 0 and len(rows) == len(batch.lengths) else None
         if gradient is None:
-            gradient = _gradient(learner, plan, name, parts, batch, update, whole, rows, index)
-        if gradient is None:
-            continue
-        report = learner.apply(gradient, training.optimizer)
-        squares += report.step_norm**2
-    return Taken(float(np.sqrt(squares)), len(chunks))
+            gradient = _gradient(replay, name, whole, rows, later=index > 0)
+        if gradient is not None:
+            squares += replay.learner.apply(gradient, training.optimizer).step_norm ** 2
+    return StepsTaken(float(np.sqrt(squares)), len(rows_of_steps))
 
 
-def _whole(plan: Plan, name: str, batch: ReplayBatch, update: Update) -> Applied | None:
-    """What decoupled mode fixes before the first mini-batch."""
+def _with_batch(replay: ModelReplay, batch: ReplayBatch) -> ModelReplay:
+    return replace(replay, batch=batch)
+
+
+def _whole_effect(replay: ModelReplay, name: str) -> PresetEffect | None:
+    """What decoupled mode fixes before the first mini-batch; None in bypass mode."""
     if name == NAIVE:
-        return naive(batch, update.loss)
-    if plan.corrections[name].mode == "bypass":
+        return naive_effect(replay.batch, replay.update.loss)
+    if replay.plan.corrections[name].mode == "bypass":
         return None
-    return applied(plan, name, batch, update.loss)
+    return apply_preset(replay.plan, name, replay.batch, replay.update.loss)
 
 
 def _gradient(
-    learner: Learner,
-    plan: Plan,
+    replay: ModelReplay,
     name: str,
-    parts: Parts,
-    batch: ReplayBatch,
-    update: Update,
-    whole: Applied | None,
+    whole: PresetEffect | None,
     rows: NDArray[np.int64],
-    index: int,
+    *,
+    later: bool,
 ) -> Any:
-    """Of one mini-batch at the current weights; None where its loss is not defined."""
-    tokens = np.repeat(np.isin(np.arange(len(batch.lengths)), rows), batch.lengths)
-    own = rows_only(parts, rows)
-    part = batch.take(rows)
-    if index:
-        part = part.with_log_probs(current=learner.log_probs(own).log_probs)
-    fixed = applied(plan, name, part, update.loss) if whole is None else _part(whole, tokens)
-    done: Evaluated = evaluated_as(fixed, part, update, plan.trainer.name)
-    if done.result.undefined or not np.isfinite(done.coefficients).all():
+    """Gradient of one mini-batch at the current weights; None where its loss is not defined.
+
+    `later` mini-batches have other current log-probs than the batch was read with.
+    """
+    plan, update, batch = replay.plan, replay.update, replay.batch
+    own, part = rows_only(replay.parts, rows), batch.take(rows)
+    if later:
+        part = part.with_log_probs(current=replay.learner.log_probs(own).log_probs)
+    if whole is None:
+        effect = apply_preset(plan, name, part, update.loss)
+    else:
+        tokens = np.repeat(np.isin(np.arange(len(batch.lengths)), rows), batch.lengths)
+        effect = whole.take(tokens)
+    loss = loss_of_effect(effect, part, update, plan.trainer.update)
+    if loss.result.undefined or not np.isfinite(loss.coefficients).all():
         return None
-    return learner.gradients(own, done.coefficients[None]).whole[0]
-
-
-def _part(whole: Applied, tokens: Flags) -> Applied:
-    return replace(
-        whole,
-        anchor=whole.anchor[tokens],
-        kept=whole.kept[tokens],
-        weights=None if whole.weights is None else whole.weights[tokens],
-    )
+    return replay.learner.gradients(own, loss.coefficients[None]).whole[0]

@@ -14,23 +14,22 @@ from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError
 from rcdiag.learning.learner import Parts, Sampler, Training
 from rcdiag.learning.memory import TrainingPlan, check_memory
-from rcdiag.learning.saving import check_free
+from rcdiag.learning.policy import check_free
 from rcdiag.learning.settings import LoraSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult, ReplayStep
 from rcdiag.table.columns import known_steps, read_rows
 from rcdiag.table.survey import check_limits
 from rcdiag.table.table import Table
-from rcdiag.table.trajectories import Trajectories
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.batch import ReplayBatch, replay_batch
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.fresh_samples import Prompts, Reward, prompts_of, sampler
-from rcdiag.usecases.replay.model_run import Modelled, modelled
+from rcdiag.usecases.replay.model_run import ModelRun, run_on_model
 from rcdiag.usecases.replay.preset import Update, preset_replay
 from rcdiag.usecases.replay.run import Roles, read_step, result_of, with_findings
 from rcdiag.usecases.replay.several_steps import over_steps
-from rcdiag.usecases.replay.updates import train
+from rcdiag.usecases.replay.updates import ModelReplay, train
 
 Progress = Callable[[str], None]
 
@@ -93,7 +92,15 @@ def replay_with_model(
     )
     say(f"gradients of {presets - 2} updates on {batch.num_tokens:,} tokens")
     samples = _sampler(trainee, prompts, model)
-    done = modelled(trainee, plan, parts, batch, update, model.training, samples)
+    run = ModelReplay(
+        learner=trainee,
+        plan=plan,
+        update=update,
+        training=model.training,
+        parts=parts,
+        batch=batch,
+    )
+    done = run_on_model(run, samples)
     found = factors(done.batch, seed)
     replays = {
         name: preset_replay(
@@ -113,10 +120,10 @@ def replay_with_model(
         old="computed",
         current="computed",
         model=_about(model, done),
-        steps=_over_steps(trainee, dump, plan, update, model, rollout_only, number, say),
+        steps=_over_steps(run, dump, model, rollout_only, number, say),
     )
     if model.save is not None:
-        _save(trainee, plan, parts, done, update, model)
+        _save(replace(run, batch=done.batch), trainee, model)
     return with_findings(result, plan, non_finite)
 
 
@@ -160,7 +167,7 @@ def _sampler(trainee: Trainee, prompts: Prompts | None, model: Model) -> Sampler
     return sampler(trainee, prompts, model.reward, decoder(model.spec.model))
 
 
-def _about(model: Model, done: Modelled) -> dict[str, Any]:
+def _about(model: Model, done: ModelRun) -> dict[str, Any]:
     training = model.training
     return {
         "model": model.spec.model,
@@ -177,40 +184,27 @@ def _about(model: Model, done: Modelled) -> dict[str, Any]:
     }
 
 
-def _save(
-    trainee: Trainee,
-    plan: Plan,
-    parts: list[Trajectories],
-    done: Modelled,
-    update: Update,
-    model: Model,
-) -> None:
-    """The model after the update of the one preset; after several steps it is there already."""
+def _save(run: ModelReplay, trainee: Trainee, model: Model) -> None:
+    """Save the model after the update of its one preset, which several steps have left there."""
     assert model.save is not None
-    (name,) = plan.corrections
+    (name,) = run.plan.corrections
     if model.steps == 1:
         trainee.restore()
-        train(trainee, plan, name, parts, done.batch, update, model.training)
+        train(run, name)
     trainee.save(model.save)
 
 
 def _over_steps(
-    trainee: Trainee,
-    dump: Table,
-    plan: Plan,
-    update: Update,
-    model: Model,
-    roles: Roles,
-    first: int | None,
-    say: Progress,
+    run: ModelReplay, dump: Table, model: Model, roles: Roles, first: int | None, say: Progress
 ) -> list[ReplayStep]:
+    """Go on over `model.steps` steps of the table, from step `first`."""
     if model.steps == 1 or first is None:
         return []
 
     def batches() -> Iterator[tuple[Parts, ReplayBatch]]:
         for number in [each for each in known_steps(dump) if each >= first][: model.steps]:
             chosen, _, _ = read_step(dump, roles, number, prompts=True)
-            batch = replay_batch(chosen, roles.names, update.advantage)
+            batch = replay_batch(chosen, roles.names, run.update.advantage)
             yield [part.trajectories for part in chosen], replace(batch, step=number)
 
-    return over_steps(trainee, plan, update, model.training, batches(), say)
+    return over_steps(run, batches(), say)

@@ -174,9 +174,9 @@ class Formulas:
 
     def clamped_share(self) -> float:
         """At the safety bound or beyond: of tokens, or of sequences, as the weights are."""
-        weighting, rejection = self.settings.weighting, self.settings.rejection
-        by_token = self.settings.rejects_tokens or self.settings.weighs_tokens
-        if weighting is None and rejection is None:
+        settings = self.settings
+        by_token = settings.rejects_tokens or settings.weighs_tokens
+        if settings.weighting is None and not settings.rejections:
             return 0.0  # nothing is clamped where nothing is weighted or compared
         name, of = ("unsafe", "tokens") if by_token else ("unsafe_seq", "sequences")
         return float(self.state.cluster("", name).sum() / self.base[of].sum())

@@ -18,7 +18,7 @@ from rcdiag.statistics.metrics import mismatch
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.columns import read_rewards
 from rcdiag.table.table import Table
-from rcdiag.trainers import find_trainer
+from rcdiag.trainers import DEFAULT, find_trainer
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
@@ -39,7 +39,7 @@ def sweep(
     target: str = "old",
     seed: int = 0,
     thresholds: int = 60,
-    trainer: str = "verl",
+    trainer: str = DEFAULT,
 ) -> SweepResult:
     """Every family over about `thresholds` settings, the recommendation and the forecast.
 

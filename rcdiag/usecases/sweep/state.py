@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import log_ratio
+from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.correction import Correction
 from rcdiag.statistics.clusters import ClusterSums, grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.statistics.suite import SuiteState
-from rcdiag.usecases.sweep.effects import Effect, Settings, effect
+from rcdiag.usecases.sweep.effects import FamilyEffect, family_effect
 from rcdiag.usecases.sweep.gradients import Baseline, candidate_gradients, recorded_advantage
 from rcdiag.usecases.sweep.sums import (
     FamilySums,
@@ -116,11 +116,12 @@ class SweepState:
 
     def __iadd__(self, other: SweepState) -> SweepState:
         """Take in the state of the next rows; thresholds are many, so no sum is copied."""
-        factor = self._raise_shift(other.shift)
-        for name, sums in other.clusters.items():
-            self._add_sums(name, sums.scaled(factor) if name[1] in SHIFTED else sums)
-        for family, of_family in other.families.items():
-            self._add_family(family, of_family)
+        with np.errstate(all="ignore"):
+            factor = self._raise_shift(other.shift)
+            for name, sums in other.clusters.items():
+                self._add_sums(name, sums.scaled(factor) if name[1] in SHIFTED else sums)
+            for family, of_family in other.families.items():
+                self._add_family(family, of_family)
         self.groups = _added(self.groups, other.groups)
         self.steps = self.steps | other.steps
         self.suite = self.suite + other.suite
@@ -140,7 +141,7 @@ class SweepState:
             self._add_sums(("", name), by_cluster.of_clusters(sums))
         counts = [np.ones((len(chunk.rows), 1), np.bool_)]
         for family, settings in self.plan.settings.items():
-            applied = effect(chunk, settings)
+            applied = family_effect(chunk, settings)
             self._add_family(family, family_sums(chunk, applied, settings, parts))
             for name, sums in sums_by_cluster(chunk, applied, settings, parts).items():
                 self._add_sums((family, name), by_cluster.of_clusters(sums))
@@ -192,7 +193,7 @@ def _added(one: Groups | None, other: Groups | None) -> Groups | None:
     return other if one is None else one if other is None else one + other
 
 
-def _alive(applied: Effect, settings: Settings) -> NDArray[np.bool_]:
+def _alive(applied: FamilyEffect, settings: Settings) -> NDArray[np.bool_]:
     lives = applied.kept > 0
     return np.broadcast_to(lives, (len(lives), settings.count))
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from rcdiag.corrections.apply import log_ratio
+from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.quantities import SAFETY_BOUND, TrueRatio, Unsafe
 from rcdiag.statistics.clusters import summing_matrix
-from rcdiag.usecases.sweep.effects import Effect, Settings
+from rcdiag.usecases.sweep.effects import FamilyEffect
 from rcdiag.usecases.sweep.thresholds import Array, Chunk
 
 Bits = NDArray[np.uint8]
@@ -145,7 +145,7 @@ class FamilySums:
         return FamilySums(totals, self.lengths.copy(), self.least.copy(), self.most.copy())
 
 
-def family_sums(chunk: Chunk, found: Effect, settings: Settings, parts: Frame) -> FamilySums:
+def family_sums(chunk: Chunk, found: FamilyEffect, settings: Settings, parts: Frame) -> FamilySums:
     """Add up the effects on a chunk."""
     rows, count = chunk.rows, settings.count
     lengths = rows.lengths[:, None].astype(np.float64)
@@ -160,8 +160,11 @@ def family_sums(chunk: Chunk, found: Effect, settings: Settings, parts: Frame) -
         "share_squared": np.square(share).sum(axis=0),
         "share_length": (share * lengths).sum(axis=0),
     }
-    if found.logged is not None:
-        totals |= {"logged": found.logged[0], "logged_squares": found.logged[1]}
+    if (logged := found.effect.weights) is not None:  # as trainers log them: before rejection
+        totals |= {
+            "logged": logged.sum.sum(axis=0),
+            "logged_squares": logged.squares.sum(axis=0),
+        }
     return FamilySums(
         {name: np.broadcast_to(values, (count,)).copy() for name, values in totals.items()},
         by_length,
@@ -175,7 +178,7 @@ def _wide(values: Array, count: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(values, (len(values), count)))
 
 
-def sums_by_cluster(chunk: Chunk, found: Effect, settings: Settings, parts: Frame) -> Sums:
+def sums_by_cluster(chunk: Chunk, found: FamilyEffect, settings: Settings, parts: Frame) -> Sums:
     """What intervals need, added up by cluster, [clusters, settings]."""
     means = found.weights / chunk.rows.lengths[:, None].astype(np.float64)
     return {
@@ -184,7 +187,7 @@ def sums_by_cluster(chunk: Chunk, found: Effect, settings: Settings, parts: Fram
     }
 
 
-def _columns(found: Effect, settings: Settings, parts: Frame, means: Array) -> Sums:
+def _columns(found: FamilyEffect, settings: Settings, parts: Frame, means: Array) -> Sums:
     """What intervals need, [sequences, settings]."""
     lives = (found.kept > 0).astype(np.float64)
     columns = {

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.corrections.apply import Settings, WeightSums, token_bounds
 from rcdiag.corrections.quantities import (
     SAFETY_BOUND,
     K,
@@ -182,6 +183,60 @@ class Chunk:
         return self._once(
             (edges.tobytes(), "excess"), lambda: excess_above(self.counts(edges), over, edges)
         )
+
+    def kept_tokens(self, settings: Settings) -> Array:
+        """Tokens that rejection by token keeps, [sequences, settings]."""
+        if not settings.rejects_tokens:
+            return self.rows.lengths[:, None].astype(np.float64)
+        return self.inside(*_token_window(settings), "count")
+
+    def kept_true_ratios(self, settings: Settings) -> Array:
+        """Sum of the true ratios of the tokens that rejection by token keeps."""
+        return self.inside(*_token_window(settings), "true")
+
+    def weights(self, settings: Settings) -> WeightSums:
+        """Weights of all tokens by their own ratio, summed by sequence."""
+        assert settings.weighting is not None
+        if settings.truncates:
+            return self._truncated(settings.weight_upper)
+        if settings.weighting.outside == "mask":
+            raw = self.rows.columns[Ratio()]
+            return WeightSums(raw.sum[:, None], raw.squares[:, None])
+        assert settings.weighting.outside == "zero"
+        window = Window.of(settings.weight_lower, settings.weight_upper)
+        return self._inside("ratio", window)
+
+    def kept_weights(self, settings: Settings) -> WeightSums:
+        """Ratios of the tokens that rejection by token keeps; no family truncates them too."""
+        assert settings.weighting is not None
+        assert settings.weighting.outside == "mask"
+        return self._inside(*_token_window(settings))
+
+    def vetoed(self, settings: Settings) -> NDArray[np.bool_]:
+        """Sequences with a token below the veto, [sequences, settings]."""
+        assert settings.veto is not None
+        return self.lowest[:, None] < settings.veto
+
+    def _inside(self, name: str, window: Window) -> WeightSums:
+        return WeightSums(self.inside(name, window, "ratio"), self.inside(name, window, "squares"))
+
+    def _truncated(self, bounds: Array) -> WeightSums:
+        """Sum of min(ratio, C), and of its square: tokens up to C, and C for each above."""
+        edges, index = np.unique(bounds, return_inverse=True)
+        window = Window.of(np.full(len(edges), -np.inf), edges)
+        counts = above(self.counts(edges))
+        nan = np.where(np.isnan(self.rows.columns[Ratio()].sum), np.nan, 0.0)[:, None]
+        below = self._inside("ratio", window)
+        sums = below.sum + edges * counts + nan
+        squares = below.squares + np.square(edges) * counts + nan
+        return WeightSums(sums[:, index], squares[:, index])
+
+
+def _token_window(settings: Settings) -> tuple[str, Window]:
+    """The statistic and the bounds of the one rejection by token."""
+    (rejection,) = settings.rejections
+    window = Window.of(settings.reject_lower[0], settings.reject_upper[0])
+    return token_bounds(rejection)[0], window
 
 
 def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:

@@ -13,6 +13,7 @@ from scipy.stats import t
 
 from rcdiag.results import MetricValue
 from rcdiag.statistics.moments import Moments, moments_of
+from rcdiag.table.tokens import sampled_tokens
 from rcdiag.table.trajectories import Ragged, Trajectories
 from tests.builders import Lists, arrow_table, flat, ids_like
 
@@ -85,7 +86,7 @@ def known(value: MetricValue) -> float:
 
 
 def moments(policies: Mapping[str, Lists], **rows: Any) -> Moments:
-    return moments_of(rows_of(policies, **rows), list(policies))
+    return moments_of(sampled_tokens(rows_of(policies, **rows), list(policies)))
 
 
 def robust(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.statistics.moments import k2, mean, moments_of
+from rcdiag.statistics.moments import k2, mean
 from tests.builders import flat, summed
-from tests.usecases.compare.tables import base_log_probs, known, moments, robust, rows_of, shifted
+from tests.usecases.compare.tables import base_log_probs, known, moments, robust, shifted
 
 BASE = base_log_probs(40)
 POLICIES = {"a": BASE, "b": shifted(BASE, 0.1, 1), "c": shifted(BASE, 0.3, 2)}
@@ -87,7 +87,7 @@ def test_order_of_rows_and_cuts_between_them_do_not_matter(order, size):
     def part(rows, first_row):
         chosen = {name: [values[row] for row in rows] for name, values in POLICIES.items()}
         mask, group = [MASK[row] for row in rows], [GROUP[row] for row in rows]
-        return moments_of(rows_of(chosen, mask, group, first_row), list(POLICIES))
+        return moments(chosen, mask=mask, group=group, first_row=first_row)
 
     whole = moments(POLICIES, mask=MASK, group=GROUP)
     cut = summed([part(order[start : start + size], start) for start in range(0, 40, size)])

@@ -7,18 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rcdiag.results import PresetReplay, ReplayResult
 from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.generations import default_settings
 from rcdiag.trainers.plan import Plan, preset_configs
-from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.batch import ROLES, ReplayBatch, part_of, replay_batch
 from rcdiag.usecases.replay.preset import Update
 from rcdiag.usecases.replay.run import Roles, replay
-from tests.builders import write_table
+from tests.builders import flat, make_trajectories, write_table
 from tests.corrections.builders import plan_corrections
+from tests.losses.rules import default_settings
 
 Lists = Sequence[Sequence[float]]
 
@@ -34,7 +32,7 @@ def update_of(trainer: str = "verl-0.9", **given: Any) -> Update:
     names = ("loss", "advantage", "rebaseline")
     of_update = {"loss": "vanilla", "advantage": "column"}
     of_update |= {name: given.pop(name) for name in names if name in given}
-    return Update(settings=replace(default_settings(trainer), **given), **of_update)
+    return Update(settings=default_settings(trainer).changed(**given), **of_update)
 
 
 def replay_of(
@@ -76,27 +74,18 @@ def table_of(path: Path, rollout: Lists, old: Lists | None = None, **columns: An
 
 
 def batch_of(
-    rollout: Lists, old: Lists, advantages: Lists, current: Lists | None = None, **columns: Any
+    rollout: Lists,
+    old: Lists,
+    advantages: Lists,
+    current: Lists | None = None,
+    mask: Lists | None = None,
+    **columns: Any,
 ) -> ReplayBatch:
-    """Rows without masked tokens, each a group of its own unless told."""
+    """The batch of some rows of tokens, ragged or padded; without `mask` all are sampled.
 
-    def flat(rows: Lists) -> np.ndarray:
-        return np.array([value for row in rows for value in row], np.float64)
-
-    rows = len(rollout)
-    given: dict[str, Any] = {
-        "step": None,
-        "lengths": np.array([len(row) for row in rollout]),
-        "group": np.arange(rows, dtype=np.uint64),
-        "reward": np.full(rows, np.nan),
-        "row": np.arange(rows),
-        "width": max(len(row) for row in rollout),
-        "empty": 0,
-    }
-    return ReplayBatch(
-        rollout=flat(rollout),
-        old=flat(old),
-        current=flat(old if current is None else current),
-        advantages=flat(advantages),
-        **given | columns,
-    )
+    `columns` are `cluster` and `reward`; without clusters each row is a group of its own.
+    """
+    rows = make_trajectories(rollout, old, mask, **columns)
+    log_probs = {**rows.log_probs, "current": flat(old if current is None else current)}
+    rows = replace(rows, log_probs=log_probs, advantages=flat(advantages))
+    return replay_batch([part_of(rows, None)], ROLES, "column")

@@ -10,7 +10,7 @@ import numpy as np
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.gradients import seq_is_coefficients
-from rcdiag.usecases.replay.preset import evaluated
+from rcdiag.usecases.replay.preset import loss_of_preset
 from tests.statistics.enumerated import (
     LENGTH,
     PREFIXES,
@@ -92,7 +92,7 @@ class Enumerated:
 
     def of_preset(self, plan: Plan, name: str) -> np.ndarray:
         """[81, WIDTH] the same by rcdiag; all tokens are counted, so rows stay independent."""
-        done = evaluated(plan, name, self.batch, update_of(denominator="all"))
+        done = loss_of_preset(plan, name, self.batch, update_of(denominator="all"))
         return self.of_coefficients(done.coefficients)
 
     @cached_property

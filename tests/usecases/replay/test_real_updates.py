@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from rcdiag.usecases.replay.gradients import gradients
-from rcdiag.usecases.replay.preset import evaluated
-from rcdiag.usecases.replay.updates import train
+from rcdiag.usecases.replay.updates import ModelReplay, train
 from tests.usecases.replay.builders import update_of
 from tests.usecases.replay.plain import LOSSES, Plain, k3
 from tests.usecases.replay.with_model import (
@@ -36,12 +33,18 @@ def trainee(model):
 def batch(trainee, table):
     parts, found = loaded(table)
     scores = trainee.log_probs(parts).log_probs
-    return replace(found, old=scores, current=scores)
+    return found.with_log_probs(old=scores, current=scores)
 
 
 @pytest.fixture(scope="module")
 def parts(table):
     return loaded(table)[0]
+
+
+def on_model(trainee, parts, batch, training) -> ModelReplay:
+    return ModelReplay(
+        learner=trainee, plan=PLAN, update=UPDATE, training=training, parts=parts, batch=batch
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +60,13 @@ def test_old_and_current_log_probs_are_the_models(model, table, batch):
 
 @every_loss
 def test_a_gradient_is_that_of_the_loss_by_autograd(model, table, trainee, parts, batch, name):
-    done = {name: evaluated(PLAN, name, batch, UPDATE)}
-    found = gradients(trainee, parts, batch, done, training_of(), None).whole[name]
+    replay = on_model(trainee, parts, batch, training_of())
+    done = replay.loss(name)
+    found = gradients(replay, {name: done}, None).whole[name]
     plain = Plain.load(model, table)
     loss = plain.loss(LOSSES[name], range(len(plain.rows)), plain.olds())
     loss.backward()
-    assert done[name].result.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert done.result.loss == pytest.approx(loss.item(), rel=1e-5)
     wanted = {key: p.grad for key, p in plain.model.named_parameters()}
     norm = float(sum(each.square().sum() for each in wanted.values())) ** 0.5
     apart = sum((found.values[key].double() - wanted[key]).square().sum() for key in wanted)
@@ -114,7 +118,7 @@ def test_epochs_of_minibatches_are_a_loop_by_hand(
     rate = 0.05 if optimizer == "sgd" else 1e-3
     training = training_of(optimizer, rate, epochs=2, minibatches=3, seed=3, **options)
     trainee.restore()
-    taken = train(trainee, PLAN, name, parts, batch, UPDATE, training)
+    taken = train(on_model(trainee, parts, batch, training), name)
     found = trainee.log_probs(parts).log_probs
     trainee.restore()
     plain = Plain.load(model, table)

@@ -76,13 +76,7 @@ def test_advantages_without_rejected_rows_are_those_of_a_loop(source, rows):
     """Of the kept rows alone; a rejected row has 0."""
     rewards, groups, lengths, stays = map(list, zip(*rows, strict=True))
     lists = [[-1.0] * count for count in lengths]
-    batch = batch_of(
-        lists,
-        lists,
-        lists,
-        reward=np.array(rewards, np.float64),
-        group=np.array(groups, np.uint64),
-    )
+    batch = batch_of(lists, lists, lists, reward=rewards, cluster=groups)
     found = without_rejected(batch, np.repeat(stays, lengths), source).tolist()
     kept = [row for row in rows if row[3]]
     wanted: list[float] = []

@@ -48,7 +48,7 @@ def test_a_step_of_a_table_without_steps_is_refused(tmp_path):
 
 @pytest.mark.parametrize("rows_per_group", [1, 3])
 def test_several_parts_of_a_table_are_one_batch(table, tmp_path, monkeypatch, rows_per_group):
-    monkeypatch.setattr("rcdiag.table.table.TOKENS_PER_BATCH", 1)
+    monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 1)
     path = table_of(
         tmp_path / "parts.parquet",
         LOGS,

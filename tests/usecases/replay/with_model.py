@@ -12,7 +12,7 @@ from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult
 from rcdiag.table.table import open_table
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.batch import ReplayBatch, joined
+from rcdiag.usecases.replay.batch import ReplayBatch, replay_batch
 from rcdiag.usecases.replay.run import Roles, read_step
 from rcdiag.usecases.replay.with_model import Model, replay_with_model
 from tests.usecases.replay.builders import plan_of, update_of
@@ -59,5 +59,5 @@ def trainee_of(folder: Path) -> Trainee:
 def loaded(table: Path) -> tuple[Parts, ReplayBatch]:
     """Rows and batch; old and current stand for themselves only after `scored`."""
     parts, _, _ = read_step(open_table(table), Roles(old="rollout"), None, prompts=True)
-    batch = joined(parts, ("rollout", "rollout", "rollout"), "column")
+    batch = replay_batch(parts, ("rollout", "rollout", "rollout"), "column")
     return [part.trajectories for part in parts], batch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,14 +12,15 @@ from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.score import CorrectionState, results
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds
-from rcdiag.usecases.sweep.state import SweepState
+from rcdiag.usecases.sweep.state import SweepPlan, SweepState
+from tests.builders import summed
 from tests.corrections.builders import Padded, trajectories_of
 
 
-def block_from(batch: Padded) -> PolicyPair:
+def pair_from(batch: Padded) -> PolicyPair:
     return pair_of(trajectories_of(batch), "rollout", "old")
 
 
@@ -28,28 +28,23 @@ def corrections_of(family: str, settings: Sequence[Bounds]) -> list[Correction]:
     return [FAMILIES[family].correction(bounds) for bounds in settings]
 
 
-def state_of(
-    grids: Mapping[str, Sequence[Bounds]], blocks: Sequence[PolicyPair], **options: Any
-) -> SweepState:
-    plans = {family: corrections_of(family, grid) for family, grid in grids.items()}
-    state = SweepState(plans, grouped=True, **options)
-    for pair in blocks:
-        state.add(pair)
-    return state
+def state_of(grids: Mapping[str, Sequence[Bounds]], pairs: Sequence[PolicyPair]) -> SweepState:
+    """The sum of the states of some batches."""
+    corrections = {family: corrections_of(family, grid) for family, grid in grids.items()}
+    plan = SweepPlan(corrections, grouped=True)
+    return summed(SweepState.of(pair, plan) for pair in pairs)
 
 
 def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[SweepRow]:
-    state = state_of({family: settings}, [block_from(batch)])
+    state = state_of({family: settings}, [pair_from(batch)])
     return sweep_rows(state, family, settings, kept_groups(state))
 
 
-def single(correction: Correction, blocks: Sequence[PolicyPair]) -> CorrectionResult:
+def single(correction: Correction, pair: PolicyPair) -> CorrectionResult:
     """What the code for one threshold gives, with the metrics of the newest verl."""
     plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
-    state = CorrectionState(plan)
-    for pair in blocks:
-        state.add({None: pair})
-    return results(plan, state.by_step()[None])["it"]
+    rows = CorrectionRows.of({None: pair}, plan, wanted_quantities(plan))
+    return correction_results(plan, rows.whole)["it"]
 
 
 def finite(value: float | None) -> float | None:

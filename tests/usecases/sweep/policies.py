@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rcdiag.results.sweep import Recommendation
@@ -11,7 +13,7 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.gradients import Baseline
 from rcdiag.usecases.sweep.recommend import Evidence, recommend
-from rcdiag.usecases.sweep.state import SweepState
+from rcdiag.usecases.sweep.state import SweepPlan, SweepState
 from tests.builders import summed
 
 
@@ -70,23 +72,22 @@ def noisy(
     return table(ids, behavior, target, (ids == 3).mean(axis=1))
 
 
-def state_of_blocks(blocks: list[PolicyPair], baseline: Baseline | None) -> SweepState:
-    plans = {name: [each.correction] for name, each in CANDIDATES.items()}
-    state = SweepState(plans, tuple(CANDIDATES), baseline=baseline)
-    for pair in blocks:
-        state.add(pair)
-    return state
+def state_of_candidates(pairs: Sequence[PolicyPair], baseline: Baseline | None) -> SweepState:
+    """The sum of the states of some batches, with the candidates alone."""
+    corrections = {name: [each.correction] for name, each in CANDIDATES.items()}
+    plan = SweepPlan(corrections, tuple(CANDIDATES), baseline=baseline)
+    return summed(SweepState.of(pair, plan) for pair in pairs)
 
 
-def baseline_of(blocks: list[PolicyPair]) -> Baseline | None:
-    rewards = [pair.tokens.reward for pair in blocks if pair.tokens.reward is not None]
+def baseline_of(pairs: Sequence[PolicyPair]) -> Baseline | None:
+    rewards = [pair.tokens.reward for pair in pairs if pair.tokens.reward is not None]
     return Baseline.of(None, np.concatenate(rewards)) if rewards else None
 
 
 def advice_of(state: SweepState, bad_tokens: int = 0) -> Recommendation:
-    values = mismatch(summed(state.suites), 0)
+    values = mismatch(state.suite, 0)
     return recommend(Evidence(state, values, {}, bad_tokens, 0))
 
 
-def advice(*blocks: PolicyPair, bad_tokens: int = 0) -> Recommendation:
-    return advice_of(state_of_blocks(list(blocks), baseline_of(list(blocks))), bad_tokens)
+def advice(*pairs: PolicyPair, bad_tokens: int = 0) -> Recommendation:
+    return advice_of(state_of_candidates(pairs, baseline_of(pairs)), bad_tokens)

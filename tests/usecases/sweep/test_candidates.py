@@ -16,8 +16,8 @@ from rcdiag.usecases.sweep.gradients import Baseline, advantages
 from rcdiag.usecases.sweep.scores import bias_bound
 from tests.builders import make_pair
 from tests.corrections.batches import batches
-from tests.usecases.sweep.builders import block_from
-from tests.usecases.sweep.policies import noisy, state_of_blocks
+from tests.usecases.sweep.builders import pair_from
+from tests.usecases.sweep.policies import noisy, state_of_candidates
 
 EVERY = pytest.mark.parametrize("name", CANDIDATES)
 
@@ -26,13 +26,13 @@ EVERY = pytest.mark.parametrize("name", CANDIDATES)
 @given(batch=batches())
 @settings(max_examples=30)
 def test_final_weights_are_those_of_the_corrections(name, batch):
-    correction, block = CANDIDATES[name].correction, block_from(batch)
-    rows = rows_of(block, [LogRatio(), K("k2"), K("k3"), *quantities_of(correction)], 0)
+    correction, pair = CANDIDATES[name].correction, pair_from(batch)
+    rows = rows_of(pair, [LogRatio(), K("k2"), K("k3"), *quantities_of(correction)], 0)
     with np.errstate(all="ignore"):
         done = outcome(rows, correction)
-        found = final_weights(correction, Tokens(block.values.ratios.log_ratio), rows)
+        found = final_weights(correction, Tokens(pair.log_ratio), rows)
     wanted = done.kept if done.kept_weights is None else done.kept_weights.sum
-    assert segment_sum(found, block.lengths) == pytest.approx(wanted, rel=1e-12)
+    assert segment_sum(found, pair.lengths) == pytest.approx(wanted, rel=1e-12)
 
 
 @EVERY
@@ -43,10 +43,10 @@ def test_bounds_have_the_names_of_their_family(name):
 
 
 def bound_of(name: str, spread: float) -> tuple[float, np.ndarray, np.ndarray]:
-    block = noisy(0, 4000, spread)
-    state = state_of_blocks([block], None)
-    found = bias_bound(state, name, np.ones((1, len(state.keyed.keys))))
-    ratio = np.exp(segment_sum(block.values.ratios.log_ratio, block.lengths))
+    pair = noisy(0, 4000, spread)
+    state = state_of_candidates([pair], None)
+    found = bias_bound(state, name, np.ones((1, state.num_clusters)))
+    ratio = np.exp(segment_sum(pair.log_ratio, pair.lengths))
     return float(found[0]), ratio, np.minimum(ratio, 2.0)
 
 
@@ -66,13 +66,13 @@ def test_the_bound_without_correction_is_twice_the_total_variation():
 def test_advantages_are_recorded_or_made_of_rewards():
     logs, reward = [[-1.0]] * 4, [1.0, 3.0, np.nan, 5.0]
     group = np.array([1, 1, 2, 2], np.uint64)
-    block = make_pair(logs, logs, group, reward=reward)
+    pair = make_pair(logs, logs, group, reward=reward)
     by_group = Baseline.of(group, np.array(reward))
-    assert advantages(block, by_group) == pytest.approx([-1.0, 1.0, np.nan, 0.0], nan_ok=True)
+    assert advantages(pair, by_group) == pytest.approx([-1.0, 1.0, np.nan, 0.0], nan_ok=True)
     assert "group" in by_group.kind
     overall = Baseline.of(None, np.array(reward))
-    assert advantages(block, overall) == pytest.approx([-2.0, 0.0, np.nan, 2.0], nan_ok=True)
-    assert np.isnan(advantages(block, None)).all()
+    assert advantages(pair, overall) == pytest.approx([-2.0, 0.0, np.nan, 2.0], nan_ok=True)
+    assert np.isnan(advantages(pair, None)).all()
 
 
 def test_groups_of_one_have_the_mean_of_all_as_baseline():

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.usecases.sweep import keyed, state
+from rcdiag.usecases.sweep import state
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.state import SweepState
 from tests.corrections.batches import seeded
-from tests.corrections.builders import Padded
-from tests.usecases.sweep.builders import block_from, state_of
+from tests.corrections.builders import Padded, padded
+from tests.usecases.sweep.builders import pair_from, state_of
 
 GRIDS = {family: about.grid(20)[::7] for family, about in FAMILIES.items()}
 
@@ -53,49 +53,83 @@ def same(one: SweepState, other: SweepState) -> None:
     assert length_quartiles(one) == length_quartiles(other)
 
 
-def blocks(batch: Padded, cuts: int) -> list[PolicyPair]:
-    return [block_from(batch.rows(part)) for part in np.array_split(np.arange(len(batch)), cuts)]
+def shards(batch: Padded, cuts: int) -> list[PolicyPair]:
+    return [pair_from(batch.rows(part)) for part in np.array_split(np.arange(len(batch)), cuts)]
 
 
 @given(seed=st.integers(0, 99), cuts=st.integers(2, 6))
 @settings(max_examples=5)
-def test_blocks_shards_and_orders_give_the_same(seed, cuts):
+def test_shards_and_orders_give_the_same(seed, cuts):
     batch = seeded(seed, rows=24)
-    whole = state_of(GRIDS, blocks(batch, 1))
-    same(state_of(GRIDS, blocks(batch, cuts)), whole)
+    whole = state_of(GRIDS, shards(batch, 1))
+    same(state_of(GRIDS, shards(batch, cuts)), whole)
     shuffled = batch.rows(np.random.default_rng(seed).permutation(len(batch)))
-    same(state_of(GRIDS, blocks(shuffled, cuts)), whole)
-    parts = [state_of(GRIDS, [pair]) for pair in blocks(shuffled, cuts)]
-    for other in parts[1:]:
-        parts[0].merge(other)
-    same(parts[0], whole)
+    same(state_of(GRIDS, shards(shuffled, cuts)), whole)
+    first, *others = (state_of(GRIDS, [pair]) for pair in shards(shuffled, cuts))
+    for other in others:
+        first += other
+    same(first, whole)
+
+
+def arrays_of(state: SweepState) -> list[np.ndarray]:
+    """A copy of every array of sums that a state holds."""
+    sums = [each.sums for each in state.clusters.values()]
+    for family in state.families.values():
+        sums += [*family.totals.values(), family.lengths, family.least, family.most]
+    assert state.groups is not None
+    sums += [state.groups.one, state.groups.two, state.lengths]
+    return [each.copy() for each in sums]
+
+
+@pytest.mark.parametrize("most", [4, 256])
+def test_a_sum_leaves_its_parts_as_they_were(monkeypatch, most):
+    """`a + b` changes neither, `a += b` changes `a` alone; later sums change no earlier one."""
+    monkeypatch.setattr(state, "MAX_CLUSTERS", most)
+    first, second, third = (state_of(GRIDS, [pair]) for pair in shards(seeded(3, rows=24), 3))
+    before = [arrays_of(each) for each in (first, second, third)]
+    both = first + second
+    of_both, in_place = arrays_of(both), second + first
+    in_place += third
+    in_place += first
+    found = [arrays_of(each) for each in (first, second, third, both)]
+    for one, other in zip(found, [*before, of_both], strict=True):
+        for array, wanted in zip(one, other, strict=True):
+            np.testing.assert_array_equal(array, wanted)
+
+
+def test_no_number_of_a_shard_stops_the_sum_of_shards():
+    """NaN, infinite and overflowing ratios, and infinite rewards of either sign."""
+    log_ratios = [[0.1], [np.nan], [np.inf, 0.2], [-np.inf], [700.0, 9.5], [700.0, 9.5]]
+    reward = np.array([np.inf, -np.inf, 1.0, np.nan, 1e308, 1e308])
+    group = np.array([1, 1, 2, 2, 3, 3])
+    batch = padded(log_ratios, reward=reward, group=group)
+    for rows in ([0, 1, 2, 3, 4, 5], [0, 3], [4, 5]):
+        some = batch.rows(np.array(rows))
+        same(state_of(GRIDS, shards(some, len(rows))), state_of(GRIDS, shards(some, 1)))
 
 
 def test_small_chunks_give_the_same(monkeypatch):
     batch = seeded(5, rows=24)
-    whole = state_of(GRIDS, blocks(batch, 1))
+    whole = state_of(GRIDS, shards(batch, 1))
     monkeypatch.setattr(state, "CELLS", 16)
-    same(state_of(GRIDS, blocks(batch, 1)), whole)
+    same(state_of(GRIDS, shards(batch, 1)), whole)
 
 
 def test_folded_clusters_are_the_same_whatever_the_order(monkeypatch):
-    monkeypatch.setattr(keyed, "MAX_CLUSTERS", 4)
+    monkeypatch.setattr(state, "MAX_CLUSTERS", 4)
     batch = seeded(7, rows=40)
-    whole = state_of(GRIDS, blocks(batch, 1))
-    assert len(whole.keyed.keys) == 4
-    parts = [state_of(GRIDS, [pair]) for pair in reversed(blocks(batch, 5))]
-    for other in parts[1:]:
-        parts[0].merge(other)
-    same(parts[0], whole)
+    whole = state_of(GRIDS, shards(batch, 1))
+    assert whole.num_clusters == 4
+    same(state_of(GRIDS, list(reversed(shards(batch, 5)))), whole)
 
 
 def test_folding_changes_no_value(monkeypatch):
     batch = seeded(7, rows=40)
-    whole = state_of(GRIDS, blocks(batch, 3))
+    whole = state_of(GRIDS, shards(batch, 3))
     grid = GRIDS["seq_tis"]
     wanted = sweep_rows(whole, "seq_tis", grid, kept_groups(whole))
-    monkeypatch.setattr(keyed, "MAX_CLUSTERS", 4)
-    few = state_of(GRIDS, blocks(batch, 3))
+    monkeypatch.setattr(state, "MAX_CLUSTERS", 4)
+    few = state_of(GRIDS, shards(batch, 3))
     for row, other in zip(sweep_rows(few, "seq_tis", grid, kept_groups(few)), wanted, strict=True):
         assert row.ess_seq.value == pytest.approx(other.ess_seq.value, rel=1e-12)
         assert row.kept_groups == other.kept_groups
@@ -108,5 +142,5 @@ def test_sequences_far_apart_in_size_lose_nothing_in_either_order():
     ratio[7] += 250.0
     batch = Padded(np.minimum(ratio, 0), -np.maximum(ratio, 0), np.ones((12, 4), bool),
                    np.arange(12))  # fmt: skip
-    same(state_of(GRIDS, blocks(batch, 12)), state_of(GRIDS, blocks(batch, 1)))
-    same(state_of(GRIDS, list(reversed(blocks(batch, 12)))), state_of(GRIDS, blocks(batch, 1)))
+    same(state_of(GRIDS, shards(batch, 12)), state_of(GRIDS, shards(batch, 1)))
+    same(state_of(GRIDS, list(reversed(shards(batch, 12)))), state_of(GRIDS, shards(batch, 1)))

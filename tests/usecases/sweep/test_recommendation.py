@@ -15,7 +15,7 @@ from tests.usecases.sweep.policies import (
     advice_of,
     baseline_of,
     noisy,
-    state_of_blocks,
+    state_of_candidates,
     table,
     two_choices,
 )
@@ -93,8 +93,12 @@ def test_where_few_sequences_carry_the_reference_a_bound_decides():
     assert CANDIDATES[found.choice].family.endswith("seq_tis")
 
 
+def with_columns(pair: PolicyPair, **columns: np.ndarray | None) -> PolicyPair:
+    return replace(pair, tokens=replace(pair.tokens, **columns))
+
+
 def without_reward(pair: PolicyPair) -> PolicyPair:
-    return replace(pair, reward=None)
+    return with_columns(pair, reward=None)
 
 
 def test_without_rewards_a_bound_decides_and_says_so():
@@ -107,14 +111,14 @@ def test_without_rewards_a_bound_decides_and_says_so():
 def test_rewards_that_are_noise_are_not_judged_by_their_gradient():
     pair = two_choices(5, 2000, 0.4, 0.6)
     random = np.random.default_rng(1)
-    found = advice(replace(pair, reward=random.random(2000)))
+    found = advice(with_columns(pair, reward=random.random(2000)))
     assert any("cannot be told from noise" in reason for reason in found.reasons)
 
 
 def test_recorded_advantages_come_before_rewards():
     pair = two_choices(3, 20_000, 0.3, 0.7)
-    assert pair.tokens.reward is not None
-    recorded = replace(pair, advantage=pair.tokens.reward - pair.tokens.reward.mean(), reward=None)
+    reward = pair.tokens.rewards
+    recorded = with_columns(pair, advantage=reward - reward.mean(), reward=None)
     found, wanted = advice(recorded), advice(pair)
     assert efficiency(found, "seq_tis_5") == pytest.approx(efficiency(wanted, "seq_tis_5"))
 
@@ -138,19 +142,16 @@ def test_neither_order_nor_shards_matter():
     order = np.random.default_rng(0).permutation(3000)
     same(advice(taken(pair, order)), whole)
     baseline = baseline_of([pair])
-    parts = [state_of_blocks([half(pair, at)], baseline) for at in (0, 1)]
-    parts[0].merge(parts[1])
-    same(advice_of(parts[0]), whole)
+    same(advice_of(state_of_candidates([half(pair, at) for at in (0, 1)], baseline)), whole)
 
 
 def taken(pair: PolicyPair, rows: np.ndarray) -> PolicyPair:
     """Some rows of two tokens each, which stay in their clusters."""
-    assert pair.tokens.reward is not None
     return table(
         pair.tokens.token_id.reshape(-1, 2)[rows],
         pair.values.behavior.reshape(-1, 2)[rows],
         pair.values.target.reshape(-1, 2)[rows],
-        pair.tokens.reward[rows],
+        pair.tokens.rewards[rows],
         group=pair.tokens.cluster[rows],
     )
 
@@ -185,7 +186,6 @@ def test_ratios_above_the_clamp_refuse_what_they_weigh():
 
 def test_two_clusters_have_no_gradient_to_judge_by():
     pair = two_choices(3, 2000, 0.4, 0.6)
-    assert pair.tokens.reward is not None
-    found = advice(replace(pair, cluster=np.arange(2000, dtype=np.uint64) % 2))
+    found = advice(with_columns(pair, cluster=np.arange(2000, dtype=np.uint64) % 2))
     assert any("cannot be told from noise" in reason for reason in found.reasons)
     assert any("2 clusters are few" in reason for reason in found.reasons)

@@ -11,7 +11,7 @@ from rcdiag.usecases.sweep.families import FAMILIES, settings
 from tests.builders import make_pair
 from tests.corrections.batches import seeded
 from tests.corrections.builders import Padded, padded
-from tests.usecases.sweep.builders import block_from, rows_of_family, state_of
+from tests.usecases.sweep.builders import pair_from, rows_of_family, state_of
 
 WINDOW = [{"lower": 0.5, "upper": 2.0}]
 
@@ -52,9 +52,7 @@ def test_the_defaults_of_trainers_are_among_the_settings(family, bounds):
 def test_groups_that_keep_two_sequences():
     logs = [[0.0], [0.0], [0.0], [9.0], [0.0], [9.0], [9.0], [0.0]]
     batch = padded(logs, group=np.array([1, 1, 2, 2, 3, 4, 4, 5]))
-    state = state_of(
-        {"seq_rs": WINDOW}, [block_from(batch.rows(slice(i, i + 1))) for i in range(8)]
-    )
+    state = state_of({"seq_rs": WINDOW}, [pair_from(batch.rows(slice(i, i + 1))) for i in range(8)])
     groups = kept_groups(state)
     assert groups[""].tolist() == [3]
     assert groups["seq_rs"].tolist() == [1]
@@ -63,7 +61,7 @@ def test_groups_that_keep_two_sequences():
 def test_shares_by_quartile_of_the_length():
     logs = [[0.0] * n if n % 2 else [2.0] * n for n in range(1, 9)]
     batch = padded(logs)
-    state = state_of({"token_rs": WINDOW}, [block_from(batch)])
+    state = state_of({"token_rs": WINDOW}, [pair_from(batch)])
     assert length_quartiles(state) == [2.0, 4.0, 6.0]
     (row,) = sweep_rows(state, "token_rs", WINDOW, kept_groups(state))
     assert row.kept_by_length == pytest.approx([1 / 3, 3 / 7, 5 / 11, 7 / 15])
@@ -71,10 +69,10 @@ def test_shares_by_quartile_of_the_length():
 
 
 def test_shifts_of_reward_and_advantage():
-    block = make_pair(
+    pair = make_pair(
         [[-1.0]] * 5, [[-1.0], [-1.0], [-3.0], [-3.0], [-1.0]], reward=[1, 3, 0, np.nan, np.nan]
     )
-    state = state_of({"seq_rs": WINDOW}, [block])
+    state = state_of({"seq_rs": WINDOW}, [pair])
     (row,) = sweep_rows(state, "seq_rs", WINDOW, kept_groups(state))
     assert row.reward_shift.value == pytest.approx(2.0 - 4 / 3)
     assert row.advantage_shift.value is None

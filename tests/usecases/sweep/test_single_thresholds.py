@@ -15,7 +15,7 @@ from rcdiag.results.sweep import SweepRow
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds
 from tests.corrections.batches import batches
 from tests.corrections.builders import Padded, padded
-from tests.usecases.sweep.builders import block_from, finite, rows_of_family, single
+from tests.usecases.sweep.builders import finite, pair_from, rows_of_family, single
 
 TRAINER_ESS = "rollout_corr/rollout_is_eff_sample_size"
 EVERY = pytest.mark.parametrize("family", FAMILIES)
@@ -32,7 +32,7 @@ def lost(found: CorrectionResult, correction: Correction) -> float | None:
 
 def same(row: SweepRow, family: str, batch: Padded) -> None:
     correction = FAMILIES[family].correction(row.bounds)
-    wanted = single(correction, [block_from(batch)])
+    wanted = single(correction, pair_from(batch))
     honest = wanted.honest
     assert row.kept_tokens == wanted.kept_tokens
     assert row.kept_sequences == wanted.kept_sequences

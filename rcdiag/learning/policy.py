@@ -1,9 +1,11 @@
-"""Load a policy to train it: all its weights, or low-rank adapters on them."""
+"""A policy that is trained: loaded, with low-rank adapters or without, and written to a folder."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rcdiag.engines.checkpoint import check_checkpoint
+from rcdiag.engines.checkpoint import check_checkpoint, weight_files
 from rcdiag.engines.hf.model import (
     body_and_head,
     choose_device,
@@ -24,11 +26,12 @@ from rcdiag.engines.hf.model import (
 )
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
-from rcdiag.learning.lora import add_adapter, train_adapter
+from rcdiag.files import not_writable
 from rcdiag.learning.rows import MicroBatch
 from rcdiag.learning.settings import LoraSettings
 
 DTYPES = ("float32", "bfloat16")
+ADAPTER = "default"  # peft's name for the only one
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Policy:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The trained ones, each once."""
+        """The parameters that are trained, each once, by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def precision(self) -> contextlib.AbstractContextManager:
@@ -62,14 +65,17 @@ class Policy:
         return torch.autocast(self.device.type, dtype=dtype_named("autocast", autocast))
 
     def states(self, batch: MicroBatch) -> Tensor:
-        """[tokens, width] the state before each unmasked token."""
+        """The body's last state before each unmasked token, [tokens, width]."""
         with self.precision():
             hidden = self.body(input_ids=batch.ids, use_cache=False).last_hidden_state
         return hidden[batch.row, batch.place]
 
 
 def load_policy(spec: PolicySpec, lora: LoraSettings | None, checkpointing: bool) -> Policy:
-    """The model of a `hf` policy with its trained parameters set."""
+    """Load the model of a `hf` policy, and set which of its parameters are trained.
+
+    All of them, or those of a new adapter (`lora`), or those of the adapter that the policy names.
+    """
     _check_spec(spec, lora)
     device = choose_device(spec.options.get("device"))
     folder = check_checkpoint(spec.model)
@@ -114,10 +120,9 @@ def _check_spec(spec: PolicySpec, lora: LoraSettings | None) -> None:
 
 @torch.no_grad()
 def _check_head(policy: Policy) -> None:
-    """Body and head put together here give the logits of the model's own forward.
+    """Refuse a model whose own forward gives other logits than body and head do here.
 
-    An architecture that changes its logits in a way that is not known must
-    not give plausible gradients.
+    An architecture that changes its logits in an unknown way must not give plausible gradients.
     """
     exact = policy.spec.dtype == "float32" and "autocast" not in policy.spec.options
     with policy.precision():
@@ -147,3 +152,82 @@ def _checkpoint_layers(policy: Policy) -> None:
         layer.forward = functools.partial(
             checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
         )
+
+
+def add_adapter(model: Any, settings: LoraSettings) -> Any:
+    """Put a new adapter on a model, which alone is trained; it starts as no change at all."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise RcdiagError(
+            "LoRA needs the peft package", hint='pip install "rcdiag[lora]"'
+        ) from error
+    targets = settings.targets
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    devices = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(settings.seed)
+        try:
+            return get_peft_model(model, config).get_base_model()
+        except ValueError as error:
+            reason = str(error).splitlines()[0]
+            raise RcdiagError(f"LoRA: {reason}", hint="name layers of this model") from error
+
+
+def train_adapter(model: Any) -> None:
+    """Train the parameters of the adapter that is on the model, and no others."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
+def save_adapter(model: Any, folder: Path) -> None:
+    """Write the adapter as peft's own `save_pretrained` would: configuration and weights."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    state = get_peft_model_state_dict(model, adapter_name=ADAPTER)
+    # peft's names are those of its wrapper, which is not kept here.
+    named = {f"base_model.model.{k}": v.contiguous().cpu() for k, v in state.items()}
+    save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    model.peft_config[ADAPTER].save_pretrained(folder)
+
+
+def save_policy(policy: Policy, folder: Path) -> None:
+    """Write the adapter, where one was trained, else the whole model and all files beside it.
+
+    The folder appears whole or not at all.
+    """
+    check_free(folder)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        if any("lora_" in name for name in policy.parameters):
+            save_adapter(policy.model, temporary)
+        else:
+            policy.model.save_pretrained(temporary)
+            _copy_the_rest(policy.folder, temporary)
+        os.replace(temporary, folder)
+    except OSError as error:
+        raise not_writable(folder, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that exists: no checkpoint is ever overwritten."""
+    if folder.exists():
+        raise RcdiagError(f"{folder}: already there", hint="give a folder that is not")
+
+
+def _copy_the_rest(source: Path, target: Path) -> None:
+    """Copy tokenizer, templates and code: all files but weights that the target lacks."""
+    left_out = {path.name for path in weight_files(source)}
+    for path in source.iterdir():
+        weights = path.name in left_out or path.name.endswith(".index.json")
+        if path.is_file() and not weights and not (target / path.name).exists():
+            shutil.copyfile(path, target / path.name)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rcdiag.statistics.accumulator import Summary
+from rcdiag.statistics.accumulator import PairState
+from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.vocabulary import worst_ids
 from tests.builders import make_pair, summed
@@ -41,58 +42,65 @@ def columns_of(rows: int, *, holes_from: int = 0) -> dict[str, list]:
     }
 
 
-def summary_of(columns: dict[str, list], executor: Executor, *cuts: int) -> Summary:
-    found = Summary()
+def states_of(columns: dict[str, list], executor: Executor, *cuts: int) -> list[PairState]:
+    """The states of the rows between the cuts."""
+    found = []
     rows = len(columns["behavior"])
     for start, end in zip([0, *cuts], [*cuts, rows], strict=True):
         cut = {name: values[start:end] for name, values in columns.items()}
         cut["entropy"] = {"old": cut["entropy"]}
-        found.add(make_pair(**cut, first_row=start), executor)
+        pair = make_pair(**cut, first_row=start)
+        found.append(PairState.of(pair, pair.by_step(), executor))
     return found
 
 
-def plain(summary: Summary) -> dict[str, Any]:
+def state_of(columns: dict[str, list], executor: Executor, *cuts: int) -> PairState:
+    return summed(states_of(columns, executor, *cuts))
+
+
+def plain(state: PairState) -> dict[str, Any]:
     """What comes out, but for the metrics."""
     return {
-        "profiles": finished(summed(summary.profiles)),
-        "ids": worst_ids(summary.vocabulary),
-        "figures": summary.figures.to_dict(),
-        "tokens": summary.worst_tokens.to_list(),
-        "sequences": summary.worst_sequences.found,
+        "profiles": finished(state.profiles),
+        "ids": worst_ids(state.vocabulary),
+        "figures": state.figures.to_dict(),
+        "tokens": state.worst_tokens.to_list(),
+        "sequences": state.worst_sequences.sequences,
     }
 
 
-def assert_same_summary(found: Summary, wanted: Summary) -> None:
-    assert_near(plain(found), plain(wanted), "summary")
+def assert_same_state(found: PairState, wanted: PairState) -> None:
+    assert_near(plain(found), plain(wanted), "state")
     states = wanted.by_step()
     assert list(found.by_step()) == list(states) == [1, 2, 3]
     for step, state in found.by_step().items():
         assert_same_values(state, states[step])
 
 
-def test_a_summary_is_the_same_whatever_the_cut(executor, monkeypatch):
+def test_a_state_is_the_same_whatever_the_cut(executor):
     columns = columns_of(80)
-    wanted = summary_of(columns, executor)
+    wanted = state_of(columns, executor)
     assert set(plain(wanted)["profiles"]) >= {"position", "turn", "entropy", "reward"}
-    assert_same_summary(summary_of(columns, executor, 20, 21, 55), wanted)
-    monkeypatch.setattr("rcdiag.statistics.accumulator.WAITING", 3)
-    assert_same_summary(summary_of(columns, executor, *range(5, 80, 5)), wanted)
+    assert_same_state(state_of(columns, executor, 20, 21, 55), wanted)
+    assert_same_state(state_of(columns, executor, *range(5, 80, 5)), wanted)
 
 
-def test_merged_summaries_are_that_of_all_rows(executor):
+def test_a_state_is_the_same_however_its_shards_are_added(executor):
     columns = columns_of(80)
-    head = {name: values[:33] for name, values in columns.items()}
-    found = summary_of(head, executor, 10)
-    other = Summary()
-    tail = {name: values[33:] for name, values in columns.items()}
-    tail["entropy"] = {"old": tail["entropy"]}
-    other.add(make_pair(**tail, first_row=33), executor)
-    found.merge(other)
-    assert_same_summary(found, summary_of(columns, executor))
+    wanted = state_of(columns, executor)
+    first, second, third = states_of(columns, executor, 10, 33)
+    assert_same_state(first + (second + third), wanted)
+    assert_same_state(third + first + second, wanted)
+    states: RunningSum[PairState] = RunningSum()
+    for state in states_of(columns, executor, *range(5, 80, 5)):
+        states.add(state)
+    total = states.total()
+    assert total is not None
+    assert_same_state(total, wanted)
 
 
 def test_turns_are_counted_in_shards_without_a_hole_too(executor):
     """Rows of one turn lie in the first turn, whether a neighbour in their batch has two or not."""
     columns = columns_of(40, holes_from=20)
-    whole, cut = summary_of(columns, executor), summary_of(columns, executor, 20)
+    whole, cut = state_of(columns, executor), state_of(columns, executor, 20)
     assert_near(plain(cut)["profiles"]["turn"], plain(whole)["profiles"]["turn"], "turn")

@@ -1,0 +1,202 @@
+"""Policy losses, aggregations, denominators and advantages, from their definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from rcdiag.glossary import words
+from rcdiag.glossary.describe import plain
+from rcdiag.glossary.entry import Entry, Kind, first_clause, folded
+from rcdiag.glossary.generations import called, grouped, worked
+from rcdiag.glossary.worked import UPDATE
+from rcdiag.losses import ADVANTAGES, AGGREGATIONS, DENOMINATORS, LOSSES, Aggregation, PolicyLoss
+from rcdiag.losses.aggregation import SCALE_FACTOR, WORKED
+from rcdiag.losses.rules import UpdateRules
+from rcdiag.losses.settings import LossSetting
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.trainer import Trainer
+
+_REPLAY = "rcdiag replay rollouts.parquet"
+
+
+def _named(prefix: str, names: Iterable[str]) -> dict[str, str]:
+    """The names under which an explanation is listed -> names; words of the glossary go first."""
+    taken = {folded(name) for name in (*words.WORDS, *words.KIND.aliases)}
+    return {f"{prefix}.{name}" if folded(name) in taken else name: name for name in names}
+
+
+def _having(has: Callable[[UpdateRules], bool]) -> list[Trainer]:
+    return [trainer for trainer in TRAINERS.values() if has(trainer.update)]
+
+
+def _generations(name: str, trainers: Iterable[Trainer]) -> dict[str, str]:
+    texts = called(name)
+    return grouped({each.name: texts.get(each.name, name) for each in trainers})
+
+
+def _numbers(name: str, trainers: Iterable[Trainer]) -> str:
+    found = worked(name, [each.name for each in trainers])
+    return "; ".join(f"{value} in {names}" for names, value in found.items())
+
+
+def policy_losses() -> dict[str, PolicyLoss]:
+    """Every loss of the registry, and those that a trainer alone has, by their listed names."""
+    known = dict(LOSSES)
+    for trainer in TRAINERS.values():
+        known = {**trainer.update.losses, **known}
+    ordered = sorted(known, key=lambda name: name not in LOSSES)
+    return {listed: known[name] for listed, name in _named("loss", ordered).items()}
+
+
+def _loss(listed: str) -> Entry:
+    loss = policy_losses()[listed]
+    trainers = _having(lambda rules: loss.name in rules.losses)
+    numbers = _numbers(listed, trainers)
+    example = f"{_REPLAY} --loss {loss.name}"
+    if numbers:
+        given = f"{loss.given}: " if loss.given else ""
+        example = f"{UPDATE}: {given}loss {numbers}"
+    return Entry(
+        name=listed,
+        kind=_LOSS,
+        what=f"{loss.says} Source: {loss.source}.",
+        formula=loss.formula,
+        direction=loss.direction,
+        units=None if loss.refused else "loss",
+        generations=_generations(listed, trainers),
+        example=f"{example}: refused" if loss.refused else example,
+        see=tuple(dict.fromkeys([*loss.see, *(setting.name for setting in loss.settings)])),
+    )
+
+
+_LOSS = "policy loss"
+POLICY_LOSSES: Kind = Kind(
+    title=_LOSS,
+    plural="Policy losses of `rcdiag replay`",
+    lines=lambda: {name: first_clause(loss.says) for name, loss in policy_losses().items()},
+    entry=_loss,
+)
+
+
+def aggregations() -> dict[str, Aggregation]:
+    """Every aggregation of the registry, and those that a trainer alone has."""
+    known = dict(AGGREGATIONS)
+    for trainer in TRAINERS.values():
+        known = {**trainer.update.aggregations, **known}
+    return {name: known[name] for name in sorted(known, key=lambda name: name not in AGGREGATIONS)}
+
+
+def _denominators() -> dict[str, str]:
+    return _named("denominator", DENOMINATORS)
+
+
+def _aggregation(name: str) -> Entry:
+    if name in _denominators():
+        denominator = DENOMINATORS[_denominators()[name]]
+        return Entry(
+            name=name,
+            kind=_AGGREGATION,
+            what=denominator.says,
+            formula=denominator.formula,
+            generations=grouped(called(name)),
+            example=denominator.example,
+            see=denominator.see,
+        )
+    aggregation = aggregations()[name]
+    trainers = _having(lambda rules: name in rules.aggregations)
+    numbers = worked(name, [each.name for each in trainers])
+    value = next(iter(numbers.values())) if len(numbers) == 1 else _numbers(name, trainers)
+    return Entry(
+        name=name,
+        kind=_AGGREGATION,
+        what=aggregation.says,
+        formula=aggregation.formula,
+        generations=_generations(name, trainers),
+        example=f"{WORKED}: {value}" if value else f"{_REPLAY} --aggregation {name}",
+        see=aggregation.see,
+    )
+
+
+def _aggregation_lines() -> dict[str, str]:
+    says = {name: each.says for name, each in aggregations().items()}
+    says |= {listed: DENOMINATORS[name].says for listed, name in _denominators().items()}
+    return {name: first_clause(text) for name, text in says.items()}
+
+
+_AGGREGATION = "aggregation"
+REDUCTIONS: Kind = Kind(
+    title=_AGGREGATION,
+    plural="Aggregations of a loss, and what they divide by",
+    lines=_aggregation_lines,
+    entry=_aggregation,
+)
+
+
+def _advantage(name: str) -> Entry:
+    advantage = ADVANTAGES[name]
+    values = advantage(np.array([1.0, 0.0, 0.0]), np.zeros(3), np.array([2, 2, 2]))
+    said = ", ".join(f"{value:.4g}" for value in values)
+    return Entry(
+        name=name,
+        kind=_ADVANTAGE,
+        what=f"{advantage.says} It is the same for all tokens of a sequence. "
+        f"Source: {advantage.source}.",
+        formula=advantage.formula,
+        direction=advantage.direction,
+        generations=grouped(called(name)),
+        example=f"rewards 1, 0, 0 of one prompt, two tokens each: {said}",
+        see=advantage.see,
+    )
+
+
+_ADVANTAGE = "advantage"
+ADVANTAGE_FORMULAS: Kind = Kind(
+    title=_ADVANTAGE,
+    plural="Advantages that `rcdiag replay` computes",
+    lines=lambda: {name: first_clause(each.says) for name, each in ADVANTAGES.items()},
+    entry=_advantage,
+)
+
+
+def loss_settings() -> dict[str, LossSetting]:
+    """Every setting that some loss or aggregation reads."""
+    losses = [*LOSSES.values()]
+    losses += [loss for trainer in TRAINERS.values() for loss in trainer.update.losses.values()]
+    settings = {each.name: each for loss in losses for each in loss.settings}
+    return {**settings, SCALE_FACTOR.name: SCALE_FACTOR}
+
+
+def _reads(rules: UpdateRules, name: str) -> bool:
+    if name == SCALE_FACTOR.name:
+        return any(each.horizon == "scale" for each in rules.aggregations.values())
+    return any(name == each.name for loss in rules.losses.values() for each in loss.settings)
+
+
+def _loss_setting(name: str) -> Entry:
+    setting, names = loss_settings()[name], called(name)
+    trainers = _having(lambda rules: _reads(rules, name))
+    return Entry(
+        name=name,
+        kind=_SETTING,
+        what=setting.says,
+        generations=grouped(
+            {
+                each.name: f"{names.get(each.name, name)}, default "
+                f"{plain(each.update.defaults.value(setting))}"
+                for each in trainers
+            }
+        ),
+        example=setting.example or f"{_REPLAY} --loss-setting {name}={plain(setting.default)}",
+        see=setting.see,
+    )
+
+
+_SETTING = "setting of a loss"
+LOSS_SETTINGS: Kind = Kind(
+    title=_SETTING,
+    plural="Settings of a loss in `rcdiag replay`",
+    lines=lambda: {name: first_clause(each.says) for name, each in loss_settings().items()},
+    entry=_loss_setting,
+)

@@ -1,0 +1,251 @@
+"""Sketches of per-sequence gradients: what flows through each layer, projected on random signs.
+
+`Probes` defines a sketch, `Taps` makes those of all rows of a batch in one backward pass, and
+`OneRow` makes them row by row for models with layers that have no tap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rcdiag.learning.settings import SketchSettings
+
+
+class Probes:
+    """Random signs for each parameter, the same for the same seed and model.
+
+    The sketch of a matrix G [out, in] is s_j = u_j' G v_j / sqrt(p), j = 1..p, of a vector g
+    s_j = u_j' g / sqrt(p), of more axes that of the matrix [all but the last, last], with
+    independent signs u and v. Then E[s(A).s(B)] = <A, B>, and its variance is at most that of
+    Gaussian probes,
+    (|A|^2 |B|^2 + <A,B>^2 + 2|A'B|^2 + 2|AB'|^2 + 2 tr(AB'AB')) / p <= 8 |A|^2 |B|^2 / p.
+    Signs of different parameters are independent: numbers that they share add noise, no bias.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], settings: SketchSettings) -> None:
+        self.parameters = parameters
+        self.settings = settings
+        self._numbers = {id(p): index for index, p in enumerate(parameters.values())}
+        self._signs: dict[int, tuple[Tensor, ...]] = {}
+
+    def slots(self, parameter: Tensor) -> NDArray[np.int64]:
+        """The numbers of the sketch that a parameter adds to, [probes]."""
+        first = self._numbers[id(parameter)] * self.settings.probes
+        return (first + np.arange(self.settings.probes)) % self.settings.dims
+
+    def signs(self, parameter: Tensor) -> tuple[Tensor, ...]:
+        """The signs of a parameter: for each axis of its matrix [size, probes] float32.
+
+        Those of the first axis are divided by sqrt(probes).
+        """
+        number = self._numbers[id(parameter)]
+        if number not in self._signs:
+            random = np.random.default_rng([self.settings.seed, number])
+            sides = [self._draw(random, size) for size in _as_matrix(parameter).shape]
+            sides[0] /= self.settings.probes**0.5
+            self._signs[number] = tuple(side.to(parameter.device) for side in sides)
+        return self._signs[number]
+
+    def _draw(self, random: np.random.Generator, size: int) -> Tensor:
+        signs = random.integers(0, 2, (size, self.settings.probes), np.int8)
+        return torch.from_numpy(2 * signs - 1).float()
+
+    def of(self, values: Mapping[str, Tensor]) -> NDArray[np.float64]:
+        """The sketch [dims] of a gradient that is given in full; parameters may be missing."""
+        found = np.zeros(self.settings.dims)
+        for name, value in values.items():
+            parameter = self.parameters[name]
+            left, *right = (side.double() for side in self.signs(parameter))
+            matrix = _as_matrix(value).double()
+            product = (matrix @ right[0]) * left if right else matrix[:, None] * left
+            found[self.slots(parameter)] += product.sum(dim=0).cpu().numpy()
+        return found
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The `id` of each parameter that is trained."""
+        return frozenset(self._numbers)
+
+
+def _as_matrix(values: Tensor) -> Tensor:
+    """A parameter of more than two axes as a matrix: fused experts as [experts x out, in]."""
+    return values.flatten(0, -2) if values.ndim > 2 else values
+
+
+class RowsMixed(Exception):
+    """A layer flattens rows and tokens into one axis, so that its taps do not know the rows."""
+
+
+Collect = Callable[[Tensor, Tensor], None]  # inputs and d loss / d outputs of one call of a layer
+
+
+class Tap(torch.autograd.Function):
+    """Hands a layer's inputs and output gradient to `collect` in the backward; changes nothing.
+
+    The inputs are saved as autograd saves them, so that checkpointing drops them too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, inputs: Tensor, collect: Collect) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(inputs)
+        ctx.collect = collect
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        ctx.collect(ctx.saved_tensors[0], gradient)
+        return gradient, None, None
+
+
+class Taps:
+    """Adds up the sketches of the rows of a micro-batch while a backward runs.
+
+    A layer's gradient is a sum over tokens, G_i = sum_t d_t x_t' for a product, so its sketch is
+    sum_t (u.d_t)(v.x_t): p (in + out) multiplications per token instead of in x out. At padding
+    d_t = 0, since no token that counts sees it.
+    """
+
+    def __init__(self, body: nn.Module, probes: Probes) -> None:
+        self.body = body
+        self.probes = probes
+        self.sums = torch.zeros(0)
+        self._layers = [m for m in body.modules() if self._own(m)]
+
+    def unknown(self) -> nn.Module | None:
+        """A trained layer of a kind that has no tap; None where all have one."""
+        return next((each for each in self._layers if self._kind(each) is None), None)
+
+    def _own(self, layer: nn.Module) -> list[nn.Parameter]:
+        return [p for p in layer.parameters(recurse=False) if id(p) in self.probes.known]
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Put taps into the graph of every forward pass within the block."""
+        hooks = [layer.register_forward_hook(self._hook) for layer in self._layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def start(self, rows: int, device: torch.device) -> None:
+        """Forget the last backward pass; the next one has this many rows."""
+        self.sums = torch.zeros(rows, self.probes.settings.dims, dtype=torch.float64, device=device)
+
+    def whole(self, gradient: Mapping[str, Tensor]) -> None:
+        """Ignore the gradient of the whole micro-batch: the taps have its rows already."""
+
+    def _hook(self, layer: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+        collect = self._kind(layer)
+        assert collect is not None
+        return Tap.apply(output, arguments[0].detach(), lambda x, d: collect(layer, x, d))
+
+    def _kind(self, layer: nn.Module) -> Callable[[Any, Tensor, Tensor], None] | None:
+        if type(layer) is nn.Linear:
+            return self._linear
+        if type(layer) is nn.Embedding:
+            return self._embedding
+        if all(p.ndim == 1 for p in self._own(layer)):
+            return self._vectors
+        return None
+
+    def _add(self, parameter: Tensor, products: Tensor) -> None:
+        """Add the products [rows, ..., probes] of one parameter to the rows' sketches."""
+        if len(products) != len(self.sums):
+            raise RowsMixed("a layer of this model mixes the rows of a batch")
+        by_row = products.flatten(1, -2).sum(dim=1, dtype=torch.float64)
+        self.sums[:, self.probes.slots(parameter)] += by_row
+
+    def _linear(self, layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> None:
+        if layer.weight.requires_grad:
+            left, right = self.probes.signs(layer.weight)
+            # Under autocast the product takes its inputs rounded to its own precision.
+            rounded = inputs.to(gradient.dtype).float()
+            self._add(layer.weight, (gradient.float() @ left) * (rounded @ right))
+        if layer.bias is not None and layer.bias.requires_grad:
+            self._add(layer.bias, gradient.float() @ self.probes.signs(layer.bias)[0])
+
+    def _embedding(self, layer: nn.Embedding, ids: Tensor, gradient: Tensor) -> None:
+        left, right = self.probes.signs(layer.weight)
+        products = left[ids] * (gradient.float() @ right)
+        if layer.padding_idx is not None:  # torch gives this row of the table no gradient
+            products = products * (ids != layer.padding_idx)[..., None]
+        self._add(layer.weight, products)
+
+    def _vectors(self, layer: nn.Module, inputs: Tensor, gradient: Tensor) -> None:
+        """Sketch the exact gradient of each row, which a norm's few parameters allow."""
+        own = {name: p.detach() for name, p in layer.named_parameters(recurse=False)}
+
+        def of_row(x: Tensor, d: Tensor) -> dict[str, Tensor]:
+            pull = torch.func.vjp(lambda values: _forward(layer, values, x), own)[1]
+            return pull(d)[0]
+
+        for name, values in torch.func.vmap(of_row)(inputs, gradient).items():
+            parameter = getattr(layer, name)
+            if parameter.requires_grad:
+                signs = self.probes.signs(parameter)[0]
+                self._add(parameter, (values.float() @ signs)[:, None])
+
+
+def _forward(layer: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    """Run the layer's own forward with other parameters, without its hooks."""
+    return torch.func.functional_call(
+        _Bare(layer), {f"layer.{k}": v for k, v in values.items()}, inputs
+    )
+
+
+class _Bare(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer.forward(inputs)
+
+
+class Sketcher(Protocol):
+    """Adds up the sketches of the rows of a micro-batch: `Taps` or `OneRow`."""
+
+    probes: Probes
+    sums: Tensor  # [rows, dims] after a backward
+
+    def attached(self) -> contextlib.AbstractContextManager[None]: ...
+    def start(self, rows: int, device: torch.device) -> None: ...
+    def whole(self, gradient: Mapping[str, Tensor]) -> None: ...
+
+
+class OneRow:
+    """Sketches of micro-batches of one row, whose gradient is the row's own.
+
+    It serves models with layers that have no tap (Conv1D, fused experts), and is slower, since
+    rows are not batched.
+    """
+
+    def __init__(self, probes: Probes) -> None:
+        self.probes = probes
+        self.sums = torch.zeros(0)
+
+    def attached(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def start(self, rows: int, device: torch.device) -> None:
+        assert rows == 1
+        self.sums = torch.zeros(1, self.probes.settings.dims, dtype=torch.float64, device=device)
+
+    def whole(self, gradient: Mapping[str, Tensor]) -> None:
+        """Add the body's gradient of the one row."""
+        self.sums[0] += torch.from_numpy(self.probes.of(gradient)).to(self.sums.device)
+
+
+def sketcher(body: nn.Module, probes: Probes) -> Taps | OneRow:
+    """Taps, which batch rows, where every trained layer has one; else row by row."""
+    taps = Taps(body, probes)
+    return taps if taps.unknown() is None else OneRow(probes)

@@ -1,0 +1,103 @@
+"""Advantages from rewards and prompt groups, as trainers compute them: one number per sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+GRPO_EPSILON = 1e-6
+WHITEN_EPSILON = 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advantage:
+    """A formula that turns the rewards of a batch into advantages."""
+
+    name: str
+    says: str
+    formula: str
+    source: str
+    # From rewards, prompt groups and numbers of unmasked tokens, all [rows], to [rows].
+    function: Callable[[Array, NDArray, Integers], Array]
+    by_group: bool = True  # the baseline is made of the other sequences of the prompt
+    direction: str = "advantages above 0 make tokens more likely"
+    see: tuple[str, ...] = ("advantage", "column", "rejected-in-baseline")
+
+    def __call__(self, reward: Array, group: NDArray, lengths: Integers) -> Array:
+        """Advantages [rows] from rewards, prompt groups and numbers of unmasked tokens [rows]."""
+        return self.function(reward, group, lengths)
+
+
+def _groups(group: NDArray, reward: Array) -> tuple[Integers, Array, Array]:
+    """The index of each row's group, the size of the group and its mean reward, all [rows]."""
+    _, index = np.unique(group, return_inverse=True)
+    sizes = np.bincount(index)
+    means = np.bincount(index, weights=reward) / sizes
+    return index, sizes[index].astype(np.float64), means[index]
+
+
+def grpo(reward: Array, group: NDArray, lengths: Integers) -> Array:
+    """(r - mean) / (std + 1e-6) within the group, std with n - 1; of one row: mean 0, std 1."""
+    index, sizes, means = _groups(group, reward)
+    squares = np.bincount(index, weights=np.square(reward - means))[index]
+    alone = sizes < 2
+    spread = np.where(alone, 1.0, np.sqrt(squares / np.where(alone, 1.0, sizes - 1.0)))
+    return np.where(alone, reward, reward - means) / (spread + GRPO_EPSILON)
+
+
+GRPO = Advantage(
+    name="grpo",
+    says="Reward less the mean of its prompt group, over the group's spread; a group of one keeps "
+    "its reward.",
+    formula="(reward - mean) / (std + 1e-6), std with n - 1",
+    source="arXiv 2402.03300, section 4.1; verl/trainer/ppo/core_algos.py, "
+    "compute_grpo_outcome_advantage",
+    function=grpo,
+)
+
+
+def rloo(reward: Array, group: NDArray, lengths: Integers) -> Array:
+    """The reward less the mean of the others of the group: n / (n - 1) (r - mean).
+
+    A group of one keeps its reward.
+    """
+    _, sizes, means = _groups(group, reward)
+    alone = sizes < 2
+    factor = sizes / np.where(alone, 1.0, sizes - 1.0)
+    return np.where(alone, reward, factor * (reward - means))
+
+
+RLOO = Advantage(
+    name="rloo",
+    says="Reward less the mean of the others of its prompt group; a group of one keeps its reward.",
+    formula="n / (n - 1) (reward - mean)",
+    source="arXiv 2402.14740",
+    function=rloo,
+)
+
+
+def reinforce_plus_plus(reward: Array, group: NDArray, lengths: Integers) -> Array:
+    """Rewards whitened over all tokens of the batch, variance with N - 1, discount 1.
+
+    The outcome reward is at the last token, so the return of every token is that reward.
+    """
+    total = lengths.sum()
+    mean = (reward * lengths).sum() / total
+    variance = (np.square(reward - mean) * lengths).sum() / max(total - 1, 1)
+    return (reward - mean) / np.sqrt(variance + WHITEN_EPSILON)
+
+
+REINFORCE_PLUS_PLUS = Advantage(
+    name="reinforce++",
+    says="Reward whitened over all tokens of the batch, whatever the group.",
+    formula="(reward - mean over tokens) / sqrt(variance over tokens + 1e-8)",
+    source="arXiv 2501.03262",
+    function=reinforce_plus_plus,
+    by_group=False,
+)

@@ -1,0 +1,143 @@
+"""The loss, the metrics and the exact gradient of a batch, as a trainer would compute them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rcdiag.losses.aggregation import ROW_MEAN, Aggregation
+from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
+from rcdiag.losses.clipped import geometric_row_weights
+from rcdiag.losses.rules import UpdateRules
+from rcdiag.losses.settings import LossSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """What the loss is a mean over, and how many of them it counts."""
+
+    which: str  # kept, all, constant
+    unit: str  # tokens, sequences, nothing
+    used: float
+    kept: float
+    all: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossResult:
+    """What the trainer would have computed on the batch."""
+
+    loss: float  # as the trainer logs it: NaN or 0 where it is not defined
+    metrics: dict[str, float]  # under the trainer's own keys
+    coefficients: NDArray[np.float64]  # d loss / d current, of each token of the batch
+    divided: Divided
+    undefined: str | None = None  # why there is no loss; then all coefficients are 0
+
+
+def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateRules) -> LossResult:
+    """The loss of that name as a trainer with these rules computes it; its gradient is exact.
+
+    The trainer's own settings are `rules.defaults`.
+    """
+    policy_loss = rules.loss(loss)
+    current = batch.current.detach().to(torch.float64).requires_grad_()
+    batch = replace(batch, current=current)
+    seen = batch if rules.sees_rejected else batch.only_kept()
+    losses = policy_loss(seen, settings)
+    reduction = ROW_MEAN if losses.by_row else rules.aggregation(loss, settings)
+    total = _total(reduction, batch, seen, _weighted(losses, seen), settings)
+    metrics = _metrics(rules, reduction, batch, losses, settings)
+    if rules.sees_rejected:
+        metrics["pg_loss"] = total.item()
+    reason = _undefined(reduction, batch, settings)
+    return LossResult(
+        loss=total.item(),
+        metrics={rules.prefix + name: value for name, value in metrics.items()},
+        coefficients=np.zeros(len(current)) if reason else _gradient(total, current),
+        divided=_divided(reduction, batch, settings),
+        undefined=reason,
+    )
+
+
+def _weighted(losses: TokenLosses, seen: LossBatch) -> Tensor:
+    """Losses times IS weights: of each token, or the geometric mean of a row's weights."""
+    if seen.weights is None:
+        return losses.values
+    weights = seen.weights
+    return losses.values * (geometric_row_weights(seen, weights) if losses.by_row else weights)
+
+
+def _total(
+    reduction: Aggregation,
+    batch: LossBatch,
+    seen: LossBatch,
+    losses: Tensor,
+    settings: LossSettings,
+) -> Tensor:
+    """Sum of within x loss / divisor; NaN where the divisor is 0, as in the trainer."""
+    divisor = reduction.divisor(batch, settings)
+    summed = (reduction.within(seen, reduction.denominator(settings)) * losses).sum()
+    spoiled = reduction.empty_rows_spoil and _empty_rows_counted(reduction, batch, settings)
+    return summed / divisor if divisor and not spoiled else torch.tensor(math.nan)
+
+
+def _empty_rows_counted(reduction: Aggregation, batch: LossBatch, settings: LossSettings) -> bool:
+    return reduction.denominator(settings) != "kept" and bool((batch.kept_counts == 0).any())
+
+
+def _undefined(reduction: Aggregation, batch: LossBatch, settings: LossSettings) -> str | None:
+    if not reduction.counted(batch, settings) or not reduction.divisor(batch, settings):
+        return "nothing is kept, so the mean has nothing in it"
+    if reduction.empty_rows_spoil and _empty_rows_counted(reduction, batch, settings):
+        return "a row has no kept token, and this generation takes its mean too, which is 0/0"
+    return None
+
+
+def _divided(reduction: Aggregation, batch: LossBatch, settings: LossSettings) -> Divided:
+    return Divided(
+        which=reduction.denominator(settings),
+        unit=reduction.count.unit,
+        used=reduction.counted(batch, settings),
+        kept=reduction.count.kept(batch),
+        all=reduction.count.all(batch),
+    )
+
+
+def _gradient(total: Tensor, current: Tensor) -> NDArray[np.float64]:
+    (gradient,) = torch.autograd.grad(total, current)
+    return gradient.numpy()
+
+
+def _metrics(
+    rules: UpdateRules,
+    reduction: Aggregation,
+    batch: LossBatch,
+    losses: TokenLosses,
+    settings: LossSettings,
+) -> dict[str, float]:
+    logged = {name: values.detach().to(torch.float64) for name, values in losses.logged.items()}
+    if rules.sees_rejected:
+        return _aggregated(reduction, batch, logged, settings)
+    return dict.fromkeys(rules.zeros, 0.0) | _token_means(logged)
+
+
+def _token_means(logged: dict[str, Tensor]) -> dict[str, float]:
+    """Masked means as verl takes them: sum / (kept tokens + 1e-8)."""
+    return {
+        name: (values.sum() / (len(values) + EPSILON)).item() for name, values in logged.items()
+    }
+
+
+def _aggregated(
+    reduction: Aggregation, batch: LossBatch, logged: dict[str, Tensor], settings: LossSettings
+) -> dict[str, float]:
+    """Metrics that are reduced as the loss is, always with the trainer's own denominators."""
+    own = replace(settings, denominator=None)
+    return {
+        name: _total(reduction, batch, batch, values, own).item() for name, values in logged.items()
+    }

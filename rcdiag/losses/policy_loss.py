@@ -1,0 +1,60 @@
+"""What a policy loss is: its function, its words, and the settings that it reads."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rcdiag.errors import RcdiagError
+from rcdiag.losses.batch import LossBatch, TokenLosses
+from rcdiag.losses.settings import LossSetting, LossSettings, Value
+
+# How formulas are written: d, r and A of one token.
+SYMBOLS = "d = log_ratio = current - old, r = e^d, A the advantage"
+WITHIN_20 = "d within +-20 nats"
+CLIPPED_TO = "clip to [1 - clip_low, 1 + clip_high], 0.2 and 0.2"
+VERL_FILE = "verl 0.9.1, verl/trainer/ppo/core_algos.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLoss:
+    """A loss of every token of an update. It is minimised; IS weights come after it."""
+
+    name: str
+    says: str
+    formula: str
+    source: str  # the paper, and the public code that it is computed as
+    function: Callable[[LossBatch, LossSettings], TokenLosses]
+    settings: tuple[LossSetting, ...] = ()
+    direction: str = "minimised"
+    see: tuple[str, ...] = ()
+    given: str = ""  # the settings of the worked number, where the defaults do not do
+    refused: bool = False  # rcdiag knows the loss and cannot compute it
+
+    def __call__(self, batch: LossBatch, settings: LossSettings) -> TokenLosses:
+        """The loss of every token of a batch, or of every row."""
+        return self.function(batch, settings)
+
+    def setting(self, name: str) -> LossSetting:
+        """One of the settings that the loss reads; any other name is refused."""
+        known = {setting.name: setting for setting in self.settings}
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            listed = f"it reads {', '.join(known)}" if known else "it reads none"
+            raise RcdiagError(f"{self.name} does not read the setting `{name}`", f"{hint}{listed}")
+        return known[name]
+
+    def parsed(self, texts: list[str]) -> dict[str, Value]:
+        """Settings that a user wrote as NAME=VALUE."""
+        found = {}
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if not (name and equals and value):
+                raise RcdiagError(
+                    f"{text}: wanted NAME=VALUE",
+                    f"{self.name} reads {', '.join(each.name for each in self.settings)}",
+                )
+            found[name] = self.setting(name).parsed(value)
+        return found

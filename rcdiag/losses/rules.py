@@ -1,0 +1,57 @@
+"""What a trainer does to make a loss of a batch: which losses it has, how it reduces and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rcdiag.errors import RcdiagError
+from rcdiag.losses import LOSSES, SHIPPED
+from rcdiag.losses.aggregation import Aggregation
+from rcdiag.losses.policy_loss import PolicyLoss
+from rcdiag.losses.settings import LossSettings
+
+
+def by_name(losses: Iterable[PolicyLoss]) -> dict[str, PolicyLoss]:
+    """Losses by their names."""
+    return {loss.name: loss for loss in losses}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRules:
+    """How one trainer makes the loss of an update, and what it logs of it."""
+
+    losses: Mapping[str, PolicyLoss]
+    aggregations: Mapping[str, Aggregation]
+    # Losses that are always aggregated in one way, whatever is configured.
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""  # of the keys under which it logs
+    zeros: tuple[str, ...] = ()  # keys that are logged as 0 where a loss has no such number
+    # Rejected tokens reach the loss function, and its metrics are aggregated as the loss is.
+    sees_rejected: bool = False
+    defaults: LossSettings = field(default_factory=LossSettings)
+
+    @property
+    def offered(self) -> dict[str, PolicyLoss]:
+        """The trainer's own losses, and those that somebody else registered with rcdiag."""
+        others = {name: loss for name, loss in LOSSES.items() if name not in SHIPPED}
+        return {**self.losses, **others}
+
+    def loss(self, name: str, whose: str = "this trainer") -> PolicyLoss:
+        """A loss by its name; `whose` is the trainer's name in the message if it has none."""
+        offered = self.offered
+        if name not in offered:
+            raise RcdiagError(
+                f"loss {name}: {whose} does not have it", f"one of {', '.join(offered)}"
+            )
+        return offered[name]
+
+    def aggregation(self, loss: str, settings: LossSettings) -> Aggregation:
+        """The aggregation that is set, or the one that this loss always has."""
+        name = self.fixed.get(loss, settings.aggregation)
+        if name not in self.aggregations:
+            known = ", ".join(self.aggregations)
+            raise RcdiagError(
+                f"aggregation {name}: this trainer does not have it", f"one of {known}"
+            )
+        return self.aggregations[name]

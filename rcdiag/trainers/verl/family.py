@@ -1,0 +1,9 @@
+"""What all generations of verl share: names, and where their settings stand."""
+
+from __future__ import annotations
+
+FAMILY = "verl"
+PACKAGE = "rcdiag.trainers.verl"
+# 0.6.0 and 20251027 have them in `algorithm` itself.
+PATH = ("algorithm", "rollout_correction")
+NEEDS = ("needs actor_rollout_ref.rollout.calculate_log_probs: true",)

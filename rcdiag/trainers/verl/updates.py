@@ -1,0 +1,80 @@
+"""How each generation of verl makes the loss of an update: its losses, and how it reduces them.
+
+Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/core_algos.py; `POLICY_LOSS_REGISTRY` and
+`agg_loss` there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rcdiag.losses.aggregation import (
+    NOTHING,
+    SEQ_MEAN_TOKEN_MEAN,
+    SEQ_MEAN_TOKEN_SUM,
+    SEQ_MEAN_TOKEN_SUM_NORM,
+    TOKEN_MEAN,
+    TOKEN_SUM,
+    Aggregation,
+)
+from rcdiag.losses.batch import EPSILON
+from rcdiag.losses.clipped import CISPO, GEO_MEAN, GSPO, SAPO, VANILLA
+from rcdiag.losses.divergence import DPPO_KL, DPPO_TV
+from rcdiag.losses.linear import DRO, GPG, REINFORCE
+from rcdiag.losses.rules import UpdateRules, by_name
+from rcdiag.losses.selected import CLIP_COV, KL_COV
+
+_LOSSES_060 = (VANILLA, GSPO, GPG, CLIP_COV, KL_COV, GEO_MEAN)
+_LOSSES_061 = (*_LOSSES_060, REINFORCE)
+_LOSSES_070 = (*_LOSSES_061, SAPO, CISPO)
+_LOSSES_071 = (*_LOSSES_070, DPPO_TV, DPPO_KL)
+_LOSSES_09 = (*_LOSSES_071, DRO)
+
+
+def _reductions(*aggregations: Aggregation) -> dict[str, Aggregation]:
+    return {each.name: each for each in aggregations}
+
+
+_REDUCTIONS_071 = _reductions(
+    TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM, SEQ_MEAN_TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM_NORM
+)
+_REDUCTIONS_09 = {**_REDUCTIONS_071, **_reductions(TOKEN_SUM)}
+_NORM_070 = replace(SEQ_MEAN_TOKEN_SUM_NORM, count=NOTHING)
+_REDUCTIONS_070 = {**_REDUCTIONS_071, **_reductions(_NORM_070)}
+# With an epsilon in the divisor a mean of nothing is 0.
+_REDUCTIONS_061 = {
+    **{name: replace(each, epsilon=EPSILON) for name, each in _REDUCTIONS_070.items()},
+    **_reductions(replace(_NORM_070, horizon="width")),
+}
+_REDUCTIONS_060 = {
+    **_REDUCTIONS_061,
+    **_reductions(
+        replace(SEQ_MEAN_TOKEN_SUM, default="all"),
+        replace(SEQ_MEAN_TOKEN_MEAN, default="all", empty_rows_spoil=True),
+    ),
+}
+_FIXED = {"gspo": "seq-mean-token-mean", "sapo": "seq-mean-token-mean"}
+# dp_actor of 0.6.0 logs these for every loss.
+_THREE = ("pg_clipfrac", "ppo_kl", "pg_clipfrac_lower")
+
+UPDATE_060 = UpdateRules(
+    losses=by_name(_LOSSES_060),
+    aggregations=_REDUCTIONS_060,
+    fixed=_FIXED,
+    prefix="actor/",
+    zeros=_THREE,
+)
+UPDATE_20251027 = replace(UPDATE_060, aggregations=_REDUCTIONS_061)
+UPDATE_061 = UpdateRules(
+    losses=by_name(_LOSSES_061), aggregations=_REDUCTIONS_061, fixed=_FIXED, prefix="actor/"
+)
+UPDATE_20251203 = replace(UPDATE_061, aggregations=_REDUCTIONS_070)
+UPDATE_070 = replace(UPDATE_20251203, losses=by_name(_LOSSES_070))
+UPDATE_071 = replace(UPDATE_070, losses=by_name(_LOSSES_071), aggregations=_REDUCTIONS_071)
+# 0.9.1 aggregates gspo as configured.
+UPDATE_09 = UpdateRules(
+    losses=by_name(_LOSSES_09),
+    aggregations=_REDUCTIONS_09,
+    fixed={"sapo": _FIXED["sapo"]},
+    prefix="actor/",
+)

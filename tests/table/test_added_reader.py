@@ -1,0 +1,240 @@
+"""A dump format of somebody else: one definition, found by every command that reads a table."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.join import join_tables
+from rcdiag.table.readers import READERS, find_files
+from rcdiag.table.readers.reader import Reader
+from rcdiag.table.stream import read_chunks, read_trajectories
+from rcdiag.table.table import open_table
+from tests.builders import arrow_table, write_table
+from tests.cli.conftest import rcdiag as rcdiag_fixture
+from tests.engines.toy_engine import PROBABILITIES, make_checkpoint
+from tests.plugins import install, rcdiag_with
+from tests.table.toy_reader import TOY, TYPES
+
+rcdiag = rcdiag_fixture
+
+
+@pytest.fixture
+def toy() -> Iterator[Reader]:
+    with READERS.with_added(TOY):
+        yield TOY
+
+
+def write(path: Path, rows: Sequence[Mapping], about: Mapping | None = None) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in [about or {}, *rows]))
+    return path
+
+
+def rows_of(count: int = 60, seed: int = 0) -> list[dict]:
+    random = np.random.default_rng(seed)
+    rows = []
+    for row in range(count):
+        size = int(random.integers(1, 9))
+        rollout = -random.exponential(1.0, size) - 0.5
+        rows.append(
+            {
+                "sample_id": f"s{row}",
+                "group_id": row // 4,
+                "prompt_ids": [1, 2],
+                "response_ids": random.integers(0, 50, size).tolist(),
+                "rollout_log_probs": rollout.tolist(),
+                "old_log_probs": (rollout + random.normal(0, 0.1, size)).tolist(),
+                "advantage": float(random.normal()),
+            }
+        )
+    return rows
+
+
+def as_parquet(path: Path, rows: Sequence[Mapping]) -> Path:
+    table = pa.Table.from_pylist(list(rows), pa.schema(list(TYPES.items())))
+    pq.write_table(table, path)
+    return path
+
+
+def test_a_format_is_found_by_its_files_and_by_its_name(tmp_path, toy):
+    rows = rows_of(20)
+    path = write(tmp_path / "a.toyjsonl", rows, {"policies": {"old": {"backend": "trainer"}}})
+    for table in (
+        open_table(path),
+        open_table(tmp_path),
+        open_table(f"{tmp_path}/*.toyjsonl"),
+        open_table(path, format="toyjsonl"),
+    ):
+        assert table.num_rows == 20
+        assert table.policies == ["rollout", "old"]
+        assert table.metadata["policies"]["old"]["backend"] == "trainer"
+        found = [ids for batch in table.batches(["response_ids"]) for ids in batch.table[0]]
+        assert [ids.as_py() for ids in found] == [row["response_ids"] for row in rows]
+        assert [file.path for file in table.files] == [path]
+
+
+def test_several_files_are_one_table_and_errors_name_the_file_as_it_was_given(tmp_path, toy):
+    rows = rows_of(30)
+    write(tmp_path / "a.toyjsonl", rows[:20])
+    rows[25]["old_log_probs"][0] = 7.0
+    second = write(tmp_path / "b.toyjsonl", rows[20:])
+    write(tmp_path / "c.toyjsonl", [])
+    table = open_table(tmp_path)
+    assert [file.first_row for file in table.files] == [0, 20]
+    assert [len(part[0].table) for part in read_chunks(table, [(0, 3), (20, 30)])] == [3, 10]
+    with pytest.raises(RcdiagError, match="never positive") as caught:
+        list(read_trajectories(table, ["old"]))
+    assert f"{second}, row 5" in caught.value.message
+
+
+def test_columns_may_be_renamed_and_the_fingerprint_is_of_what_was_given(tmp_path, toy):
+    path = write(tmp_path / "a.toyjsonl", rows_of(5))
+    table = open_table(path, {"sampler_log_probs": "rollout_log_probs"})
+    assert table.policies == ["sampler", "old"]
+    assert table.fingerprint == open_table(path).fingerprint
+    write(path, rows_of(5, seed=1))
+    assert open_table(path).fingerprint != table.fingerprint
+
+
+def test_the_converted_files_go_with_the_table(tmp_path, toy):
+    table = open_table(write(tmp_path / "a.toyjsonl", rows_of(5)))
+    converted = table.files[0].parquet
+    assert converted.exists()
+    del table
+    gc.collect()
+    assert not converted.parent.exists()
+
+
+def test_a_table_of_another_format_is_joined_with_one_of_parquet(tmp_path, toy):
+    rows = rows_of(40)
+    one = write(tmp_path / "a.toyjsonl", rows)
+    other = as_parquet(tmp_path / "b.parquet", rows[10:])
+    tables = [open_table(one), open_table(other)]
+    joined, report = join_tables(tables, ["a", "b"], tmp_path / "joined.parquet")
+    assert (joined.num_rows, report.missing["b"]) == (30, 10)
+    assert report.tables == [str(one), str(other)]
+    assert joined.policies == ["rollout", "old", "rollout_b", "old_b"]
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "sweep", "replay"])
+def test_every_command_gives_what_it_gives_for_parquet(command, rcdiag, tmp_path, toy):
+    rows = rows_of()
+    ours = rcdiag(command, write(tmp_path / "a.toyjsonl", rows), "--json").document
+    theirs = rcdiag(command, as_parquet(tmp_path / "a.parquet", rows), "--json").document
+    assert ours["provenance"]["dump"] == [str(tmp_path / "a.toyjsonl")]
+    for document in (ours, theirs):
+        del document["provenance"]
+    text = json.dumps(ours).replace("a.toyjsonl", "a.parquet")
+    assert json.loads(text) == theirs
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_format_that_nobody_knows_is_refused_with_those_that_are_known(tmp_path, toy, mixed):
+    path = tmp_path / "a.weird"
+    path.write_text("?")
+    good = write(tmp_path / "a.toyjsonl", rows_of(2))
+    with pytest.raises(RcdiagError, match=r"a\.weird: not a format") as caught:
+        open_table([good, path] if mixed else path)
+    assert "parquet, toyjsonl" in caught.value.hint
+
+
+def test_files_of_two_formats_are_no_table(tmp_path, toy):
+    rows = rows_of(2)
+    both = [write(tmp_path / "a.toyjsonl", rows), as_parquet(tmp_path / "a.parquet", rows)]
+    with pytest.raises(RcdiagError, match="not the format of the other files"):
+        open_table(both)
+    # Of a folder with both, those of the first format are the table.
+    reader, files = find_files([str(tmp_path)])
+    assert (reader.name, files) == ("parquet", [both[1]])
+
+
+def test_a_format_that_is_asked_for_by_a_wrong_name_is_refused(tmp_path):
+    path = write_table(tmp_path / "a.parquet", response_ids=[[1]])
+    with pytest.raises(RcdiagError, match="--from parkuet: no such format") as caught:
+        open_table(path, format="parkuet")
+    assert "parquet" in caught.value.hint
+
+
+def test_a_file_without_the_suffix_is_known_by_its_first_bytes(tmp_path):
+    path = write_table(tmp_path / "rows", response_ids=[[1]])
+    assert open_table(path).num_rows == 1
+
+
+PLUGIN = """
+    from rcdiag.table.readers import READERS
+
+    def register():
+        from tests.table.toy_reader import TOY
+
+        READERS.add(TOY)
+"""
+
+
+def test_a_reader_of_an_installed_package_is_found_by_the_command_line(tmp_path):
+    plugin = install(tmp_path / "site", "toy_reader", PLUGIN)
+    path = write(tmp_path / "a.toyjsonl", rows_of())
+    ran = rcdiag_with(plugin, "score", path, "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["num_sequences"] == 60
+    assert "toyjsonl" in rcdiag_with(plugin, "score", "--help").stdout
+    assert "Toy: JSON lines" in rcdiag_with(plugin, "explain", "toyjsonl").stdout
+    without = rcdiag_with(tmp_path, "score", path)
+    assert without.returncode == 2
+    assert "known formats: parquet;" in without.stderr
+
+
+def test_a_table_of_another_format_is_scored_by_an_engine_and_goes_on_after_a_kill(tmp_path):
+    plugin = install(tmp_path / "site", "toy_reader", PLUGIN)
+    install(plugin, "toy_plugin", "from tests.engines.toy_engine import register")
+    rows = [{**row, "response_ids": [id % 16 for id in row["response_ids"]]} for row in rows_of()]
+    path, out = write(tmp_path / "a.toyjsonl", rows), tmp_path / "scored.parquet"
+    command = ("score", path, "--model", make_checkpoint(tmp_path / "m"), "--policy", "new=toy")
+    for _ in range(2):
+        ran = rcdiag_with(plugin, *command, "--target", "new", "-o", out, "--json")
+        assert ran.returncode == 0, ran.stderr
+        assert json.loads(ran.stdout)["provenance"]["dump"] == [str(path)]
+        # What a run leaves that is killed after its last rename: it is known as this run's own.
+        out.with_name(out.name + ".parts").mkdir()
+    scored = pq.read_table(out)
+    assert scored.column_names == [*TYPES, "new_log_probs"]
+    wanted = [np.log(PROBABILITIES)[row["response_ids"]].tolist() for row in rows]
+    found = scored["new_log_probs"].to_pylist()
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(wanted), rtol=1e-6)
+
+
+def test_versions_of_weights_given_as_text_are_numbers_or_left_out(tmp_path):
+    texts = ["12", " -3", "v7", None, "1.5", "+4"]
+    ids = [[1]] * len(texts)
+    path = write_table(
+        tmp_path / "a.parquet", response_ids=ids, policy_version=texts, rollout_log_probs=ids
+    )
+    table = open_table(path)
+    assert table.schema.field("policy_version").type == pa.int64()
+    (batch,) = table.batches(["policy_version"])
+    wanted = [12, -3, None, None, None, 4]
+    assert batch.table["policy_version"].to_pylist() == wanted
+    joined, _ = join_tables([table, table], ["a", "b"], tmp_path / "joined.parquet")
+    (batch,) = joined.batches(["policy_version"])
+    assert batch.table["policy_version"].to_pylist() == wanted
+
+
+def test_columns_of_the_contract_pass_through(tmp_path):
+    experts = pa.array([[[0, 3], [1, 2]], []], pa.list_(pa.list_(pa.uint16())))
+    columns = {
+        "engine": ["replica-0", "replica-1"],
+        "finish_reason": ["stop", None],
+        "min_p": [0.0, 0.05],
+        "old_routed_experts": experts,
+    }
+    path = write_table(tmp_path / "a.parquet", response_ids=[[1, 2], []], **columns)
+    (batch,) = open_table(path).batches()
+    wanted = arrow_table(response_ids=[[1, 2], []], **columns).to_pydict()
+    assert batch.table.to_pydict() == wanted

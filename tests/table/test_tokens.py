@@ -1,0 +1,194 @@
+"""The one door: which tokens pass it, what stands beside them, and how batches are put together."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rcdiag.statistics.pair import pair_of
+from rcdiag.table.tokens import TokenBatch, sampled_tokens
+from rcdiag.table.trajectories import Ragged, Trajectories
+from tests.builders import make_trajectories, summed
+
+POLICIES = ("rollout", "old")
+
+
+def table_of(rows: int, seed: int = 0, steps: bool = True) -> Trajectories:
+    """A table with every column; some rows have no token at all, some only masked ones."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, 7, rows)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = int(offsets[-1])
+
+    def of_tokens() -> np.ndarray:
+        return -random.exponential(size=tokens)
+
+    return Trajectories(
+        first_row=0,
+        response_ids=Ragged(random.integers(0, 50, tokens).astype(np.int32), offsets),
+        mask=random.random(tokens) < 0.6,
+        log_probs={name: of_tokens() for name in (*POLICIES, "other")},
+        group=random.integers(0, 5, rows).astype(np.uint64),
+        step=random.integers(1, 4, rows) if steps else None,
+        reward=random.normal(size=rows),
+        advantage=random.normal(size=rows),
+        advantages=of_tokens(),
+        entropy={"old": of_tokens()},
+        sample_id=[f"s{row}" for row in range(rows)],
+    )
+
+
+def rows_of(table: Trajectories, start: int, end: int) -> Trajectories:
+    """Consecutive rows of a table."""
+    offsets = table.response_ids.offsets[start : end + 1]
+    tokens = slice(offsets[0], offsets[-1])
+    of_rows = ("group", "step", "reward", "advantage", "sample_id")
+    return replace(
+        table,
+        first_row=table.first_row + start,
+        response_ids=Ragged(table.response_ids.values[tokens], offsets - offsets[0]),
+        mask=table.mask[tokens],
+        log_probs={name: values[tokens] for name, values in table.log_probs.items()},
+        entropy={name: values[tokens] for name, values in table.entropy.items()},
+        advantages=table.advantages[tokens],
+        **{
+            name: None if getattr(table, name) is None else getattr(table, name)[start:end]
+            for name in of_rows
+        },
+    )
+
+
+def assert_same(found: TokenBatch, wanted: TokenBatch) -> None:
+    """Both hold the same in every field; no turns are turns of 1."""
+    for field in fields(TokenBatch):
+        one, other = (_plain(getattr(each, field.name)) for each in (found, wanted))
+        if field.name == "turn":
+            one, other = (each or [1] * len(found.token_id) for each in (one, other))
+        assert one == other, field.name
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def test_only_unmasked_tokens_pass_the_door():
+    trajectories = make_trajectories(
+        [[-1.0, np.nan, -3.0], [], [-4.0]], [[-1.5, np.inf, -3.5], [], [5.0]], [[1, 0, 1], [], [0]]
+    )
+    tokens = sampled_tokens(trajectories, POLICIES)
+    assert tokens.log_probs["rollout"].tolist() == [-1.0, -3.0]
+    assert tokens.log_probs["old"].tolist() == [-1.5, -3.5]
+    assert tokens.lengths.tolist() == [2]
+    assert (tokens.row.tolist(), tokens.empty, tokens.width) == ([0], {None: 2}, 3)
+    assert pair_of(trajectories, *POLICIES).log_ratio.tolist() == [-0.5, -0.5]
+
+
+def test_swapped_names_swap_the_sides():
+    pair = pair_of(make_trajectories([[-1.0]], [[-3.0]]), "old", "rollout")
+    assert pair.log_ratio.tolist() == [2.0]
+
+
+def test_everything_beside_the_tokens_is_that_of_a_loop():
+    table = table_of(40)
+    tokens = sampled_tokens(table, POLICIES)
+    assert set(tokens.log_probs) == set(POLICIES)
+    found = []
+    for row in range(len(table)):
+        start = table.response_ids.offsets[row]
+        mask = table.mask[start : table.response_ids.offsets[row + 1]]
+        turn = 0
+        for position in np.flatnonzero(mask):
+            turn += position == 0 or not mask[position - 1]
+            at = start + position
+            found.append(
+                (
+                    *(row, position, turn, table.response_ids.values[at]),
+                    *(table.log_probs[name][at] for name in POLICIES),
+                    *(table.entropy["old"][at], table.advantages[at], table.group[row]),
+                    *(table.step[row], table.reward[row], table.advantage[row], f"s{row}"),
+                )
+            )
+    owner = tokens.owner
+    columns = (
+        *(tokens.row[owner], tokens.position, tokens.turn, tokens.token_id),
+        *(tokens.log_probs[name] for name in POLICIES),
+        *(tokens.entropy["old"], tokens.advantages, tokens.cluster[owner]),
+        *(tokens.step[owner], tokens.reward[owner], tokens.advantage[owner]),
+        [tokens.sample_id[index] for index in owner],
+    )
+    assert list(zip(*columns, strict=True)) == found
+    assert len(tokens.lengths) == len({entry[0] for entry in found})
+    empty = [row for row in range(40) if row not in {entry[0] for entry in found}]
+    assert tokens.empty == {
+        step: count
+        for step in (1, 2, 3)
+        if (count := sum(table.step[row] == step for row in empty))
+    }
+    assert sum(tokens.empty.values()) > 2
+
+
+@pytest.mark.parametrize("steps", [True, False])
+@pytest.mark.parametrize("cuts", [(20,), (1, 2, 39), tuple(range(1, 40))])
+def test_batches_of_a_table_add_up_to_the_whole(cuts, steps):
+    table = table_of(40, seed=1, steps=steps)
+    ends = zip([0, *cuts], [*cuts, 40], strict=True)
+    parts = [sampled_tokens(rows_of(table, start, end), POLICIES) for start, end in ends]
+    whole = sampled_tokens(table, POLICIES)
+    assert_same(summed(parts), whole)
+    assert summed(parts).rewards.tolist() == whole.reward.tolist()
+
+
+def test_a_batch_of_one_turn_and_one_of_two_add_up():
+    """Without a masked token no turns are stored: all are 1."""
+    one = sampled_tokens(make_trajectories([[-1.0] * 3], [[-1.0] * 3]), POLICIES)
+    rows = make_trajectories([[-1.0] * 3], [[-1.0] * 3], [[1, 0, 1]], first_row=1)
+    two = sampled_tokens(rows, POLICIES)
+    assert one.turn is None
+    assert (one + two).turn.tolist() == [1, 1, 1, 1, 2]
+    assert (two + one).turn.tolist() == [1, 2, 1, 1, 1]
+    assert (one + one).turn is None
+
+
+def test_the_parts_of_every_step_are_its_rows():
+    table = table_of(40, seed=2)
+    parts = sampled_tokens(table, POLICIES).by_step()
+    assert list(parts) == [1, 2, 3]
+    for step, part in parts.items():
+        rows = np.flatnonzero(table.step == step)
+        alone = summed(
+            sampled_tokens(rows_of(table, row, row + 1), POLICIES) for row in rows.tolist()
+        )
+        assert_same(replace(part, width=0), replace(alone, width=0))
+
+
+def test_a_step_without_a_token_is_there_with_its_rows():
+    rows = make_trajectories([[-1.0], [-1.0]], [[-1.0], [-1.0]], [[1], [0]], step=[1, 2])
+    parts = sampled_tokens(rows, POLICIES).by_step()
+    assert [len(part.lengths) for part in parts.values()] == [1, 0]
+    assert [part.empty for part in parts.values()] == [{1: 0}, {2: 1}]
+
+
+def test_a_table_without_steps_or_of_one_step_is_not_copied():
+    rows = make_trajectories([[-1.0], [-2.0]], [[-1.0], [-2.0]])
+    tokens = sampled_tokens(rows, POLICIES)
+    assert tokens.by_step() == {None: tokens}
+    assert tokens.by_step()[None] is tokens
+    tokens = sampled_tokens(replace(rows, step=np.array([7, 7])), POLICIES)
+    assert tokens.by_step()[7] is tokens
+
+
+def test_without_masked_tokens_nothing_is_copied():
+    rows = make_trajectories([[-1.0], [-2.0]], [[-1.0], [-2.0]])
+    tokens = sampled_tokens(rows, POLICIES)
+    assert np.shares_memory(tokens.log_probs["old"], rows.log_probs["old"])
+
+
+def test_unknown_rewards_are_nan():
+    tokens = sampled_tokens(make_trajectories([[-1.0], [-2.0]], [[-1.0], [-2.0]]), POLICIES)
+    assert tokens.reward is None
+    assert np.isnan(tokens.rewards).tolist() == [True, True]
