@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import lru_cache
 
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.glossary.generations import grouped
+from rcdiag.registry import revision
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.words import KeyWords, read_keys
 
@@ -21,9 +22,20 @@ def _all_keys() -> dict[str, list[KeyWords]]:
 
 
 def _spelt(name: str) -> KeyWords | None:
-    """The first trainer's words on a key, with any prefix that it is seen with."""
-    known = [words for each in _all_keys().values() for words in each if name in words.spellings]
-    return known[0] if known else None
+    """The first trainer's words on a key, with any prefix that it is seen with, or a part of it."""
+    return _spellings_at(revision()).get(name)
+
+
+@lru_cache(maxsize=1)
+def _spellings_at(at: int) -> dict[str, KeyWords]:
+    """Every spelling of every key; made anew when a registry changes."""
+    found: dict[str, KeyWords] = {}
+    for words in (words for each in _all_keys().values() for words in each):
+        for spelling in words.spellings:
+            found.setdefault(spelling, words)
+    for spelling, words in list(found.items()):
+        found.setdefault(spelling.rpartition("/")[2], words)
+    return found
 
 
 def find(name: str) -> str | None:
@@ -89,7 +101,7 @@ def _example(keys: list[KeyWords]) -> str | None:
     return f"{keys[0].example}: {values}" if values else keys[0].example
 
 
-def _lines() -> Mapping[str, str]:
+def _lines() -> dict[str, str]:
     """One line for each key; those that differ in a placeholder alone share that of the first."""
     patterns: set[str] = set()
     lines = {}
@@ -103,7 +115,7 @@ def _lines() -> Mapping[str, str]:
 KIND: Kind = Kind(
     title="number that trainers log",
     plural="Numbers that trainers log (a prefix may be left out)",
-    lines=lambda: dict(_lines()),
+    lines=_lines,
     entry=entry,
     find=find,
 )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from rcdiag.results import MetricValue
+from rcdiag.results.sweep import Candidate, Recommendation
 from rcdiag.table.table import open_table
-from rcdiag.trainers import find_trainer
+from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.plan import Plan
+from rcdiag.trainers.settings_text import Inexpressible
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.configuration import configuration
 from tests.cli.conftest import dump_with_shift
 from tests.cli.sweep_tables import FEW, sampled_table
 
@@ -137,3 +142,87 @@ def test_files_are_written_beside_the_configuration(rcdiag, table, tmp_path):
     assert (tmp_path / "r.json").exists()
     assert "Wrote" in ran.err
     assert "Wrote" not in ran.out
+
+
+def advice(choice, *ranked) -> Recommendation:
+    """A recommendation with candidates by rank, and whether each is as good as the first."""
+    return Recommendation(
+        answer="correct",
+        choice=choice,
+        indistinguishable=[name for name, close in ranked if close],
+        reasons=["made up"],
+        method="",
+        candidates=[
+            Candidate(
+                name=name,
+                family=CANDIDATES[name].family,
+                bounds=dict(CANDIDATES[name].bounds),
+                efficiency=MetricValue(value=0.5),
+                refused=[],
+                rank=rank,
+                indistinguishable=close,
+            )
+            for rank, (name, close) in enumerate(ranked, 1)
+        ],
+    )
+
+
+def test_what_a_trainer_cannot_express_is_said_in_comments_alone():
+    ranked = [("token_icepop_0.5_5", True), ("seq_tis_2", True), ("token_tis_5", False)]
+    text = configuration(advice("token_icepop_0.5_5", *ranked), "slime")
+    assert yaml.safe_load(text) is None
+    assert text.startswith("# token_icepop_0.5_5: correct\n# made up\n")
+    assert "# nothing to paste: slime has no weights that are zeroed" in text
+    assert "it can be written for verl-0.9" in text
+    assert "# slime has seq_tis_2: within one standard error of the best\n" in text
+    assert "# to write it: --emit slime --candidate seq_tis_2\n" in text
+
+
+def test_the_best_that_a_trainer_has_may_be_worse():
+    ranked = [("token_icepop_0.5_5", True), ("seq_tis_2", False), ("token_tis_5", False)]
+    text = configuration(advice("token_icepop_0.5_5", *ranked), "slime")
+    assert "# the best that slime has is seq_tis_2, more than one standard error behind" in text
+
+
+def test_a_trainer_may_have_none_of_the_candidates():
+    text = configuration(advice("token_icepop_0.5_5", ("token_icepop_0.5_5", True)), "slime")
+    assert "# slime has none of the candidates that were not refused" in text
+
+
+def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(rcdiag, table, tmp_path):
+    """The fault was an exit with 2 after the result was written and nothing was printed."""
+    choice = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]["choice"]
+    lame = replace(TRAINERS["slime"].config, write=refuses(CANDIDATES[choice].correction))
+    trainer = replace(TRAINERS["slime"], name="lame", family="lame", config=lame)
+    with TRAINERS.with_added(trainer):
+        ran = rcdiag("sweep", table, *FEW, "--emit", "lame", "--result", tmp_path / "r.json")
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "r.json").exists()
+    assert yaml.safe_load(ran.out) is None
+    assert f"# {choice}: correct\n" in ran.out
+    assert "# nothing to paste: lame has no such thing" in ran.out
+
+
+def refuses(correction):
+    """slime's writer without one of its corrections."""
+    write = TRAINERS["slime"].config.write
+
+    def written(wanted):
+        if wanted == correction:
+            raise Inexpressible("such thing")
+        return write(wanted)
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [("trl", "no such trainer"), ("verl-0.6.0", "settings of verl-0.6.0 are not written")],
+)
+def test_a_trainer_that_is_not_written_is_refused_before_the_sweep(
+    rcdiag, table, tmp_path, trainer, said
+):
+    ran = rcdiag("sweep", table, *FEW, "--emit", trainer, "--result", tmp_path / "r.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert not (tmp_path / "r.json").exists()

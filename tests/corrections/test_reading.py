@@ -20,7 +20,7 @@ def read(trainer: str, **config) -> Correction:
 
 def test_verl_is_its_newest_generation():
     assert find_trainer("verl") is TRAINERS["verl-0.9"]
-    with pytest.raises(RcdiagError, match=r"verl-0\.5\.0: not known") as error:
+    with pytest.raises(RcdiagError, match=r"verl-0\.5\.0: no such trainer") as error:
         find_trainer("verl-0.5.0")
     assert all(name in error.value.hint for name in TRAINERS)
 

@@ -77,7 +77,7 @@ def by_loops(batch: LossBatch, loss: str, c: float | None, per_token: bool) -> d
 @pytest.mark.parametrize("loss", ["vanilla", "gspo", "cispo"])
 @given(batch=padded_losses(), c=st.sampled_from((None, 1.5)), per_token=st.booleans())
 def test_against_loops(loss, batch, c, per_token):
-    chosen = replace(PER_TOKEN if per_token else SETTINGS, clip_c=c)
+    chosen = (PER_TOKEN if per_token else SETTINGS).changed(clip_c=c)
     flat = batch.flat()
     found = evaluate(flat, loss, chosen, "slime")
     wanted = by_loops(flat, loss, c, per_token)
