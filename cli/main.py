@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     epilog="Example: `rcdiag score sample_data/rollouts.parquet --html mismatch.html`",
 )
-app.command("score", epilog=score.EPILOG)(score.score)
+app.command("score", cls=score.ScoreCommand, epilog=score.EPILOG)(score.score)
 app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
 app.command("replay", epilog=replay.EPILOG)(replay.replay)

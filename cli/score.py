@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperCommand
 
 from cli import options, scoring
 from cli import options_trainer as corrections
@@ -19,6 +21,16 @@ EPILOG = """Examples
 `rcdiag score sample_data/rollouts.parquet --model sample_data/policy/step_8
 --policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32
 --behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`"""
+
+
+class ScoreCommand(TyperCommand):
+    """The command `score`, whose help names all metrics, those of plugins too."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from rcdiag.statistics.metrics import METRICS
+
+        self.epilog = f"{EPILOG}\n\nMetrics (`rcdiag explain NAME`): {', '.join(METRICS)}"
+        super().format_help(ctx, formatter)
 
 
 def score(

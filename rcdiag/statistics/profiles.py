@@ -1,6 +1,6 @@
-"""What tokens are sorted by in profiles. To add a profile: one entry in `PROFILES`.
+"""Mismatch along an axis: tokens in bins, with counts and cluster-robust intervals.
 
-Mismatch along an axis: tokens in bins, with counts and cluster-robust intervals.
+To add a profile: one entry in `PROFILES`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ class Axis:
     edges: tuple[float, ...]  # bins are [edge, next edge), and what lies below and above
     # [tokens], or [sequences] where all tokens of a sequence share it
     values: Callable[[Block], NDArray | None]
-    about: str
+    about: str  # how to read it
+    needs: str = ""  # the column without which there is no such profile
     logarithmic: bool = False  # values are logs of what the edges say
     whole_from: int | None = None  # values are whole numbers, of which this is the least
 
     def labels(self) -> list[str]:
-        """Of every bin, len(edges) + 1."""
+        """The label of every bin: one more than there are edges."""
         if self.whole_from is None:
             inner = [f"{a:g}-{b:g}" for a, b in pairwise(self.edges)]
             return [f"< {self.edges[0]:g}", *inner, f">= {self.edges[-1]:g}"]
@@ -61,7 +62,7 @@ def _reward_sign(block: Block) -> Array | None:
 
 
 def _entropy(block: Block) -> Array | None:
-    """Of the policy that trains if it is there: it is listed last."""
+    """Entropy of the policy that trains, else of the sampler: the last one that the table has."""
     return list(block.entropy.values())[-1] if block.entropy else None
 
 
@@ -96,7 +97,8 @@ PROFILES: dict[str, Axis] = {
         "",
         PROBABILITIES,
         lambda block: block.values.target,
-        "The same by the target's probability: here selection lowers the mean of low bins.",
+        "A bin of low target probabilities holds more than its share of tokens that the target "
+        "underrates, which lowers the mean log-ratio there.",
         logarithmic=True,
     ),
     "mean_probability": Axis(
@@ -104,7 +106,8 @@ PROFILES: dict[str, Axis] = {
         "",
         PROBABILITIES,
         _mean_log_prob,
-        "Symmetric in both policies, so free of that selection: believe this one.",
+        "Symmetric in both policies, so free of the selection that a bin by one policy's "
+        "probability makes: believe this one.",
         logarithmic=True,
     ),
     "entropy": Axis(
@@ -113,6 +116,7 @@ PROFILES: dict[str, Axis] = {
         ENTROPIES,
         _entropy,
         "Where the model hesitates numerical noise shows, where it is sure it does not.",
+        needs="a `{policy}_entropy` column",
     ),
     "turn": Axis(
         "turn",
@@ -128,6 +132,7 @@ PROFILES: dict[str, Axis] = {
         (0.0, 1.0),
         _reward_sign,
         "A difference between signs biases the gradient even where the mean mismatch is small.",
+        needs="a `reward` column",
     ),
 }
 LABELS = {"reward": ["negative", "zero", "positive"]}
