@@ -67,7 +67,16 @@ def _readers() -> Iterable[str]:
     return READERS
 
 
+def _metrics() -> Iterable[str]:
+    from rcdiag.statistics.metrics import METRICS
+
+    return METRICS
+
+
 NAMES = {
+    "{metrics}": Names(
+        "rcdiag.statistics.metrics", "k1_kl, k3_kl, chi2_token, ppl_ratio, ess_seq, ...", _metrics
+    ),
     "{trainers}": Names("rcdiag.trainers", "verl (the newest), verl-0.6.0, ..., slime", _trainers),
     "{writers}": Names("rcdiag.trainers", "verl, verl-0.8.0, ..., slime", _writers),
     "{losses}": Names(
@@ -84,16 +93,25 @@ KINDS = (TyperArgument, TyperOption)
 
 
 class Command(TyperCommand):
-    """A command that fills the names into the help of its options when the help is shown."""
+    """A command that fills names into the help of its options, and its epilog, when it is shown."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         options = [option for option in self.params if isinstance(option, KINDS)]
         templates = [option.help or "" for option in options]
+        epilog = self.epilog
         try:
             for option, text in zip(options, templates, strict=True):
-                for place in filter(text.__contains__, NAMES):
-                    option.help = (option.help or "").replace(place, str(NAMES[place]))
+                option.help = filled(text)
+            self.epilog = filled(epilog or "")
             super().format_help(ctx, formatter)
         finally:
             for option, text in zip(options, templates, strict=True):
                 option.help = text
+            self.epilog = epilog
+
+
+def filled(text: str) -> str:
+    """The text with names in their places."""
+    for place in filter(text.__contains__, NAMES):
+        text = text.replace(place, str(NAMES[place]))
+    return text

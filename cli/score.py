@@ -13,7 +13,9 @@ EPILOG = """Examples
 
 `rcdiag score sample_data/rollouts.parquet --model sample_data/policy/step_8
 --policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32
---behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`"""
+--behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`
+
+Metrics (`rcdiag explain NAME`): {metrics}"""
 
 
 def score(

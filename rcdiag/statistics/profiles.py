@@ -34,7 +34,8 @@ class Axis:
     edges: tuple[float, ...]  # bins are [edge, next edge), and what lies below and above
     # [tokens], or [sequences] where all tokens of a sequence share it; None where there is none
     values: Callable[[PolicyPair], NDArray | None]
-    about: str
+    about: str  # how to read it
+    needs: str = ""  # the column without which there is no such profile
     logarithmic: bool = False  # values are logs of what the edges say
     whole_from: int | None = None  # values are whole numbers, of which this is the least
 
@@ -96,7 +97,8 @@ PROFILES: dict[str, Axis] = {
         "",
         PROBABILITIES,
         lambda pair: pair.values.target,
-        "The same by the target's probability: here selection lowers the mean of low bins.",
+        "A bin of low target probabilities holds more than its share of tokens that the target "
+        "underrates, which lowers the mean log-ratio there.",
         logarithmic=True,
     ),
     "mean_probability": Axis(
@@ -104,7 +106,8 @@ PROFILES: dict[str, Axis] = {
         "",
         PROBABILITIES,
         _mean_log_prob,
-        "Symmetric in both policies, so free of that selection: believe this one.",
+        "Symmetric in both policies, so free of the selection that a bin by one policy's "
+        "probability makes: believe this one.",
         logarithmic=True,
     ),
     "entropy": Axis(
@@ -113,6 +116,7 @@ PROFILES: dict[str, Axis] = {
         ENTROPIES,
         _entropy,
         "Where the model hesitates numerical noise shows, where it is sure it does not.",
+        needs="a `{policy}_entropy` column",
     ),
     "turn": Axis(
         "turn",
@@ -128,6 +132,7 @@ PROFILES: dict[str, Axis] = {
         (0.0, 1.0),
         _reward_sign,
         "A difference between signs biases the gradient even where the mean mismatch is small.",
+        needs="a `reward` column",
     ),
 }
 LABELS = {"reward": ["negative", "zero", "positive"]}
