@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import HeldOutBin
@@ -144,6 +143,8 @@ def _as_expected(
     With Bonferroni's allowance for all quantities of all bins. The error of what was seen is never
     taken smaller than the law itself would have it: at 0 or 1 a share seems to have none.
     """
+    from scipy.special import stdtrit
+
     expected = _expected(law, data.lengths, windows)
     numerators, counts = _seen(data, windows)
     error, clusters = ratio_errors(numerators, counts)

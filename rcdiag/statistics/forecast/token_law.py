@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import ndtr
 
 from rcdiag.statistics.ratios import Array
 
@@ -66,6 +64,8 @@ def expected_inside(law: TokenLaw, lengths: Array, lower: Array, upper: Array) -
     Mean over k of Phi((upper - drift k T) / s) - Phi((lower - drift k T) / s), s^2 = 2 k T.
     For a window of the geometric mean the bounds are T times its log bounds.
     """
+    from scipy.special import ndtr
+
     of_sequence = law.kl * np.multiply.outer(lengths, law.factors())
     if law.kl == 0.0:  # nothing varies
         centre = -law.kl_by_mean * lengths
@@ -124,6 +124,8 @@ def _kl_by_variance(mean: float, variance: float, spread: float, lengths: Array)
 
 def _spread(seen: float, mean: float, variance: float, lengths: Array) -> float:
     """The spread of log k at which the law is as flat as what was seen; 0 where it is flatter."""
+    from scipy.optimize import brentq
+
     typical = typical_lengths(lengths)
 
     def excess(spread: float) -> float:
@@ -140,6 +142,8 @@ def _flatness_of_law(kl: float, mean: float, spread: float, lengths: Array) -> f
 
     E|N(m, s^2)| = s sqrt(2 / pi) e^{-m^2 / 2 s^2} + m (1 - 2 Phi(-m / s)).
     """
+    from scipy.special import ndtr
+
     factors = TokenLaw(0.0, 0.0, spread, -1.0).factors()
     m = mean * np.multiply.outer(np.sqrt(lengths), factors - 1.0)
     s = np.sqrt(2.0 * kl * factors)

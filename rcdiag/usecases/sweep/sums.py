@@ -7,10 +7,10 @@ is known from two bits per group and setting.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.quantities import SAFETY_BOUND, TrueRatio, Unsafe
@@ -22,6 +22,9 @@ Bits = NDArray[np.uint8]
 
 # Groups whose bits are spread out at a time.
 UNPACKED = 1024
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True, slots=True)
