@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from rcdiag.table.parquet import open_dump
 
 from rcdiag.diagnosis.checks import CHECKS, Check, CheckInput, Observation
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
 from rcdiag.pages.page import page
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Family, Metric
-from rcdiag.table.parquet import open_dump
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from rcdiag.table.parquet import open_dump
 
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
@@ -14,7 +15,6 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import MAGNITUDE, METRICS, Metric, metric_descriptions
 from rcdiag.statistics.ratios import TOKEN_SUMS, TokenSum
 from rcdiag.statistics.totals import SEQUENCE_SUMS, SequenceSum
-from rcdiag.table.parquet import open_dump
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from tests.builders import make_state, mismatch
