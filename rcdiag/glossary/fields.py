@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from rcdiag.diagnosis.constraints import CONSTRAINTS
 from rcdiag.diagnosis.correction_health import CORRECTION_RULES, LOST_MASS
 from rcdiag.glossary.entry import Entry, Kind, first_clause, folded
 from rcdiag.glossary.guides import range_of
@@ -29,10 +30,12 @@ _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 
 # Fields that are judged, or that have the guide of another number.
 GUIDES: dict[str, Guide | None] = {
-    **{name: rule.guide for name, rule in CORRECTION_RULES.items()},
+    **{name: rule.guide for name, rule in CORRECTION_RULES.items() if rule.see == (name,)},
     "lost_mass": LOST_MASS,
     "kl_token": METRICS["k3_kl"].guide,
 }
+# A field that says which rules fail is explained with the names of all of them.
+_RULES = {"refused": lambda: tuple(f"constraint.{name}" for name in CONSTRAINTS)}
 ALIASES = {
     **dict.fromkeys(("lower", "upper", "rs_lower", "rs_upper", "is_upper"), "bounds"),
     "result.trainer": "correction.trainer",
@@ -152,5 +155,5 @@ def _entry(name: str, field: Field) -> Entry:
         healthy="; ".join(filter(None, healthy)) or None,
         generations=doc.trainers,
         example=doc.example or field.shown_by,
-        see=doc.see,
+        see=(*doc.see, *(_RULES[bare]() if bare in _RULES else ())),
     )

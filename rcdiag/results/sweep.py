@@ -332,7 +332,6 @@ class Candidate:
             healthy="ideal: none; the bounds are rcdiag's proposal, that of the acceptance is "
             "after trust region masking, arXiv 2512.23075",
             example="keeps 21.0% of the sequences, below 70%",
-            see=("kept_sequence_share", "lost_mass", "ess_seq_applied", "khat", "reward_shift"),
         ),
     ]
     rank: Annotated[

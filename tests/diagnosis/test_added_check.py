@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from rcdiag.table.parquet import open_dump
 
 from rcdiag.diagnosis.checks import CHECKS, Check, CheckInput, Observation
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
 from rcdiag.pages.page import page
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Family, Metric
+from rcdiag.table.table import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
@@ -53,8 +53,8 @@ def table(tmp_path):
 
 
 def test_every_command_of_its_stages_asks_it(added, table):
-    dump = open_dump(table)
-    for result in (score(dump), compare(dump), sweep(dump, thresholds=2), replay_of(table)):
+    rows = open_table(table)
+    for result in (score(rows), compare(rows), sweep(rows, thresholds=2), replay_of(table)):
         (finding,) = [each for each in result.findings if each.slug == "short-responses"]
         assert finding.severity == "warning"
         assert finding.message == "3 sequences have 6 tokens in all"
@@ -73,8 +73,8 @@ def test_it_is_not_asked_of_other_stages(table):
         find=_short,
     )
     with CHECKS.with_added(check):
-        assert check.slug not in {each.slug for each in score(open_dump(table)).findings}
-        assert check.slug in {each.slug for each in sweep(open_dump(table), thresholds=2).findings}
+        assert check.slug not in {each.slug for each in score(open_table(table)).findings}
+        assert check.slug in {each.slug for each in sweep(open_table(table), thresholds=2).findings}
 
 
 def test_it_is_on_the_screen_and_counts_for_the_exit_code(added, table, rcdiag):  # noqa: F811
@@ -87,7 +87,7 @@ def test_it_is_on_the_screen_and_counts_for_the_exit_code(added, table, rcdiag):
 
 
 def test_it_is_in_the_page(added, table):
-    text = page(score(open_dump(table)))
+    text = page(score(open_table(table)))
     assert "short-responses" in text
     assert "3 sequences have 6 tokens in all" in text
 
@@ -104,7 +104,7 @@ def test_it_is_explained(added, rcdiag):  # noqa: F811
 def test_it_leaves_no_trace(table):
     with CHECKS.with_added(SHORT_RESPONSES):
         pass
-    assert "short-responses" not in {each.slug for each in score(open_dump(table)).findings}
+    assert "short-responses" not in {each.slug for each in score(open_table(table)).findings}
     with pytest.raises(RcdiagError):
         explain("short-responses")
 
@@ -129,9 +129,9 @@ def test_an_added_family_has_its_finding(table, tmp_path):
     )
     shifted = dump_with_shift(tmp_path / "shifted.parquet", 1.0)
     with FAMILIES.with_added(family), METRICS.with_added(metric):
-        slugs = [each.slug for each in score(open_dump(shifted)).findings]
+        slugs = [each.slug for each in score(open_table(shifted)).findings]
         assert "table-not-calm" in slugs
-        assert "calm_k3" in page(score(open_dump(shifted)))
+        assert "calm_k3" in page(score(open_table(shifted)))
         assert explain("table-not-calm").see == ("calm_k3",)
 
 
@@ -144,7 +144,7 @@ def test_a_level_that_is_unknown_is_no_alarm(tmp_path):
         old_log_probs=[[-6.0, -3.0, -2.0]] * 6,
         group_id=[7] * 6,
     )
-    result = score(open_dump(path))
+    result = score(open_table(path))
     assert result.mismatch["k3_kl"].level == "unknown"
     slugs = {each.slug for each in result.findings}
     assert "few-clusters" in slugs

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from rcdiag.table.parquet import open_dump
 
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
@@ -15,6 +14,7 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import MAGNITUDE, METRICS, Metric, metric_descriptions
 from rcdiag.statistics.ratios import TOKEN_SUMS, TokenSum
 from rcdiag.statistics.totals import SEQUENCE_SUMS, SequenceSum
+from rcdiag.table.table import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from tests.builders import make_state, mismatch
@@ -57,7 +57,7 @@ def table(tmp_path):
 
 
 def test_it_is_in_the_results_with_value_interval_and_level(added, table):
-    result = score(open_dump(table))
+    result = score(open_table(table))
     rare = sum(value < -4.0 for row in BEHAVIOR for value in row)
     value = result.mismatch["rare_shift"]
     assert value.value == pytest.approx(0.5 * rare / 6)
@@ -65,7 +65,7 @@ def test_it_is_in_the_results_with_value_interval_and_level(added, table):
     assert value.level == "error"
     (finding,) = [each for each in result.findings if each.slug == "mismatch-above-guide"]
     assert finding.evidence["rare_shift"] == value.value
-    pairs = compare(open_dump(table)).pairs
+    pairs = compare(open_table(table)).pairs
     assert pairs["rollout->old"].mismatch["rare_shift"] == value
 
 
@@ -97,9 +97,9 @@ def test_it_is_on_the_screen_in_the_help_and_in_the_document(added, table, rcdia
 
 
 def test_it_is_in_the_pages(added, table):
-    for result in (score(open_dump(table)), compare(open_dump(table))):
+    for result in (score(open_table(table)), compare(open_table(table))):
         assert "rare_shift" in page(result)
-    assert RARE_SHIFT.says in page(score(open_dump(table)))
+    assert RARE_SHIFT.says in page(score(open_table(table)))
 
 
 def test_it_is_explained_and_described(added, rcdiag):  # noqa: F811
@@ -119,7 +119,7 @@ def test_it_leaves_no_trace(table):
     with METRICS.with_added(RARE_SHIFT):
         assert "rare_size" in TOKEN_SUMS
     assert (list(METRICS), list(TOKEN_SUMS), list(SEQUENCE_SUMS)) == before
-    assert "rare_shift" not in score(open_dump(table)).mismatch
+    assert "rare_shift" not in score(open_table(table)).mismatch
     with pytest.raises(RcdiagError):
         explain("rare_shift")
 
