@@ -1,4 +1,4 @@
-"""Numbers of verl's own code on a small batch, worked once: reference/verl.md, appendix A."""
+"""Numbers of verl's own code on a small batch, worked once: rollout_corr_helper.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""slime's policy loss, in loops over samples: reference/frameworks.md 1.4."""
+"""slime's policy loss, in loops over samples: slime/utils/ppo_utils.py."""
 
 from __future__ import annotations
 
