@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli import options, scoring
-
-if TYPE_CHECKING:
-    from rcdiag.results import JoinReport
-    from rcdiag.table.table import Table
+import rcdiag
+from cli import options
+from rcdiag.files import check_outputs
 
 EPILOG = """Examples
 
@@ -36,7 +29,8 @@ Chosen = Annotated[
     typer.Option(
         "--policy",
         metavar="NAME | NAME=BACKEND[:DTYPE][,...]",
-        help="Compare only these, in this order from sampler to trainer; with = score it first",
+        help="Compare only these, in this order from sampler to trainer; with = and a backend "
+        "({backends}) score it first",
     ),
 ]
 
@@ -70,64 +64,23 @@ def compare(
     verbose: options.Verbose = False,
 ) -> None:
     """Compare all policies pair by pair: who is nearest to the sampler, which step adds what."""
-    from cli.outputs import finish
+    from cli.outputs import chosen, finish
     from cli.terminal.screen import Screen
-    from rcdiag.usecases.compare.roles import choose
-    from rcdiag.usecases.compare.run import compare as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    renames = options.parse_columns(column)
-    texts = [text for text in policy or [] if "=" in text]
-    with _one_table(dump, renames) as (table, origin, joined):
-        source = " + ".join(dump)
-        specs = scoring.wanted_policies(screen, texts, ladder, model, table, twice=noise_floor)
-        options.check_outputs([result, html, plots], force)
-        names = [text.partition("=")[0] for text in policy or []]
-        there = [*table.policies, *(spec.name for spec in specs)]
-        choose(list(dict.fromkeys(there)), names, source)
-        if dry_run:
-            scoring.dry_run(screen, source, table, specs, None, force)
-            return
-        again = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
-        with scoring.scored_table(screen, table, specs, None, force) as scored:
-            found = measure(
-                scored,
-                policies=[*names, *again] if names else [],
-                behavior=behavior,
-                target=target,
-                seed=seed,
-                origin=origin,
-                joined=joined,
-            )
-    finish(found, screen, result=result, html=html, plots=plots, table=None)
-    screen.exit(found, fail_on)
-
-
-@contextlib.contextmanager
-def _one_table(
-    dumps: list[str], renames: dict[str, str]
-) -> Iterator[tuple[Table, Table, JoinReport | None]]:
-    """The table itself, or several joined in a folder for the moment; and all that was given."""
-    from rcdiag.table.join import join_tables
-    from rcdiag.table.table import open_table
-
-    tables = [open_table(each, renames) for each in dumps]
-    if len(tables) == 1:
-        yield tables[0], tables[0], None
-        return
-    with tempfile.TemporaryDirectory(prefix="rcdiag-") as folder:
-        path = Path(folder) / "joined.parquet"
-        joined, report = join_tables(tables, _names(dumps), path)
-        files = tuple(file for table in tables for file in table.files)
-        yield joined, replace(tables[0], files=files), report
-
-
-def _names(dumps: list[str]) -> list[str]:
-    """A short name of each table, fit for the end of a policy's name."""
-    from rcdiag.table.trajectories import POLICY_NAME
-
-    names: list[str] = []
-    for each in dumps:
-        stem = "".join(c if POLICY_NAME.fullmatch(c) else "_" for c in Path(each).stem) or "table"
-        names.append(stem if stem not in names else f"{stem}_{len(names) + 1}")
-    return names
+    check_outputs([result, html, plots], force=force)
+    with screen.progress() as progress:
+        found = chosen(rcdiag.compare, dry_run)(
+            *dump,
+            behavior=behavior,
+            target=target,
+            columns=options.parse_columns(column),
+            model=model,
+            policies=policy or [],
+            ladder=[name.value for name in ladder or []],
+            noise_floor=noise_floor,
+            seed=seed,
+            force=force,
+            progress=progress,
+        )
+    finish(found, screen, result=result, html=html, plots=plots, fail_on=fail_on)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import rcdiag
 from cli import options
 
 if TYPE_CHECKING:
@@ -31,27 +31,16 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Say what a name means: formula, direction, healthy range, who calls it what."""
-    from rcdiag.glossary import explain as entry_of
-    from rcdiag.glossary import names
-    from rcdiag.glossary.document import document
-
-    found = names() if name is None else entry_of(name)
+    found = rcdiag.explain() if name is None else rcdiag.explain(name)
     if json:
-        _write(document(found))
+        from cli.terminal.screen import write_out
+        from rcdiag.glossary.document import document
+
+        write_out(document(found))
     elif isinstance(found, dict):
         _draw_names(found)
     else:
         _draw_entry(found)
-
-
-def _write(text: str) -> None:
-    from cli.terminal.screen import drop
-
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        drop(sys.stdout)
 
 
 def _screen() -> Console:

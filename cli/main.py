@@ -12,6 +12,7 @@ import typer
 
 from cli import compare, explain, replay, report, score, sweep
 from cli.config import read_defaults
+from cli.lazy_help import Command
 from rcdiag.errors import RcdiagError
 
 # Threads of torch spin while they wait, by default for so long that one busy neighbour on two cores
@@ -28,12 +29,12 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     epilog="Example: `rcdiag score sample_data/rollouts.parquet --html mismatch.html`",
 )
-app.command("score", epilog=score.EPILOG)(score.score)
-app.command("compare", epilog=compare.EPILOG)(compare.compare)
-app.command("sweep", epilog=sweep.EPILOG)(sweep.sweep)
-app.command("replay", epilog=replay.EPILOG)(replay.replay)
-app.command("explain", epilog=explain.EPILOG)(explain.explain)
-app.command("report", epilog=report.EPILOG)(report.report)
+app.command("score", cls=Command, epilog=score.EPILOG)(score.score)
+app.command("compare", cls=Command, epilog=compare.EPILOG)(compare.compare)
+app.command("sweep", cls=Command, epilog=sweep.EPILOG)(sweep.sweep)
+app.command("replay", cls=Command, epilog=replay.EPILOG)(replay.replay)
+app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
+app.command("report", cls=Command, epilog=report.EPILOG)(report.report)
 
 
 def _version(wanted: bool) -> None:

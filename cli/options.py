@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rcdiag.engines import BACKENDS
 from rcdiag.errors import RcdiagError
-from rcdiag.registry import Registry
-from rcdiag.table.readers import READERS
 
 
 class FailOn(StrEnum):
@@ -33,20 +29,10 @@ class LadderName(StrEnum):
 OUTPUT = "Output"
 
 
-def _names_of(registry: Registry[Any]) -> str:
-    """The names in a registry as help lists them; a plugin that fails is said by the command."""
-    try:
-        *most, last = (f"`{name}`" for name in registry)
-    except RcdiagError:
-        return f"a {registry.what}"
-    return f"{', '.join(most)} or {last}" if most else last
-
-
 DumpArgument = Annotated[
     str,
     typer.Argument(
-        metavar="DUMP",
-        help=f"Trajectory table in {_names_of(READERS)}: a file, a directory or a glob",
+        metavar="DUMP", help="Trajectory table ({readers}): a file, a directory or a glob"
     ),
 ]
 Column = Annotated[
@@ -63,7 +49,7 @@ Policy = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=BACKEND[:DTYPE][,key=value...]",
-        help=f"Score a policy with {_names_of(BACKENDS)}, e.g. `old=hf:float32`; repeatable",
+        help="Score a policy with a backend ({backends}), e.g. `old=hf:float32`; repeatable",
     ),
 ]
 Ladder = Annotated[
@@ -125,7 +111,7 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more: all me
 
 
 def parse_columns(pairs: list[str] | None) -> dict[str, str]:
-    """`--column CANONICAL=NAME` options as a mapping."""
+    """Read `--column CANONICAL=NAME` options as a mapping."""
     renames: dict[str, str] = {}
     for pair in pairs or []:
         canonical, equals, name = pair.partition("=")
@@ -136,18 +122,3 @@ def parse_columns(pairs: list[str] | None) -> dict[str, str]:
             )
         renames[canonical] = name
     return renames
-
-
-def check_outputs(paths: list[Path | None], force: bool) -> None:
-    """Refuse to overwrite; before any work is done."""
-    for path in filter(None, paths):
-        # A folder for figures may be there, but not with something in it.
-        empty_folder = path.is_dir() and not any(path.iterdir())
-        if path.exists() and not empty_folder and not force:
-            raise RcdiagError(f"{path}: already there", hint="another path, or --force")
-        parent = next(each for each in path.absolute().parents if each.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise RcdiagError(
-                f"{path}: cannot be written ({parent} is no folder that you may write to)",
-                hint="choose another output path",
-            )

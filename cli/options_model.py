@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from cli.reward import load_reward
 from rcdiag.errors import RcdiagError
-
-if TYPE_CHECKING:
-    from rcdiag.engines.spec import PolicySpec
-    from rcdiag.usecases.replay.with_model import Model
 
 PANEL = "With a model"
 
@@ -101,59 +96,3 @@ def refuse_without_model(context: typer.Context) -> None:
         given = source is not None and source.name == "COMMANDLINE"
         if given and getattr(option, "rich_help_panel", None) == PANEL:
             raise RcdiagError(f"{option.opts[0]} needs a model", hint="--model CHECKPOINT")
-
-
-def model_of(given: dict, presets: int) -> Model:
-    """The model and its training, from the options."""
-    from rcdiag.errors import RcdiagError
-    from rcdiag.learning.learner import Training
-    from rcdiag.learning.settings import LoraSettings, OptimizerSettings, SketchSettings
-    from rcdiag.usecases.replay.with_model import Model
-
-    if given["save"] is not None and presets != 1:
-        raise RcdiagError(
-            f"--save with {presets} presets", hint="choose the one to save with --preset NAME"
-        )
-    if given["evaluate"] and not given["reward"]:
-        raise RcdiagError("--evaluate needs --reward", hint="--reward FILE.py:FUNCTION")
-    optimizer = OptimizerSettings(
-        name=given["optimizer"].value,
-        learning_rate=given["learning_rate"],
-        momentum=given["momentum"],
-        weight_decay=given["weight_decay"],
-        max_grad_norm=given["max_grad_norm"] or None,
-    )
-    training = Training(
-        optimizer=optimizer,
-        learning_rate=given["learning_rate"],
-        sketch=SketchSettings(seed=given["seed"]),
-        reference=given["reference"].value,
-        epochs=given["epochs"],
-        minibatches=given["minibatches"],
-        split=given["split"],
-        evaluate=given["evaluate"],
-        seed=given["seed"],
-        about={
-            "optimizer": optimizer.name,
-            "learning_rate": optimizer.learning_rate,
-            "max_grad_norm": optimizer.max_grad_norm,
-            "weight_decay": optimizer.weight_decay,
-        },
-    )
-    return Model(
-        spec=_spec(given["model"], given["precision"]),
-        training=training,
-        lora=None if given["lora"] is None else LoraSettings(rank=given["lora"]),
-        checkpointing=given["checkpointing"],
-        batch_tokens=given["batch_tokens"],
-        reward=load_reward(given["reward"]) if given["reward"] else None,
-        steps=given["steps"],
-        save=given["save"],
-    )
-
-
-def _spec(model: str, precision: str) -> PolicySpec:
-    """`--model` with `--precision`, as a policy of backend hf."""
-    from rcdiag.engines.spec import parse_policy
-
-    return parse_policy(f"model=hf:{precision}", model)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rcdiag.trainers.plan import Plan
+from rcdiag.errors import RcdiagError
 
 PANEL = "Correction"
 
@@ -26,7 +25,7 @@ TrainerName = Annotated[
     typer.Option(
         "--trainer",
         metavar="NAME",
-        help="Whose definitions and names: verl (the newest), verl-0.6.0, ..., slime",
+        help="Whose definitions and names: {trainers}",
         rich_help_panel=PANEL,
     ),
 ]
@@ -65,44 +64,12 @@ ArithmeticOption = Annotated[
 ]
 
 
-def plan(
-    trainer: str | None,
-    presets: list[str] | None,
-    settings: list[str] | None,
-    config: Path | None,
-    arithmetic: Arithmetic,
-) -> Plan:
-    """The corrections that the options ask for."""
-    from rcdiag.errors import RcdiagError
-    from rcdiag.trainers import DEFAULT, find_trainer
-    from rcdiag.trainers.config import read_trainer_config
-    from rcdiag.trainers.plan import plan_corrections, preset_configs
-
-    overrides = _overrides(settings or [])
-    if config is None:
-        chosen = find_trainer(trainer or DEFAULT)
-        names = list(dict.fromkeys([*(presets or [])]))
-        configs = preset_configs(chosen, names, overrides)
-        return plan_corrections(chosen, configs, arithmetic)
-    if presets:
-        raise RcdiagError("--preset and --trainer-config", hint="one or the other")
-    read = read_trainer_config(config, trainer)
-    changed = {**read.settings, **overrides.pop("config", {})}
-    if overrides:
-        raise RcdiagError(
-            f"--set {next(iter(overrides))}...: with --trainer-config there is `config` alone",
-            hint="--set config.SETTING=VALUE",
-        )
-    return plan_corrections(read.trainer, {"config": changed}, arithmetic, read.findings)
-
-
-def _overrides(texts: list[str]) -> dict[str, dict[str, Any]]:
+def parse_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
+    """Read `--set PRESET.SETTING=VALUE` options as preset -> setting -> value, as YAML has it."""
     import yaml
 
-    from rcdiag.errors import RcdiagError
-
     found: dict[str, dict[str, Any]] = {}
-    for text in texts:
+    for text in texts or []:
         place, equals, value = text.partition("=")
         preset, dot, setting = place.partition(".")
         if not (equals and dot and preset and setting and value):

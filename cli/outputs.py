@@ -1,37 +1,56 @@
-"""The end of every command: write what was asked for, then show the result."""
+"""The way of every command: run a function of the API or its dry run, write, show, exit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from cli.terminal.screen import Screen
+import rcdiag
+from cli.options import FailOn
+from cli.terminal.screen import Screen, write_out
 from rcdiag.files import write_text
 from rcdiag.results import Result, to_json
 
+if TYPE_CHECKING:
+    from rcdiag.api.usecase import UseCase
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def chosen(usecase: UseCase[P, R], dry_run: bool) -> Callable[P, R | str]:
+    """The function of the API, or the one that only says what it would do."""
+    return usecase.dry_run if dry_run else usecase
+
 
 def finish(
-    found: Result,
+    found: Result | str,
     screen: Screen,
     *,
-    result: Path | None,
-    html: Path | None,
-    plots: Path | None,
-    table: Path | None,
+    result: Path | None = None,
+    html: Path | None = None,
+    plots: Path | None = None,
+    written: Sequence[Path] = (),
+    instead: str | None = None,
+    fail_on: FailOn,
 ) -> None:
-    """Write result, report and figures; the verdict comes last on the screen."""
-    written = [] if table is None else [table]
+    """Write result, report and figures, show the result, and exit as its findings ask.
+
+    The outputs were checked before the work. `written` are files that are there already, `instead`
+    is a text that stands on stdout alone, `found` is a text where nothing was run.
+    """
+    if isinstance(found, str):
+        screen.say(found)
+        return
+    paths = list(written)
     if result is not None:
         write_text(result, to_json(found))
-        written.append(result)
-    if html is not None:
-        from rcdiag.pages.page import page
-
-        write_text(html, page(found))
-        written.append(html)
-    if plots is not None:
-        from rcdiag.pages.save import save_figures
-
-        written += save_figures(found, plots)
-    screen.show(found, to_json)
-    for path in written:
+        paths.append(result)
+    paths += rcdiag.report(found, html, plots=plots, force=True)
+    (screen if instead is None else screen.aside()).show(found)
+    for path in paths:
         screen.say(f"Wrote {path}")
+    if instead is not None:
+        write_out(instead)
+    screen.exit(found, fail_on)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
+import rcdiag
 from cli import options
 from cli import options_model as trained
 from cli import options_trainer as corrections
 from cli import options_update as updates
+from rcdiag.files import check_outputs
 
 EPILOG = """Examples
 
@@ -70,38 +72,57 @@ def replay(
     verbose: options.Verbose = False,
 ) -> None:
     """Replay one update of each preset on recorded log-probs, or, with --model, for real."""
-    given = dict(locals())
-    from cli.outputs import finish
+    from cli.outputs import chosen, finish
     from cli.terminal.screen import Screen
-    from rcdiag.table.table import open_table
-    from rcdiag.usecases.replay.run import Roles
-    from rcdiag.usecases.replay.run import replay as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    table = open_table(dump, options.parse_columns(column))
-    plan = corrections.plan(
-        trainer, preset, setting, trainer_config, corrections.Arithmetic.float64
-    )
-    options.check_outputs([result, html, plots, save], force)
-    if current is None and "current" in table.policies:
-        current = "current"
-    roles = Roles(rollout=rollout, old=old, current=current)
-    update = updates.update_of(given, table.schema.names, plan.trainer)
+    check_outputs([result, html, plots], force=force)
     if model is None:
         trained.refuse_without_model(context)
-    made = None if model is None else trained.model_of(given, len(plan.corrections))
-    names = [roles.rollout] if made else list(dict.fromkeys(roles.names))
-    table.require(*(f"{name}_log_probs" for name in names))
-    if dry_run:
-        screen.say(f"{dump}: would replay {len(plan.corrections)} presets of {plan.trainer.name}")
-        return
-    if made is None:
-        found = measure(table, plan, update, roles=roles, step=step, seed=seed)
-    else:
-        from rcdiag.usecases.replay.with_model import replay_with_model
-
-        found = replay_with_model(
-            table, plan, update, made, roles=roles, step=step, seed=seed, say=screen.say
+    with screen.progress() as progress:
+        found = chosen(rcdiag.replay, dry_run)(
+            dump,
+            rollout=rollout,
+            old=old,
+            current=current,
+            columns=options.parse_columns(column),
+            trainer=trainer,
+            presets=preset or [],
+            settings=corrections.parse_settings(setting),
+            trainer_config=trainer_config,
+            step=step,
+            loss=loss,
+            loss_settings=loss_setting or [],
+            aggregation=aggregation,
+            denominator=denominator and denominator.value,
+            constant=constant,
+            loss_scale_factor=loss_scale_factor,
+            advantage=advantage,
+            rebaseline=rebaseline,
+            clip_low=clip_low,
+            clip_high=clip_high,
+            clip_c=clip_c,
+            dro_beta=dro_beta,
+            model=model,
+            precision=precision,
+            reference=reference.value,
+            optimizer=optimizer.value,
+            lr=learning_rate,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            max_grad_norm=max_grad_norm,
+            epochs=epochs,
+            minibatches=minibatches,
+            steps=steps,
+            split=split,
+            lora=lora,
+            checkpointing=checkpointing,
+            batch_tokens=batch_tokens,
+            reward=reward,
+            evaluate=evaluate,
+            save=save,
+            seed=seed,
+            force=force,
+            progress=progress,
         )
-    finish(found, screen, result=result, html=html, plots=plots, table=None)
-    screen.exit(found, fail_on)
+    finish(found, screen, result=result, html=html, plots=plots, fail_on=fail_on)

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+import rcdiag
 from cli import options
+from rcdiag.files import check_outputs
 
 EPILOG = "Example: `rcdiag report result.json --html result.html`"
 
@@ -28,15 +30,8 @@ def report(
     """Render a result again, without the data and without torch."""
     from cli.outputs import finish
     from cli.terminal.screen import Screen
-    from rcdiag.errors import RcdiagError
-    from rcdiag.results import from_json
 
-    options.check_outputs([html, plots], force)
-    try:
-        text = sys.stdin.read() if result == "-" else Path(result).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RcdiagError(f"{result}: cannot be read ({error})", "give a result file") from error
+    check_outputs([html, plots], force=force)
+    found = rcdiag.load_result(sys.stdin if result == "-" else Path(result))
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    found = from_json(text, result)
-    finish(found, screen, result=None, html=html, plots=plots, table=None)
-    screen.exit(found, fail_on)
+    finish(found, screen, html=html, plots=plots, fail_on=fail_on)

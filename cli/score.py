@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from cli import options, scoring
+import rcdiag
+from cli import options
 from cli import options_trainer as corrections
-
-if TYPE_CHECKING:
-    from rcdiag.table.table import Table
-    from rcdiag.usecases.score import Decode
+from rcdiag.files import check_outputs
 
 EPILOG = """Examples
 
@@ -18,7 +13,9 @@ EPILOG = """Examples
 
 `rcdiag score sample_data/rollouts.parquet --model sample_data/policy/step_8
 --policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32
---behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`"""
+--behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`
+
+Metrics (`rcdiag explain NAME`): {metrics}"""
 
 
 def score(
@@ -49,52 +46,38 @@ def score(
     verbose: options.Verbose = False,
 ) -> None:
     """Measure how far two policies are apart on the same tokens, scoring them first if asked."""
-    # Heavy imports wait until the command runs, so that --help answers at once.
-    from cli.outputs import finish
+    from cli.outputs import chosen, finish
     from cli.terminal.screen import Screen
-    from rcdiag.table.table import open_table
-    from rcdiag.usecases.score import check_pair
-    from rcdiag.usecases.score import score as measure
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    renames = options.parse_columns(column)
-    table = open_table(dump, renames)
-    specs = scoring.wanted_policies(screen, policy, ladder, model, table, twice=noise_floor)
-    plan = corrections.plan(trainer, preset, setting, trainer_config, arithmetic)
-    output_may_stay = bool(specs) and scoring.may_be_finished(output)
-    options.check_outputs([None if output_may_stay else output, result, html, plots], force)
-    check_pair(table, behavior, target, [spec.name for spec in specs])
-    if dry_run:
-        scoring.dry_run(screen, dump, table, specs, output, force)
-        return
-    if output is not None and not specs:
-        screen.say(f"nothing to score: {output} is not written")
-    with scoring.scored_table(screen, table, specs, output, force) as scored:
-        decode = _decoder(model, scored, target, behavior) if include_text else None
-        found = measure(
-            scored,
+    check_outputs([result, html, plots], force=force)
+    with screen.progress() as progress:
+        found = chosen(rcdiag.score, dry_run)(
+            dump,
             behavior=behavior,
             target=target,
+            columns=options.parse_columns(column),
+            model=model,
+            policies=policy or [],
+            ladder=[name.value for name in ladder or []],
+            noise_floor=noise_floor,
+            output=output,
+            trainer=trainer,
+            presets=preset or [],
+            settings=corrections.parse_settings(setting),
+            trainer_config=trainer_config,
+            arithmetic=arithmetic.value,
+            include_text=include_text,
             seed=seed,
-            origin=table,
-            decode=decode,
-            plan=plan,
+            force=force,
+            progress=progress,
         )
-    finish(found, screen, result=result, html=html, plots=plots, table=output if specs else None)
-    screen.exit(found, fail_on)
-
-
-def _decoder(model: str | None, table: Table, *policies: str) -> Decode:
-    """By the tokenizer of `model`, or of the first model that the table names for `policies`."""
-    from rcdiag.engines.tokenizer import decoder
-    from rcdiag.errors import RcdiagError
-
-    recorded = table.metadata.get("policies", {})
-    named = [recorded[name]["model"] for name in policies if recorded.get(name, {}).get("model")]
-    models = [each for each in named if Path(each).is_dir()]
-    if model is None and not models:
-        raise RcdiagError(
-            "--include-text: the table names no model folder here whose tokenizer could be used",
-            hint="--model PATH",
-        )
-    return decoder(model or models[0])
+    finish(
+        found,
+        screen,
+        result=result,
+        html=html,
+        plots=plots,
+        written=progress.written,
+        fail_on=fail_on,
+    )

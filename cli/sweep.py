@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
+import rcdiag
 from cli import options
+from rcdiag.errors import RcdiagError
+from rcdiag.files import check_outputs
 
 EPILOG = """Examples
 
@@ -24,8 +26,7 @@ Emit = Annotated[
     str | None,
     typer.Option(
         metavar="TRAINER",
-        help="Print the configuration of what is recommended, alone, on stdout: verl, verl-0.7.0, "
-        "slime, ...",
+        help="Print the configuration of what is recommended, alone, on stdout: {writers}",
         rich_help_panel=options.OUTPUT,
     ),
 ]
@@ -60,32 +61,24 @@ def sweep(
     verbose: options.Verbose = False,
 ) -> None:
     """Try every estimator over its thresholds in one pass, and recommend one, or none."""
-    from cli.outputs import finish
+    from cli.outputs import chosen, finish
     from cli.terminal.screen import Screen
-    from rcdiag.errors import RcdiagError
-    from rcdiag.table.table import open_table
-    from rcdiag.usecases.score import check_pair
-    from rcdiag.usecases.sweep.configuration import check_configuration, configuration
-    from rcdiag.usecases.sweep.run import sweep as measure
 
     if json and emit:
         raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
     if candidate and not emit:
         raise RcdiagError("--candidate without --emit", hint="--emit verl --candidate NAME")
-    if emit:
-        check_configuration(emit, candidate)
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    table = open_table(dump, options.parse_columns(column))
-    options.check_outputs([result, html, plots], force)
-    check_pair(table, behavior, target)
-    if dry_run:
-        screen.say(f"{dump}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}")
-        return
-    found = measure(table, behavior=behavior, target=target, seed=seed, thresholds=thresholds)
-    outputs = {"result": result, "html": html, "plots": plots}
-    if emit is None:
-        finish(found, screen, **outputs, table=None)
-    else:
-        finish(found, screen.aside(), **outputs, table=None)
-        sys.stdout.write(configuration(found.recommendation, emit, candidate))
-    screen.exit(found, fail_on)
+    check_outputs([result, html, plots], force=force)
+    found = chosen(rcdiag.sweep, dry_run)(
+        dump,
+        behavior=behavior,
+        target=target,
+        thresholds=thresholds,
+        columns=options.parse_columns(column),
+        emit=emit,
+        candidate=candidate,
+        seed=seed,
+    )
+    emitted = rcdiag.emit(found, emit, candidate) if emit and not isinstance(found, str) else None
+    finish(found, screen, result=result, html=html, plots=plots, instead=emitted, fail_on=fail_on)

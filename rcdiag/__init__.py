@@ -1,1 +1,89 @@
-"""Offline diagnosis of the mismatch between the policy that sampled and the policy that trains."""
+"""Diagnose, offline, how far the policy that sampled is from the policy that trains, and why.
+
+    import rcdiag
+
+    table = rcdiag.open_table("dump.parquet")
+    result = rcdiag.score(table, target="old", trainer="verl")
+    result.mismatch["k3_kl"].value, result.frame()
+
+Every command of `rcdiag` is a function here, and the command's options are its keywords.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rcdiag.api.compare import compare
+    from rcdiag.api.explain import explain
+    from rcdiag.api.replay import replay
+    from rcdiag.api.report import load_result, report
+    from rcdiag.api.score import score
+    from rcdiag.api.sweep import emit, sweep
+    from rcdiag.errors import RcdiagError
+    from rcdiag.results import (
+        CompareResult,
+        Finding,
+        MetricValue,
+        ReplayResult,
+        Result,
+        ScoreResult,
+        SweepResult,
+    )
+    from rcdiag.table.table import Table
+    from rcdiag.usecases.progress import Progress
+    from rcdiag.usecases.tables import open_table
+
+__all__ = [
+    "CompareResult",
+    "Finding",
+    "MetricValue",
+    "Progress",
+    "RcdiagError",
+    "ReplayResult",
+    "Result",
+    "ScoreResult",
+    "SweepResult",
+    "Table",
+    "compare",
+    "emit",
+    "explain",
+    "load_result",
+    "open_table",
+    "replay",
+    "report",
+    "score",
+    "sweep",
+]
+
+# A name is imported when it is first asked for: `import rcdiag` itself loads nothing.
+_HOMES = {
+    "rcdiag.api.compare": ("compare",),
+    "rcdiag.api.explain": ("explain",),
+    "rcdiag.api.replay": ("replay",),
+    "rcdiag.api.report": ("load_result", "report"),
+    "rcdiag.api.score": ("score",),
+    "rcdiag.api.sweep": ("emit", "sweep"),
+    "rcdiag.errors": ("RcdiagError",),
+    "rcdiag.results": (
+        *("CompareResult", "Finding", "MetricValue", "ReplayResult", "Result", "ScoreResult"),
+        "SweepResult",
+    ),
+    "rcdiag.table.table": ("Table",),
+    "rcdiag.usecases.progress": ("Progress",),
+    "rcdiag.usecases.tables": ("open_table",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rcdiag' has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,10 @@
 """The one error that a user can fix; everything else is a bug and keeps its traceback."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class RcdiagError(Exception):
     """What was wrong and where (`message`), and the way out (`hint`)."""
@@ -12,3 +17,13 @@ class RcdiagError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+def one_of(option: str, value: str, known: Iterable[str]) -> str:
+    """Give `value` back if it is known; RcdiagError with the nearest and all known ones if not."""
+    names = list(known)
+    if value in names:
+        return value
+    near = difflib.get_close_matches(value, names, n=1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    raise RcdiagError(f"{option} {value}: not known", hint=f"{guess}one of {', '.join(names)}")

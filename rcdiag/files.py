@@ -1,8 +1,12 @@
-"""Write small files so that a reader sees the old one or the new one, never half of it."""
+"""Write small files so that a reader sees the old one or the new one, never half of it.
+
+Outputs are checked before the work that they are made from.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from rcdiag.errors import RcdiagError
@@ -32,3 +36,17 @@ def not_writable(path: Path, error: OSError) -> RcdiagError:
         f"{path}: cannot be written ({error.strerror or error})",
         hint="choose another output path, or free space and permissions there",
     )
+
+
+def check_outputs(paths: Iterable[Path | None], *, force: bool) -> None:
+    """Refuse to overwrite a file or a folder with something in it, or to write where none can."""
+    for path in filter(None, paths):
+        empty_folder = path.is_dir() and not any(path.iterdir())
+        if path.exists() and not empty_folder and not force:
+            raise RcdiagError(f"{path}: already there", hint="another path, or --force")
+        parent = next(each for each in path.absolute().parents if each.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise RcdiagError(
+                f"{path}: cannot be written ({parent} is no folder that you may write to)",
+                hint="choose another output path",
+            )

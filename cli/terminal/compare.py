@@ -7,6 +7,7 @@ from rich.table import Table
 
 from rcdiag.pages.formats import interval, number, percent
 from rcdiag.results import CompareResult, MetricValue
+from rcdiag.statistics.metrics import METRICS
 
 
 def draw_compare(out: Console, found: CompareResult, verbose: bool) -> None:
@@ -18,11 +19,21 @@ def draw_compare(out: Console, found: CompareResult, verbose: bool) -> None:
     out.print("\n[dim]KL(row || column) by k3, nats per token[/]")
     out.print(_matrix(found, "k3_kl"))
     if verbose:
-        for metric in ("log_ratio_abs_max", "prob_diff_mean", "ess_seq"):
+        for metric in _headlines(found):
             out.print(f"\n[dim]{metric}[/]")
             out.print(_matrix(found, metric))
     out.print("\n[dim]from the sampler to the trainer, E\\[log-ratio²] / 2, nats per token[/]")
     out.print(_ladder(found))
+
+
+def _headlines(found: CompareResult) -> list[str]:
+    """The metrics of the first screen of `rcdiag score` that the result has, but for k3_kl."""
+    stored = next(iter(found.pairs.values())).mismatch
+    return [
+        name
+        for name, metric in METRICS.items()
+        if metric.headline and name in stored and name != "k3_kl"
+    ]
 
 
 def _table(*columns: str, left: int = 1) -> Table:

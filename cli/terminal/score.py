@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -68,7 +70,7 @@ def _correction_table(found: ScoreResult) -> Table:
     return table
 
 
-def _histogram_line(histogram: dict) -> str:
+def _histogram_line(histogram: dict[str, Any]) -> str:
     """The log-ratio histogram in one line of blocks, log-scaled counts, four bins to a block."""
     edges, counts = histogram["edges"], histogram["counts"]
     filled = [index for index, count in enumerate(counts) if count]

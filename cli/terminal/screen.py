@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
 from typing import IO
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cli.options import FailOn
 from cli.terminal.draw import draw
-from rcdiag.results import SEVERITIES, Result, worst_severity
+from cli.terminal.progress import Bars
+from rcdiag.results import SEVERITIES, Result, to_json, worst_severity
 
 
 class _Console(Console):
@@ -30,6 +27,15 @@ class _Console(Console):
 def drop(stream: IO[str]) -> None:
     """Let what is still to come go nowhere: the reader at the other end has left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def write_out(text: str) -> None:
+    """Write to stdout as it is, whether or not somebody reads to the end."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop(sys.stdout)
 
 
 class Screen:
@@ -50,40 +56,14 @@ class Screen:
         if not self.quiet:
             self.err.print(escape(text), soft_wrap=True)
 
-    @contextlib.contextmanager
-    def tokens(self) -> Iterator[Callable[[str, int, int], None]]:
-        """A bar per policy: tokens done, tokens per second, time left; silent off a terminal."""
-        bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"),
-            TextColumn("{task.fields[speed]}"),
-            TimeRemainingColumn(),
-            console=self.err,
-            transient=True,
-            disable=self.quiet or not self.err.is_terminal,
-        )
-        tasks: dict[str, tuple] = {}
+    def progress(self) -> Bars:
+        """A listener for the library, to be used as a context: its bars go when the block ends."""
+        return Bars(self)
 
-        def on_tokens(policy: str, done: int, total: int) -> None:
-            if policy not in tasks:
-                task = bars.add_task(policy, total=total, completed=done, speed="starting")
-                tasks[policy] = (task, time.monotonic(), done)
-                return
-            task, start, first = tasks[policy]
-            speed = (done - first) / max(time.monotonic() - start, 1e-9)
-            bars.update(task, completed=done, speed=f"{speed:,.0f} tokens/s")
-
-        with bars:
-            yield on_tokens
-
-    def show(self, found: Result, to_json: Callable[[Result], str]) -> None:
+    def show(self, found: Result) -> None:
+        """Draw the result, or with `json` print its document alone."""
         if self.json:
-            try:
-                sys.stdout.write(to_json(found))
-                sys.stdout.flush()
-            except BrokenPipeError:
-                drop(sys.stdout)
+            write_out(to_json(found))
         elif not self.quiet:
             draw(self.out, found, verbose=self.verbose)
 

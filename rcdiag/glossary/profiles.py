@@ -5,9 +5,6 @@ from __future__ import annotations
 from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind
 from rcdiag.statistics.profiles import LABELS, PROFILES
 
-# Columns of the table without which a profile is not made.
-NEEDS: dict[str, str] = {"entropy": "a `{policy}_entropy` column", "reward": "a `reward` column"}
-
 
 def _bins(name: str) -> str:
     labels = LABELS.get(name) or PROFILES[name].labels()
@@ -18,7 +15,7 @@ def _bins(name: str) -> str:
 
 def entry(name: str) -> Entry:
     axis = PROFILES[name]
-    needs = f" Needs {NEEDS[name]}." if name in NEEDS else ""
+    needs = f" Needs {axis.needs}." if axis.needs else ""
     return Entry(
         name=name,
         kind=KIND.title,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import qr, solve_triangular
 
 from rcdiag.errors import RcdiagError
 
@@ -31,6 +30,8 @@ def basis_of(coefficients: NDArray[np.float64]) -> Basis:
     part in nothing. Source: Golub and Van Loan 2013, Matrix Computations, 4th edition,
     section 5.4.2.
     """
+    from scipy.linalg import qr, solve_triangular
+
     _check_finite(coefficients)
     norms = np.linalg.norm(coefficients, axis=1)
     used = np.flatnonzero(norms)

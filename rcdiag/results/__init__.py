@@ -7,7 +7,7 @@ one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`) and J
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results.base import (
@@ -137,7 +137,7 @@ def from_json(text: str, source: str) -> Result:
 
 def _read(kind: type[Result], document: dict[str, Any], source: str) -> Result:
     try:
-        return structured(kind, document)
+        return cast(Result, structured(kind, document))
     except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
         raise RcdiagError(
             f"{source}: not a whole result ({type(error).__name__}: {error})",

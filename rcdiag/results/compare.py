@@ -23,6 +23,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.doc import Doc
 from rcdiag.results.score import Mismatch
+from rcdiag.results.show import Shown
 
 _STEPS = "two steps of log-ratio 0.1 and 0.3 on every token: "
 
@@ -269,8 +270,8 @@ class JoinReport:
     ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompareResult:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class CompareResult(Shown):
     """The result of `rcdiag compare` on all policies of a table, or of several tables."""
 
     kind: KindName = "compare"

@@ -26,6 +26,7 @@ from rcdiag.results.base import (
     TrainerName,
 )
 from rcdiag.results.doc import Doc
+from rcdiag.results.show import Shown
 
 _MODEL = "--model CHECKPOINT"
 
@@ -874,8 +875,8 @@ class ReplayStep:
     num_tokens: NumTokens
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayResult:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class ReplayResult(Shown):
     """The result of `rcdiag replay` on one training step, or on several."""
 
     kind: KindName = "replay"

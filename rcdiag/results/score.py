@@ -37,6 +37,7 @@ from rcdiag.results.base import (
     TrainerName,
 )
 from rcdiag.results.doc import Doc
+from rcdiag.results.show import Shown
 
 # Worked numbers of a correction: the longer sequence loses its last token, the shorter one all.
 _TOY = (
@@ -429,8 +430,8 @@ class StepResult:
     corrections: Corrections
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoreResult:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class ScoreResult(Shown):
     """The result of `rcdiag score` on one pair of policies."""
 
     kind: KindName = "score"

@@ -29,6 +29,7 @@ from rcdiag.results.base import (
     TrainerName,
 )
 from rcdiag.results.doc import Doc
+from rcdiag.results.show import Shown
 
 _REFUSES = "the recommendation refuses (rcdiag's proposal)"
 _OVER_ALL = "over all sequences, w their mean weight, 0 where rejected"
@@ -625,8 +626,8 @@ class Forecast:
     about: Annotated[str, Doc("How the forecast is made and how far it can be believed.")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepResult:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class SweepResult(Shown):
     """The result of `rcdiag sweep` on one pair of policies."""
 
     kind: KindName = "sweep"

@@ -1,4 +1,4 @@
-"""All that one pass over a pair of policies leaves behind, step by step; bounded in memory."""
+"""The state of a pair of policies: what one pass over a table keeps, bounded in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Step = int | None
 
 @dataclass(frozen=True, slots=True)
 class PairState:
-    """What is kept of the rows seen so far; the state of two shards is the sum of theirs."""
+    """The state of some rows: metrics by training step, and what profiles and figures need."""
 
     suites: Mapping[Step, SuiteState]
     profiles: Profiles

@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Addable(Protocol):
-    """What is left of some rows; the state of two shards is the sum of their states."""
+    """The state of some rows: two of them add up to the state of all rows of both."""
 
     def __add__(self, other: Any) -> Any: ...
 

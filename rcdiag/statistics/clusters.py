@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from rcdiag.statistics.ratios import Array
 
@@ -15,6 +15,9 @@ Keys = NDArray[np.uint64]
 # Above so many, clusters share rows by their key. Sums of independent clusters are independent, so
 # every interval stays right; its width is known to sqrt(2 / 4096), or 2%.
 MAX_CLUSTERS = 4096
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ def grouping(clusters: Keys, most: int) -> Grouping:
 
 def summing_matrix(index: NDArray[np.int64]) -> csr_array:
     """The matrix that adds up rows with the same number in `index` [rows]."""
+    from scipy.sparse import csr_array
+
     size = len(index)
     groups = int(index.max()) + 1
     return csr_array((np.ones(size), (index, np.arange(size))), shape=(groups, size))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtrit
 
 from rcdiag.statistics.ratios import Array
 
 COVERAGE = 0.95
-NORMAL = float(ndtri(0.5 + COVERAGE / 2.0))
+NORMAL = 1.959963984540054  # the standard normal quantile at 0.5 + COVERAGE / 2
 # With fewer clusters an interval is a rough guess, however it is made.
 FEW_CLUSTERS = 20
 
@@ -19,6 +18,8 @@ NONE: Interval = (None, None)
 
 def t_quantile(clusters: int) -> float:
     """How many standard errors a two-sided interval reaches, with so many clusters."""
+    from scipy.special import stdtrit
+
     return float(stdtrit(clusters - 1, 0.5 + COVERAGE / 2.0))
 
 
@@ -34,7 +35,7 @@ def skewed_t_quantile(away: Array) -> Array:
     count = len(away)
     away = away / np.abs(away).max(axis=0)  # so that no power of it leaves its range
     squares = np.square(away)
-    square, cube, fourth = (each.mean(axis=0) for each in (squares, squares * away, squares**2))
+    square, cube, fourth = (x.mean(axis=0) for x in (squares, squares * away, squares**2))
     z2 = NORMAL**2
     skewness = np.square(cube) / square**3 * (z2**2 + 2.0 * z2 - 3.0) / 18.0
     kurtosis = (fourth / square**2 - 3.0) * (z2 - 3.0) / 12.0
@@ -58,6 +59,8 @@ def bootstrap(value: float, replicates: Array, left_out: Array) -> Interval:
     n - 1 is less than n, so its tails are taken at Phi(-t sqrt(n / (n - 1))). The t is that for
     skewed clusters: derived for studentised means, measured to serve here (tests/statistics).
     """
+    from scipy.special import ndtr, ndtri
+
     if not np.isfinite(replicates).all():
         return NONE
     clusters = len(left_out)
@@ -116,6 +119,8 @@ def ratio_errors(numerators: Array, denominators: Array) -> tuple[Array, NDArray
 
 def ratio_interval(numerators: Array, denominators: Array) -> tuple[Array, Array]:
     """95% interval of sum(numerators) / sum(denominators) by bin; NaN below two clusters."""
+    from scipy.special import stdtrit
+
     error, clusters = ratio_errors(numerators, denominators)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = numerators.sum(axis=0) / denominators.sum(axis=0)

@@ -1,4 +1,4 @@
-"""First and second moments of several policies' log-probs, by cluster: mergeable and small.
+"""First and second moments of several policies' log-probs, by cluster: small states that add up.
 
 All log-probs are held as differences from the first policy's, so that nothing large cancels.
 """
@@ -30,15 +30,15 @@ class Moments:
         return self.sums.sums[:, 0]
 
     def log_prob(self, policy: str) -> Array:
-        """[clusters] summed log-probs of a policy, nats."""
+        """Summed log-probs of a policy, nats, [clusters]."""
         return self.sums.sums[:, 1] + self.difference(policy)
 
     def difference(self, policy: str) -> Array:
-        """[clusters] summed log-probs of a policy less those of the first, nats."""
+        """Summed log-probs of a policy less those of the first, nats, [clusters]."""
         return self.sums.sums[:, 2 + self.policies.index(policy)]
 
     def product(self, one: str, other: str) -> Array:
-        """[clusters] summed products of two policies' differences from the first, nats^2."""
+        """Summed products of two policies' differences from the first, nats^2, [clusters]."""
         count = len(self.policies)
         at = 2 + count + self.policies.index(one) * count + self.policies.index(other)
         return self.sums.sums[:, at]
@@ -47,7 +47,7 @@ class Moments:
         return Moments(self.policies, self.sums + other.sums)
 
     def squares(self, one: str, other: str) -> Array:
-        """[clusters] summed squares of the log-ratio of two policies, nats^2."""
+        """Summed squares of the log-ratio of two policies, nats^2, [clusters]."""
         crossed = 2.0 * self.product(one, other)
         return np.maximum(self.product(one, one) + self.product(other, other) - crossed, 0.0)
 
@@ -55,11 +55,14 @@ class Moments:
 def moments_of(batch: TokenBatch) -> Moments:
     """Moments of all policies of a batch. Infinities count as NaN: no moment has a value then."""
     policies, lengths = tuple(batch.log_probs), batch.lengths
-    known = [np.where(np.isfinite(each), each, np.nan) for each in batch.log_probs.values()]
+    known = [
+        np.where(np.isfinite(log_probs), log_probs, np.nan)
+        for log_probs in batch.log_probs.values()
+    ]
     columns = [lengths.astype(np.float64), segment_sum(known[0], lengths)]
-    apart = [each - known[0] for each in known]
-    columns += [segment_sum(each, lengths) for each in apart]
-    columns += [segment_sum(one * other, lengths) for one in apart for other in apart]
+    differences = [log_probs - known[0] for log_probs in known]
+    columns += [segment_sum(values, lengths) for values in differences]
+    columns += [segment_sum(one * other, lengths) for one in differences for other in differences]
     return Moments(policies, cluster_sums(batch.cluster, np.stack(columns, axis=1)))
 
 
@@ -68,7 +71,7 @@ def mean(sums: Array, counts: Array, *, floor: float | None = None) -> MetricVal
     if not counts.any():
         return MetricValue(value=None)
     value = float(sums.sum() / counts.sum())
-    low, high = (float(each[0]) for each in ratio_interval(sums[:, None], counts[:, None]))
+    low, high = (float(end[0]) for end in ratio_interval(sums[:, None], counts[:, None]))
     if not (np.isfinite(low) and np.isfinite(high)):
         return MetricValue(value=value)
     return MetricValue(value=value, low=low if floor is None else max(low, floor), high=high)

@@ -1,4 +1,4 @@
-"""Two policies on the same tokens: the whole domain in one type."""
+"""Two policies on the same sampled tokens: what all statistics of a mismatch are made from."""
 
 from __future__ import annotations
 

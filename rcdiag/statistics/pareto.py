@@ -29,7 +29,7 @@ class UpperTail:
 
     @classmethod
     def of(cls, log_ratio: Array) -> UpperTail:
-        """Of log-ratios, nats; one of -inf is a ratio of 0, which belongs to no upper tail."""
+        """Keep the largest of some log-ratios, nats; a ratio of 0 (-inf) is in no upper tail."""
         with np.errstate(invalid="ignore"):
             among = log_ratio[~(log_ratio <= -np.inf)]
         finite = np.isfinite(among)

@@ -1,6 +1,6 @@
-"""What tokens are sorted by in profiles. To add a profile: one entry in `PROFILES`.
+"""Profiles: the mismatch of tokens in bins along an axis, with cluster-robust intervals.
 
-Mismatch along an axis: tokens in bins, with counts and cluster-robust intervals.
+To add a profile: one entry in `PROFILES`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ TURNS = tuple(range(2, 11))
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What tokens are sorted by: `values` of a pair, None where the pair has none."""
+    """An axis along which tokens are sorted into bins."""
 
     title: str
     unit: str
     edges: tuple[float, ...]  # bins are [edge, next edge), and what lies below and above
-    # [tokens], or [sequences] where all tokens of a sequence share it
+    # [tokens], or [sequences] where all tokens of a sequence share it; None where there is none
     values: Callable[[PolicyPair], NDArray | None]
-    about: str
+    about: str  # how to read it
+    needs: str = ""  # the column without which there is no such profile
     logarithmic: bool = False  # values are logs of what the edges say
     whole_from: int | None = None  # values are whole numbers, of which this is the least
 
     def labels(self) -> list[str]:
-        """Of every bin, len(edges) + 1."""
+        """The label of every bin, len(edges) + 1."""
         if self.whole_from is None:
             inner = [f"{a:g}-{b:g}" for a, b in pairwise(self.edges)]
             return [f"< {self.edges[0]:g}", *inner, f">= {self.edges[-1]:g}"]
@@ -61,7 +62,7 @@ def _reward_sign(pair: PolicyPair) -> Array | None:
 
 
 def _entropy(pair: PolicyPair) -> Array | None:
-    """Of the policy that trains if it is there: it is listed last."""
+    """The entropy of the policy that is listed last: the one that trains, where it has any."""
     return list(pair.tokens.entropy.values())[-1] if pair.tokens.entropy else None
 
 
@@ -96,7 +97,8 @@ PROFILES: dict[str, Axis] = {
         "",
         PROBABILITIES,
         lambda pair: pair.values.target,
-        "The same by the target's probability: here selection lowers the mean of low bins.",
+        "A bin of low target probabilities holds more than its share of tokens that the target "
+        "underrates, which lowers the mean log-ratio there.",
         logarithmic=True,
     ),
     "mean_probability": Axis(
@@ -104,7 +106,8 @@ PROFILES: dict[str, Axis] = {
         "",
         PROBABILITIES,
         _mean_log_prob,
-        "Symmetric in both policies, so free of that selection: believe this one.",
+        "Symmetric in both policies, so free of the selection that a bin by one policy's "
+        "probability makes: believe this one.",
         logarithmic=True,
     ),
     "entropy": Axis(
@@ -113,6 +116,7 @@ PROFILES: dict[str, Axis] = {
         ENTROPIES,
         _entropy,
         "Where the model hesitates numerical noise shows, where it is sure it does not.",
+        needs="a `{policy}_entropy` column",
     ),
     "turn": Axis(
         "turn",
@@ -128,6 +132,7 @@ PROFILES: dict[str, Axis] = {
         (0.0, 1.0),
         _reward_sign,
         "A difference between signs biases the gradient even where the mean mismatch is small.",
+        needs="a `reward` column",
     ),
 }
 LABELS = {"reward": ["negative", "zero", "positive"]}
@@ -149,12 +154,14 @@ class Profiles:
         with np.errstate(invalid="ignore"):
             weights = (None, log_ratio, np.square(log_ratio), k3(pair.values.ratios))
             of_sequences: list[Array | None] = [
-                np.asarray(pair.lengths if each is None else segment_sum(each, pair.lengths), float)
-                for each in weights
+                np.asarray(
+                    pair.lengths if values is None else segment_sum(values, pair.lengths), float
+                )
+                for values in weights
             ]
         cluster, local = np.unique(pair.tokens.cluster, return_inverse=True)
         local_of_token = np.repeat(local, pair.lengths)
-        found = {}
+        sums = {}
         for name in names:
             axis = PROFILES[name]
             values = axis.values(pair)
@@ -164,8 +171,8 @@ class Profiles:
                 rows = _rows(axis, values, local, len(cluster), of_sequences)
             else:
                 rows = _rows(axis, values, local_of_token, len(cluster), weights)
-            found[name] = cluster_sums(cluster, rows)
-        return cls(found)
+            sums[name] = cluster_sums(cluster, rows)
+        return cls(sums)
 
     def __add__(self, other: Profiles) -> Profiles:
         """The sums of both; an axis that one lacks has no tokens there."""
@@ -186,23 +193,24 @@ def _rows(
     clusters: int,
     weights: Sequence[Array | None],
 ) -> Array:
-    """[clusters, bins * SUMS]; tokens without a value (NaN) are in no bin."""
+    """Sums by cluster and bin, [clusters, bins * SUMS]; tokens without a value are in no bin."""
     edges = np.log(axis.edges) if axis.logarithmic else np.asarray(axis.edges, dtype=np.float64)
     bins = len(edges) + 1
     missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, bool)
     cells = cluster * bins + np.searchsorted(edges, values, side="right")
     if missing.any():
         cells = cells[~missing]
-        weights = [None if each is None else each[~missing] for each in weights]
-    sums = [np.bincount(cells, each, clusters * bins).reshape(clusters, bins) for each in weights]
+        weights = [None if values is None else values[~missing] for values in weights]
+    sums = [np.bincount(cells, values, clusters * bins) for values in weights]
+    sums = [column.reshape(clusters, bins) for column in sums]
     return np.concatenate(sums, axis=1)
 
 
 def finished(profiles: Profiles) -> dict[str, Profile]:
-    """Each profile with its filled bins; where all rows have one turn there is nothing to say."""
-    found = {name: _profile(name, sums) for name, sums in profiles.sums.items()}
+    """Every profile with its filled bins; that of turns only where a row has several."""
+    made = {name: _profile(name, sums) for name, sums in profiles.sums.items()}
     return {
-        name: profile for name, profile in found.items() if name != "turn" or len(profile.bins) > 1
+        name: profile for name, profile in made.items() if name != "turn" or len(profile.bins) > 1
     }
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logit
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.intervals import NONE, Interval, ratio_errors, skewed_t_quantile
@@ -146,6 +145,8 @@ def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> 
     None where no edge tells the clusters apart. Few clusters hold most of a tail, hence the t for
     skewed clusters. Source: Woodruff 1952, JASA 47.
     """
+    from scipy.special import logit
+
     counts = clusters.sums
     if len(counts) < 2:
         return NONE

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from rcdiag.statistics.hashing import mixed
 from rcdiag.statistics.intervals import NONE, Interval, standard_error, t_quantile
@@ -102,6 +101,8 @@ def spearman(sample: RankSample) -> tuple[float, Interval]:
 
 
 def _spearman(behavior: Array, target: Array) -> float:
+    from scipy.stats import rankdata
+
     if len(behavior) < 2 or np.ptp(behavior) == 0.0 or np.ptp(target) == 0.0:
         return np.nan
     return float(np.corrcoef(rankdata(behavior), rankdata(target))[0, 1])

@@ -1,6 +1,6 @@
-"""The state of the mismatch suite: what one pass over the tokens leaves behind.
+"""The state of the metrics of a pair of policies, and the suite that metrics are read off.
 
-States of two shards add up to the state of their union, whatever the order of the rows.
+States of two batches add up to the state of all their rows, whatever the order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class SuiteState:
-    """Everything that the metrics need of the tokens seen so far."""
+    """Everything that the metrics need of some tokens."""
 
     table: SequenceTable
     tokens: ClusterSums  # of TOKEN_SUMS

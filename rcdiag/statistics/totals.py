@@ -1,6 +1,7 @@
-"""The sequence table: one short row per sequence, for all that looks at whole sequences.
+"""The sequence table, one short row per sequence, and totals over it.
 
-Totals over a table: once as they are, many times with clusters drawn anew, or one left out.
+Totals are made of the table as it is, of many tables with clusters drawn anew, and of those with
+one cluster left out.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Vocabulary:
         groups = (pair.tokens.cluster % np.uint64(GROUPS)).astype(np.int64)
         cells = np.repeat(groups * size, pair.lengths) + ids
         weights = (None, pair.log_ratio, np.square(pair.log_ratio))
-        sums = [np.bincount(cells, each, GROUPS * size) for each in weights]
+        sums = [np.bincount(cells, values, GROUPS * size) for values in weights]
         return cls(np.stack(sums).astype(np.float64).reshape(3, GROUPS, size))
 
     def __add__(self, other: Vocabulary) -> Vocabulary:

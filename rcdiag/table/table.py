@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import shutil
 import tempfile
 import weakref
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -65,26 +67,42 @@ class Scratch:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
-    """A trajectory table on disk."""
+    """A trajectory table on disk; one row is one sampled response."""
 
     files: tuple[TableFile, ...]
     schema: pa.Schema  # with canonical names
     renames: Mapping[str, str]  # canonical name -> name in the file
-    scratch: Scratch | None = field(default=None, repr=False, compare=False)
+    scratch: Scratch | None = field(default=None, compare=False)
 
     @property
     def num_rows(self) -> int:
         return sum(file.num_rows for file in self.files)
 
     @property
+    def columns(self) -> list[str]:
+        """The names of all columns, by which rcdiag knows them."""
+        return list(self.schema.names)
+
+    @property
     def policies(self) -> list[str]:
         """Names of the policies that have log-probs, in the order of the columns."""
         return columns.policies_in(self.schema.names)
 
+    def __repr__(self) -> str:
+        more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
+        return (
+            f"Table of {self.num_rows:,} rows: {self.files[0].path}{more}\n"
+            f"  policies: {', '.join(self.policies) or 'none'}\n"
+            f"  columns:  {', '.join(self.columns)}"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
     @cached_property
-    def metadata(self) -> dict:
+    def metadata(self) -> dict[str, Any]:
         """What earlier runs of rcdiag, or other programs, wrote about the table."""
         try:
             return columns.metadata_of(self.schema)

@@ -57,7 +57,7 @@ def test_a_crash_of_ours_exits_2_with_its_traceback(rcdiag, doubtful, monkeypatc
     def crash(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("rcdiag.usecases.score.score", crash)
+    monkeypatch.setattr("rcdiag.score", crash)
     ran = rcdiag("score", doubtful)
     assert ran.code == 2
     assert "a bug" in ran.err
@@ -67,7 +67,7 @@ def test_an_interrupt_exits_130_without_a_traceback(rcdiag, doubtful, monkeypatc
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rcdiag.usecases.score.score", interrupt)
+    monkeypatch.setattr("rcdiag.score", interrupt)
     ran = rcdiag("score", doubtful)
     assert ran.code == 130
     assert "Traceback" not in ran.err

@@ -35,7 +35,8 @@ def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtfu
     assert {"versions", "fingerprint", "time"} <= set(provenance)
 
 
-def test_the_screen_shows_the_metrics_that_decide_and_the_findings(rcdiag, doubtful):
+def test_the_screen_shows_the_metrics_that_decide_and_the_findings(rcdiag, doubtful, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # so that no line of a finding begins with a metric
     ran = rcdiag("score", doubtful)
     assert ran.code == 0
     shown = {line.split()[0] for line in ran.out.splitlines() if line.strip()}

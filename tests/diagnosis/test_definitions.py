@@ -11,7 +11,7 @@ from rcdiag.diagnosis.constraints import CONSTRAINTS
 from rcdiag.diagnosis.correction_health import CORRECTION_RULES
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.glossary import explain
-from rcdiag.glossary.worked import toy_block
+from rcdiag.glossary.worked import toy_pair
 from rcdiag.results import SEVERITIES
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import BEHAVIOR_SAMPLED, FAMILIES, METRICS, metric_descriptions
@@ -53,7 +53,7 @@ def test_a_metric_is_complete(name):
 
 @pytest.mark.parametrize("name", METRICS)
 def test_the_worked_example_of_a_metric_is_its_value(name):
-    value = METRICS[name].value(Suite(SuiteState.of(toy_block()), seed=0)).value
+    value = METRICS[name].value(Suite(SuiteState.of(toy_pair()), seed=0)).value
     if value is None:
         assert METRICS[name].example == ""
         return
@@ -63,9 +63,9 @@ def test_the_worked_example_of_a_metric_is_its_value(name):
 
 
 def test_the_example_is_of_the_toy():
-    block = toy_block()
-    assert block.values.ratios.log_ratio.tolist() == pytest.approx([0.1, -0.1, 1.5, -1.2, -0.5])
-    assert block.values.behavior.tolist() == [-1.0, -0.5, -2.0, -0.7, -1.5]
+    pair = toy_pair()
+    assert pair.log_ratio.tolist() == pytest.approx([0.1, -0.1, 1.5, -1.2, -0.5])
+    assert pair.values.behavior.tolist() == [-1.0, -0.5, -2.0, -0.7, -1.5]
 
 
 ONE = [[-1.0, -0.5, -2.0], [-0.7, -1.5], [-0.1, -0.2, -3.0]]

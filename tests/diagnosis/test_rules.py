@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf, isfinite, nan, nextafter
 
+import numpy as np
 import pytest
-from rcdiag.glossary.worked_sweep import row
 
 from rcdiag.diagnosis.constraints import CONSTRAINTS, Judged, refused
 from rcdiag.diagnosis.correction_health import CORRECTION_RULES
@@ -16,8 +16,9 @@ from rcdiag.diagnosis.update_health import UPDATE_RULES, health
 from rcdiag.glossary import explain
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
-from rcdiag.statistics.pareto import Largest
+from rcdiag.statistics.pareto import UpperTail
 from tests.diagnosis.updates import Given, evidence
+from tests.results.worked import sweep_row
 
 ALL_RULES = [*UPDATE_RULES.values(), *CONSTRAINTS.values(), *CORRECTION_RULES.values()]
 WITH_NUMBERS = [name for name in UPDATE_RULES if name not in ("loss_defined", "double_counting")]
@@ -109,8 +110,8 @@ def _refusals(
     values = {name: MetricValue(value=numbers.get(name, value)) for name, value in harmless.items()}
     plain = {name: numbers.get(name, value) for name, value in plain.items()}
     shift = reward_shift or MetricValue(value=0.0, low=-0.1, high=0.1)
-    found = replace(row(), **values, **plain, reward_shift=shift)
-    return refused(Judged(found, sequences, Largest(), above_clamp))
+    found = replace(sweep_row(), **values, **plain, reward_shift=shift)
+    return refused(Judged(found, sequences, UpperTail.of(np.empty(0)), above_clamp))
 
 
 def test_a_candidate_without_fault_is_not_refused():

@@ -8,13 +8,12 @@ from typing import Any, cast
 import pytest
 
 from cli.options import LadderName
-from cli.scoring import wanted_policies
-from cli.terminal.screen import Screen
 from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
 from rcdiag.engines.spec import PolicySpec, parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.table.table import Table
 from rcdiag.usecases.compare.roles import ladder_order, repeat_of
+from rcdiag.usecases.scored import wanted_policies
 from tests.usecases.compare.tables import about
 
 TEXTS = sorted({text for ladder in LADDERS.values() for text in ladder})
@@ -30,9 +29,7 @@ def wanted(
     """Of a table with policies `there`, of which `scored` are known."""
     noted = {"policies": {each["name"]: each for each in scored}} if scored else {}
     table = cast(Table, SimpleNamespace(policies=list(there), metadata=noted))
-    screen = Screen(quiet=True, verbose=False, json=False)
-    chosen = [LadderName(name) for name in ladders]
-    return wanted_policies(screen, list(texts), chosen, model, table, twice=twice)
+    return wanted_policies(table, policies=texts, model=model, ladder=ladders, noise_floor=twice)
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -1,13 +1,15 @@
 """Tables whose tokens depend on each other as those of rollouts do, with the truth about them.
 
-The toy of theory.md 2.6, which says how often intervals of the mean k3 held the truth, but not what
-the toy is. Normal 95% intervals that do so in a share C are z(C) / z(0.95) times as wide as they
-should be, which makes design effects of about 270 for tokens and 5 for sequences, without prompt
-effects 18 and 1. Here prompts and sequences differ in the spread of their log-ratios,
+An earlier simulation, of which only the results are known, says how often intervals of the mean k3
+held the truth (in parentheses below). Normal 95% intervals that do so in a share C are
+z(C) / z(0.95) times as wide as they should be, which makes design effects of about 270 for tokens
+and 5 for sequences, without prompt effects 18 and 1.
+
+Here prompts and sequences differ in the spread of their log-ratios,
 s = 0.1 exp(0.3 a + 0.2 b), and a little in their offset, o = 0.02 c + 0.01 d (nats): a and c of the
 prompt, b and d of the sequence, all normal. Given both, the tokens' log-ratios are
 N(o - s^2 / 2, s^2). 60 prompts have 8 sequences each, of 128 to 384 tokens, so a mean over tokens
-is a ratio of random sums. Coverage in %, of 1,000 runs here, in parentheses of 2.6:
+is a ratio of random sums. Coverage in %, of 1,000 runs here, in parentheses of that simulation:
 
     prompt effects    token error    sequence error    percentile bootstrap of prompts
     with              10.8 (9.5)     60.6 (61)         92.7 (93.5)
@@ -42,7 +44,7 @@ def _cut_normal(random: np.random.Generator, size: int) -> np.ndarray:
     return ndtri(random.uniform(ndtr(-REACH), ndtr(REACH), size))
 
 
-def clustered_block(seed: int, prompts: int = PROMPTS, prompt_effects: bool = True) -> PolicyPair:
+def clustered_pair(seed: int, prompts: int = PROMPTS, prompt_effects: bool = True) -> PolicyPair:
     random = np.random.default_rng(seed)
     a, c = (_cut_normal(random, prompts).repeat(SEQUENCES) * prompt_effects for _ in range(2))
     b, d = (_cut_normal(random, len(a)) for _ in range(2))
@@ -54,10 +56,10 @@ def clustered_block(seed: int, prompts: int = PROMPTS, prompt_effects: bool = Tr
     log_ratio += np.repeat(offset - spread**2 / 2, lengths)
     behavior = -1.0 - random.standard_exponential(len(log_ratio))
     group = np.arange(prompts, dtype=np.uint64).repeat(SEQUENCES)
-    return _block(behavior, behavior + log_ratio, lengths, group)
+    return _pair(behavior, behavior + log_ratio, lengths, group)
 
 
-def _block(
+def _pair(
     behavior: np.ndarray, target: np.ndarray, lengths: np.ndarray, group: np.ndarray
 ) -> PolicyPair:
     """As `make_pair`, without lists: a test draws many millions of tokens."""

@@ -1,4 +1,4 @@
-"""Tabular autoregressive policies over all sequences, with exact divergences (theory.md 5.2)."""
+"""Tabular autoregressive policies over all sequences, with exact divergences."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def test_two_sequences_worked_by_hand():
     assert found["prob_pearson"] == pytest.approx(pearson)
 
 
-# verl's own batch F1 and what verl's code printed for it (reference/verl.md, appendix A). Its
-# fourth row is padding, which verl counts in the means over rows and rcdiag leaves out.
+# A small batch and what verl's own code printed for it. Its fourth row is padding, which verl
+# counts in the means over rows and rcdiag leaves out.
 F1_BEHAVIOR = [[-1, -0.5, -2, -0.1, -3], [-2, -1.5, -1], [-0.7, -0.2, -4]]
 F1_LOG_RATIO = [[0.10, -0.05, 0, 0.02, -0.07], [0.60, 0.40, 0.30], [-0.50, -0.10, -0.90]]
 F1_TARGET = [

@@ -16,12 +16,12 @@ from rcdiag.statistics.profiles import Profiles, finished
 from rcdiag.statistics.ratios import k3
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.segments import segment_sum
-from tests.statistics.clustered import PROMPTS, Truth, clustered_block
+from tests.statistics.clustered import PROMPTS, Truth, clustered_pair
 
 # Standard errors of a coverage of 0.95 over 1,000 and 400 runs: 0.007 and 0.011.
 LEAST, MOST = 0.93, 0.97
-# By theory.md 2.6, whose runs have a standard error of up to 0.034 if there were 200 of them, as
-# its figures, all multiples of 0.5%, suggest.
+# By the simulation that `clustered` names: its shares have standard errors of up to 0.034 if they
+# are of 200 runs, as they suggest, being multiples of 0.5%.
 TOKEN, SEQUENCE = "k3 by token error", "k3 by sequence error"
 FINGERPRINT = {
     True: {TOKEN: 0.095, SEQUENCE: 0.61},
@@ -63,7 +63,7 @@ def coverage_of(prompts: int, runs: int, prompt_effects: bool = True) -> dict[st
     truth = Truth.make(prompt_effects).of_metrics()
     hits: Counter[str] = Counter()
     for seed in range(runs):
-        pair = clustered_block(seed, prompts, prompt_effects)
+        pair = clustered_pair(seed, prompts, prompt_effects)
         hits.update({**own(pair, truth, seed), **naive(pair, truth["k3_kl"])})
     found = {name: count / runs for name, count in hits.items()}
     print("\n".join(f"{name}: {share:.3f}" for name, share in found.items()))  # noqa: T201
@@ -72,7 +72,7 @@ def coverage_of(prompts: int, runs: int, prompt_effects: bool = True) -> dict[st
 
 
 def test_the_truth_is_near_what_a_large_table_has():
-    suite = Suite(SuiteState.of(clustered_block(10**6, 2000)), 0)
+    suite = Suite(SuiteState.of(clustered_pair(10**6, 2000)), 0)
     for name, truth in Truth.make().of_metrics().items():
         found = METRICS[name].value(suite)
         assert found.low is not None

@@ -45,7 +45,7 @@ def inside(law: TokenLaw, length: float, bounds: tuple[float, float], geometric:
     return float(expected_inside(law, np.array([length]), low * scale, high * scale)[0])
 
 
-# reference/theory.md 4.2: KL per token, length, ESS, sequence window, geometric windows.
+# Closed forms of normal sums: KL per token, length, ESS, sequence window, geometric windows.
 BY_LENGTH = [
     (1e-4, 1000, 0.82, 0.870, 0.971, 1.0),
     (1e-4, 8000, 0.20, 0.347, 1.000, 1.0),
@@ -69,7 +69,7 @@ def test_closed_forms_of_one_kl(kl, length, ess, seq, narrow, wide):
     assert inside(law, length, (0.99, 1.01), True) == pytest.approx(wide, abs=6e-4)
 
 
-# reference/theory.md 4.1: KL of a sequence, ESS, acceptance of [0.5, 2].
+# Closed forms of normal sums, tabulated: KL of a sequence, ESS, acceptance of [0.5, 2].
 BY_KL = [(0.045, 0.914, 0.978), (0.125, 0.779, 0.821), (0.5, 0.368, 0.460), (2.0, 0.018, 0.168)]
 
 

@@ -1,4 +1,4 @@
-"""Between which bounds the metrics lie, and which of them order each other (theory.md 2.2, 5.1)."""
+"""Between which bounds the metrics lie, and which of them order each other."""
 
 from __future__ import annotations
 

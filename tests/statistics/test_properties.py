@@ -1,4 +1,4 @@
-"""Laws that hold for every batch (theory.md 5.1); inequalities have a file of their own."""
+"""Laws that hold for every batch; inequalities have a file of their own."""
 
 from __future__ import annotations
 

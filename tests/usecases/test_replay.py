@@ -1,4 +1,4 @@
-"""`replay` on recorded log-probs: verl's own numbers, through a table (reference/verl.md, F2)."""
+"""`replay` on recorded log-probs: verl's own numbers, through a table."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import HeldOutBin
@@ -71,9 +70,9 @@ class Windows:
 def estimates_differ(data: Sums) -> int:
     """Sign of KL by variance less KL by mean where its 95% interval leaves 0 out, else 0.
 
-    Of sum((dev^2 - m^2 c^2 T^2) / 2 + sum log_ratio) / sum T, nats per token: 0 by F6 of
-    reference/theory.md. m is the mean log_ratio of tokens, c^2 = e^{spread^2} - 1; what unequal k
-    add to the variance is taken off.
+    The difference is sum((dev^2 - m^2 c^2 T^2) / 2 + sum log_ratio) / sum T, nats per token, which
+    is 0 under the law of tokens (`token_law`). m is the mean log_ratio of tokens, and
+    c^2 = e^{spread^2} - 1 takes off what unequal k add to the variance.
     """
     mean = data.sums.sum() / data.lengths.sum()
     spread = fit_law(data.lengths, data.sums).spread
@@ -144,6 +143,8 @@ def _as_expected(
     With Bonferroni's allowance for all quantities of all bins. The error of what was seen is never
     taken smaller than the law itself would have it: at 0 or 1 a share seems to have none.
     """
+    from scipy.special import stdtrit
+
     expected = _expected(law, data.lengths, windows)
     numerators, counts = _seen(data, windows)
     error, clusters = ratio_errors(numerators, counts)

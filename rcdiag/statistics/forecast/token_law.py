@@ -1,8 +1,10 @@
 """The law of single tokens: sums of log-ratios over a sequence, by its length.
 
 Given its KL per token k, a sequence of T tokens has sum log_ratio ~ N(drift k T, 2 k T), nats, with
-log_ratio = target - behavior. Sources: reference/theory.md F6 and 4.1 (martingale law: drift = -1
-where the tokens were drawn from the behavior policy); 4.2 (k differs between sequences, lognormal).
+log_ratio = target - behavior. Where the tokens were drawn from the behavior policy, log_ratio plus
+the KL of its prefix has mean 0 given that prefix: drift = -1, and variances of tokens add up to
+about 2 k T (martingale central limit theorem, Hall and Heyde 1980, chapter 3). That k differs
+between sequences, as a lognormal number, is rcdiag's proposal.
 """
 
 from __future__ import annotations
@@ -10,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import ndtr
 
 from rcdiag.statistics.ratios import Array
 
@@ -31,7 +31,7 @@ class TokenLaw:
     kl_by_mean: float  # nats per token, -sum log_ratio / sum T
     kl_by_variance: float  # nats per token, from the variance of sums
     spread: float  # standard deviation of log k over sequences
-    drift: float  # mean of log_ratio in units of k; -1 by F6
+    drift: float  # mean of log_ratio in units of k; -1 for tokens of the behavior policy
     by_the_mean: bool = False  # which of both estimates is used
 
     @property
@@ -50,9 +50,9 @@ def typical_lengths(lengths: Array) -> Array:
 
 
 def expected_ess(law: TokenLaw, lengths: Array) -> Array:
-    """Mean over k of e^{-2 k T}: Kish ESS of sequences of one k, as a fraction; [lengths].
+    """Mean over k of e^{-2 k T}: Kish's ESS of sequences of one k, as a fraction; [lengths].
 
-    Source: reference/theory.md 4.1.
+    It is E[ratio]^2 / E[ratio^2] of a ratio whose log is N(-k T, 2 k T).
     """
     exponent = -2.0 * law.kl * np.multiply.outer(lengths, law.factors())
     return np.exp(exponent) @ SHARES
@@ -62,8 +62,10 @@ def expected_inside(law: TokenLaw, lengths: Array, lower: Array, upper: Array) -
     """Share of sequences with lower <= sum log_ratio <= upper (nats); all [lengths].
 
     Mean over k of Phi((upper - drift k T) / s) - Phi((lower - drift k T) / s), s^2 = 2 k T.
-    Source: reference/theory.md 4.2, A_seq with log bounds, A_geo with T times its log bounds.
+    For a window of the geometric mean the bounds are T times its log bounds.
     """
+    from scipy.special import ndtr
+
     of_sequence = law.kl * np.multiply.outer(lengths, law.factors())
     if law.kl == 0.0:  # nothing varies
         centre = -law.kl_by_mean * lengths
@@ -122,6 +124,8 @@ def _kl_by_variance(mean: float, variance: float, spread: float, lengths: Array)
 
 def _spread(seen: float, mean: float, variance: float, lengths: Array) -> float:
     """The spread of log k at which the law is as flat as what was seen; 0 where it is flatter."""
+    from scipy.optimize import brentq
+
     typical = typical_lengths(lengths)
 
     def excess(spread: float) -> float:
@@ -138,6 +142,8 @@ def _flatness_of_law(kl: float, mean: float, spread: float, lengths: Array) -> f
 
     E|N(m, s^2)| = s sqrt(2 / pi) e^{-m^2 / 2 s^2} + m (1 - 2 Phi(-m / s)).
     """
+    from scipy.special import ndtr
+
     factors = TokenLaw(0.0, 0.0, spread, -1.0).factors()
     m = mean * np.multiply.outer(np.sqrt(lengths), factors - 1.0)
     s = np.sqrt(2.0 * kl * factors)

@@ -36,8 +36,8 @@ def largest(name: str, suite: Suite) -> tuple[float, Interval]:
     return float(suite.state.table.maxima[name].max()), NONE
 
 
-def _quantile(name: str, percent: float, example: str) -> Metric:
-    share = percent / 100.0
+def _quantile(name: str, share: float, example: str) -> Metric:
+    percent = 100.0 * share
     return Metric(
         name=name,
         family=MAGNITUDE,
@@ -98,10 +98,10 @@ LOG_RATIOS = (
         example=RATIOS_OF_EXAMPLE + "0.889",
         from_totals=log_ratio_std,
     ),
-    _quantile("log_ratio_abs_p50", 50, "0.5"),
-    _quantile("log_ratio_abs_p90", 90, "1.38"),
-    _quantile("log_ratio_abs_p99", 99, "1.488"),
-    _quantile("log_ratio_abs_p99.9", 99.9, "1.499"),
+    _quantile("log_ratio_abs_p50", 0.5, "0.5"),
+    _quantile("log_ratio_abs_p90", 0.9, "1.38"),
+    _quantile("log_ratio_abs_p99", 0.99, "1.488"),
+    _quantile("log_ratio_abs_p99.9", 0.999, "1.499"),
     Metric(
         name="log_ratio_abs_max",
         family=MAGNITUDE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import ndtr, stdtrit
 
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.intervals import FEW_CLUSTERS, NONE, Interval, standard_error
@@ -82,6 +81,8 @@ def _z_guide(suite: Suite) -> Guide:
 
 def _as_rare_as(normal: float, suite: Suite) -> float:
     """The t statistic of so many clusters that is as rare as `normal` standard deviations."""
+    from scipy.special import ndtr, stdtrit
+
     return -float(stdtrit(max(suite.clusters - 1, 1), ndtr(-normal)))
 
 

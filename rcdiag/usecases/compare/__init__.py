@@ -1,1 +1,1 @@
-"""Several policies on the same tokens: moments, ladder, triangulation. No I/O."""
+"""Use case `compare`: several policies on the same tokens, every pair of them and their order."""

@@ -1,7 +1,4 @@
-"""Which policy is nearest to what really sampled the tokens.
-
-The way from the sampler to the trainer, step by step: which difference adds how much.
-"""
+"""The order of policies: who is nearest to the sampler, and which step to the trainer adds what."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Sequence
 
 from rcdiag.diagnosis.triangulation import at_floor
 from rcdiag.results import Ladder, MetricValue, NoiseFloor, Rung
-from rcdiag.statistics.moments import Moments, k2, mean
+from rcdiag.statistics.moments import Array, Moments, k2, mean
 
 
 def behind_the_best(moments: Moments) -> dict[str, MetricValue]:
@@ -48,7 +45,8 @@ def ladder(moments: Moments, order: Sequence[str], floor: NoiseFloor | None) -> 
 def _rung(moments: Moments, order: Sequence[str], index: int, floor: NoiseFloor | None) -> Rung:
     start, end, first, last = order[index - 1], order[index], order[0], order[-1]
 
-    def with_whole(name: str):  # [clusters] sums of log-prob difference x log-ratio of both ends
+    def with_whole(name: str) -> Array:
+        """Sums over clusters of log-prob difference x log-ratio of both ends; [clusters]."""
         return moments.product(name, last) - moments.product(name, first)
 
     part = 0.5 * (with_whole(end) - with_whole(start))

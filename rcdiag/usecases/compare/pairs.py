@@ -1,4 +1,4 @@
-"""The mismatch suite of every ordered pair of policies, over one pass."""
+"""The state of a comparison: the metrics of every ordered pair, figures and joint moments."""
 
 from __future__ import annotations
 

@@ -161,8 +161,8 @@ class PresetGradients:
 def seq_is_coefficients(batch: ReplayBatch) -> Array:
     """- A rho_seq / N of each token: the unbiased estimate of the on-policy gradient.
 
-    rho_seq is the product of old / rollout over the sequence, without any clamp. Source:
-    reference/theory.md 2.7 and 1.3 (P1).
+    rho_seq is the product of old / rollout over the sequence, without any clamp. Source: Precup,
+    Sutton and Singh 2000, Eligibility Traces for Off-Policy Policy Evaluation, section 3.
     """
     log_ratio = segment_sum(batch.old - batch.rollout, batch.lengths)
     with np.errstate(over="ignore"):
@@ -173,7 +173,7 @@ def seq_is_coefficients(batch: ReplayBatch) -> Array:
 def skew_coefficients(batch: ReplayBatch) -> Array:
     """(ratio - 1) A / N of each token: what leaving out token weights does to the gradient.
 
-    Source: reference/theory.md 2.7, "skew" (2605.14220).
+    Source: arXiv 2605.14220.
     """
     with np.errstate(over="ignore"):
         return np.expm1(batch.old - batch.rollout) * batch.advantages / batch.num_tokens

@@ -32,7 +32,7 @@ class Named:
 
 
 # none < token TIS < token MIS < geometric and k3 rejection < sequence TIS < sequence MIS < pairs.
-# Source of the order: reference/theory.md 4.3, step 6.
+# The order is rcdiag's proposal.
 _GEO = {"rs_lower": 0.99, "rs_upper": 1.01}
 _NARROW = {"rs_lower": 0.999, "rs_upper": 1.001}
 CANDIDATES: dict[str, Named] = {

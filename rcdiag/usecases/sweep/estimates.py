@@ -1,9 +1,4 @@
-"""One family's sums, and the formulas over them: values of every setting, with 95% intervals.
-
-Quartiles of the sequence length, and what is kept in each.
-
-What is read off the sums: a row per setting.
-"""
+"""What is read off the sums of a family: a row per setting, with 95% intervals."""
 
 from __future__ import annotations
 
@@ -34,11 +29,11 @@ class Estimates:
     high: Array
 
     def as_share(self) -> Estimates:
-        """The same with intervals that end at 0 and 1."""
+        """Shares: the estimates with intervals that end at 0 and 1."""
         return Estimates(self.values, np.maximum(self.low, 0.0), np.minimum(self.high, 1.0))
 
     def metric(self, at: int) -> MetricValue:
-        value, low, high = (float(each[at]) for each in (self.values, self.low, self.high))
+        value, low, high = (float(x[at]) for x in (self.values, self.low, self.high))
         if not np.isfinite(value):
             return MetricValue(value=None)
         if not (np.isfinite(low) and np.isfinite(high)):
@@ -66,7 +61,7 @@ class Formulas:
         return self.state.cluster(self.family, name)
 
     def ratio(self, numerators: Array, denominators: Array) -> Estimates:
-        """Sum over sum. Linearised error: reference/theory.md 2.6, Cochran 1977, 6.4."""
+        """Sum over sum, with the linearised error of Cochran 1977, Sampling Techniques, 6.4."""
         total = denominators.sum(axis=0)
         values = numerators.sum(axis=0) / total
         return self.estimates(values, (numerators - values * denominators) / total)
@@ -86,7 +81,7 @@ class Formulas:
         """(sum m)^2 / (n sum m^2), m the mean weight of a sequence; delta method on its log."""
         means, squares = self.column("means"), self.column("squared_means")
         sequences = self.base["sequences"]
-        sums = [each.sum(axis=0) for each in (means, squares, sequences)]
+        sums = [column.sum(axis=0) for column in (means, squares, sequences)]
         values = sums[0] ** 2 / (sums[2] * sums[1])
         influence = 2.0 * means / sums[0] - squares / sums[1] - sequences / sums[2]
         factor = np.exp(self.reach(influence))
@@ -111,15 +106,15 @@ class Formulas:
     def lost_mass(self) -> Estimates:
         """E[ratio 1(rejected)] / E[ratio], at the level of the rejection."""
         if not self.settings.rejects_tokens:
-            found = self.ratio(self.column("lost_mass"), self.base["mass"])
-            return found if np.isfinite(self.state.shift) else _nowhere(found)
+            lost = self.ratio(self.column("lost_mass"), self.base["mass"])
+            return lost if np.isfinite(self.state.shift) else _undefined(lost)
         kept = self.ratio(self.column("kept_mass"), self.base["true"])
         return Estimates(1.0 - kept.values, 1.0 - kept.high, 1.0 - kept.low)
 
     def truncation_loss(self) -> Estimates:
         """E[(ratio - C)+] / E[ratio], at the level of the weights."""
         if not self.settings.truncates:
-            return _nowhere(self.ratio(self.column("kept"), self.base["tokens"]))
+            return _undefined(self.ratio(self.column("kept"), self.base["tokens"]))
         name = "true" if self.settings.weighs_tokens else "seq_true"
         return self.ratio(self.column("excess"), self.base[name])
 
@@ -133,7 +128,7 @@ class Formulas:
     def bias(self) -> Array:
         """E|ratio - weight| over whole sequences given E[ratio] = 1, as `scores.bias_bound`.
 
-        Of every family: where it is no bound (weights by token) it is a measure of distance.
+        Every family has it: where it is no bound (weights by token) it is a measure of distance.
         """
         count = self.base["sequences"].sum()
         means = self.column("means").sum(axis=0) / count
@@ -167,10 +162,10 @@ class Formulas:
         covariance = totals["share_length"] - totals["share"] * tokens / count
         of_share = totals["share_squared"] - totals["share"] ** 2 / count
         of_length = squares - tokens**2 / count
-        found = covariance / np.sqrt(of_share * of_length)
+        correlation = covariance / np.sqrt(of_share * of_length)
         same_length = squares * count == tokens**2
         defined = (self.sums.most > self.sums.least) & ~same_length
-        return np.where(defined, np.clip(found, -1.0, 1.0), np.nan)
+        return np.where(defined, np.clip(correlation, -1.0, 1.0), np.nan)
 
     def clamped_share(self) -> float:
         """At the safety bound or beyond: of tokens, or of sequences, as the weights are."""
@@ -182,9 +177,9 @@ class Formulas:
         return float(self.state.cluster("", name).sum() / self.base[of].sum())
 
 
-def _nowhere(found: Estimates) -> Estimates:
-    """The same size, and no value."""
-    nothing = np.full_like(found.values, np.nan)
+def _undefined(estimates: Estimates) -> Estimates:
+    """As many estimates, none of which has a value."""
+    nothing = np.full_like(estimates.values, np.nan)
     return Estimates(nothing, nothing, nothing)
 
 
@@ -211,7 +206,7 @@ def by_quartile(state: SweepState, kept: Array) -> Array:
     sequences, tokens = state.lengths
     quartile = np.searchsorted(cuts(sequences), np.append(LENGTHS, LENGTHS[-1] + 1))
     of_all = np.bincount(quartile, tokens, 4)[:, None]
-    sums = np.stack([kept[quartile == each].sum(axis=0) for each in range(4)])
+    sums = np.stack([kept[quartile == number].sum(axis=0) for number in range(4)])
     return sums / of_all
 
 
@@ -230,11 +225,11 @@ def kept_groups(state: SweepState) -> GroupCounts:
     """Groups with two kept sequences, by family; under "" those that have two."""
     width = state.plan.width
     counts = np.zeros(width, np.int64) if state.groups is None else state.groups.kept(width)
-    found, start = {"": counts[:1]}, 1
-    for name, each in state.plan.settings.items():
-        found[name] = counts[start : start + each.count]
-        start += each.count
-    return found
+    by_family, start = {"": counts[:1]}, 1
+    for family, settings in state.plan.settings.items():
+        by_family[family] = counts[start : start + settings.count]
+        start += settings.count
+    return by_family
 
 
 def _rows(of: Formulas, settings: list[Bounds], groups: NDArray[np.int64]) -> list[SweepRow]:
@@ -277,8 +272,8 @@ def _rows(of: Formulas, settings: list[Bounds], groups: NDArray[np.int64]) -> li
 
 def _at(values: dict[str, Estimates], plain: dict[str, Array], at: int) -> dict[str, Any]:
     """The numbers of one setting."""
-    found: dict[str, Any] = {name: each.metric(at) for name, each in values.items()}
-    return found | {name: _number(each[at]) for name, each in plain.items()}
+    estimates: dict[str, Any] = {name: value.metric(at) for name, value in values.items()}
+    return estimates | {name: _number(numbers[at]) for name, numbers in plain.items()}
 
 
 def _number(value: float) -> float | None:

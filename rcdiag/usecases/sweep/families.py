@@ -1,6 +1,7 @@
-"""Declared thresholds: wide, round and the same for every table, so that shards add up.
+"""Families of estimators, and which settings of every family are tried.
 
-Estimator families, and which settings of each are tried. To add one: one entry in FAMILIES.
+Settings are wide, round and the same for every table, so that the states of two tables add up. To
+add a family: one entry in FAMILIES.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""What stands in for advantages where none are recorded: reward less a baseline.
+"""Weighted gradients of every candidate and of the reference, as small sketches by cluster.
 
-A small stand-in for each sequence's policy gradient, without a model.
-
-The gradient of log p(token) with respect to the logits has 1 - p at the sampled token. Summed over
-a sequence by token id with signs into DIMENSIONS buckets (CountSketch: inner products stay what
-they are in expectation), that is a vector whose inner products follow those of the gradients of
-the output bias. Sources: reference/theory.md 2.7 and 4.3, L-proxy; Charikar et al. 2002.
-
-Sketches of weighted gradients by cluster, for every candidate and for the reference.
+No model is run. The gradient of log p(token) with respect to the logits has 1 - p at the sampled
+token. Summed over a sequence by token id with signs into DIMENSIONS buckets (CountSketch, Charikar,
+Chen and Farach-Colton 2002: inner products stay what they are in expectation), that is a vector
+whose inner products follow those of the gradients of the output bias. Judging estimators by it is
+rcdiag's proposal. Where no advantages are recorded, reward less a baseline stands in for them.
 """
 
 from __future__ import annotations
@@ -64,8 +61,8 @@ class Baseline:
         if not len(self.keys):
             return pair.tokens.reward - self.overall
         at = np.minimum(np.searchsorted(self.keys, pair.tokens.cluster), len(self.keys) - 1)
-        found = self.keys[at] == pair.tokens.cluster
-        return pair.tokens.reward - np.where(found, self.means[at], np.nan)
+        known = self.keys[at] == pair.tokens.cluster
+        return pair.tokens.reward - np.where(known, self.means[at], np.nan)
 
 
 def recorded_advantage(pair: PolicyPair) -> Array:
@@ -76,7 +73,7 @@ def recorded_advantage(pair: PolicyPair) -> Array:
 
 
 def advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
-    """What a sequence's gradient is multiplied by: recorded advantages, else the baseline's."""
+    """The factor of a sequence's gradient: its recorded advantage, else reward less baseline."""
     if pair.tokens.advantage is not None:
         return pair.tokens.advantage
     if baseline is None:
@@ -116,7 +113,7 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True, slots=True)
 class CandidateGradients:
-    """What the candidates' gradients leave behind, and that of the reference."""
+    """Sums of the candidates' gradients and of the reference's, and the tails of their weights."""
 
     clusters: dict[tuple[str, str], ClusterSums]  # candidate and quantity
     tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
@@ -158,7 +155,7 @@ def candidate_gradients(
 
 
 def _quantities(corrections: Iterable[Correction]) -> list[Quantity]:
-    found: dict[Quantity, None] = dict.fromkeys([LogRatio(), K("k2"), K("k3")])
+    quantities: dict[Quantity, None] = dict.fromkeys([LogRatio(), K("k2"), K("k3")])
     for correction in corrections:
-        found |= dict.fromkeys(quantities_of(correction))
-    return list(found)
+        quantities |= dict.fromkeys(quantities_of(correction))
+    return list(quantities)

@@ -55,21 +55,21 @@ def not_numbers(tokens: int) -> str:
 
 def gate(values: Mapping[str, MetricValue]) -> list[str]:
     """Why the recorded behavior policy is not the one that sampled; empty where it may be."""
-    found = []
+    sentences = []
     kappa, z = values["kappa"], values["ratio_mean_z"]
     if kappa.level == "error":
-        found.append(
+        sentences.append(
             f"kappa is {kappa.value:.2f} ({_interval(kappa)}), not near 1: the behavior log-probs "
             "are not those of the policy that sampled, so ratios are noise and correcting by them "
             "harms."
         )
     if z.level == "error":
         mean = values["ratio_mean"].value
-        found.append(
+        sentences.append(
             f"E[ratio] is {mean:.5g} and not 1, by {z.value:.1f} standard errors: the tokens were "
             "not drawn from the recorded behavior policy."
         )
-    return found
+    return sentences
 
 
 def _interval(value: MetricValue) -> str:

@@ -56,46 +56,46 @@ class Evidence:
 
 def recommend(evidence: Evidence) -> Recommendation:
     """Gate, constraints, scores, one-standard-error rule."""
-    said = [*reasons.table(evidence.sequences, evidence.clusters)]
+    sentences = [*reasons.table(evidence.sequences, evidence.clusters)]
     if evidence.bad_tokens:  # step 0: hygiene
-        said.append(reasons.not_numbers(evidence.bad_tokens))
-        return _without_scores("fix-the-cause", said)
+        sentences.append(reasons.not_numbers(evidence.bad_tokens))
+        return _without_scores("fix-the-cause", sentences)
     if evidence.clusters < 2:
-        return _without_scores("cannot-judge", [*said, reasons.ONE_CLUSTER])
+        return _without_scores("cannot-judge", [*sentences, reasons.ONE_CLUSTER])
     judged = _judged(evidence)
-    broken = {name: refused(each) for name, each in judged.items()}
+    broken = {name: refused(candidate) for name, candidate in judged.items()}
     scores, method, why = _scored(evidence)
-    said += why
+    sentences += why
     away = _distance(evidence)
     causes = reasons.gate(evidence.values)
     if away < NEGLIGIBLE:
-        said.append(reasons.negligible(away, NEGLIGIBLE))
-        return _chosen(scores, broken, "do-not-correct", "none", said, method)
+        sentences.append(reasons.negligible(away, NEGLIGIBLE))
+        return _chosen(scores, broken, "do-not-correct", "none", sentences, method)
     if causes:  # step 0: the behavior policy is not the one that sampled
-        return _chosen(scores, broken, "fix-the-cause", None, [*said, *causes], method)
-    said += reasons.causes(evidence.values)  # step 1
-    allowed = [name for name, each in broken.items() if not each]
+        return _chosen(scores, broken, "fix-the-cause", None, [*sentences, *causes], method)
+    sentences += reasons.causes(evidence.values)  # step 1
+    allowed = [name for name, constraints in broken.items() if not constraints]
     if not allowed:  # step 3
-        said.append(reasons.nothing_allowed(broken))
-        return _chosen(scores, broken, "cannot-judge", None, said, method)
-    said += reasons.best_bound(evidence.families, evidence.sequences)  # step 5
+        sentences.append(reasons.nothing_allowed(broken))
+        return _chosen(scores, broken, "cannot-judge", None, sentences, method)
+    sentences += reasons.best_bound(evidence.families, evidence.sequences)  # step 5
     best, near = _near(scores, allowed)  # step 6
     choice = min(near, key=lambda name: (CANDIDATES[name].complexity, -scores.value(name)))
-    said.append(reasons.choice(best, choice, near, scores))
+    sentences.append(reasons.choice(best, choice, near, scores))
     answer = "do-not-correct" if choice == "none" else "correct"
-    return _chosen(scores, broken, answer, choice, said, method)
+    return _chosen(scores, broken, answer, choice, sentences, method)
 
 
 def _judged(evidence: Evidence) -> dict[str, Judged]:
     state, groups = evidence.state, kept_groups(evidence.state)
     return {
         name: Judged(
-            sweep_rows(state, name, [each.bounds], groups)[0],
+            sweep_rows(state, name, [candidate.bounds], groups)[0],
             evidence.sequences,
             state.tails[name],
             int(state.cluster("", "above_clamp").sum()),
         )
-        for name, each in CANDIDATES.items()
+        for name, candidate in CANDIDATES.items()
     }
 
 
@@ -110,9 +110,9 @@ def _scored(evidence: Evidence) -> tuple[Scores, str, list[str]]:
     names = list(CANDIDATES)
     if guard := _guard(evidence):
         return by_bound(evidence.state, names, evidence.seed), reasons.BY_BOUND, [guard]
-    found = by_gradient(evidence.state, names, evidence.seed)
-    if found is not None:
-        return found, reasons.by_gradient(evidence.state), []
+    scores = by_gradient(evidence.state, names, evidence.seed)
+    if scores is not None:
+        return scores, reasons.by_gradient(evidence.state), []
     known = bool(evidence.state.cluster(REFERENCE, "signals").any())
     why = reasons.SIGNAL_LOST if known else reasons.NO_SIGNAL
     return by_bound(evidence.state, names, evidence.seed), reasons.BY_BOUND, [why]
@@ -141,18 +141,18 @@ def _chosen(
     broken: Mapping[str, list[str]],
     answer: str,
     choice: str | None,
-    said: list[str],
+    sentences: list[str],
     method: str,
 ) -> Recommendation:
     """The ranking with what was chosen; the best scores first, those refused last."""
-    allowed = [name for name, each in broken.items() if not each]
+    allowed = [name for name, constraints in broken.items() if not constraints]
     near = _near(scores, allowed)[1] if allowed else []
     order = sorted(CANDIDATES, key=lambda name: (bool(broken[name]), -scores.value(name)))
     return Recommendation(
         answer=answer,
         choice=choice,
         indistinguishable=[name for name in order if name in near],
-        reasons=said,
+        reasons=sentences,
         method=method,
         candidates=[
             Candidate(
@@ -169,12 +169,12 @@ def _chosen(
     )
 
 
-def _without_scores(answer: str, said: list[str]) -> Recommendation:
+def _without_scores(answer: str, sentences: list[str]) -> Recommendation:
     return Recommendation(
         answer=answer,
         choice=None,
         indistinguishable=[],
-        reasons=said,
+        reasons=sentences,
         method="no candidate was scored",
         candidates=[],
     )

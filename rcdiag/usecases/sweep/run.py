@@ -50,7 +50,7 @@ def sweep(
     """
     check_pair(dump, behavior, target)
     name = find_trainer(trainer).name
-    grids = {family: settings(each, thresholds) for family, each in FAMILIES.items()}
+    grids = {family: settings(about, thresholds) for family, about in FAMILIES.items()}
     state, non_finite = _read(dump, behavior, target, grids)
     whole = state.suite
     values = judged(Suite(whole, seed))
@@ -67,7 +67,7 @@ def sweep(
         for family, about in FAMILIES.items()
     }
     bad = sum(non_finite.tokens.values())
-    found = recommend(Evidence(state, values, families, bad, seed))
+    advice = recommend(Evidence(state, values, families, bad, seed))
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
         behavior=behavior,
@@ -78,7 +78,7 @@ def sweep(
         num_clusters=len(whole.tokens),
         length_quartiles=length_quartiles(state),
         families=families,
-        recommendation=replace(found, configurations=choice_configurations(found.choice)),
+        recommendation=replace(advice, configurations=choice_configurations(advice.choice)),
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
     )
     given = CheckInput(result=result, non_finite=non_finite, values=values)
@@ -91,7 +91,7 @@ def sweep_plan(dump: Table, grids: Grids) -> SweepPlan:
         family: [FAMILIES[family].correction(bounds) for bounds in grid]
         for family, grid in grids.items()
     }
-    plans |= {name: [each.correction] for name, each in CANDIDATES.items()}
+    plans |= {name: [candidate.correction] for name, candidate in CANDIDATES.items()}
     names = dump.schema.names
     recorded = {"advantage", "advantages"} & set(names)
     return SweepPlan(

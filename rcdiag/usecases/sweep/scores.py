@@ -1,10 +1,9 @@
-"""How well a weighted gradient serves, on the scale of the best step along it.
+"""Scores of the candidates, with replicates: by their gradients, or by a bound on their bias.
 
-eta = (m . g)^2 / (|g|^2 E|m_hat|^2), m = E[G] of the candidate, g = E[R] of the reference, m_hat
-the mean of G over a batch: the descent expected at the best step size, relative to that of g
-itself without noise. Multiplying all weights by a number leaves it. Source: theory.md 2.7, 4.3.
-
-Scores of the candidates, with replicates: by gradients, or by a bound on the bias.
+The score of a gradient is its efficiency eta = (m . g)^2 / (|g|^2 E|m_hat|^2), with m = E[G] of the
+candidate, g = E[R] of the reference and m_hat the mean of G over a batch: the descent expected at
+the best step size, relative to that of g itself without noise. It does not change when all weights
+are multiplied by a number. Choosing by it is rcdiag's proposal.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def off_diagonal(counts: Array, sizes: Array, left: Array, right: Array) -> Arra
 
     (sum k L . sum k R - sum k^2 L_c . R_c) / ((sum k n)^2 - sum k^2 n_c^2), with k the counts of
     the clusters, n their sizes, L and R [clusters, dimensions] their sums. What a cluster shares
-    with itself is left out (copies of it too), so noise does not add up: theory.md 2.7.
+    with itself is left out (copies of it too), so noise does not add up: a U-statistic.
     """
     products = ((counts @ left) * (counts @ right)).sum(axis=1)
     squared = np.square(counts)
@@ -77,9 +76,9 @@ class Reference:
         noisy = batch_square(self.counts, self.sizes, sums, square, self.batches)
         aim = self.square
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.square(np.maximum(along, 0.0)) / (aim * noisy)
+            efficiency = np.square(np.maximum(along, 0.0)) / (aim * noisy)
         # A candidate that keeps nothing takes no step.
-        return np.where(aim > 0.0, np.where(noisy > 0.0, found, 0.0), np.nan)
+        return np.where(aim > 0.0, np.where(noisy > 0.0, efficiency, 0.0), np.nan)
 
 
 def resolved(square: Array) -> bool:
@@ -93,7 +92,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of every candidate; higher is better."""
+    """The scores of all candidates; higher is better."""
 
     replicates: dict[str, Array]  # name -> [1 + replicates], the table's own first
 
@@ -102,11 +101,11 @@ class Scores:
 
     def metric(self, name: str) -> MetricValue:
         """Percentile interval; within [0, 1], as the score is."""
-        found = self.replicates[name]
-        if not np.isfinite(found[0]):
+        replicates = self.replicates[name]
+        if not np.isfinite(replicates[0]):
             return MetricValue(value=None)
-        value = float(np.clip(found[0], 0.0, 1.0))
-        finite = found[1:][np.isfinite(found[1:])]
+        value = float(np.clip(replicates[0], 0.0, 1.0))
+        finite = replicates[1:][np.isfinite(replicates[1:])]
         if len(finite) < 2:
             return MetricValue(value=value)
         low, high = np.clip(np.quantile(finite, (0.025, 0.975)), 0.0, 1.0)
@@ -129,11 +128,11 @@ def by_gradient(state: SweepState, names: list[str], seed: int) -> Scores | None
     if not resolved(reference.square):
         return None
     gradients = {name: state.cluster(name, "gradient") for name in names}
-    return Scores({name: reference.efficiency(each) for name, each in gradients.items()})
+    return Scores({name: reference.efficiency(sums) for name, sums in gradients.items()})
 
 
 def by_bound(state: SweepState, names: list[str], seed: int) -> Scores:
-    """1 - bound / 2 of each candidate."""
+    """Scores of 1 - bound / 2, the bound being that on the bias of each candidate."""
     counts = draws(state.num_clusters, seed)
     return Scores({name: 1.0 - 0.5 * bias_bound(state, name, counts) for name in names})
 
@@ -144,7 +143,7 @@ def bias_bound(state: SweepState, name: str, counts: Array) -> Array:
     1 - E[w] + 2 E[(w - ratio)+], w the mean weight of a sequence's tokens, 0 if rejected. Bounds
     the bias of the mean of any |f| <= 1. For sequence TIS it is the truncation loss, for MIS the
     rejected mass, without weights twice the total variation. Written so that no ratio beyond the
-    bounds comes in: it can be estimated where the tail cannot. After theory.md 2.7 and 4.3 step 4.
+    bounds comes in: it can be estimated where the tail cannot. Choosing by it is rcdiag's proposal.
     """
     sequences = counts @ state.cluster("", "sequences")
     weights = counts @ state.cluster(name, "means")[:, 0]

@@ -1,4 +1,4 @@
-"""All families and candidates over a table: one pass, bounded in memory, and shards add up."""
+"""The state of a sweep: sums of all families and candidates, which is bounded in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Name = tuple[str, str]  # family or candidate ("" for what no setting changes), 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep tries, declared before the pass so that shards add up."""
+    """What a sweep tries, declared before the pass so that the states of all batches add up."""
 
     corrections: Mapping[str, Sequence[Correction]]  # family or candidate -> its settings
     candidates: tuple[str, ...] = ()  # those that are judged by their gradients
@@ -50,17 +50,17 @@ class SweepPlan:
     @cached_property
     def settings(self) -> dict[str, Settings]:
         """The settings of every family and candidate as arrays of bounds."""
-        return {name: Settings.of(each) for name, each in self.corrections.items()}
+        return {name: Settings.of(grid) for name, grid in self.corrections.items()}
 
     @property
     def width(self) -> int:
         """Settings in all, and one that keeps everything."""
-        return 1 + sum(each.count for each in self.settings.values())
+        return 1 + sum(settings.count for settings in self.settings.values())
 
 
 @dataclass
 class SweepState:
-    """What the rows seen so far leave behind."""
+    """The state of some rows under every setting of a sweep."""
 
     plan: SweepPlan
     clusters: dict[Name, ClusterSums]
@@ -94,7 +94,7 @@ class SweepState:
                 gradients.tails,
                 count_lengths(pair.lengths),
             )
-            most = max((each.count for each in plan.settings.values()), default=1)
+            most = max((settings.count for settings in plan.settings.values()), default=1)
             for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
                 state._add_chunk(chunk)
         return state

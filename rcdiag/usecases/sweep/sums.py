@@ -1,17 +1,16 @@
-"""Which prompt groups keep at least two sequences: two bits per group and setting.
+"""What is added up of the effects of settings: by cluster, by length, by prompt group, over all.
 
-What is added up of a family's effects: by cluster for intervals, by length, and over all.
-
-All of it is sums (and a least and a most), so that the parts of two shards make the whole.
+Sums, a least and a most add up by themselves. Whether a prompt group keeps at least two sequences
+is known from two bits per group and setting.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from rcdiag.corrections.apply import Settings, log_ratio
 from rcdiag.corrections.quantities import SAFETY_BOUND, TrueRatio, Unsafe
@@ -24,17 +23,20 @@ Bits = NDArray[np.uint8]
 # Groups whose bits are spread out at a time.
 UNPACKED = 1024
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Of every group, in the order of keys: whether at least one, and at least two, are kept."""
+    """Whether every prompt group keeps at least one sequence, and at least two; one bit each."""
 
     keys: NDArray[np.uint64]  # [groups] ascending
     one: Bits  # [groups, settings / 8]
     two: Bits  # [groups, settings / 8]
 
     def __add__(self, other: Groups) -> Groups:
-        """The groups of both shards: one kept here and one there are two."""
+        """The groups of both: one sequence kept in either makes two."""
         keys = np.union1d(self.keys, other.keys)
         one = np.zeros((len(keys), self.one.shape[1]), np.uint8)
         two = np.zeros_like(one)
@@ -54,7 +56,7 @@ class Groups:
 
 
 def groups_of(keys: NDArray[np.uint64], counts: NDArray) -> Groups:
-    """From kept sequences [groups, settings]."""
+    """Groups from numbers of kept sequences, [groups, settings]."""
     return Groups(keys, np.packbits(counts >= 1, axis=1), np.packbits(counts >= 2, axis=1))
 
 
@@ -145,22 +147,24 @@ class FamilySums:
         return FamilySums(totals, self.lengths.copy(), self.least.copy(), self.most.copy())
 
 
-def family_sums(chunk: Chunk, found: FamilyEffect, settings: Settings, parts: Frame) -> FamilySums:
+def family_sums(
+    chunk: Chunk, effects: FamilyEffect, settings: Settings, parts: Frame
+) -> FamilySums:
     """Add up the effects on a chunk."""
     rows, count = chunk.rows, settings.count
     lengths = rows.lengths[:, None].astype(np.float64)
-    means, share = found.weights / lengths, found.kept / lengths
+    means, share = effects.weights / lengths, effects.kept / lengths
     by_length = np.zeros((len(LENGTHS) + 1, count))
-    by_length[parts.bins] = parts.by_length @ _wide(found.kept, count)
+    by_length[parts.bins] = parts.by_length @ _wide(effects.kept, count)
     totals = {
-        "squares": found.squares.sum(axis=0),
+        "squares": effects.squares.sum(axis=0),
         "gap": np.abs(parts.true[:, None] - means).sum(axis=0),
         "over": np.maximum(means - parts.true[:, None], 0.0).sum(axis=0),
         "share": share.sum(axis=0),
         "share_squared": np.square(share).sum(axis=0),
         "share_length": (share * lengths).sum(axis=0),
     }
-    if (logged := found.effect.weights) is not None:  # as trainers log them: before rejection
+    if (logged := effects.effect.weights) is not None:  # as trainers log them: before rejection
         totals |= {
             "logged": logged.sum.sum(axis=0),
             "logged_squares": logged.squares.sum(axis=0),
@@ -178,33 +182,33 @@ def _wide(values: Array, count: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(values, (len(values), count)))
 
 
-def sums_by_cluster(chunk: Chunk, found: FamilyEffect, settings: Settings, parts: Frame) -> Sums:
+def sums_by_cluster(chunk: Chunk, effects: FamilyEffect, settings: Settings, parts: Frame) -> Sums:
     """What intervals need, added up by cluster, [clusters, settings]."""
-    means = found.weights / chunk.rows.lengths[:, None].astype(np.float64)
+    means = effects.weights / chunk.rows.lengths[:, None].astype(np.float64)
     return {
         name: parts.by_cluster @ _wide(values, settings.count)
-        for name, values in _columns(found, settings, parts, means).items()
+        for name, values in _columns(effects, settings, parts, means).items()
     }
 
 
-def _columns(found: FamilyEffect, settings: Settings, parts: Frame, means: Array) -> Sums:
+def _columns(effects: FamilyEffect, settings: Settings, parts: Frame, means: Array) -> Sums:
     """What intervals need, [sequences, settings]."""
-    lives = (found.kept > 0).astype(np.float64)
+    lives = (effects.kept > 0).astype(np.float64)
     columns = {
-        "kept": found.kept,
+        "kept": effects.kept,
         "alive": lives,
         "means": means,
         "squared_means": np.square(means),
     }
     if settings.rejects_tokens:
         # A sequence without a kept token has no kept mass, a NaN ratio or not.
-        columns["kept_mass"] = np.where(lives > 0, found.mass, 0.0)
+        columns["kept_mass"] = np.where(lives > 0, effects.mass, 0.0)
     else:
         columns["lost_mass"] = np.where(lives > 0, 0.0, parts.mass[:, None])
     if settings.weighting is not None:
-        columns["weights"] = found.weights
-    if found.excess is not None:
-        columns["excess"] = found.excess
+        columns["weights"] = effects.weights
+    if effects.excess is not None:
+        columns["excess"] = effects.excess
     for name, values in parts.known.items():
         known = ~np.isnan(values)
         columns[name] = np.where(known, values, 0.0)[:, None] * lives

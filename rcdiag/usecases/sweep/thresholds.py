@@ -1,7 +1,4 @@
-"""Tokens by sequence and bin between thresholds: what all thresholds are added up from.
-
-Some sequences of a pair, with what all families need of their tokens, each made once.
-"""
+"""Tokens of some sequences by bin between thresholds: what every setting's sums are made from."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ class Window:
 
     @property
     def key(self) -> bytes:
-        """The same for the same settings."""
+        """Bytes that are the same for the same settings."""
         return self.edges.tobytes() + self.first.tobytes() + self.last.tobytes()
 
 
@@ -65,25 +62,25 @@ def table(
     return sums.reshape(rows, columns).astype(np.float64, copy=False)
 
 
-def inside(found: Array, window: Window) -> Array:
-    """Sums over the bins of each setting, [rows, settings].
+def inside(binned: Array, window: Window) -> Array:
+    """Sums over the bins of each setting, [rows, settings]; `binned` is [rows, bins].
 
     Added up from each lower bound on: a difference of two sums from the start would lose the
     digits of small ratios beside large ones.
     """
-    sums = np.zeros((len(found), len(window.first)))
+    sums = np.zeros((len(binned), len(window.first)))
     for first in np.unique(window.first):
         wanted = np.flatnonzero((window.first == first) & (window.last >= first))
         if len(wanted):
             last = window.last[wanted]
-            upward = np.cumsum(found[:, first : last.max() + 1], axis=1)
+            upward = np.cumsum(binned[:, first : last.max() + 1], axis=1)
             sums[:, wanted] = upward[:, last - first]
     return sums
 
 
-def above(found: Array) -> Array:
+def above(binned: Array) -> Array:
     """Sums over all bins above each edge, [rows, edges]."""
-    return np.cumsum(found[:, :0:-1], axis=1)[:, ::-1]
+    return np.cumsum(binned[:, :0:-1], axis=1)[:, ::-1]
 
 
 def excess_above(counts: Array, over: Array, edges: Array) -> Array:
@@ -117,7 +114,7 @@ class Chunk:
     true: Array  # [tokens] ratios without a clamp
     lowest: Array  # [sequences] smallest log-ratio, NaN aside
     advantage: Array  # [sequences] NaN = unknown
-    found: dict[Any, Any] = field(default_factory=dict)  # tables made so far
+    made: dict[Any, Any] = field(default_factory=dict)  # tables made so far
 
     @property
     def above_clamp(self) -> NDArray[np.bool_]:
@@ -132,9 +129,9 @@ class Chunk:
         return self._once("owner", lambda: np.repeat(np.arange(len(lengths)), lengths))
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:
-        if key not in self.found:
-            self.found[key] = make()
-        return self.found[key]
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
     def _table(self, name: str, edges: Array, what: str) -> Array:
         """Counts or sums of a token quantity by sequence and bin of the statistic `name`."""

@@ -1,4 +1,4 @@
-"""Which of several scorers is nearest to what sampled: theory.md 0, F2."""
+"""Which of several scorers is nearest to what sampled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of estimators on all 81 sequences of a tabular policy (theory.md 5.2)."""
+"""Gradients of estimators on all 81 sequences of a tabular policy."""
 
 from __future__ import annotations
 

@@ -1,18 +1,20 @@
-"""The reward function of the user's, by file and name."""
+"""Load the reward function that a user names by file and function."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from rcdiag.errors import RcdiagError
 
+if TYPE_CHECKING:
+    from rcdiag.usecases.replay.fresh_samples import Reward
 
-def load_reward(text: str) -> Callable[[str, str, dict[str, Any]], float]:
-    """The function of FILE.py:FUNCTION; the file's folder can be imported from."""
+
+def load_reward(text: str) -> Reward:
+    """Give the function of FILE.py:FUNCTION; the file may import what lies in its own folder."""
     path, _, name = text.rpartition(":")
     file = Path(path)
     if not name or not file.is_file():
@@ -30,7 +32,7 @@ def load_reward(text: str) -> Callable[[str, str, dict[str, Any]], float]:
         found = getattr(module, name)
         if not callable(found):
             raise TypeError(f"`{name}` is no function")
-        return found
+        return cast("Reward", found)
     except Exception as error:
         raise RcdiagError(
             f"--reward {text}: cannot be loaded ({type(error).__name__}: {error})",

@@ -1,0 +1,117 @@
+"""Help that lists what can be named: trainers, losses, backends, those of installed plugins too.
+
+`--help` answers at once, so it imports no registry that would load numpy or torch. A help text
+holds a placeholder, `{trainers}`. It becomes the names that ship, or, where a plugin is installed
+or the registry is loaded already, all names of the registry.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from typer.core import TyperArgument, TyperCommand, TyperOption
+
+from rcdiag.errors import RcdiagError
+from rcdiag.registry import GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that may stand in one place of a help text."""
+
+    module: str  # that of the registry
+    shipped: str  # the names without any plugin, in short
+    read: Callable[[], Iterable[str]]
+
+    def __str__(self) -> str:
+        plugins = importlib.metadata.entry_points(group=GROUP)
+        if not plugins and self.module not in sys.modules:
+            return self.shipped
+        try:
+            return ", ".join(self.read())
+        except RcdiagError:  # a plugin that fails: the command says which, its help still shows
+            return self.shipped
+
+
+def _trainers() -> Iterable[str]:
+    from rcdiag.trainers import trainer_names
+
+    return trainer_names()
+
+
+def _writers() -> Iterable[str]:
+    from rcdiag.trainers.emit import writer_names
+
+    return writer_names()
+
+
+def _losses() -> Iterable[str]:
+    from rcdiag.losses import LOSSES
+
+    return LOSSES
+
+
+def _backends() -> Iterable[str]:
+    from rcdiag.engines import BACKENDS
+
+    return BACKENDS
+
+
+def _readers() -> Iterable[str]:
+    from rcdiag.table.readers import READERS
+
+    return READERS
+
+
+def _metrics() -> Iterable[str]:
+    from rcdiag.statistics.metrics import METRICS
+
+    return METRICS
+
+
+NAMES = {
+    "{metrics}": Names(
+        "rcdiag.statistics.metrics", "k1_kl, k3_kl, chi2_token, ppl_ratio, ess_seq, ...", _metrics
+    ),
+    "{trainers}": Names("rcdiag.trainers", "verl (the newest), verl-0.6.0, ..., slime", _trainers),
+    "{writers}": Names("rcdiag.trainers", "verl, verl-0.8.0, ..., slime", _writers),
+    "{losses}": Names(
+        "rcdiag.losses",
+        "vanilla (PPO), gspo, cispo, sapo, gpg, geo_mean, dppo_tv, dppo_kl, kl_cov, dro",
+        _losses,
+    ),
+    "{backends}": Names("rcdiag.engines", "hf, vllm", _backends),
+    "{readers}": Names("rcdiag.table.readers", "parquet", _readers),
+}
+
+
+KINDS = (TyperArgument, TyperOption)
+
+
+class Command(TyperCommand):
+    """A command that fills names into the help of its options, and its epilog, when it is shown."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        options = [option for option in self.params if isinstance(option, KINDS)]
+        templates = [option.help or "" for option in options]
+        epilog = self.epilog
+        try:
+            for option, text in zip(options, templates, strict=True):
+                option.help = filled(text)
+            self.epilog = filled(epilog or "")
+            super().format_help(ctx, formatter)
+        finally:
+            for option, text in zip(options, templates, strict=True):
+                option.help = text
+            self.epilog = epilog
+
+
+def filled(text: str) -> str:
+    """The text with names in their places."""
+    for place in filter(text.__contains__, NAMES):
+        text = text.replace(place, str(NAMES[place]))
+    return text

@@ -1,0 +1,84 @@
+"""`rcdiag.compare`: every pair of policies of one table, or of several tables joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rcdiag.api.usecase import Steps, usecase
+from rcdiag.results import CompareResult
+from rcdiag.usecases.compare.roles import choose
+from rcdiag.usecases.compare.run import compare as measure
+from rcdiag.usecases.progress import SILENT, Progress
+from rcdiag.usecases.scored import (
+    Policies,
+    description,
+    planned,
+    policy_texts,
+    scored_table,
+    wanted_policies,
+)
+from rcdiag.usecases.tables import Source, joined_tables, name_of
+
+
+@usecase
+def compare(
+    *sources: Source,
+    behavior: str | None = None,
+    target: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    model: str | Path | None = None,
+    policies: Policies = (),
+    ladder: str | Sequence[str] = (),
+    noise_floor: bool = False,
+    seed: int = 0,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Steps[CompareResult]:
+    """Compare all policies pair by pair: who is nearest to the sampler, which step adds what.
+
+    Args:
+        sources: trajectory tables; several are joined on `sample_id`, and rows whose tokens differ
+            are left out.
+        behavior: the sampler; `rollout` by default.
+        target: the trainer; `old` by default.
+        columns: name that rcdiag knows -> name in the files.
+        model: checkpoint folder of the policies that name none. Alone it scores those of `old`
+            (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
+        policies: compare only these, in this order from the sampler to the trainer. A recorded one
+            is its name, `["rollout", "old"]`; `{"hf_bf16": "hf:bfloat16"}` is scored first.
+        ladder: ready sets of policies to score, `precision` or `engine`.
+        noise_floor: score one policy once more, in other batches, as NAME_again: policies that are
+            no further apart than these two are equal.
+        seed: seed of the bootstrap intervals.
+        force: score policies that are recorded already.
+        progress: listener for what happens meanwhile.
+    """
+    progress = progress or SILENT
+    texts = policy_texts(policies)
+    named = [text.partition("=")[0] for text in texts]
+    with joined_tables(sources, columns) as (table, origin, joined):
+        name = " + ".join(map(name_of, sources))
+        specs = wanted_policies(
+            table,
+            policies=[text for text in texts if "=" in text],
+            model=model,
+            ladder=ladder,
+            noise_floor=noise_floor,
+            progress=progress,
+        )
+        available = [*table.policies, *(spec.name for spec in specs)]
+        choose(list(dict.fromkeys(available)), named, name)
+        plan = planned(table, specs, None, force=force)
+        yield description(name, table, plan, None)
+        repeats = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
+        with scored_table(table, plan, None, force=force, progress=progress) as scored:
+            return measure(
+                scored,
+                policies=[*named, *repeats] if named else [],
+                behavior=behavior,
+                target=target,
+                seed=seed,
+                origin=origin,
+                joined=joined,
+            )

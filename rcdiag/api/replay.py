@@ -1,0 +1,172 @@
+"""`rcdiag.replay`: the step that each preset would have taken on a batch, and its health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rcdiag.api.usecase import Steps, usecase
+from rcdiag.files import check_outputs
+from rcdiag.results import ReplayResult
+from rcdiag.usecases.plans import Settings, plan_of
+from rcdiag.usecases.progress import SILENT, Progress
+from rcdiag.usecases.replay.options import LossOptions, LossSettingValues, TrainingOptions
+from rcdiag.usecases.replay.run import Roles
+from rcdiag.usecases.replay.run import replay as measure
+from rcdiag.usecases.tables import Source, name_of, open_table
+
+
+@usecase
+def replay(
+    source: Source,
+    *,
+    rollout: str = "rollout",
+    old: str = "old",
+    current: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    trainer: str | None = None,
+    presets: str | Sequence[str] = (),
+    settings: Settings | None = None,
+    trainer_config: str | Path | None = None,
+    step: int | None = None,
+    loss: str | None = None,
+    loss_settings: LossSettingValues = (),
+    aggregation: str | None = None,
+    denominator: str | None = None,
+    constant: float | None = None,
+    loss_scale_factor: float | None = None,
+    advantage: str | None = None,
+    rebaseline: bool = False,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    clip_c: float | None = None,
+    dro_beta: float | None = None,
+    model: str | Path | None = None,
+    precision: str = "float32",
+    reference: str = "seq_is",
+    optimizer: str = "adamw",
+    lr: float = 1e-6,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    max_grad_norm: float = 1.0,
+    epochs: int = 1,
+    minibatches: int = 1,
+    steps: int = 1,
+    split: int | None = None,
+    lora: int | None = None,
+    checkpointing: bool = False,
+    batch_tokens: int | None = None,
+    reward: str | Callable[[str, str, dict[str, Any]], float] | None = None,
+    evaluate: int | None = None,
+    save: str | Path | None = None,
+    seed: int = 0,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Steps[ReplayResult]:
+    """Replay one update of each preset on recorded log-probs, or with `model` for real.
+
+    Args:
+        source: a trajectory table: a parquet file, a directory, a glob, or an open `Table`.
+        rollout: the policy that sampled the tokens.
+        old: the trainer's policy before the update.
+        current: the policy that is being updated; `current` where the table has it, else the old.
+        columns: name that rcdiag knows -> name in the files.
+        trainer: whose definitions and names the corrections have; the newest verl by default.
+        presets: presets of the trainer to replay; all by default.
+        settings: changes to presets: `{"decoupled_token_is": {"rollout_is_threshold": 3}}`.
+        trainer_config: the trainer's own configuration file, in place of presets.
+        step: which step of the table is replayed; the last by default.
+        loss: policy loss in decoupled mode; the first of the trainer by default, PPO.
+        loss_settings: settings that the loss reads: `{"tau_pos": 2}`.
+        aggregation: how per-token losses become one number; the trainer's own by default.
+        denominator: `kept`, `all` or `constant`: what the loss is divided by.
+        constant: the number of tokens or sequences that the denominator `constant` stands for.
+        loss_scale_factor: divisor of `seq-mean-token-sum-norm`; the longest response by default.
+        advantage: `grpo`, `rloo`, `reinforce++` or `column`; the column where there is one, else
+            `grpo`.
+        rebaseline: compute advantages anew, without the rejected rows.
+        clip_low: PPO clips ratios below 1 - this.
+        clip_high: PPO clips ratios above 1 + this.
+        clip_c: bound of the dual clip for negative advantages; the trainer's by default.
+        dro_beta: beta of the loss `dro`.
+        model: checkpoint folder of the model that takes the step.
+        precision: dtype of that model, with options as a policy has them: `float32,autocast=...`.
+        reference: gradient to compare with: `seq_is` (unbiased), `fresh` (samples) or `none`.
+        optimizer: `adamw` or `sgd`.
+        lr: learning rate.
+        weight_decay: weight decay of the optimizer.
+        momentum: momentum of `sgd`.
+        max_grad_norm: longer gradients are scaled down to this norm; 0 never scales.
+        epochs: passes over the batch.
+        minibatches: optimizer steps of a pass.
+        steps: the update goes on over so many steps of the table.
+        split: replay the batch as so many mini-batches too, beside one step.
+        lora: rank of low-rank adapters, for models that do not fit.
+        checkpointing: recompute activations, which takes less memory and more time.
+        batch_tokens: tokens of a micro-batch.
+        reward: function(prompt, response, row) -> number for fresh samples, or `FILE.py:FUNCTION`.
+        evaluate: number of fresh samples whose reward is measured before and after the step.
+        save: folder for the updated model; needs exactly one preset.
+        seed: seed of everything that is drawn.
+        force: overwrite `save`.
+        progress: listener for what happens meanwhile.
+    """
+    progress = progress or SILENT
+    losses = LossOptions(
+        loss=loss,
+        loss_settings=loss_settings,
+        aggregation=aggregation,
+        denominator=denominator,
+        constant=constant,
+        loss_scale_factor=loss_scale_factor,
+        advantage=advantage,
+        rebaseline=rebaseline,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        clip_c=clip_c,
+        dro_beta=dro_beta,
+    )
+    training = TrainingOptions(
+        precision=precision,
+        reference=reference,
+        optimizer=optimizer,
+        lr=lr,
+        weight_decay=weight_decay,
+        momentum=momentum,
+        max_grad_norm=max_grad_norm,
+        epochs=epochs,
+        minibatches=minibatches,
+        steps=steps,
+        split=split,
+        lora=lora,
+        checkpointing=checkpointing,
+        batch_tokens=batch_tokens,
+        reward=reward,
+        evaluate=evaluate,
+        save=None if save is None else Path(save),
+    )
+    table = open_table(source, columns=columns)
+    plan = plan_of(
+        trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
+    )
+    check_outputs([training.save], force=force)
+    if current is None and "current" in table.policies:
+        current = "current"
+    roles = Roles(rollout=rollout, old=old, current=current)
+    update = losses.update(plan.trainer, table.columns)
+    if model is None:
+        training.refuse_without_model()
+        trained = None
+        table.require(*(f"{name}_log_probs" for name in dict.fromkeys(roles.names)))
+    else:
+        trained = training.model(str(model), presets=len(plan.corrections), seed=seed)
+        table.require(f"{roles.rollout}_log_probs")
+    yield f"{name_of(source)}: would replay {len(plan.corrections)} presets of {plan.trainer.name}"
+    if trained is None:
+        return measure(table, plan, update, roles=roles, step=step, seed=seed)
+    from rcdiag.usecases.replay.with_model import replay_with_model
+
+    return replay_with_model(
+        table, plan, update, trained, roles=roles, step=step, seed=seed, say=progress.say
+    )

@@ -1,0 +1,118 @@
+"""`rcdiag.score`: how far two policies are apart on the same tokens, scored first if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rcdiag.api.usecase import Steps, usecase
+from rcdiag.engines.tokenizer import decoder
+from rcdiag.errors import RcdiagError
+from rcdiag.results import ScoreResult
+from rcdiag.table.table import Table
+from rcdiag.usecases.plans import Settings, plan_of
+from rcdiag.usecases.progress import SILENT, Progress
+from rcdiag.usecases.score import Decode, check_pair
+from rcdiag.usecases.score import score as measure
+from rcdiag.usecases.scored import (
+    Policies,
+    check_output,
+    description,
+    planned,
+    scored_table,
+    wanted_policies,
+)
+from rcdiag.usecases.tables import Source, name_of, open_table
+
+
+@usecase
+def score(
+    source: Source,
+    *,
+    behavior: str = "rollout",
+    target: str = "old",
+    columns: Mapping[str, str] | None = None,
+    model: str | Path | None = None,
+    policies: Policies = (),
+    ladder: str | Sequence[str] = (),
+    noise_floor: bool = False,
+    output: str | Path | None = None,
+    trainer: str | None = None,
+    presets: str | Sequence[str] = (),
+    settings: Settings | None = None,
+    trainer_config: str | Path | None = None,
+    arithmetic: str = "float64",
+    include_text: bool = False,
+    seed: int = 0,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Steps[ScoreResult]:
+    """Measure how far two policies are apart on the same tokens, and what corrections make of it.
+
+    Args:
+        source: a trajectory table: a parquet file, a directory, a glob, or an open `Table`.
+        behavior: the policy that sampled the tokens.
+        target: the policy that trains; log_ratio = target - behavior, in nats.
+        columns: name that rcdiag knows -> name in the files.
+        model: checkpoint folder of the policies that name none. Alone it scores those of `old`
+            (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
+        policies: policies to score before measuring, `{"vllm_bf16": "vllm:bfloat16"}`, with
+            options after a comma: `"hf:bfloat16,lm_head=float32"`.
+        ladder: ready sets of policies to score, `precision` or `engine`.
+        noise_floor: score one policy once more, in other batches, as NAME_again.
+        output: parquet file to write the table with the scored columns to.
+        trainer: whose definitions and names the corrections have; the newest verl by default.
+        presets: presets of the trainer to compute; all by default.
+        settings: changes to presets: `{"decoupled_token_is": {"rollout_is_threshold": 3}}`.
+        trainer_config: the trainer's own configuration file, in place of presets.
+        arithmetic: `float64`, or `float32` to reproduce the rounding of the trainer's own numbers.
+        include_text: put the text of the worst tokens and sequences into the result.
+        seed: seed of the bootstrap intervals.
+        force: overwrite `output` and recorded columns.
+        progress: listener for what happens meanwhile.
+    """
+    progress = progress or SILENT
+    written = None if output is None else Path(output)
+    table = open_table(source, columns=columns)
+    specs = wanted_policies(
+        table,
+        policies=policies,
+        model=model,
+        ladder=ladder,
+        noise_floor=noise_floor,
+        progress=progress,
+    )
+    corrections = plan_of(
+        trainer=trainer,
+        presets=presets,
+        settings=settings,
+        trainer_config=trainer_config,
+        arithmetic=arithmetic,
+    )
+    check_output(written, specs, force=force)
+    check_pair(table, behavior, target, [spec.name for spec in specs])
+    plan = planned(table, specs, written, force=force)
+    yield description(name_of(source), table, plan, written)
+    with scored_table(table, plan, written, force=force, progress=progress) as scored:
+        return measure(
+            scored,
+            behavior=behavior,
+            target=target,
+            seed=seed,
+            origin=table,
+            decode=_decoder(model, scored, target, behavior) if include_text else None,
+            plan=corrections,
+        )
+
+
+def _decoder(model: str | Path | None, table: Table, *policies: str) -> Decode:
+    """Turn token ids into text, by the tokenizer of `model`, or of a model that the table names."""
+    recorded = table.metadata.get("policies", {})
+    named = [recorded[name]["model"] for name in policies if recorded.get(name, {}).get("model")]
+    models = [each for each in named if Path(each).is_dir()]
+    if model is None and not models:
+        raise RcdiagError(
+            "--include-text: the table names no model folder here whose tokenizer could be used",
+            hint="--model PATH",
+        )
+    return decoder(str(model or models[0]))

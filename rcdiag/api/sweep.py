@@ -1,0 +1,68 @@
+"""`rcdiag.sweep`: every estimator over its thresholds; `rcdiag.emit`: what a trainer calls one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rcdiag.api.usecase import Steps, usecase
+from rcdiag.errors import RcdiagError
+from rcdiag.results import SweepResult
+from rcdiag.usecases.score import check_pair
+from rcdiag.usecases.sweep.configuration import check_configuration, configuration
+from rcdiag.usecases.sweep.run import sweep as measure
+from rcdiag.usecases.tables import Source, name_of, open_table
+
+
+@usecase
+def sweep(
+    source: Source,
+    *,
+    behavior: str = "rollout",
+    target: str = "old",
+    thresholds: int = 60,
+    columns: Mapping[str, str] | None = None,
+    trainer: str = "verl",
+    emit: str | None = None,
+    candidate: str | None = None,
+    seed: int = 0,
+) -> Steps[SweepResult]:
+    """Try every estimator over its thresholds in one pass, and recommend one, or none.
+
+    Args:
+        source: a trajectory table: a parquet file, a directory, a glob, or an open `Table`.
+        behavior: the policy that sampled the tokens.
+        target: the policy that trains; log_ratio = target - behavior, in nats.
+        thresholds: about how many settings of each family are tried; at least 2.
+        columns: name that rcdiag knows -> name in the files.
+        trainer: whose name the result bears; it changes no number.
+        emit: the trainer that `rcdiag.emit` will be asked for; refused before anything is computed
+            where no configuration of that trainer can be written.
+        candidate: the candidate that `rcdiag.emit` will be asked for; checked in the same way.
+        seed: seed of the bootstrap intervals.
+    """
+    if not 2 <= thresholds <= 100_000:
+        raise RcdiagError(f"--thresholds {thresholds}: out of range", hint="from 2 to 100000")
+    if emit is not None:
+        check_configuration(emit, candidate)
+    table = open_table(source, columns=columns)
+    check_pair(table, behavior, target)
+    yield (f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}")
+    return measure(
+        table,
+        behavior=behavior,
+        target=target,
+        seed=seed,
+        thresholds=thresholds,
+        trainer=trainer,
+    )
+
+
+def emit(result: SweepResult, trainer: str, candidate: str | None = None) -> str:
+    """Write a correction as the configuration of a trainer, ready to paste.
+
+    It is the one that the sweep recommends; where it recommends none, the configuration switches
+    the correction off, and where the trainer has no such estimator it is comments alone, which name
+    those that it has. `candidate` is another one of the sweep to write instead; RcdiagError where
+    the trainer cannot express that one.
+    """
+    return configuration(result.recommendation, trainer, candidate)

@@ -1,0 +1,61 @@
+"""What all use cases share: they check everything, say what would run, and only then run it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Result = TypeVar("Result", covariant=True)
+
+# A use case checks, yields the description of what would run, once, then runs and returns.
+Steps = Generator[str, None, R]
+
+
+class UseCase(Protocol[P, Result]):
+    """A function of the API; `dry_run` takes the same arguments."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Result:
+        """Run it."""
+        ...
+
+    def dry_run(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Check everything that can be checked without running it, and say what would run."""
+        ...
+
+
+def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
+    """Make a function of the API, with its dry run, from the steps of a use case."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        steps = function(*args, **kwargs)
+        next(steps)
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(R, end.value)
+        raise AssertionError(f"{function.__name__} says twice what it would run")
+
+    @functools.wraps(function)
+    def dry_run(*args: P.args, **kwargs: P.kwargs) -> str:
+        steps = function(*args, **kwargs)
+        try:
+            return next(steps)
+        finally:
+            steps.close()
+
+    made = cast(Any, run)
+    made.__signature__ = _signature(function)
+    made.dry_run = dry_run
+    return cast(UseCase[P, R], made)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature as a caller sees it: the result alone is returned."""
+    signature = inspect.signature(function)
+    returned = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
+    return signature.replace(return_annotation=returned)

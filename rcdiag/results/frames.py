@@ -1,0 +1,215 @@
+"""Results as polars frames: one row for each number, correction, pair, setting or preset.
+
+Columns follow from the fields of a result: numbers, words and truth values are columns, a number
+with an interval becomes three (`ess_seq`, `ess_seq_low`, `ess_seq_high`), a part of a result is
+taken apart under its own name (`gradient_norm`), lists and dicts are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from rcdiag.errors import one_of
+from rcdiag.results.base import Finding, MetricValue
+from rcdiag.results.compare import CompareResult, PolicySummary, Rung
+from rcdiag.results.replay import PresetReplay, ReplayResult
+from rcdiag.results.score import CorrectionNumbers, CorrectionResult, ScoreResult
+from rcdiag.results.sweep import Candidate, SweepResult, SweepRow
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Row = dict[str, Any]
+Columns = Mapping[str, type]  # name -> int, float, str or bool
+
+NUMBER: Columns = {"value": float, "low": float, "high": float}
+METRIC: Columns = {"metric": str, **NUMBER, "level": str}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame of one kind of result: its columns, and its rows."""
+
+    columns: Callable[[Any], Columns]
+    rows: Callable[[Any], Iterable[Row]]
+
+
+def frame(result: Any, name: str | None = None) -> pl.DataFrame:
+    """Make the frame of that name, by default the first of the result's kind."""
+    import polars as pl
+
+    known = FRAMES[result.kind]
+    wanted = known[next(iter(known)) if name is None else one_of("frame", name, known)]
+    dtypes = {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean}
+    columns = wanted.columns(result)
+    rows = [{each: row.get(each) for each in columns} for row in wanted.rows(result)]
+    return pl.DataFrame(
+        {
+            each: pl.Series(each, [row[each] for row in rows], dtypes[kind], strict=False)
+            for each, kind in columns.items()
+        }
+    )
+
+
+@cache
+def columns_of(kind: type) -> dict[str, type]:
+    """The columns that a dataclass or TypedDict of a result becomes, with what they hold."""
+    found: dict[str, type] = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        plain = _plain(hint)
+        if plain is MetricValue:
+            found |= {name: float, f"{name}_low": float, f"{name}_high": float}
+        elif plain in (int, float, str, bool):
+            found[name] = plain
+        elif isinstance(plain, type) and dataclasses.is_dataclass(plain):
+            found |= {f"{name}_{each}": of for each, of in columns_of(plain).items()}
+    return found
+
+
+def row_of(part: Any) -> Row:
+    """The values of one part of a result, by column."""
+    row: Row = {}
+    fields = part if isinstance(part, Mapping) else _fields(part)
+    for name, value in fields.items():
+        if isinstance(value, MetricValue):
+            row |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        elif dataclasses.is_dataclass(value) or isinstance(value, Mapping):
+            row |= {f"{name}_{each}": of for each, of in row_of(value).items()}
+        else:
+            row[name] = value
+    return row
+
+
+def _fields(part: Any) -> Row:
+    return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+
+
+def _plain(hint: Any) -> Any:
+    """The one type that a hint names beside None; None itself where there are several."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        others = [each for each in typing.get_args(hint) if each is not type(None)]
+        return others[0] if len(others) == 1 else None
+    if typing.get_origin(hint) is typing.Literal:
+        return type(typing.get_args(hint)[0])
+    return hint
+
+
+def _metrics(values: Mapping[str, MetricValue]) -> Iterator[Row]:
+    for name, value in values.items():
+        yield {"metric": name, **_fields(value)}
+
+
+def _mismatch(result: ScoreResult) -> Iterator[Row]:
+    """The metrics of the whole table, with no step, then those of every step."""
+    yield from _metrics(result.mismatch)
+    for step, part in result.steps.items():
+        yield from ({"step": int(step), **row} for row in _metrics(part.mismatch))
+
+
+def _by_step(result: ScoreResult) -> Iterator[tuple[int | None, str, CorrectionResult]]:
+    """Step (None: the whole table), preset and correction."""
+    for name, correction in result.corrections.items():
+        yield None, name, correction
+    for step, part in result.steps.items():
+        for name, correction in part.corrections.items():
+            yield int(step), name, correction
+
+
+def _corrections(result: ScoreResult) -> Iterator[Row]:
+    for step, name, correction in _by_step(result):
+        yield {"step": step, "preset": name, **row_of(correction), **correction.honest}
+
+
+def _logged_by_corrections(result: ScoreResult) -> Iterator[Row]:
+    for step, name, correction in _by_step(result):
+        for key, value in correction.metrics.items():
+            yield {"step": step, "preset": name, "metric": key, "value": value}
+
+
+def _pairs(result: CompareResult) -> Iterator[Row]:
+    for pair in result.pairs.values():
+        for row in _metrics(pair.mismatch):
+            yield {"behavior": pair.behavior, "target": pair.target, **row}
+
+
+def _settings(result: SweepResult) -> Iterator[Row]:
+    for name, family in result.families.items():
+        for setting in family.rows:
+            yield {"family": name, **setting.bounds, **row_of(setting)}
+
+
+def _settings_columns(result: SweepResult) -> Columns:
+    settings = [row for family in result.families.values() for row in family.rows]
+    bounds = dict.fromkeys((name for row in settings for name in row.bounds), float)
+    return {"family": str, **bounds, **columns_of(SweepRow)}
+
+
+def _presets(result: ReplayResult) -> Iterator[tuple[int | None, str, PresetReplay]]:
+    """Step, preset and its replay; of a replay over several steps all of them."""
+    if not result.steps:
+        yield from ((result.step, *each) for each in result.presets.items())
+    for part in result.steps:
+        yield from ((part.step, *each) for each in part.presets.items())
+
+
+def _replays(result: ReplayResult) -> Iterator[Row]:
+    for step, name, replay in _presets(result):
+        yield {"step": step, "preset": name, **row_of(replay)}
+
+
+def _logged_by_replays(result: ReplayResult) -> Iterator[Row]:
+    for step, name, replay in _presets(result):
+        for key, value in replay.metrics.items():
+            yield {"step": step, "preset": name, "metric": key, "value": value}
+
+
+LOGGED: Columns = {"step": int, "preset": str, "metric": str, "value": float}
+FINDINGS = Frame(lambda result: columns_of(Finding), lambda result: map(row_of, result.findings))
+# Kind of result -> name of the frame -> frame; the first is the one that comes without a name.
+FRAMES: dict[str, dict[str, Frame]] = {
+    "score": {
+        "metrics": Frame(lambda result: {"step": int, **METRIC}, _mismatch),
+        "corrections": Frame(
+            lambda result: {
+                "step": int,
+                "preset": str,
+                **columns_of(CorrectionResult),
+                **columns_of(CorrectionNumbers),
+            },
+            _corrections,
+        ),
+        "logged": Frame(lambda result: LOGGED, _logged_by_corrections),
+        "findings": FINDINGS,
+    },
+    "compare": {
+        "pairs": Frame(lambda result: {"behavior": str, "target": str, **METRIC}, _pairs),
+        "policies": Frame(
+            lambda result: {"policy": str, **columns_of(PolicySummary)},
+            lambda result: ({"policy": n, **row_of(each)} for n, each in result.policies.items()),
+        ),
+        "ladder": Frame(
+            lambda result: columns_of(Rung), lambda result: map(row_of, result.ladder.rungs)
+        ),
+        "findings": FINDINGS,
+    },
+    "sweep": {
+        "settings": Frame(_settings_columns, _settings),
+        "candidates": Frame(
+            lambda result: columns_of(Candidate),
+            lambda result: map(row_of, result.recommendation.candidates),
+        ),
+        "findings": FINDINGS,
+    },
+    "replay": {
+        "presets": Frame(
+            lambda result: {"step": int, "preset": str, **columns_of(PresetReplay)}, _replays
+        ),
+        "logged": Frame(lambda result: LOGGED, _logged_by_replays),
+        "findings": FINDINGS,
+    },
+}

@@ -1,0 +1,184 @@
+"""How results print: a short text for the terminal, a table for notebooks, frames on demand."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rcdiag.files import write_text
+from rcdiag.results.base import Finding, MetricValue
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rcdiag.results.compare import CompareResult
+    from rcdiag.results.replay import ReplayResult
+    from rcdiag.results.score import ScoreResult
+    from rcdiag.results.sweep import SweepResult
+
+ROWS, FINDINGS, WIDTH = 8, 5, 100
+# Levels in the order in which a reader wants to see them: metrics that are wrong, updates that
+# could be taken.
+METRIC_LEVELS = ("error", "warning", "unknown", "ok")
+UPDATE_LEVELS = ("ok", "note", "warning", "error", "cannot judge")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A result in a few lines: what it is about, and a table of its first numbers."""
+
+    about: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    unit: str  # what one row is: metrics, policies, candidates, presets
+
+
+class Shown:
+    """What all results can do: print short, show in a notebook, become a frame or a document."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        kind: str
+        findings: list[Finding]
+
+    def frame(self, name: str | None = None) -> pl.DataFrame:
+        """Give the result as a polars frame.
+
+        score: `metrics` (one row per metric and step; step is null for the whole table),
+        `corrections`, `logged`. compare: `pairs`, `policies`, `ladder`. sweep: `settings`,
+        `candidates`. replay: `presets`, `logged`. All: `findings`. The first is the default.
+        """
+        from rcdiag.results.frames import frame
+
+        return frame(self, name)
+
+    def to_json(self) -> str:
+        """Give the result document, as `--json` prints it."""
+        from rcdiag.results import to_json
+
+        return to_json(self)  # type: ignore[arg-type]
+
+    def save(self, path: str | Path) -> None:
+        """Write the result document, which `rcdiag.load_result` reads back."""
+        write_text(Path(path), self.to_json())
+
+    def __repr__(self) -> str:
+        summary = SUMMARIES[self.kind](self)
+        cells = [summary.columns, *summary.rows[:ROWS]]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [f"rcdiag {self.kind}: {summary.about}"]
+        for row in cells:
+            padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append("  " + "  ".join(padded).rstrip())
+        lines += _more(len(summary.rows) - ROWS, summary.unit)
+        for finding in self.findings[:FINDINGS]:
+            text = f"{finding.severity}  {finding.slug}: {finding.message}"
+            lines.append(textwrap.shorten(text, WIDTH, placeholder=" ..."))
+        lines += _more(len(self.findings) - FINDINGS, "findings")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        summary = SUMMARIES[self.kind](self)
+        head = "".join(f"<th>{escape(name)}</th>" for name in summary.columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in summary.rows
+        )
+        findings = "".join(
+            f"<li><b>{escape(each.severity)}</b> <code>{escape(each.slug)}</code> "
+            f"{escape(each.message)} <i>{escape(each.fix)}</i></li>"
+            for each in self.findings
+        )
+        return (
+            f"<div><p><b>rcdiag {escape(self.kind)}</b> {escape(summary.about)}</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"<ul>{findings}</ul></div>"
+        )
+
+
+def _more(count: int, unit: str) -> list[str]:
+    return [f"  ... and {count} more {unit}"] if count > 0 else []
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _interval(value: MetricValue) -> str:
+    return "" if value.low is None else f"{_number(value.low)} to {_number(value.high)}"
+
+
+def _size(result: ScoreResult | CompareResult | SweepResult | ReplayResult) -> str:
+    return f"{result.num_sequences:,} sequences, {result.num_tokens:,} tokens"
+
+
+def _of_score(result: ScoreResult) -> Summary:
+    """The metrics that have a guide, the gravest first."""
+    steps = f", {len(result.steps)} steps" if result.steps else ""
+    rows = [
+        (name, _number(value.value), _interval(value), level)
+        for level in METRIC_LEVELS
+        for name, value in result.mismatch.items()
+        if value.level == level
+    ]
+    about = f"{result.behavior} -> {result.target}, {_size(result)}{steps}"
+    return Summary(about, ("metric", "value", "95% interval", "level"), rows, "metrics")
+
+
+def _of_compare(result: CompareResult) -> Summary:
+    """The policies, the one that is nearest to the sampler first."""
+    order = sorted(result.policies.items(), key=lambda item: item[1].behind.value or 0.0)
+    rows = [
+        (name, each.role, each.about, _number(each.behind.value), "nearest" * each.nearest)
+        for name, each in order
+    ]
+    columns = ("policy", "role", "about", "behind, nats per token", "")
+    about = f"{len(result.policies)} policies, {_size(result)}"
+    return Summary(about, columns, rows, "policies")
+
+
+def _of_sweep(result: SweepResult) -> Summary:
+    """The candidates that are not refused, the best first."""
+    advice = result.recommendation
+    ranked = sorted(
+        (each for each in advice.candidates if each.rank is not None),
+        key=lambda each: each.rank or 0,
+    )
+    rows = [
+        (str(each.rank), each.name, _number(each.efficiency.value), _interval(each.efficiency))
+        for each in ranked
+    ]
+    choice = f" {advice.choice}" if advice.choice else ""
+    about = f"{result.behavior} -> {result.target}, {_size(result)}: {advice.answer}{choice}"
+    return Summary(about, ("rank", "candidate", "efficiency", "95% interval"), rows, "candidates")
+
+
+def _of_replay(result: ReplayResult) -> Summary:
+    """The presets with their health, those whose update could be taken first."""
+    rows = [
+        (
+            name,
+            _number(each.loss),
+            f"{each.kept_tokens / max(result.num_tokens, 1):.1%}",
+            _number(each.coefficients.norm),
+            each.health.verdict,
+        )
+        for name, each in result.presets.items()
+    ]
+    rows.sort(key=lambda row: UPDATE_LEVELS.index(row[-1]))
+    step = "" if result.step is None else f"step {result.step}, "
+    about = f"{result.trainer}, {result.loss} loss, {step}{_size(result)}"
+    return Summary(about, ("preset", "loss", "kept", "|coefficients|", "health"), rows, "presets")
+
+
+SUMMARIES: dict[str, Callable[[Any], Summary]] = {
+    "score": _of_score,
+    "compare": _of_compare,
+    "sweep": _of_sweep,
+    "replay": _of_replay,
+}

@@ -1,0 +1,21 @@
+"""What long work tells while it runs. The library prints nothing; whoever calls it may listen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class Progress:
+    """A listener that hears nothing: override the methods whose news you want to show."""
+
+    def say(self, text: str) -> None:
+        """Take a sentence about what happens now, or about what was left out."""
+
+    def tokens(self, policy: str, done: int, total: int) -> None:
+        """Take the number of tokens of `total` that an engine has scored for `policy` so far."""
+
+    def wrote(self, path: Path) -> None:
+        """Take the path of a file that is complete."""
+
+
+SILENT = Progress()

@@ -1,0 +1,144 @@
+"""Fill the log-probs that a table lacks before it is measured: `score` and `compare` share it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
+from rcdiag.engines.run import ScoringPlan, plan_scoring, run_scoring
+from rcdiag.engines.spec import PolicySpec, default_policies, parse_policy
+from rcdiag.errors import RcdiagError, one_of
+from rcdiag.files import check_outputs
+from rcdiag.table.table import Table, open_table
+from rcdiag.usecases.progress import SILENT, Progress
+
+Policies = Mapping[str, str] | Sequence[str]  # {"old": "hf:float32"} or ["old=hf:float32"]
+
+
+def policy_texts(policies: Policies) -> list[str]:
+    """Policies as `NAME=BACKEND[:DTYPE][,key=value...]`; a recorded one is its name alone."""
+    if isinstance(policies, Mapping):
+        return [f"{name}={spec}" if spec else name for name, spec in policies.items()]
+    return [policies] if isinstance(policies, str) else list(policies)
+
+
+def wanted_policies(
+    table: Table,
+    *,
+    policies: Policies = (),
+    model: str | Path | None = None,
+    ladder: str | Sequence[str] = (),
+    noise_floor: bool = False,
+    progress: Progress = SILENT,
+) -> list[PolicySpec]:
+    """The policies to score.
+
+    `model` alone means those of the default pair that the table lacks. Policies of a ladder that
+    the table has stay as they are. With `noise_floor` one policy is scored once more, in batches of
+    another composition.
+    """
+    default_model = None if model is None else str(model)
+    ladders = [ladder] if isinstance(ladder, str) else list(ladder)
+    texts = policy_texts(policies)
+    steps = [text for name in ladders for text in LADDERS[one_of("--ladder", name, LADDERS)]]
+    for text in dict.fromkeys(steps):
+        name = text.partition("=")[0]
+        if name in table.policies:
+            progress.say(f"{name}: already in the table")
+        else:
+            texts.append(text)
+    if not texts and not ladders and default_model is not None:
+        defaults = default_policies().items()
+        texts = [text for name, text in defaults if name not in table.policies]
+    specs = [parse_policy(text, default_model) for text in texts]
+    if not noise_floor:
+        return specs
+    about = table.metadata.get("policies", {}).values()
+    recorded = [spec for each in about if (spec := spec_of(each, default_model)) is not None]
+    return [*specs, again(to_repeat(specs or recorded))]
+
+
+def check_output(output: Path | None, specs: Sequence[PolicySpec], *, force: bool) -> None:
+    """Refuse to overwrite the table that scoring is to write.
+
+    An output whose parts are still there may be that of a run killed after its last rename; the
+    scoring run looks closer, and refuses the output of any other run.
+    """
+    if output is None:
+        return
+    may_be_finished = bool(specs) and output.with_name(output.name + ".parts").exists()
+    if not may_be_finished:
+        check_outputs([output], force=force)
+
+
+def planned(
+    table: Table, specs: Sequence[PolicySpec], output: Path | None, *, force: bool
+) -> ScoringPlan | None:
+    """Check models and rows, and cut the table into parts; None where nothing is to be scored."""
+    if not specs:
+        return None
+    return plan_scoring(table, specs, output or Path("scored.parquet"), force=force)
+
+
+@contextlib.contextmanager
+def scored_table(
+    table: Table,
+    plan: ScoringPlan | None,
+    output: Path | None,
+    *,
+    force: bool,
+    progress: Progress = SILENT,
+) -> Iterator[Table]:
+    """The table with the planned policies filled in, as long as the block lasts.
+
+    It is written to `output`, or without one to a folder that goes with the block.
+    """
+    if plan is None:
+        if output is not None:
+            progress.say(f"nothing to score: {output} is not written")
+        yield table
+        return
+    scratch = None
+    if output is None:
+        progress.say("the scored log-probs are not kept; rcdiag score ... -o FILE keeps them")
+        scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
+        plan = replace(plan, output=scratch / "scored.parquet")
+    try:
+        run_scoring(plan, progress.tokens, force=force)
+        if output is not None:
+            progress.wrote(output)
+        yield open_table(plan.output)
+    except RcdiagError as error:
+        # A failed engine's log must stay where the error says it is.
+        points_there = scratch is not None and str(scratch) in error.hint
+        scratch = None if points_there else scratch
+        raise
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch)
+
+
+def description(name: str, table: Table, plan: ScoringPlan | None, output: Path | None) -> str:
+    """What would run, for a dry run: rows, tokens, policies and where they go."""
+    lines = [f"{name}: {table.num_rows:,} sequences in {len(table.files)} files"]
+    if plan is None:
+        return "\n".join(
+            [*lines, f"would compute from recorded policies: {', '.join(table.policies)}"]
+        )
+    found = plan.survey
+    lines.append(
+        f"{found.tokens:,} tokens to run, {found.sampled_tokens:,} of them sampled; "
+        f"longest sequence {found.lengths.max():,}; {len(plan.ranges)} parts"
+    )
+    for spec in plan.specs:
+        options = ", ".join(f"{key}={value}" for key, value in spec.options.items())
+        lines.append(
+            f"would score `{spec.name}`: {spec.backend} {spec.dtype} {spec.model} {options}"
+        )
+    lines.append(f"would write {output}" if output else "would keep no scores (no -o FILE)")
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""Sources that a user names -> trajectory tables: one, or several joined into one."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rcdiag.errors import RcdiagError
+from rcdiag.results import JoinReport
+from rcdiag.table.join import join_tables
+from rcdiag.table.table import Table
+from rcdiag.table.table import open_table as open_files
+from rcdiag.table.trajectories import POLICY_NAME
+
+# A parquet file, a directory, a glob, the files of one table, or a table that is open already.
+Source = str | Path | Sequence[str | Path] | Table
+
+
+def open_table(source: Source, *, columns: Mapping[str, str] | None = None) -> Table:
+    """Open a trajectory table: only the footers of its files are read.
+
+    `source` is a parquet file, a directory or a glob of parquet files, or a list of them, which are
+    the rows of one table in that order. `columns` maps the names that rcdiag knows to the names in
+    the files: `{"rollout_log_probs": "inference_logprobs"}`.
+    """
+    if not isinstance(source, Table):
+        return open_files(source, columns)
+    if columns:
+        raise RcdiagError(
+            "columns of a table that is open already cannot be mapped",
+            hint="give the mapping to open_table(source, columns=...)",
+        )
+    return source
+
+
+def name_of(source: Source) -> str:
+    """The source as a message names it."""
+    if isinstance(source, Table):
+        source = [file.path for file in source.files]
+    if isinstance(source, (str, Path)):
+        return str(source)
+    first, *others = source
+    return f"{first} and {len(others)} more" if others else str(first)
+
+
+@contextlib.contextmanager
+def joined_tables(
+    sources: Sequence[Source], columns: Mapping[str, str] | None
+) -> Iterator[tuple[Table, Table, JoinReport | None]]:
+    """Open one table, or several joined on `sample_id` in a folder that lasts as long as the block.
+
+    Gives the table to compute from, the table that provenance names (all files that were given),
+    and the report of the join, None for one table.
+    """
+    tables = [open_table(source, columns=columns) for source in sources]
+    if not tables:
+        raise RcdiagError("no table to open", hint="give at least one parquet file")
+    if len(tables) == 1:
+        yield tables[0], tables[0], None
+        return
+    with tempfile.TemporaryDirectory(prefix="rcdiag-") as folder:
+        path = Path(folder) / "joined.parquet"
+        joined, report = join_tables(tables, _short_names(tables, sources), path)
+        files = tuple(file for table in tables for file in table.files)
+        yield joined, replace(tables[0], files=files), report
+
+
+def _short_names(tables: Sequence[Table], sources: Sequence[Source]) -> list[str]:
+    """A different short name for each table, fit for the end of a policy's name."""
+    names: list[str] = []
+    for table, source in zip(tables, sources, strict=True):
+        path = source if isinstance(source, (str, Path)) else table.files[0].path
+        stem = "".join(c if POLICY_NAME.fullmatch(c) else "_" for c in Path(path).stem) or "table"
+        names.append(stem if stem not in names else f"{stem}_{len(names) + 1}")
+    return names

@@ -1,0 +1,229 @@
+"""`import rcdiag`: what it costs, what it gives, how results print, what it refuses."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import rcdiag
+from tests.cli.conftest import dump_with_shift
+from tests.cli.sweep_tables import sampled_table
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "scipy", "matplotlib", "pyarrow", "polars", "numpy", "transformers", "vllm")
+FUNCTIONS = [name for name in rcdiag.__all__ if inspect.isfunction(getattr(rcdiag, name))]
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Two steps, with advantages."""
+    columns = {"advantage": [1.0, -2.0, 4.0], "step": [4, 6, 6]}
+    return dump_with_shift(tmp_path / "a.parquet", 0.1, **columns)
+
+
+def test_the_import_is_quick_and_loads_nothing_heavy():
+    code = f"import sys, rcdiag; dir(rcdiag); print([n for n in {HEAVY!r} if n in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+    took = []
+    for extra in ("", ", rcdiag"):
+        start = time.perf_counter()
+        subprocess.check_call([sys.executable, "-c", f"import sys{extra}"])
+        took.append(time.perf_counter() - start)
+    assert took[1] - took[0] < 0.3
+
+
+def test_every_name_is_there_and_listed():
+    for name in rcdiag.__all__:
+        assert getattr(rcdiag, name).__doc__ or name == "Result"
+    assert set(rcdiag.__all__) <= set(dir(rcdiag))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        rcdiag.nothing  # noqa: B018
+
+
+def test_no_module_hides_a_function():
+    assert len(FUNCTIONS) >= 8
+    modules = {path.stem for path in (ROOT / "rcdiag").iterdir()}
+    assert modules & set(rcdiag.__all__) == set()
+
+
+def test_the_package_is_typed():
+    assert resources.files("rcdiag").joinpath("py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n not in ("emit", "explain")])
+def test_every_keyword_is_documented(name):
+    function = getattr(rcdiag, name)
+    said = inspect.getdoc(function) or ""
+    if name in ("open_table", "load_result"):
+        return
+    for keyword in inspect.signature(function).parameters:
+        assert f"\n    {keyword}: " in said, keyword
+
+
+def test_a_signature_shows_what_a_caller_gets():
+    assert inspect.signature(rcdiag.score).return_annotation == "ScoreResult"
+
+
+def test_a_table_prints_short(table):
+    opened = rcdiag.open_table(table)
+    assert opened.policies == ["rollout", "old"]
+    assert "advantage" in opened.columns
+    assert len(repr(opened).splitlines()) < 20
+    assert "3 rows" in repr(opened)
+    assert "<pre>" in opened._repr_html_()
+
+
+def test_a_list_of_files_is_one_table(table, tmp_path):
+    columns = {"advantage": [1.0, 1.0, 1.0], "step": [7, 7, 7]}
+    other = dump_with_shift(tmp_path / "b.parquet", 0.2, **columns)
+    result = rcdiag.score([table, other], presets="disabled")
+    assert result.num_sequences == 6
+    assert list(result.steps) == ["4", "6", "7"]
+
+
+@pytest.mark.parametrize("name", ["stale", "ladder", "sweep_stale", "replay_stale"])
+def test_a_result_prints_in_under_20_lines(name):
+    result = rcdiag.load_result(ROOT / "reports" / f"{name}.json")
+    lines = repr(result).splitlines()
+    assert 2 <= len(lines) < 20
+    assert lines[0].startswith(f"rcdiag {result.kind}: ")
+    assert max(map(len, lines)) <= 130
+    html = result._repr_html_()
+    assert html.startswith("<div>")
+    assert "<table>" in html
+
+
+def test_what_others_wrote_is_escaped_in_a_notebook(table):
+    result = rcdiag.score(table, presets="disabled")
+    finding = rcdiag.Finding(slug="<i>", severity="note", message="<script>", fix="<b>")
+    result.findings.append(finding)
+    assert "<script>" not in result._repr_html_()
+    assert "&lt;script&gt;" in result._repr_html_()
+
+
+def test_metrics_as_a_frame_by_step(table):
+    result = rcdiag.score(table, presets=["decoupled_token_is", "disabled"])
+    frame = result.frame()
+    assert frame.columns == ["step", "metric", "value", "low", "high", "level"]
+    assert frame.height == 3 * len(result.mismatch)
+    assert frame["step"].unique().sort().to_list() == [None, 4, 6]
+    (value,) = frame.filter(pl.col("step").is_null(), metric="k3_kl")["value"]
+    assert value == result.mismatch["k3_kl"].value
+    (value,) = frame.filter(step=6, metric="k3_kl")["value"]
+    assert value == result.steps["6"].mismatch["k3_kl"].value
+
+
+def test_corrections_as_a_frame(table):
+    result = rcdiag.score(table, presets=["decoupled_token_is", "disabled"])
+    frame = result.frame("corrections")
+    assert frame.height == 6
+    row = frame.row(0, named=True)
+    correction = result.corrections["decoupled_token_is"]
+    assert (row["step"], row["preset"]) == (None, "decoupled_token_is")
+    assert row["weight_sum"] == correction.weight_sum
+    assert row["ess_token_applied"] == correction.honest["ess_token_applied"]
+    logged = result.frame("logged").filter(pl.col("step").is_null(), preset="decoupled_token_is")
+    assert dict(zip(logged["metric"], logged["value"], strict=True)) == correction.metrics
+
+
+def test_every_frame_of_every_kind(table, tmp_path):
+    path = sampled_table(tmp_path / "t.parquet")
+    compared, swept, replayed = (
+        rcdiag.compare(path),
+        rcdiag.sweep(path, thresholds=4),
+        (rcdiag.replay(table)),
+    )
+    assert compared.frame().height == sum(len(each.mismatch) for each in compared.pairs.values())
+    assert compared.frame("policies")["policy"].to_list() == list(compared.policies)
+    assert swept.frame().height == sum(len(each.rows) for each in swept.families.values())
+    assert swept.frame()["ess_seq"].is_not_null().any()
+    assert swept.frame("candidates").height == len(swept.recommendation.candidates)
+    assert replayed.frame()["preset"].to_list() == list(replayed.presets)
+    assert replayed.frame()["coefficients_norm"].to_list() == [
+        each.coefficients.norm for each in replayed.presets.values()
+    ]
+    for result in (compared, swept, replayed):
+        assert result.frame("findings").height == len(result.findings)
+        with pytest.raises(rcdiag.RcdiagError, match="frame nothing: not known"):
+            result.frame("nothing")
+
+
+def test_a_result_comes_back_from_a_file_and_from_text(table, tmp_path):
+    result = rcdiag.score(table, presets="disabled")
+    result.save(tmp_path / "r.json")
+    for source in (tmp_path / "r.json", str(tmp_path / "r.json"), result.to_json()):
+        assert rcdiag.load_result(source).to_json() == result.to_json()
+    assert rcdiag.report(tmp_path / "r.json", plots=tmp_path / "plots")
+    assert list((tmp_path / "plots").glob("*.png"))
+
+
+def test_progress_hears_what_happens(table, monkeypatch):
+    class Heard(rcdiag.Progress):
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def say(self, text: str) -> None:
+            self.said.append(text)
+
+    heard = Heard()
+    rcdiag.score(table, presets="disabled", output=table.with_name("o.parquet"), progress=heard)
+    assert heard.said == [f"nothing to score: {table.with_name('o.parquet')} is not written"]
+
+
+def test_the_library_prints_nothing(table, capsys):
+    rcdiag.score(table)
+    rcdiag.compare(table)
+    rcdiag.replay(table)
+    assert capsys.readouterr() == ("", "")
+
+
+REFUSED = {
+    "no such file": lambda table: rcdiag.score("none.parquet"),
+    "ladder nope: not known": lambda table: rcdiag.score(table, ladder="nope", model="m"),
+    "arithmetic int8: not known": lambda table: rcdiag.score(table, arithmetic="int8"),
+    "no preset `x`": lambda table: rcdiag.score(table, presets="x"),
+    "one or the other": lambda table: rcdiag.score(table, presets="x", trainer_config="c.yaml"),
+    "lr needs a model": lambda table: rcdiag.replay(table, lr=0.1),
+    "optimizer lion: not known": lambda table: rcdiag.replay(table, model="m", optimizer="lion"),
+    "epochs 0: too small": lambda table: rcdiag.replay(table, model="m", epochs=0),
+    "evaluate needs --reward": lambda table: rcdiag.replay(table, model="m", evaluate=3),
+    "--advantage gae": lambda table: rcdiag.replay(table, advantage="gae"),
+    "no table": lambda table: rcdiag.compare(),
+    "cannot be mapped": lambda table: rcdiag.score(
+        rcdiag.open_table(table), columns={"step": "reward"}
+    ),
+    "cannot be read": lambda table: rcdiag.load_result("none.json"),
+    "not JSON": lambda table: rcdiag.load_result("{"),
+    "2 results": lambda table: rcdiag.report(["a.json", "b.json"], "page.html"),
+    "already there": lambda table: rcdiag.report("a.json", table),
+    "out of range": lambda table: rcdiag.sweep(table, thresholds=1),
+    "trainer nope": lambda table: rcdiag.sweep(table, emit="nope"),
+    "candidate nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
+    "nothing is called": lambda table: rcdiag.explain("k3kl"),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_done_is_one_kind_of_error_with_a_way_out(table, message):
+    with pytest.raises(rcdiag.RcdiagError) as caught:
+        REFUSED[message](table)
+    assert message in f"{caught.value.message} {caught.value.hint}"
+    assert caught.value.hint
+
+
+def test_a_trainer_that_lacks_the_recommended_correction_is_told_what_it_has(tmp_path):
+    result = rcdiag.sweep(sampled_table(tmp_path / "t.parquet"), thresholds=4)
+    document = json.loads(result.to_json())
+    document["recommendation"]["choice"] = "k3_rs_0.01"
+    text = rcdiag.emit(rcdiag.load_result(json.dumps(document)), "verl-0.7.0")
+    assert text.startswith("# k3_rs_0.01: ")
+    assert all(line.startswith("#") for line in text.splitlines())
+    assert "--candidate " in text

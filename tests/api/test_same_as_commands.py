@@ -1,0 +1,171 @@
+"""Every command is one call of the API: both make the same document, from the same options."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import rcdiag as api
+from cli.main import app
+from tests.cli.conftest import dump_with_shift, rcdiag
+from tests.cli.sweep_tables import sampled_table
+
+__all__ = ["rcdiag"]  # the fixture that runs a command
+
+# What only a command has: where to show and to write, and what to do with findings.
+OF_THE_COMMAND = {
+    *("help", "json", "result", "html", "plots", "quiet", "verbose", "fail_on", "dry_run"),
+}
+# Option -> keyword, where a repeatable option is one keyword of several values.
+RENAMED = {
+    "column": "columns",
+    "dump": "source",
+    "learning_rate": "lr",
+    "loss_setting": "loss_settings",
+    "policy": "policies",
+    "preset": "presets",
+    "setting": "settings",
+}
+ONLY_IN_PYTHON = {"progress", "trainer"}  # sweep has no --trainer
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    columns = {
+        "advantage": [1.0, -2.0, 4.0],
+        "step": [4, 6, 6],
+        "group_id": [1, 1, 2],
+        "sample_id": ["x", "y", "z"],
+    }
+    return dump_with_shift(tmp_path / "a.parquet", 0.1, **columns)
+
+
+@pytest.fixture
+def other(tmp_path) -> Path:
+    return dump_with_shift(tmp_path / "b.parquet", 0.05, sample_id=["x", "y", "w"])
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text("rollout_correction:\n  rollout_is: token\n  rollout_is_threshold: 2.0\n")
+    return path
+
+
+def comparable(document: dict[str, Any]) -> dict[str, Any]:
+    """The document without what differs between any two runs."""
+    provenance = {k: v for k, v in document["provenance"].items() if k not in ("command", "time")}
+    return {**document, "provenance": provenance}
+
+
+def same(ran, result) -> None:
+    assert ran.code == 0, ran.err
+    assert comparable(ran.document) == comparable(json.loads(result.to_json()))
+
+
+def test_score(rcdiag, table):
+    same(rcdiag("score", table, "--json"), api.score(table))
+
+
+def test_score_with_every_kind_of_option(rcdiag, table):
+    preset, setting = "decoupled_token_is", "rollout_is_threshold"
+    options = ("--preset", preset, "--set", f"{preset}.{setting}=3", "--arithmetic", "float32")
+    ran = rcdiag("score", table, "--json", *options, "--trainer", "verl-0.8.0", "--seed", 5)
+    result = api.score(
+        str(table),
+        presets=[preset],
+        settings={preset: {setting: 3}},
+        arithmetic="float32",
+        trainer="verl-0.8.0",
+        seed=5,
+    )
+    same(ran, result)
+
+
+def test_score_with_a_trainers_configuration(rcdiag, table, config):
+    ran = rcdiag("score", table, "--json", "--trainer-config", config)
+    same(ran, api.score(table, trainer_config=config))
+
+
+def test_compare(rcdiag, table):
+    same(rcdiag("compare", table, "--json"), api.compare(api.open_table(table)))
+
+
+def test_compare_of_two_tables(rcdiag, table, other):
+    ran = rcdiag("compare", table, other, "--json", "--policy", "rollout", "--policy", "old_b")
+    same(ran, api.compare(table, other, policies=["rollout", "old_b"]))
+
+
+def test_sweep_and_its_configuration(rcdiag, tmp_path):
+    path = sampled_table(tmp_path / "t.parquet")
+    result = api.sweep(path, thresholds=6)
+    same(rcdiag("sweep", path, "--thresholds", 6, "--json"), result)
+    options = ("--thresholds", 6, "--emit", "verl-0.7.0")
+    assert rcdiag("sweep", path, *options).out == api.emit(result, "verl-0.7.0")
+    ran = rcdiag("sweep", path, *options, "--candidate", "seq_tis_5")
+    assert ran.out == api.emit(result, "verl-0.7.0", "seq_tis_5")
+
+
+def test_replay(rcdiag, table):
+    same(rcdiag("replay", table, "--json"), api.replay(table))
+    options = ("--step", 4, "--preset", "disabled", "--clip-high", 0.28, "--loss", "sapo")
+    ran = rcdiag("replay", table, "--json", *options, "--loss-setting", "tau_pos=2")
+    result = api.replay(
+        table,
+        step=4,
+        presets="disabled",
+        clip_high=0.28,
+        loss="sapo",
+        loss_settings={"tau_pos": 2},
+    )
+    same(ran, result)
+
+
+def test_report(rcdiag, table, tmp_path):
+    result = api.score(table)
+    result.save(tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text()) == json.loads(result.to_json())
+    ran = rcdiag("report", tmp_path / "r.json", "--html", tmp_path / "a.html", "--json")
+    assert ran.document == json.loads(result.to_json())
+    assert api.report([result], tmp_path / "b.html") == [tmp_path / "b.html"]
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_explain(rcdiag):
+    assert rcdiag("explain", "k3_kl", "--json").document["entry"]["what"] == (
+        api.explain("k3_kl").what
+    )
+    assert rcdiag("explain", "--json").document["names"] == api.explain()
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "sweep", "replay"])
+def test_a_dry_run_says_the_same(rcdiag, table, command):
+    said = getattr(api, command).dry_run(table)
+    assert rcdiag(command, table, "--dry-run").err == f"{said}\n"
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "sweep", "replay"])
+def test_options_are_keywords_with_the_same_defaults(command):
+    (found,) = [each for each in app.registered_commands if each.name == command]
+    options = {
+        RENAMED.get(str(each.name), str(each.name)): each.default
+        for each in typer.main.get_command_from_info(
+            found, pretty_exceptions_short=False, rich_markup_mode="markdown"
+        ).params
+        if each.name not in OF_THE_COMMAND
+    }
+    if command == "compare":
+        options["sources"] = options.pop("source")
+    if command == "sweep":
+        options.pop("force")  # it writes nothing but what a command writes
+    keywords = inspect.signature(getattr(api, command)).parameters
+    assert set(options) == set(keywords) - (ONLY_IN_PYTHON - set(options))
+    for name, default in options.items():
+        value = keywords[name].default
+        if value not in (inspect.Parameter.empty, (), None):
+            assert getattr(default, "value", default) == value, name
