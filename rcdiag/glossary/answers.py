@@ -1,4 +1,4 @@
-"""What a recommendation of `rcdiag sweep` can answer. These are rcdiag's proposal."""
+"""What a recommendation of `rcdiag sweep` can answer."""
 
 from __future__ import annotations
 

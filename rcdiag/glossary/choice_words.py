@@ -46,7 +46,7 @@ OTHERS: dict[str, Entry] = {
     ),
     "seq_is": said(
         what="Reference by untruncated weights of whole sequences: unbiased, and noisy where "
-        "sequences are long.",
+        "sequences are long (Owen 2013, Monte Carlo theory, section 9.1).",
         formula="sum over tokens of -A prod(old / rollout) / N d log p, the product over the "
         "sequence",
         healthy="where ess_seq x sequences is below 30 it is not to be believed (rcdiag's "
@@ -56,7 +56,7 @@ OTHERS: dict[str, Entry] = {
     ),
     "fresh": said(
         what="Reference by new samples of the policy itself on the same prompts: no ratio is "
-        "needed. Needs --reward.",
+        "needed. It needs --reward.",
         formula="sum over tokens of -A / N d log p",
         example=f"{_REPLAY} --model CHECKPOINT --reference fresh --reward reward.py:reward",
         see=("reference", "seq_is"),

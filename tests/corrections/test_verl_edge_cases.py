@@ -1,4 +1,4 @@
-"""Clamps, bounds and rows without tokens, as verl/trainer/ppo/rollout_corr_helper.py has them."""
+"""Clamps, bounds and rows without tokens, as verl has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of verl's own code on a small batch, worked once: rollout_corr_helper.py."""
+"""Numbers of verl's own code on a small batch, computed once with each package."""
 
 from __future__ import annotations
 

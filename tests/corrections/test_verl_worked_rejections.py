@@ -1,4 +1,4 @@
-"""Rejection by every generation on the same batch, worked once with that generation's own code."""
+"""Rejection by every generation on the same batch, as verl's own code has it."""
 
 from __future__ import annotations
 
