@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib.metadata
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
@@ -86,19 +87,25 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 _loaded = False
+_loading = threading.RLock()
 
 
 def load_plugins() -> None:
-    """Call every installed plugin once; a plugin that fails is an error that names it."""
+    """Call every installed plugin once; a plugin that fails is an error that names it.
+
+    Other threads wait until all plugins are there, so that none reads half of the definitions.
+    """
     global _loaded
-    if _loaded:
-        return
-    _loaded = True  # a plugin reads registries too
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        try:
-            entry.load()()
-        except Exception as error:
-            raise RcdiagError(
-                f"plugin `{entry.name}` ({entry.value}) failed: {type(error).__name__}: {error}",
-                hint="mend or uninstall the package that brings it",
-            ) from error
+    with _loading:
+        if _loaded:
+            return
+        _loaded = True  # a plugin reads registries too
+        for entry in importlib.metadata.entry_points(group=GROUP):
+            try:
+                entry.load()()
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                raise RcdiagError(
+                    f"plugin `{entry.name}` ({entry.value}) failed: {what}",
+                    hint="mend or uninstall the package that brings it",
+                ) from error
