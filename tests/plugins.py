@@ -9,11 +9,17 @@ from pathlib import Path
 from textwrap import dedent
 
 
-def install(folder: Path, name: str, source: str) -> Path:
-    """Write a package whose function `register` is a plugin of rcdiag, as pip would leave it."""
-    about = folder / f"{name}-1.0.dist-info"
+def install(folder: Path, name: str, source: str, **modules: str) -> Path:
+    """Write a package whose function `register` is a plugin of rcdiag, as pip would leave it.
+
+    `source` is the package's own code, `modules` that of the modules in it, by their names.
+    """
+    about, package = folder / f"{name}-1.0.dist-info", folder / name
     about.mkdir(parents=True)
-    (folder / f"{name}.py").write_text(dedent(source))
+    package.mkdir()
+    (package / "__init__.py").write_text(dedent(source))
+    for module, code in modules.items():
+        (package / f"{module}.py").write_text(dedent(code))
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(f"[rcdiag.plugins]\n{name} = {name}:register\n")
     return folder

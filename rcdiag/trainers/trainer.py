@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rcdiag.corrections.correction import Correction
@@ -49,7 +49,9 @@ class Trainer:
 
     name: str
     family: str  # the trainer's name without the generation
-    package: str  # where its words are: generations.toml, keys.toml, settings.toml, update.toml
+    # Where its words are: a package with generations.toml, keys.toml, settings.toml and, if it
+    # likes, terms.toml; or a module with `WORDS`, one TOML text (`rcdiag.trainers.words`).
+    package: str
     newest: bool = False  # the family's name alone means this generation
     # Its rollout correction.
     settings: Config  # every setting with its default
@@ -58,13 +60,14 @@ class Trainer:
     # Settings that the trainer takes and silently does nothing with: one sentence each.
     ignored: Callable[[Config], list[str]] = lambda config: []
     # What it logs of the correction.
-    quantities: Callable[[Correction], list[Quantity]]  # what `metrics` reads of the tokens
+    # What `metrics` reads of the tokens besides the ratios and weights of the batch's rows.
+    quantities: Callable[[Correction], list[Quantity]] = lambda correction: []
     metrics: Callable[[Batch, Correction], Metrics]
     percentiles: bool = False  # it logs percentiles of token weights
     # What the weights of the loss are divided by; 1 without batch normalisation.
     normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0
     update: UpdateRules
-    config: ConfigFile
+    config: ConfigFile = field(default_factory=ConfigFile)
 
     @property
     def words(self) -> GenerationWords:

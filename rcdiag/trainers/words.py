@@ -19,6 +19,9 @@ A trainer's package holds four files, with one table for each thing that has a n
   generation; `numbers` is what comes out on the example of the name. A table may be of several
   names, separated by commas. The file may be missing.
 
+A trainer that is one module has no files beside it. Its module then has `WORDS`, one TOML text
+with the tables `generations`, `keys`, `settings` and `terms`; each holds what the file would.
+
 Generations are written as `a`, `a to c`, `c on` (c and all later ones), or several of these,
 separated by commas. A text may hold `{name}` for a text of `[header.texts]`. A key's name may
 hold it for each value of `[header.placeholders.name]`; the texts of that table may then hold what
@@ -27,11 +30,13 @@ the value's own table says, and `numbers` is a sub-table by value.
 
 from __future__ import annotations
 
+import importlib
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from types import ModuleType
 from typing import Any
 
 from rcdiag.errors import RcdiagError
@@ -152,9 +157,7 @@ def read_settings(package: str) -> dict[str, SettingWords]:
 @cache
 def read_terms(package: str) -> dict[str, TermWords]:
     """What the trainer in `package` calls the names that rcdiag explains, by those names."""
-    if not files(package).joinpath("terms.toml").is_file():
-        return {}
-    file, order = _File.read(package, "terms.toml"), list(read_generations(package))
+    file, order = _File.read(package, "terms.toml", needed=False), list(read_generations(package))
     found = {}
     for table in file.tables():
         table.allows("says", "numbers")
@@ -280,21 +283,32 @@ def label(names: Collection[str], order: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A TOML file of a package."""
+    """A TOML file of a package, or the part of a module's `WORDS` that stands for it."""
 
     path: str  # as errors name it
     content: Mapping[str, Any]
 
     @staticmethod
-    def read(package: str, name: str) -> _File:
+    def read(package: str, name: str, *, needed: bool = True) -> _File:
+        module = importlib.import_module(package)
+        if not hasattr(module, "__path__"):
+            return _File._of_module(module, name.removesuffix(".toml"))
         path = f"{package}/{name}"
         try:
-            content = tomllib.loads(files(package).joinpath(name).read_text(encoding="utf-8"))
+            text = files(package).joinpath(name).read_text(encoding="utf-8")
         except FileNotFoundError:
+            if not needed:
+                return _File(path, {})
             raise RcdiagError(f"{path}: not there", "a trainer's package has this file") from None
-        except tomllib.TOMLDecodeError as error:
-            raise RcdiagError(f"{path}: not valid TOML: {error}") from error
-        return _File(path, content)
+        return _File(path, _parsed(path, text))
+
+    @staticmethod
+    def _of_module(module: ModuleType, part: str) -> _File:
+        path = f"{module.__name__}.WORDS"
+        text = getattr(module, "WORDS", None)
+        if not isinstance(text, str):
+            raise RcdiagError(f"{path}: not there", "a trainer's module has this TOML text")
+        return _File(f"{path}: {part}", _checked(path, part, _parsed(path, text).get(part, {})))
 
     def table(self, name: str) -> _Table:
         """A table by its name; empty if the file lacks it."""
@@ -386,6 +400,13 @@ class _Table:
             raise self.error(
                 f"a text holds braces with {error}", f"they may hold {', '.join(texts)}"
             ) from None
+
+
+def _parsed(path: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RcdiagError(f"{path}: not valid TOML: {error}") from error
 
 
 def _checked(file: str, name: str, value: Any) -> Mapping[str, Any]:

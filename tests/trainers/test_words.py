@@ -23,6 +23,7 @@ from rcdiag.trainers.words import (
     read_keys,
     read_renamed_presets,
     read_settings,
+    read_terms,
 )
 from tests.losses.rules import default_settings, evaluate
 from tests.trainers.toy import (
@@ -317,3 +318,44 @@ def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / name / "keys.toml").unlink()
     with pytest.raises(RcdiagError, match=r"keys.toml: not there"):
         read_keys(name)
+
+
+WORDS_OF_ONE_MODULE = '''
+WORDS = """
+generations.one = { says = "s", released = "2026-01-01", place = "p", source = "t" }
+keys.header.families.weights.prefix = "one/"
+keys.mean.says = "The mean weight."
+settings.cap.says = "The upper bound."
+"""
+'''
+
+
+def test_the_words_of_a_trainer_that_is_one_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"module_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(WORDS_OF_ONE_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert read_generations(name)["one"].released == "2026-01-01"
+    assert read_keys(name)["mean"].names == {"one": "one/mean"}
+    assert read_settings(name)["cap"].says == "The upper bound."
+    assert read_terms(name) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("", r"\.WORDS: not there"),
+        ("WORDS = 'generations = 1'", r"\.WORDS: generations: 1 is not a table"),
+        ("WORDS = '['", r"\.WORDS: not valid TOML"),
+        ("WORDS = 'generations.one.says = \"s\"'", r"\[one\]: `released` is missing"),
+    ],
+)
+def test_a_module_with_bad_words_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    name = f"module_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RcdiagError, match=message):
+        read_generations(name)
