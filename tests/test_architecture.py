@@ -117,7 +117,9 @@ def test_models_live_in_engines_and_learning():
 
 
 def test_torch_is_for_models_and_losses():
-    outside = files_outside("rcdiag/engines/", "rcdiag/learning/", "rcdiag/losses/")
+    outside = files_outside(
+        "rcdiag/engines/", "rcdiag/learning/", "rcdiag/losses/", "rcdiag/trainers/"
+    )
     assert importers(outside, "torch") == []
 
 
