@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from rcdiag.results.plain import unstructured
 from rcdiag.usecases.replay.gradients import gradients
 from rcdiag.usecases.replay.updates import ModelReplay, train
 from tests.usecases.replay.builders import update_of
@@ -22,6 +25,8 @@ from tests.usecases.replay.with_model import (
 pytestmark = pytest.mark.engine
 every_loss = pytest.mark.parametrize("name", list(LOSSES))
 PLAN, UPDATE = plan_for(), update_of()
+# A loss is a mean in float32 of terms near 1 that cancel: processors differ by this much.
+ROUNDING = 1e-6
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +71,7 @@ def test_a_gradient_is_that_of_the_loss_by_autograd(model, table, trainee, parts
     plain = Plain.load(model, table)
     loss = plain.loss(LOSSES[name], range(len(plain.rows)), plain.olds())
     loss.backward()
-    assert done.result.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert done.result.loss == pytest.approx(loss.item(), rel=1e-5, abs=ROUNDING)
     wanted = {key: p.grad for key, p in plain.model.named_parameters()}
     norm = float(sum(each.square().sum() for each in wanted.values())) ** 0.5
     apart = sum((found.values[key].double() - wanted[key]).square().sum() for key in wanted)
@@ -133,10 +138,24 @@ def test_epochs_of_minibatches_are_a_loop_by_hand(
 
 
 def test_presets_with_the_same_pull_have_the_same_gradient(model, table):
-    """Bounds that nothing meets."""
-    found = replay_model_of(table, model_of(model), "disabled").presets
-    assert found["disabled"].gradient == found["naive"].gradient
-    assert found["disabled"].after_step == found["naive"].after_step
+    """Bounds that nothing meets: the same, to the rounding of a matrix product."""
+    presets = replay_model_of(table, model_of(model), "disabled").presets
+    disabled, naive = presets["disabled"], presets["naive"]
+    for one, other in (
+        (disabled.gradient, naive.gradient),
+        (disabled.after_step, naive.after_step),
+    ):
+        ones, others = numbers(unstructured(one)), numbers(unstructured(other))
+        assert len(ones) > 5
+        assert ones == pytest.approx(others, rel=1e-9, abs=1e-12, nan_ok=True)
+
+
+def numbers(plain: Any, path: str = "") -> dict[str, float]:
+    """The numbers of a nested value by their paths."""
+    if isinstance(plain, dict | list):
+        items = plain.items() if isinstance(plain, dict) else enumerate(plain)
+        return {k: v for key, value in items for k, v in numbers(value, f"{path}/{key}").items()}
+    return {path: float(plain)} if isinstance(plain, float | int) else {}
 
 
 def test_the_gradient_report_is_that_of_the_whole_gradient(replayed, model, table):
@@ -154,6 +173,6 @@ def test_the_loss_is_that_of_computed_log_probs(replayed, model, table):
     plain = Plain.load(model, table)
     for name, of_token in LOSSES.items():
         loss = plain.loss(of_token, range(len(plain.rows)), plain.olds()).item()
-        assert replayed.presets[name].loss == pytest.approx(loss, rel=1e-5), name
+        assert replayed.presets[name].loss == pytest.approx(loss, rel=1e-5, abs=ROUNDING), name
     assert (replayed.old, replayed.current) == ("computed", "computed")
     assert replayed.empty_sequences == 1
