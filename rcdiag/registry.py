@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib.metadata
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
@@ -103,22 +104,33 @@ def _changed() -> None:
 
 _loaded = False
 _failure: RcdiagError | None = None
+_loading = threading.RLock()  # the thread that loads reads registries too, so it may enter again
 
 
 def load_plugins() -> None:
-    """Call every installed plugin once; after one that failed, every reading is its error."""
-    global _loaded, _failure
-    if _failure is not None:
-        raise _failure
-    if _loaded:
-        return
-    _loaded = True  # a plugin reads registries too
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        try:
-            entry.load()()
-        except Exception as error:
-            _failure = RcdiagError(
-                f"plugin `{entry.name}` ({entry.value}) failed: {type(error).__name__}: {error}",
-                hint="mend or uninstall the package that brings it",
-            )
-            raise _failure from error
+    """Call every installed plugin once; after one that failed, every reading is its error.
+
+    Other threads wait until all plugins are there, so that none reads half of the definitions.
+    """
+    global _loaded
+    with _loading:
+        if _failure is not None:
+            raise _failure
+        if _loaded:
+            return
+        _loaded = True  # a plugin reads registries too
+        for entry in importlib.metadata.entry_points(group=GROUP):
+            _load(entry)
+
+
+def _load(entry: importlib.metadata.EntryPoint) -> None:
+    """Call one plugin; what it raises is kept as the error that names it."""
+    global _failure
+    try:
+        entry.load()()
+    except Exception as error:
+        _failure = RcdiagError(
+            f"plugin `{entry.name}` ({entry.value}) failed: {type(error).__name__}: {error}",
+            hint="mend or uninstall the package that brings it",
+        )
+        raise _failure from error

@@ -75,7 +75,7 @@ def test_stale_rollouts_are_farther_away_than_fresh_ones():
 
 
 def test_the_sampler_s_own_log_probs_are_those_of_the_law_that_sampled():
-    """E[ratio] = 1 and kappa = 1 (reference/theory.md 0, F1 and F3)."""
+    """E[ratio] = 1 and kappa = 1 where the target is the sampler of exact log-probs."""
     found = score(open_table(DATA / "rollouts.parquet")).mismatch
     assert found["ratio_mean_z"].level == "ok"
     for name in ("ratio_mean", "ratio_mean_seq", "kappa"):

@@ -84,12 +84,8 @@ CHANGED: tuple[Change, ...] = (
         reason=UNKNOWN,
         or_now="unknown",
     ),
-    Change(
-        old=r"findings/(#|heavy-tail~0/severity)",
-        new=NEW_VALUE,
-        reason=UNKNOWN,
-        only="score|compare",
-    ),
+    Change(old=r"findings/#", new=NEW_VALUE, reason=UNKNOWN, only="score|compare"),
+    Change(old=r"findings/heavy-tail~0/severity", new=NEW_VALUE, reason=UNKNOWN),
     Change(
         old=r"findings/(mismatch-above-guide|heavy-tail|little-overlap|behavior-is-not-the-sampler)"
         r"~\d+/.*",

@@ -10,25 +10,25 @@ from rcdiag.results import CompareResult, MetricValue
 from rcdiag.statistics.metrics import METRICS
 
 
-def draw_compare(out: Console, found: CompareResult, verbose: bool) -> None:
+def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
     out.print(
-        f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens, "
-        f"{len(found.policies)} policies\n"
+        f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens, "
+        f"{len(result.policies)} policies\n"
     )
-    out.print(_policies(found, verbose))
+    out.print(_policies(result, verbose))
     out.print("\n[dim]KL(row || column) by k3, nats per token[/]")
-    out.print(_matrix(found, "k3_kl"))
+    out.print(_matrix(result, "k3_kl"))
     if verbose:
-        for metric in _headlines(found):
+        for metric in _headlines(result):
             out.print(f"\n[dim]{metric}[/]")
-            out.print(_matrix(found, metric))
+            out.print(_matrix(result, metric))
     out.print("\n[dim]from the sampler to the trainer, E\\[log-ratio²] / 2, nats per token[/]")
-    out.print(_ladder(found))
+    out.print(_ladder(result))
 
 
-def _headlines(found: CompareResult) -> list[str]:
+def _headlines(result: CompareResult) -> list[str]:
     """The metrics of the first screen of `rcdiag score` that the result has, but for k3_kl."""
-    stored = next(iter(found.pairs.values())).mismatch
+    stored = next(iter(result.pairs.values())).mismatch
     return [
         name
         for name, metric in METRICS.items()
@@ -43,11 +43,11 @@ def _table(*columns: str, left: int = 1) -> Table:
     return table
 
 
-def _policies(found: CompareResult, verbose: bool) -> Table:
+def _policies(result: CompareResult, verbose: bool) -> Table:
     more = ("95% interval",) if verbose else ()
     table = _table("", "policy", "log-prob", "behind", *more, "sampler", left=2)
     table.add_column("what it is", style="dim")
-    for index, (name, each) in enumerate(found.policies.items(), 1):
+    for index, (name, each) in enumerate(result.policies.items(), 1):
         near = "[green]nearest[/]" if each.nearest else ""
         cells = [f"{each.log_prob_mean.value:.5f}", number(each.behind.value)]
         cells += [interval(each.behind)] if verbose else []
@@ -55,33 +55,35 @@ def _policies(found: CompareResult, verbose: bool) -> Table:
     return table
 
 
-def _matrix(found: CompareResult, metric: str) -> Table:
-    names = list(found.policies)
+def _matrix(result: CompareResult, metric: str) -> Table:
+    names = list(result.policies)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("", *(str(index) for index in range(1, len(names) + 1))):
         table.add_column(name, justify="right", no_wrap=True)
     for index, one in enumerate(names, 1):
-        cells = ["·" if one == other else _cell(found, one, other, metric) for other in names]
+        cells = ["·" if one == other else _cell(result, one, other, metric) for other in names]
         table.add_row(str(index), *cells)
     return table
 
 
-def _cell(found: CompareResult, one: str, other: str, metric: str) -> str:
+def _cell(result: CompareResult, one: str, other: str, metric: str) -> str:
     """Two digits; dim where it is noise."""
-    pair = found.pairs[f"{one}->{other}"]
+    pair = result.pairs[f"{one}->{other}"]
     value = pair.mismatch[metric].value
-    text = "n/a" if value is None else f"{value:.1g}" if len(found.policies) > 7 else f"{value:.2g}"
+    text = (
+        "n/a" if value is None else f"{value:.1g}" if len(result.policies) > 7 else f"{value:.2g}"
+    )
     return f"[dim]{text}[/]" if pair.at_floor else text
 
 
-def _ladder(found: CompareResult) -> Table:
+def _ladder(result: CompareResult) -> Table:
     table = _table("step", "adds", "95% interval", "share", "own k2", "")
-    table.add_row(found.ladder.policies[0])
-    for rung in found.ladder.rungs:
+    table.add_row(result.ladder.policies[0])
+    for rung in result.ladder.rungs:
         note = "[dim]noise[/]" if rung.at_floor else ""
         part = (_short(rung.contribution.value), _interval(rung.contribution))
         table.add_row(f"→ {rung.end}", *part, percent(rung.share), _short(rung.k2.value), note)
-    whole = found.ladder.whole
+    whole = result.ladder.whole
     table.add_row("[bold]whole[/]", _short(whole.value), _interval(whole), "100%", "", "")
     return table
 

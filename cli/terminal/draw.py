@@ -24,12 +24,12 @@ DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
 }
 
 
-def draw(out: Console, found: Result, *, verbose: bool) -> None:
+def draw(out: Console, result: Result, *, verbose: bool) -> None:
     """Numbers, findings, verdict."""
-    DRAWN[found.kind](out, found, verbose)
-    for finding in found.findings:
+    DRAWN[result.kind](out, result, verbose)
+    for finding in result.findings:
         _print_finding(out, finding)
-    verdict = PAGES[found.kind].verdict(found)
+    verdict = PAGES[result.kind].verdict(result)
     out.print(f"\n[{COLOURS[verdict.level]} bold]{verdict.word}[/]: {escape(verdict.sentence)}")
 
 

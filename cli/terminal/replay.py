@@ -11,28 +11,28 @@ from rcdiag.pages.replay.words import TAGS
 from rcdiag.results import AfterStep, PresetReplay, ReplayResult
 
 
-def draw_replay(out: Console, found: ReplayResult, verbose: bool) -> None:
-    step = "" if found.step is None else f"step {found.step}: "
+def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
+    step = "" if result.step is None else f"step {result.step}: "
     out.print(
-        f"{step}{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens; "
-        f"{found.loss} loss, {found.aggregation}, advantages: {found.advantage}\n"
+        f"{step}{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens; "
+        f"{result.loss} loss, {result.aggregation}, advantages: {result.advantage}\n"
     )
-    out.print(_factors(found))
+    out.print(_factors(result))
     out.print()
-    out.print(_presets(found))
-    if any(each.split for each in found.presets.values()):
+    out.print(_presets(result))
+    if any(preset.split for preset in result.presets.values()):
         out.print("\n[dim]the same batch as one step and as several: KL, nats per token[/]")
-        out.print(_splits(found))
-    for name, each in found.presets.items():
-        if each.after_step is not None and each.after_step.reward_after is not None:
-            out.print(_rewards(name, each.after_step))
-    if found.steps:
+        out.print(_splits(result))
+    for name, preset in result.presets.items():
+        if preset.after_step is not None and preset.after_step.reward_after is not None:
+            out.print(_rewards(name, preset.after_step))
+    if result.steps:
         out.print("\n[dim]KL(rollout || new) after each step, nats per token[/]")
-        out.print(_steps(found))
+        out.print(_steps(result))
     if verbose:
-        for name, each in found.presets.items():
+        for name, preset in result.presets.items():
             out.print(f"\n[bold]{name}[/]")
-            out.print(_rules(each))
+            out.print(_rules(preset))
 
 
 def _table(*columns: str, left: int = 1) -> Table:
@@ -42,48 +42,48 @@ def _table(*columns: str, left: int = 1) -> Table:
     return table
 
 
-def _factors(found: ReplayResult) -> Table:
+def _factors(result: ReplayResult) -> Table:
     table = _table("factor", "KL, nats per token", "95% interval", "ESS seq")
-    for name, each in found.factors.items():
-        who = f"{name} [dim]{each.behavior} → {each.target}[/]"
-        kl = (number(each.k3_kl.value), interval(each.k3_kl))
-        table.add_row(who, *kl, number(each.ess_seq.value))
+    for name, factor in result.factors.items():
+        who = f"{name} [dim]{factor.behavior} → {factor.target}[/]"
+        kl = (number(factor.k3_kl.value), interval(factor.k3_kl))
+        table.add_row(who, *kl, number(factor.ess_seq.value))
     return table
 
 
-def _presets(found: ReplayResult) -> Table:
-    with_model = found.model is not None
+def _presets(result: ReplayResult) -> Table:
+    with_model = result.model is not None
     more = (" |g|", " cos", "KL step") if with_model else (" |c|", "top 1%")
     table = _table("preset", " loss", " kept", " clip", *more)
     table.add_column("health")
-    for name, each in found.presets.items():
-        clip = each.metrics.get("actor/pg_clipfrac")
+    for name, preset in result.presets.items():
+        clip = preset.metrics.get("actor/pg_clipfrac")
         cells = [
-            "none" if each.loss is None else f"{each.loss:.3g}",
-            f"{100 * each.kept_tokens / max(found.num_tokens, 1):.0f}%",
+            "none" if preset.loss is None else f"{preset.loss:.3g}",
+            f"{100 * preset.kept_tokens / max(result.num_tokens, 1):.0f}%",
             "" if clip is None else f"{100 * clip:.1f}%",
         ]
-        verdict = each.health.verdict
+        verdict = preset.health.verdict
         colour = COLOURS[TAGS[verdict]]
-        extra = _gradient(each) if with_model else _top(each)
+        extra = _gradient(preset) if with_model else _top(preset)
         table.add_row(name, *cells, *extra, f"[{colour}]{verdict}[/]")
     return table
 
 
-def _top(each: PresetReplay) -> list[str]:
-    share = "" if each.shares is None else f"{100 * each.shares.top_sequences:.0f}%"
-    return [f"{each.coefficients.norm:.2g}", share]
+def _top(preset: PresetReplay) -> list[str]:
+    share = "" if preset.shares is None else f"{100 * preset.shares.top_sequences:.0f}%"
+    return [f"{preset.coefficients.norm:.2g}", share]
 
 
-def _gradient(each: PresetReplay) -> list[str]:
-    if each.gradient is None:
+def _gradient(preset: PresetReplay) -> list[str]:
+    if preset.gradient is None:
         return ["", "", ""]
-    unbiased, whole = each.gradient.cosine.value, each.gradient.cosine_whole
+    unbiased, whole = preset.gradient.cosine.value, preset.gradient.cosine_whole
     cosine = f"{unbiased:.2f}" if unbiased is not None else f"~{whole:.2f}" if whole else ""
-    after = each.after_step
+    after = preset.after_step
     kl = None if after is None else after.kl_old_new.value
     return [
-        f"{each.gradient.norm:.2g}",
+        f"{preset.gradient.norm:.2g}",
         cosine,
         "" if kl is None else f"{kl:.1g}",
     ]
@@ -94,33 +94,33 @@ def _rewards(name: str, after: AfterStep) -> str:
     assert after.reward_before is not None
     assert after.reward_after is not None
     ends = [
-        f"{number(each.value)} ({interval(each)})"
-        for each in (after.reward_before, after.reward_after)
+        f"{number(reward.value)} ({interval(reward)})"
+        for reward in (after.reward_before, after.reward_after)
     ]
     return f"reward of fresh samples, {name}: {ends[0]} before, {ends[1]} after"
 
 
-def _splits(found: ReplayResult) -> Table:
+def _splits(result: ReplayResult) -> Table:
     table = _table("preset", "mini-batches", "old to one", "old to several", "between")
-    for name, each in found.presets.items():
-        if each.split is not None:
-            ends = (each.split.kl_whole, each.split.kl_split, each.split.kl_between)
+    for name, preset in result.presets.items():
+        if preset.split is not None:
+            ends = (preset.split.kl_whole, preset.split.kl_split, preset.split.kl_between)
             numbers = [number(end.value) for end in ends]
-            table.add_row(name, str(each.split.minibatches), *numbers)
+            table.add_row(name, str(preset.split.minibatches), *numbers)
     return table
 
 
-def _steps(found: ReplayResult) -> Table:
-    table = _table("preset", *(f"step {step.step}" for step in found.steps))
-    for name in found.steps[0].presets:
-        after = [step.presets[name].after_step for step in found.steps]
+def _steps(result: ReplayResult) -> Table:
+    table = _table("preset", *(f"step {step.step}" for step in result.steps))
+    for name in result.steps[0].presets:
+        after = [step.presets[name].after_step for step in result.steps]
         table.add_row(name, *("" if a is None else number(a.kl_rollout_new.value) for a in after))
     return table
 
 
-def _rules(each: PresetReplay) -> Table:
+def _rules(preset: PresetReplay) -> Table:
     table = _table("rule", "level", left=2)
     table.add_column("what it found", style="dim")
-    for rule in each.health.rules:
+    for rule in preset.health.rules:
         table.add_row(rule.name, f"[{COLOURS[rule.level]}]{rule.level}[/]", rule.said)
     return table

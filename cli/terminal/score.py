@@ -15,18 +15,18 @@ from rcdiag.results import MetricValue, ScoreResult
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
-def draw_score(out: Console, found: ScoreResult, verbose: bool) -> None:
-    steps = f", {len(found.steps)} steps" if found.steps else ""
+def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
+    steps = f", {len(result.steps)} steps" if result.steps else ""
     out.print(
-        f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens{steps}\n"
-        f"behavior: [bold]{found.behavior}[/]   target: [bold]{found.target}[/]   "
-        f"[dim]intervals over {clusters(found)}[/]\n"
+        f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens{steps}\n"
+        f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]   "
+        f"[dim]intervals over {clusters(result)}[/]\n"
     )
-    out.print(_metric_table(found.mismatch, verbose))
-    out.print(_histogram_line(found.figures["log_ratio"]))
-    if found.corrections:
+    out.print(_metric_table(result.mismatch, verbose))
+    out.print(_histogram_line(result.figures["log_ratio"]))
+    if result.corrections:
         out.print()
-        out.print(_correction_table(found))
+        out.print(_correction_table(result))
 
 
 def _metric_table(values: dict[str, MetricValue], verbose: bool) -> Table:
@@ -56,15 +56,15 @@ def _cells(name: str, value: MetricValue) -> list[str]:
     return [*cells, level(value.level)]
 
 
-def _correction_table(found: ScoreResult) -> Table:
+def _correction_table(result: ScoreResult) -> Table:
     """What each preset would have kept, in numbers that no clamp hides anything from."""
-    trainer = next(iter(found.corrections.values())).trainer
+    trainer = next(iter(result.corrections.values())).trainer
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(f"preset of {trainer}", no_wrap=True)
     for name in (" tokens", " seqs", " ESS tok", " ESS seq", " k-hat", " lost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("level")
-    for row in correction_rows(found):
+    for row in correction_rows(result):
         numbers = (row.kept_tokens, row.kept_sequences, row.ess_tokens, row.ess_sequences)
         table.add_row(escape(row.name), *numbers, row.k_hat, row.lost_mass, level(row.level))
     return table

@@ -60,16 +60,16 @@ class Screen:
         """A listener for the library, to be used as a context: its bars go when the block ends."""
         return Bars(self)
 
-    def show(self, found: Result) -> None:
+    def show(self, result: Result) -> None:
         """Draw the result, or with `json` print its document alone."""
         if self.json:
-            write_out(to_json(found))
+            write_out(to_json(result))
         elif not self.quiet:
-            draw(self.out, found, verbose=self.verbose)
+            draw(self.out, result, verbose=self.verbose)
 
-    def exit(self, found: Result, fail_on: FailOn) -> None:
+    def exit(self, result: Result, fail_on: FailOn) -> None:
         """Exit 1 when there are findings at or above the level."""
-        worst = worst_severity(found.findings)
+        worst = worst_severity(result.findings)
         if fail_on is FailOn.never or worst is None:
             return
         if SEVERITIES.index(worst) >= SEVERITIES.index(fail_on.value):

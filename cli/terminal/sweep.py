@@ -11,24 +11,24 @@ from rcdiag.results import SweepFamily, SweepResult, SweepRow
 from rcdiag.results.sweep import Candidate
 
 
-def draw_sweep(out: Console, found: SweepResult, verbose: bool) -> None:
-    settings = sum(len(family.rows) for family in found.families.values())
+def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
+    settings = sum(len(family.rows) for family in result.families.values())
     out.print(
-        f"{found.num_sequences:,} sequences, {found.num_tokens:,} response tokens; {settings:,} "
-        f"settings of {len(found.families)} families\n"
-        f"behavior: [bold]{found.behavior}[/]   target: [bold]{found.target}[/]\n"
+        f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens; {settings:,} "
+        f"settings of {len(result.families)} families\n"
+        f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]\n"
     )
-    out.print(_families(found))
+    out.print(_families(result))
     out.print()
-    shown = _shown(found, verbose)
-    out.print(_candidates(found, shown))
+    shown = _shown(result, verbose)
+    out.print(_candidates(result, shown))
     for each in shown:  # below the table: beside it there is no room for words
         if each.refused:
             out.print(f"[dim]{each.name}: {escape('; '.join(each.refused))}[/]")
     out.print()
-    for reason in found.recommendation.reasons:
+    for reason in result.recommendation.reasons:
         out.print(f"- {escape(reason)}")
-    out.print(f"\n{escape(found.forecast.about)}")
+    out.print(f"\n{escape(result.forecast.about)}")
 
 
 def _table(*columns: str) -> Table:
@@ -38,10 +38,10 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _families(found: SweepResult) -> Table:
+def _families(result: SweepResult) -> Table:
     table = _table("family", "best setting", "kept", "ESS seq", "ESS tok", "bias")
-    for name, family in found.families.items():
-        row = _best(family, found.num_sequences)
+    for name, family in result.families.items():
+        row = _best(family, result.num_sequences)
         if row is None:
             table.add_row(name, "[dim]keeps nothing[/]", "", "", "", "")
             continue
@@ -61,16 +61,16 @@ def _best(family: SweepFamily, count: int) -> SweepRow | None:
     return min((row for row in family.rows if row.kept_tokens), key=error, default=None)
 
 
-def _shown(found: SweepResult, verbose: bool) -> list[Candidate]:
+def _shown(result: SweepResult, verbose: bool) -> list[Candidate]:
     """By rank; those that are refused only if `verbose`, but for no correction at all."""
-    order = sorted(found.recommendation.candidates, key=lambda each: (each.rank or 99, each.name))
+    order = sorted(result.recommendation.candidates, key=lambda each: (each.rank or 99, each.name))
     return [each for each in order if not each.refused or verbose or each.name == "none"]
 
 
-def _candidates(found: SweepResult, shown: list[Candidate]) -> Table:
+def _candidates(result: SweepResult, shown: list[Candidate]) -> Table:
     table = _table("candidate", "rank", "efficiency", "95% interval")
     for each in shown:
-        chosen = each.name == found.recommendation.choice
+        chosen = each.name == result.recommendation.choice
         name = f"[green bold]{each.name}[/]" if chosen else each.name
         rank = "" if each.rank is None else str(each.rank)
         table.add_row(name, rank, number(each.efficiency.value), interval(each.efficiency))

@@ -1,7 +1,7 @@
 """Rollout correction: weights and rejection from log-ratios, as the trainers define them.
 
-`config.py` says what a correction is, `quantities.py` what it needs of the tokens, `rows.py` what
-is kept of them, `reductions.py` how numbers are made from that. `trainers/` holds one file per
-trainer generation: its presets, its names, its definitions. To add one: a file and a line in
-`trainers/__init__.py`.
+A `Correction` says what is done; `apply` does it, for one setting or for thousands, on the token
+sums of a batch (`quantities`) that is kept as rows (`sequences`). Beside the trainer's numbers
+(`trainer_means`) stand those without its clamps (`actual`). A trainer's presets are in
+`rcdiag.trainers`.
 """

@@ -1,6 +1,7 @@
 """Beside what a trainer logs, what is so: unclamped, per valid sequence, in float64.
 
-Source of the definitions: reference/theory.md 2.1, 2.7 and 4; bounds are those for |f| <= 1.
+Weights and effective sample sizes are those of Owen, "Monte Carlo theory, methods and examples",
+chapter 9 (artowen.su.domains/mc); a bound on a bias is that for a quantity |f| <= 1.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ def _bias_bound(rows: Rows, correction: Correction, done: Outcome) -> float | No
     """E|ratio - weight| / E[ratio] over sequences, 0 for those rejected: bounds the bias.
 
     For truncated weights it is the truncation loss, for rejection the lost mass. Weights by token,
-    and kept sequences with weight 1, have no such bound. Source: reference/theory.md 2.7.
+    and kept sequences with weight 1, have no such bound. It is
+    |E[(ratio - weight) f]| <= E|ratio - weight| for |f| <= 1.
     """
     weighting = correction.loss_weighting
     if weighting is None or weighting.level != "sequence":

@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rcdiag.results import MetricValue
+from rcdiag.results.base import LEVELS, MetricValue
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric
 from rcdiag.statistics.suite import Suite
-
-LEVELS = ("ok", "unknown", "warning", "error")  # the last is the worst
 
 
 def level(

@@ -1,8 +1,8 @@
 """What every name in a result means: `explain(name)`, and `names()` for the list of them.
 
-Entries come from the registries of metrics, profiles and trainers and from the words on the fields
-of results, with what those leave unsaid in hand-written dicts: one small module per kind of names,
-`keys/` for what trainers log.
+Entries are read off the definitions: the registries of metrics, checks, trainers, losses, engines,
+formats and figures, and the words on the fields of results. Only terms of the field that are no
+definition have their words here (`words`). There is one small module for each kind of names.
 """
 
 from __future__ import annotations

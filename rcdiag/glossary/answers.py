@@ -1,4 +1,4 @@
-"""What a recommendation of `rcdiag sweep` can answer. Source: reference/theory.md 4.3."""
+"""What a recommendation of `rcdiag sweep` can answer."""
 
 from __future__ import annotations
 

@@ -46,17 +46,17 @@ OTHERS: dict[str, Entry] = {
     ),
     "seq_is": said(
         what="Reference by untruncated weights of whole sequences: unbiased, and noisy where "
-        "sequences are long (theory.md 2.7).",
+        "sequences are long (Owen 2013, Monte Carlo theory, section 9.1).",
         formula="sum over tokens of -A prod(old / rollout) / N d log p, the product over the "
         "sequence",
-        healthy="where ess_seq x sequences is below 30 it is not to be believed (theory.md 4.3, "
-        "step 4)",
+        healthy="where ess_seq x sequences is below 30 it is not to be believed (rcdiag's "
+        "proposal)",
         example=f"{_REPLAY} --model CHECKPOINT --reference seq_is",
         see=("reference", "fresh", "ess_seq"),
     ),
     "fresh": said(
         what="Reference by new samples of the policy itself on the same prompts: no ratio is "
-        "needed (theory.md 2.7). Needs --reward.",
+        "needed. It needs --reward.",
         formula="sum over tokens of -A / N d log p",
         example=f"{_REPLAY} --model CHECKPOINT --reference fresh --reward reward.py:reward",
         see=("reference", "seq_is"),

@@ -63,7 +63,7 @@ TRAINING: dict[str, Entry] = {
     ),
     "learning_rate": said(
         what="Learning rate of the step; no schedule.",
-        healthy="a rule of thumb where ESS is low: times sqrt(ESS / ESS on policy) (theory.md 4.3)",
+        healthy="where ESS is low: times sqrt(ESS / ESS on policy) (rcdiag's proposal)",
         example=f"{_MODEL} --lr 1e-6",
         see=("optimizer", "step_norm", "ESS"),
     ),

@@ -55,7 +55,7 @@ class LossBatch:
         return self.row_sums(self.kept.double())
 
     def only_kept(self) -> LossBatch:
-        """The same rows without their rejected tokens, which then cannot matter."""
+        """The rows without their rejected tokens, which then cannot matter."""
         columns = {
             name: values[self.kept]
             for name in ("current", "old", "advantages", "kept", "weights", "rollout")

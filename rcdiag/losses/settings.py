@@ -72,7 +72,7 @@ class LossSettings:
         return self.own.get(setting.name, setting.default)
 
     def changed(self, **values: Any) -> LossSettings:
-        """The same settings with some set anew, those of the reduction or of the loss itself."""
+        """A copy with some settings set anew, those of the reduction or of the loss itself."""
         ours = {each.name for each in fields(self)} - {"own"}
         own = {name: value for name, value in values.items() if name not in ours}
         rest = {name: value for name, value in values.items() if name in ours}

@@ -193,6 +193,9 @@ class Histogram(TypedDict):
     ]
 
 
+LEVELS = ("ok", "unknown", "warning", "error")  # of a number; the last is the worst
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricValue:
     """A number with its 95% interval and its level."""
@@ -210,9 +213,10 @@ class MetricValue:
     level: Annotated[
         str | None,
         Doc(
-            "Level of a number by its guide: ok, warning or error; null where it has no guide.",
-            see=("ok", "warning", "error"),
-            one_of=("ok", "warning", "error"),
+            "Level of a number by its guide: ok, warning or error; unknown where its interval is "
+            "too wide to tell or cannot be given; null where it has no guide.",
+            see=LEVELS,
+            one_of=LEVELS,
         ),
     ] = None
 

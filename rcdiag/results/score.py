@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 from rcdiag.results.base import (
     FORMAT_VERSION,
+    LEVELS,
     LOG_RATIO,
     RATIO,
     TRUNCATION_LOSS,
@@ -265,8 +266,8 @@ class CorrectionResult:
         Doc(
             "The worst level of the numbers that speak about a correction; error where no token is "
             "kept.",
-            see=("ok", "warning", "error", "honest"),
-            one_of=("ok", "warning", "error"),
+            see=(*LEVELS, "honest"),
+            one_of=LEVELS,
         ),
     ] = None
 

@@ -1,4 +1,4 @@
-"""From names and settings to the corrections that are computed."""
+"""The corrections that are computed, planned from names of presets and from settings."""
 
 from __future__ import annotations
 

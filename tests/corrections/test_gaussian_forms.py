@@ -1,4 +1,4 @@
-"""Gaussian log-ratios, of which everything is known: reference/theory.md 4.1 and 4.2."""
+"""Gaussian log-ratios, for which every number has a closed form."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_lost_target_mass(spread, lower, upper):
 @pytest.mark.parametrize("per_token", [5e-4, 2e-3])
 @pytest.mark.parametrize("reach", [1e-3, 1e-2])
 def test_acceptance_by_the_geometric_mean(length, per_token, reach):
-    """A switch on the KL per token: reference/theory.md 4.2."""
+    """Geometric rejection is a switch on the KL per token."""
     ends = np.log([1.0 - reach, 1.0 + reach])
     z = (ends + per_token) * np.sqrt(length / (2.0 * per_token))
     # The code holds the bounds against 1 / ratio.

@@ -1,4 +1,4 @@
-"""Clamps, bounds and rows without tokens: reference/verl.md 1.2, 1.3 and 1.5."""
+"""Clamps, bounds and rows without tokens, as verl has them."""
 
 from __future__ import annotations
 

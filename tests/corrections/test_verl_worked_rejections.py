@@ -1,4 +1,4 @@
-"""Rejection by every generation on the same batch: reference/verl.md, appendix A and 4.1."""
+"""Rejection by every generation on the same batch, as verl's own code has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of verl's own losses on a small batch, worked once: reference/verl.md, appendix A, F2."""
+"""Numbers of verl's own losses on a small batch, computed once with each package."""
 
 from __future__ import annotations
 

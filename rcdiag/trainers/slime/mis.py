@@ -104,15 +104,15 @@ def _rejection(correction: Correction) -> Rejection | None:
     """The rejection of `use_rs`; `mask` mode puts one of its own before it."""
     assert correction.weighting is not None
     own = correction.weighting.outside == "mask"
-    found = correction.rejections[1:] if own else correction.rejections
-    return found[0] if found else None
+    rejections = correction.rejections[1:] if own else correction.rejections
+    return rejections[0] if rejections else None
 
 
 def quantities(correction: Correction) -> list[Quantity]:
     """What `metrics` reads of the tokens."""
-    found: list[Quantity] = [LogRatio(), UnclampedK3(), SquaredRatio()]
+    needed: list[Quantity] = [LogRatio(), UnclampedK3(), SquaredRatio()]
     if correction.weighting is None:
-        return found
+        return needed
     weighting = correction.weighting
     sides: list[tuple[str, float, float]] = [
         (weighting.level, weighting.lower_or_reciprocal, weighting.upper)
@@ -121,20 +121,20 @@ def quantities(correction: Correction) -> list[Quantity]:
         sides.append((rejection.statistic, rejection.lower or 0.0, rejection.upper))
     for level, lower, upper in sides:
         if level == "token":
-            found += [Ratio(), Beyond("ratio", upper), Beyond("ratio", lower, below=True)]
+            needed += [Ratio(), Beyond("ratio", upper), Beyond("ratio", lower, below=True)]
     if correction.veto is not None:
-        found.append(veto_quantity(correction.veto))
-    return found
+        needed.append(veto_quantity(correction.veto))
+    return needed
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
     """All keys with their prefix."""
-    found = _off_policy(batch)
+    logged = _off_policy(batch)
     if correction.weighting is not None:
-        found |= _weights(batch, correction)
-        found |= _rejected(batch, correction)
-        found |= _final(batch, correction)
-    return {f"mis_{name}": value for name, value in found.items()}
+        logged |= _weights(batch, correction)
+        logged |= _rejected(batch, correction)
+        logged |= _final(batch, correction)
+    return {f"mis_{name}": value for name, value in logged.items()}
 
 
 def _mean(batch: Batch, values: NDArray) -> float:
@@ -172,16 +172,16 @@ def _weights(batch: Batch, correction: Correction) -> Metrics:
     assert weighting is not None
     raw, applied = raw_weights(batch.rows, weighting), applied_weights(batch.rows, weighting)
     low, high = _beyond(batch, weighting.level, weighting.lower_or_reciprocal, weighting.upper)
-    found = {"tis_weight_before_bound": _mean(batch, _row_means(batch, raw))}
+    logged = {"tis_weight_before_bound": _mean(batch, _row_means(batch, raw))}
     if weighting.outside == "truncate":
-        found["tis_truncate_fraction"] = high
+        logged["tis_truncate_fraction"] = high
     else:
-        found |= {
+        logged |= {
             f"tis_{weighting.outside}_fraction_low": low,
             f"tis_{weighting.outside}_fraction_high": high,
         }
-    found["tis_weight_after_bound"] = _mean(batch, _row_means(batch, applied))
-    return found
+    logged["tis_weight_after_bound"] = _mean(batch, _row_means(batch, applied))
+    return logged
 
 
 def _beyond(batch: Batch, level: Any, lower: float, upper: float) -> tuple[float, float]:
@@ -202,13 +202,13 @@ def _rejected(batch: Batch, correction: Correction) -> Metrics:
     if rejection is None:
         return {}
     low, high = _beyond(batch, rejection.statistic, rejection.lower or 0.0, rejection.upper)
-    found = {"rs_mask_fraction_low": low, "rs_mask_fraction_high": high}
+    logged = {"rs_mask_fraction_low": low, "rs_mask_fraction_high": high}
     if correction.veto is not None:
         below = batch.rows.columns[veto_quantity(correction.veto)]
-        found["rs_catastrophic_token_fraction"] = _mean(batch, _row_means(batch, below))
+        logged["rs_catastrophic_token_fraction"] = _mean(batch, _row_means(batch, below))
         vetoed = vetoed_rows(batch.rows, correction.veto)
-        found["rs_catastrophic_seq_fraction"] = _mean(batch, vetoed)
-    return found
+        logged["rs_catastrophic_seq_fraction"] = _mean(batch, vetoed)
+    return logged
 
 
 def normaliser(batch: Batch, correction: Correction) -> float:
@@ -231,10 +231,10 @@ def _final(batch: Batch, correction: Correction) -> Metrics:
     applied = applied_weights(batch.rows, weighting)
     factor = normaliser(batch, correction)
     means = _row_means(batch, applied)
-    found = {"is_ratio_mean_after_tis_rs": _mean(batch, means)}
+    logged = {"is_ratio_mean_after_tis_rs": _mean(batch, means)}
     if correction.batch_normalize:
-        found["batch_norm_factor"] = factor * len(batch.rows) / batch.all_rows
-    return found | {
+        logged["batch_norm_factor"] = factor * len(batch.rows) / batch.all_rows
+    return logged | {
         "is_ratio_mean_final": _mean(batch, means / factor),
         "is_ratio_min_final": _mean(batch, applied.min / factor),
         "is_ratio_max_final": _mean(batch, applied.max / factor),
@@ -245,14 +245,14 @@ def ignored(config: Config) -> list[str]:
     """What slime takes and does nothing with."""
     if config["use_rs"] and not config["use_tis"]:
         return ["use_rs has no effect without use_tis: slime returns before it rejects anything"]
-    found = []
+    sentences = []
     if config["use_tis"] and not config["use_rs"]:
         changed = [name for name in _NEED_RS if config[name] != _SETTINGS[name]]
-        found += [f"{name} has no effect without use_rs" for name in changed]
+        sentences += [f"{name} has no effect without use_rs" for name in changed]
         lower = config["tis_lower_bound"]
         if config["tis_mode"] == "truncate" and lower != _SETTINGS["tis_lower_bound"]:
-            found.append("tis_lower_bound has no effect in truncate mode without use_rs")
-    return found
+            sentences.append("tis_lower_bound has no effect in truncate mode without use_rs")
+    return sentences
 
 
 _NEED_RS = ("rs_level", "rs_lower_bound", "rs_upper_bound", "rs_veto_threshold")

@@ -11,35 +11,37 @@ from rcdiag.trainers.trainer import Config
 
 def ignored(config: Config) -> list[str]:
     """Sentences on ignored settings of 0.6.1 and later, one for each."""
-    found = []
+    sentences = []
     weights = config["rollout_is"] is not None
     if weights and config["rollout_is_threshold"] is None:
-        found.append("rollout_is without rollout_is_threshold: verl silently computes no weights")
+        sentences.append(
+            "rollout_is without rollout_is_threshold: verl silently computes no weights"
+        )
     if not weights and config["rollout_is_batch_normalize"]:
-        found.append("rollout_is_batch_normalize has no effect without rollout_is")
+        sentences.append("rollout_is_batch_normalize has no effect without rollout_is")
     if config["rollout_rs"] is None and config["rollout_rs_threshold"] is not None:
-        found.append("rollout_rs_threshold has no effect without rollout_rs")
+        sentences.append("rollout_rs_threshold has no effect without rollout_rs")
     reinforce = config.get("loss_type") == "reinforce" or config.get("use_policy_gradient")
     if reinforce and not config["bypass_mode"]:
         name = "loss_type" if "loss_type" in config else "use_policy_gradient"
-        found.append(f"{name} has no effect without bypass_mode")
+        sentences.append(f"{name} has no effect without bypass_mode")
     if weights and config["bypass_mode"] and not reinforce:
-        found.append(
+        sentences.append(
             "rollout_is in bypass mode with the PPO loss: the weights are logged and not applied, "
             "the PPO ratio is the correction"
         )
-    return found
+    return sentences
 
 
 def ignored_before_061(config: Config) -> list[str]:
     """Sentences on ignored settings of 0.6.0 and of its next development version."""
     if config["rollout_is_threshold"] is None:
         return ["rollout_is_threshold is null: verl computes nothing, metrics included"]
-    found = []
+    sentences = []
     if not config["rollout_is"]:
-        found.append("rollout_is is false: weights are logged and not applied to the loss")
+        sentences.append("rollout_is is false: weights are logged and not applied to the loss")
     if config["rollout_is_mode"] == "truncate" and config["rollout_is_threshold_lower"]:
-        found.append(
+        sentences.append(
             "rollout_is_threshold_lower has no effect on truncated weights, only on metrics"
         )
-    return found
+    return sentences

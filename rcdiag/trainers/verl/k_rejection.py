@@ -153,33 +153,33 @@ def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:
 
 def quantities(correction: Correction, *, of: Statistics) -> list[Quantity]:
     """What `metrics` reads of the tokens."""
-    found = list(ALWAYS)
+    needed = list(ALWAYS)
     if correction.weighting is not None:
-        found += weight_quantities(correction.weighting, of)
+        needed += weight_quantities(correction.weighting, of)
     for rejection in correction.rejections:
-        found += k_quantities(rejection)
-    return found
+        needed += k_quantities(rejection)
+    return needed
 
 
 def metrics(
     batch: Batch, correction: Correction, *, of: Statistics, fractions_of: Statistics
 ) -> Metrics:
     """All keys with their prefix."""
-    found: Metrics = {}
+    logged: Metrics = {}
     weighting = correction.weighting
     if weighting is not None:
-        found |= weight_metrics(batch, weighting, "rollout_is", of=of, fractions_of=fractions_of)
+        logged |= weight_metrics(batch, weighting, "rollout_is", of=of, fractions_of=fractions_of)
         if weighting.outside == "zero":
-            found["rollout_is_oob_ratio"] = out_of_bounds(batch, weighting)
+            logged["rollout_is_oob_ratio"] = out_of_bounds(batch, weighting)
         if correction.batch_normalize:
-            found["rollout_is_batch_norm_factor"] = normaliser(batch, correction)
+            logged["rollout_is_batch_norm_factor"] = normaliser(batch, correction)
     for rejection in correction.rejections:
-        found |= k_metrics(batch, rejection)
+        logged |= k_metrics(batch, rejection)
     if correction.rejections:
         alone = Correction(rejections=correction.rejections)
-        found |= masked_fractions(batch, outcome(batch.rows, alone).kept)
-    found |= off_policy(batch)
-    return {f"rollout_corr/{name}": value for name, value in found.items()}
+        logged |= masked_fractions(batch, outcome(batch.rows, alone).kept)
+    logged |= off_policy(batch)
+    return {f"rollout_corr/{name}": value for name, value in logged.items()}
 
 
 _SETTINGS: dict[str, Any] = {

@@ -69,8 +69,8 @@ def weight_quantities(weighting: Weighting, of: Statistics) -> list[Quantity]:
     if weighting.level != "token":
         return []
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
-    found: list[Quantity] = [Ratio(), Beyond("ratio", upper), Beyond("ratio", lower, below=True)]
-    return found if of == "applied" else [*found, Ratio(lower, upper)]
+    needed: list[Quantity] = [Ratio(), Beyond("ratio", upper), Beyond("ratio", lower, below=True)]
+    return needed if of == "applied" else [*needed, Ratio(lower, upper)]
 
 
 def weight_metrics(
@@ -151,14 +151,14 @@ def _of_rows(batch: Batch, weighting: Weighting, used: Column, compared: Column)
 def k_quantities(rejection: Rejection) -> list[Quantity]:
     """What `k_metrics` reads of the tokens."""
     k = rejection.statistic[-2:]
-    found: list[Quantity] = [K(k)]
+    needed: list[Quantity] = [K(k)]
     if rejection.of_tokens:
         lower = 0.0 if rejection.lower is None else rejection.lower
-        found += [K(k, lower, rejection.upper), Beyond(k, rejection.upper)]
-        found += [Kept(((k, -np.inf if rejection.lower is None else lower, rejection.upper),))]
+        needed += [K(k, lower, rejection.upper), Beyond(k, rejection.upper)]
+        needed += [Kept(((k, -np.inf if rejection.lower is None else lower, rejection.upper),))]
         if rejection.lower is not None:
-            found.append(Beyond(k, rejection.lower, below=True))
-    return found
+            needed.append(Beyond(k, rejection.lower, below=True))
+    return needed
 
 
 def k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
@@ -208,7 +208,7 @@ def _sequence_k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
 
 
 def _of_valid_rows(values: np.ndarray, rejection: Rejection) -> Metrics:
-    found = {
+    logged = {
         "seq_mean": float(values.mean()),
         "seq_std": std(values),
         "seq_max": float(values.max()),
@@ -217,12 +217,12 @@ def _of_valid_rows(values: np.ndarray, rejection: Rejection) -> Metrics:
         "seq_fraction_high": share(values > rejection.upper),
     }
     if rejection.lower is not None:
-        found["seq_fraction_low"] = share(values < rejection.lower)
-    return found
+        logged["seq_fraction_low"] = share(values < rejection.lower)
+    return logged
 
 
 def _masked(batch: Batch, kept: np.ndarray) -> Metrics:
-    """Over the option's own valid rows; the combined fraction counts all rows."""
+    """Shares of rejected tokens and rows, of rows with a token; combined ones count all rows."""
     lengths = batch.rows.lengths
     rejected = float((lengths - kept).sum())
     return {

@@ -82,28 +82,28 @@ def _as_weighting(rejection: Rejection) -> Weighting:
 
 def quantities(correction: Correction) -> list[Quantity]:
     """What `metrics` reads of the tokens."""
-    found = list(ALWAYS)
+    needed = list(ALWAYS)
     for weighting in (correction.weighting, *map(_as_weighting, correction.rejections)):
         if weighting is not None:
-            found += weight_quantities(weighting, "raw")
+            needed += weight_quantities(weighting, "raw")
     if correction.veto is not None:
-        found.append(veto_quantity(correction.veto))
-    return found
+        needed.append(veto_quantity(correction.veto))
+    return needed
 
 
 def metrics(batch: Batch, correction: Correction, *, normalize_valid: bool) -> Metrics:
     """All keys with their prefix."""
-    found: Metrics = {}
+    logged: Metrics = {}
     if correction.weighting is not None:
-        found |= weight_metrics(batch, correction.weighting, "rollout_is", of="raw")
+        logged |= weight_metrics(batch, correction.weighting, "rollout_is", of="raw")
         if correction.batch_normalize:
             factor = normaliser(batch, correction, valid_rows=normalize_valid)
-            found["rollout_is_batch_norm_factor"] = factor
+            logged["rollout_is_batch_norm_factor"] = factor
     for rejection in correction.rejections:
-        found |= _rejection_metrics(batch, rejection)
-    found |= _veto(batch, correction)
-    found |= off_policy(batch)
-    return {f"rollout_corr/{name}": value for name, value in found.items()}
+        logged |= _rejection_metrics(batch, rejection)
+    logged |= _veto(batch, correction)
+    logged |= off_policy(batch)
+    return {f"rollout_corr/{name}": value for name, value in logged.items()}
 
 
 def _rejection_metrics(batch: Batch, rejection: Rejection) -> Metrics:

@@ -58,16 +58,16 @@ def read(config: Config, *, mask_is_rejection: bool) -> Correction:
 
 def quantities(correction: Correction) -> list[Quantity]:
     """What `metrics` reads of the tokens."""
-    found = list(ALWAYS)
+    needed = list(ALWAYS)
     if correction.weighting is None:
-        return found
+        return needed
     weighting = correction.weighting
-    found += weight_quantities(weighting, "raw")
+    needed += weight_quantities(weighting, "raw")
     if correction.veto is not None:
-        found.append(veto_quantity(correction.veto))
+        needed.append(veto_quantity(correction.veto))
     if weighting.level == "token" and weighting.outside != "truncate":
-        found.append(_kept(weighting))
-    return found
+        needed.append(_kept(weighting))
+    return needed
 
 
 def _kept(weighting: Weighting) -> Kept:
@@ -79,16 +79,16 @@ def metrics(batch: Batch, correction: Correction, *, percentiles: bool) -> Metri
     weighting = correction.weighting
     if weighting is None:
         return {}
-    found = {
+    logged = {
         **_veto(batch, correction),
         **weight_metrics(batch, weighting, "rollout_is", of="raw", geometric_fractions="tokens"),
     }
     if percentiles:
-        found |= _percentiles(batch, weighting)
+        logged |= _percentiles(batch, weighting)
     if weighting.outside != "truncate":
-        found |= _masked(batch, weighting)
-    found |= {f"mismatch_{name}": value for name, value in _old_names(batch).items()}
-    return {f"mismatch/{name}": value for name, value in found.items()}
+        logged |= _masked(batch, weighting)
+    logged |= {f"mismatch_{name}": value for name, value in _old_names(batch).items()}
+    return {f"mismatch/{name}": value for name, value in logged.items()}
 
 
 def _old_names(batch: Batch) -> Metrics:

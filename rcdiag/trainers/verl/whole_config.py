@@ -170,18 +170,22 @@ def _other_law(config: WholeConfig) -> list[Finding]:
     temperature = config.get(f"{place}.temperature", 1.0)
     top_p, top_k = config.get(f"{place}.top_p", 1), config.get(f"{place}.top_k", -1)
     if processed and (top_p != 1 or top_k not in (-1, 0, None)):
-        said = f"top_p {top_p}, top_k {top_k}: recorded log-probs are renormalised over the kept "
-        said += "set, the trainer's are not, so log-ratios are below 0 throughout"
+        message = (
+            f"top_p {top_p}, top_k {top_k}: recorded log-probs are renormalised over the kept "
+        )
+        message += "set, the trainer's are not, so log-ratios are below 0 throughout"
     elif not processed and temperature != 1:
-        said = f"temperature {temperature} with raw_logprobs: recorded log-probs are those before "
-        said += "the temperature, the trainer's those after it (verl #4162)"
+        message = (
+            f"temperature {temperature} with raw_logprobs: recorded log-probs are those before "
+        )
+        message += "the temperature, the trainer's those after it (verl #4162)"
     else:
         return []
     return [
         Finding(
             slug="sampler-law-differs",
             severity="warning",
-            message=said,
+            message=message,
             fix="sample from the whole distribution (top_p 1, top_k -1), record processed_logprobs",
             evidence={"temperature": temperature, "top_p": top_p, "top_k": top_k},
         )

@@ -1,0 +1,83 @@
+"""A definition agrees with the words beside it, and with what the trainer logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from rcdiag.corrections.trainer_means import Batch
+from rcdiag.glossary import explain
+from rcdiag.glossary.worked import toy_pair
+from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
+from rcdiag.trainers.emit import on_sweep_page, writer_names, writers
+from rcdiag.trainers.plan import plan_corrections
+from rcdiag.trainers.words import read_terms
+from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
+
+PACKAGES = sorted({trainer.package for trainer in TRAINERS.values()})
+# The number that each trainer logs of what it divides weights by.
+FACTOR = {"verl": "rollout_corr/rollout_is_batch_norm_factor", "slime": "mis_batch_norm_factor"}
+NORMALISED = {
+    "verl": {"rollout_is": "token", "rollout_is_batch_normalize": True},
+    "slime": {"tis_batch_normalize": True},
+}
+OLD = ("verl-0.6.0", "verl-20251027")
+
+
+def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
+    assert {name: trainer.name for name, trainer in families().items()} == {
+        "verl": "verl-0.9",
+        "slime": "slime",
+    }
+    assert all(find_trainer(spoken_name(trainer)) is trainer for trainer in TRAINERS.values())
+
+
+def test_settings_are_written_for_the_newest_and_for_older_ones() -> None:
+    assert writer_names()[:3] == ["verl", "slime", "verl-0.9"]
+    assert set(TRAINERS) - set(writers()) == set(OLD)
+    assert on_sweep_page() == ["verl", "verl-0.7.0", "slime"]
+
+
+@pytest.mark.parametrize("name", [name for name in writers() if name != "slime"])
+def test_settings_stand_where_the_words_say(name: str) -> None:
+    assert ".".join(TRAINERS[name].config.path) == TRAINERS[name].words.place
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_terms_are_names_that_are_explained_and_say_what_the_term_says(package: str) -> None:
+    for name, term in read_terms(package).items():
+        told = " ".join(explain(name).generations.values())
+        assert term.says
+        assert all(text in told for text in term.says.values()), name
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINERS if name not in OLD])
+def test_weights_are_divided_by_what_the_trainer_logs(name: str) -> None:
+    """slime logs a mean over rows in which a row without a token is 0; it divides by another."""
+    trainer = TRAINERS[name]
+    plan = plan_corrections(trainer, {"it": NORMALISED[trainer.family]})
+    (correction,) = plan.corrections.values()
+    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    batch = Batch(rows)
+    logged = trainer.metrics(batch, correction)[FACTOR[trainer.family]]
+    if name == "slime":
+        logged *= batch.all_rows / len(rows)
+    assert trainer.normaliser(batch, correction) == pytest.approx(logged)
+    assert trainer.normaliser(batch, correction) != pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_without_normalisation_the_divisor_is_one(name: str) -> None:
+    trainer = TRAINERS[name]
+    off = {"tis_batch_normalize": False} if name == "slime" else {}
+    plan = plan_corrections(trainer, {"it": off})
+    rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
+    assert trainer.normaliser(Batch(rows), plan.corrections["it"]) == 1.0
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_rules_name_losses_and_aggregations_that_are_there(name: str) -> None:
+    rules = TRAINERS[name].update
+    assert all(loss == each.name for loss, each in rules.losses.items())
+    assert all(aggregation == each.name for aggregation, each in rules.aggregations.items())
+    assert set(rules.fixed.values()) <= set(rules.aggregations)
+    assert rules.defaults.aggregation in rules.aggregations
