@@ -49,8 +49,8 @@ class Trainer:
 
     name: str
     family: str  # the trainer's name without the generation
-    # Where its words are: a package with generations.toml, keys.toml, settings.toml and, if it
-    # likes, terms.toml; or a module with `WORDS`, one TOML text (`rcdiag.trainers.words`).
+    # Where its words are: a package with generations.toml, keys.toml, settings.toml and possibly
+    # terms.toml, or a module with `WORDS`, one TOML text. See `rcdiag.trainers.words`.
     package: str
     newest: bool = False  # the family's name alone means this generation
     # Its rollout correction.
