@@ -182,7 +182,7 @@ def ask(
         "total_lengths": [width + 3] * count,
         "unconcat_tokens": None,
     }
-    if not chosen.slime.bypass:
+    if not value(chosen, "use_rollout_logprobs"):
         data["log_probs"] = rows(batch.old)
     if rollout is not None:
         data["rollout_log_probs"] = rows(rollout)

@@ -59,7 +59,7 @@ def ours(
     flat = batch.flat()
     if rollout is not None:
         flat = replace(flat, rollout=torch.from_numpy(rollout[batch.mask]))
-    if chosen.slime.bypass:
+    if value(chosen, "use_rollout_logprobs"):
         assert flat.rollout is not None
         flat = replace(flat, old=flat.rollout)
     return evaluate(flat, loss, chosen, "slime")

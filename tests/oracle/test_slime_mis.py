@@ -187,7 +187,7 @@ def step_differences(
     if not config["use_tis"]:
         # rcdiag has no weights here, and logs `ois` only beside some.
         answer.metrics.pop("ois")
-    found = replace(done.result, metrics={**done.applied.metrics, **done.result.metrics})
+    found = replace(done.result, metrics={**done.effect.metrics, **done.result.metrics})
     return between_steps(answer, found, batch)
 
 

@@ -50,11 +50,11 @@ def differences(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, c
     update = Update(loss="vanilla", settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
     done = loss_of_preset(plan, name, flat, update)
-    ours = {**done.applied.metrics, **done.result.metrics}
+    ours = {**done.effect.metrics, **done.result.metrics}
     try:
         answer = of_verl(plan, name, batch, rollout, chosen)
     except ZeroDivisionError:  # all IcePop weights are 0
-        return [] if not done.applied.final.any() else [f"{name}: verl divides by zero"]
+        return [] if not done.effect.final.any() else [f"{name}: verl divides by zero"]
     lines = [f"{name}: only one has {key}" for key in set(answer.metrics) ^ set(ours)]
     pairs = {key: (value, ours[key]) for key, value in answer.metrics.items() if key in ours}
     pairs["loss"] = answer.loss, done.result.loss
