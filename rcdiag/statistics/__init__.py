@@ -1,4 +1,4 @@
-"""What two policies' log-probs say about each other; no I/O, no torch.
+"""The log-probs of two policies are compared here; no I/O, no torch.
 
 A pair of policies (`pair`) gives quantities of tokens (`ratios`), which are reduced to a row per
 sequence and to sums per cluster (`totals`); metrics are read off these (`suite`, `metrics`). What

@@ -1,4 +1,4 @@
-"""The state of a pair of policies: what one pass over a table keeps, bounded in memory."""
+"""One pass over a table keeps this state of a pair of policies, bounded in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Step = int | None
 
 @dataclass(frozen=True, slots=True)
 class PairState:
-    """The state of some rows: metrics by training step, and what profiles and figures need."""
+    """The state of some rows: metrics by training step, and sums for profiles and figures."""
 
     suites: Mapping[Step, SuiteState]
     profiles: Profiles
@@ -31,7 +31,7 @@ class PairState:
     def of(
         cls, pair: PolicyPair, steps: Mapping[Step, PolicyPair], executor: Executor
     ) -> PairState:
-        """The state of one batch, which is not empty; its parts are computed side by side."""
+        """Make the state of one batch, which is not empty; its parts are computed side by side."""
         suites = executor.submit(_suites, steps)
         profiles = executor.submit(Profiles.of, pair)
         vocabulary = executor.submit(Vocabulary.of, pair)
@@ -57,7 +57,7 @@ class PairState:
         )
 
     def by_step(self) -> dict[Step, SuiteState]:
-        """One state per training step, ascending."""
+        """Return one state per training step, ascending."""
         order = sorted(self.suites, key=lambda step: -1 if step is None else step)
         return {step: self.suites[step] for step in order}
 
@@ -67,6 +67,6 @@ def _suites(steps: Mapping[Step, PolicyPair]) -> dict[Step, SuiteState]:
 
 
 def added_by_key(one: Mapping, other: Mapping) -> dict:
-    """Sums of the states that both have, and the states that one of them has."""
+    """Add the states that both mappings have, and keep those that one of them has."""
     both = {key: one[key] + other[key] for key in one if key in other}
     return {**one, **other, **both}

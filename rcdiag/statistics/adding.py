@@ -1,4 +1,4 @@
-"""Adding up the states of many batches: by `+`, and without copying the large ones each time."""
+"""The states of many batches add up by `+`, without copying the large ones each time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RunningSum(Generic[S]):
         self._waiting.append(state)
 
     def total(self) -> S | None:
-        """The sum so far; None before the first state."""
+        """Return the sum so far; None before the first state."""
         total: S | None = None
         for earlier in self._waiting:
             if earlier is not None:

@@ -1,4 +1,4 @@
-"""Sums by cluster, the unit of dependence: bounded in memory whatever the size of the table."""
+"""Sums are kept by cluster, the unit of dependence, in bounded memory for any table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ClusterSums:
         return len(self.keys)
 
     def __add__(self, other: ClusterSums) -> ClusterSums:
-        """The sums of both parts' tokens together."""
+        """Return the sums of both parts' tokens together."""
         both = self.copy()
         both += other
         return both
@@ -56,19 +56,19 @@ class ClusterSums:
             return one.bounded()
 
     def copy(self) -> ClusterSums:
-        """The same sums in memory of their own."""
+        """Return a copy of the sums with its own memory."""
         return replace(self, sums=self.sums.copy())
 
     def scaled(self, factor: float) -> ClusterSums:
-        """All sums times a factor."""
+        """Return all sums times a factor."""
         return self if factor == 1.0 else replace(self, sums=self.sums * factor)
 
     def bounded(self) -> ClusterSums:
-        """The same sums, folded where there are too many clusters."""
+        """Return the sums, folded if there are too many clusters."""
         return self.fold() if len(self) > self.most else self
 
     def fold(self) -> ClusterSums:
-        """Sums of all clusters whose keys are the same modulo `most`."""
+        """Add the sums of all clusters whose keys are the same modulo `most`."""
         if self.folded:
             return self
         keys, index = np.unique(self.keys % np.uint64(self.most), return_inverse=True)
@@ -88,7 +88,7 @@ def cluster_sums(keys: Keys, rows: Array, most: int | None = None) -> ClusterSum
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How sequences are added up by cluster, made once for many columns."""
+    """A way to add up sequences by cluster, made once for many columns."""
 
     keys: Keys  # [clusters] ascending
     index: NDArray[np.int64]  # [sequences] cluster of each
@@ -96,7 +96,7 @@ class Grouping:
     folded: bool
 
     def of_clusters(self, sums: Array) -> ClusterSums:
-        """Sums [clusters, ...] that are added up already, in the order of the keys."""
+        """Wrap sums [clusters, ...] that are added up already, in the order of the keys."""
         return ClusterSums(self.keys, sums, self.most, self.folded)
 
     def added(self, rows: Array) -> ClusterSums:
@@ -107,7 +107,7 @@ class Grouping:
 
 
 def grouping(clusters: Keys, most: int) -> Grouping:
-    """The clusters of some sequences, folded where they are more than `most`."""
+    """Group some sequences by cluster, folded where there are more than `most`."""
     keys, index = np.unique(clusters, return_inverse=True)
     folded = len(keys) > most
     if folded:
@@ -116,7 +116,7 @@ def grouping(clusters: Keys, most: int) -> Grouping:
 
 
 def summing_matrix(index: NDArray[np.int64]) -> csr_array:
-    """The matrix that adds up rows with the same number in `index` [rows]."""
+    """Return the matrix that adds up rows with the same number in `index` [rows]."""
     from scipy.sparse import csr_array
 
     size = len(index)

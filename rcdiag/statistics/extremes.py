@@ -1,4 +1,4 @@
-"""What stands out: tokens and sequences with the largest log-ratios, values that are no numbers."""
+"""Extreme values are kept here: the largest log-ratios, and log-probs that are no numbers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WorstTokens:
         return WorstTokens(tuple(sorted([*self.entries, *other.entries])[:WORST]))
 
     def to_list(self) -> list[WorstToken]:
-        """The tokens as result documents hold them."""
+        """Return the tokens as result documents hold them."""
         return [
             WorstToken(
                 row=row,
@@ -115,7 +115,7 @@ def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """How many sampled log-probs of each policy are NaN or infinite, and in which rows."""
+    """Counts of NaN and infinite log-probs of each policy, and the rows that hold them."""
 
     tokens: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What figures are drawn from: counts in declared bins, and the paths of a few sequences."""
+"""Figures are drawn from these data: counts in declared bins, and paths of a few sequences."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ Path = tuple[int, list[int], list[float]]  # key, tokens so far, cumulative log_
 
 
 def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
-    """Tokens in each bin of LOG_RATIO_EDGES; NaN is in none, +-inf in the outermost."""
+    """Count tokens in each bin of LOG_RATIO_EDGES; NaN is in none, +-inf in the outermost."""
     bins = np.searchsorted(LOG_RATIO_EDGES, log_ratio[~np.isnan(log_ratio)], side="right") - 1
     last = len(LOG_RATIO_EDGES) - 2
     return np.bincount(np.clip(bins, 0, last), minlength=last + 1)
 
 
 def log_prob_counts(behavior: Array, target: Array) -> NDArray[np.int64]:
-    """Tokens in each cell of LOG_PROB_EDGES x LOG_PROB_EDGES, [behavior, target].
+    """Count tokens in each cell of LOG_PROB_EDGES x LOG_PROB_EDGES, [behavior, target].
 
     What lies below is in the lowest cells, NaN in none.
     """
     cells = len(LOG_PROB_EDGES) - 1
-    known = ~(np.isnan(behavior) | np.isnan(target))
+    defined = ~(np.isnan(behavior) | np.isnan(target))
     low, step = LOG_PROB_EDGES[0], LOG_PROB_EDGES[1] - LOG_PROB_EDGES[0]
     rows, columns = (
-        ((np.clip(log_probs[known], low, 0.0) - low) / step).astype(np.int64).clip(max=cells - 1)
+        ((np.clip(log_probs[defined], low, 0.0) - low) / step).astype(np.int64).clip(max=cells - 1)
         for log_probs in (behavior, target)
     )
     return np.bincount(rows * cells + columns, minlength=cells * cells).reshape(cells, cells)
@@ -84,7 +84,7 @@ class FigureData:
 
 
 def _paths(pair: PolicyPair) -> tuple[Path, ...]:
-    """PATHS sequences by a hash of their row: a sample that the order of rows does not change."""
+    """Choose PATHS sequences by a hash of their row, so that the order of rows changes nothing."""
     keys = mixed(pair.tokens.row.astype(np.uint64))
     ends = np.cumsum(pair.lengths)
     paths: list[Path] = []

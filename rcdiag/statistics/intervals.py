@@ -1,4 +1,4 @@
-"""95% intervals from cluster replicates."""
+"""Cluster replicates give 95% intervals."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NONE: Interval = (None, None)
 
 
 def t_quantile(clusters: int) -> float:
-    """How many standard errors a two-sided interval reaches, with so many clusters."""
+    """Return how many standard errors a two-sided interval reaches, with so many clusters."""
     from scipy.special import stdtrit
 
     return float(stdtrit(clusters - 1, 0.5 + COVERAGE / 2.0))
 
 
 def skewed_t_quantile(away: Array) -> Array:
-    """`t_quantile` for skewed clusters: `away` [clusters, bins] from their mean, result [bins].
+    """Return `t_quantile` [bins] for skewed clusters `away` [clusters, bins] from their mean.
 
     Where n values have skewness g and excess kurtosis k, mean / (standard deviation / sqrt(n)) is
     within z + c / n as often as a normal number is within z, with
@@ -43,7 +43,7 @@ def skewed_t_quantile(away: Array) -> Array:
 
 
 def standard_error(left_out: Array) -> np.float64:
-    """Jackknife standard error from a metric's values without each cluster in turn.
+    """Return the jackknife error of a metric, from its values without each cluster in turn.
 
     sqrt((n - 1) / n sum (value_i - mean)^2). Source: Efron & Tibshirani 1993, ch. 11.
     """
@@ -52,7 +52,7 @@ def standard_error(left_out: Array) -> np.float64:
 
 
 def bootstrap(value: float, replicates: Array, left_out: Array) -> Interval:
-    """BCa interval: percentiles corrected for bias and skewness, widened for few clusters.
+    """Return the BCa interval: percentiles corrected for bias, skewness and few clusters.
 
     None where a replicate is not finite. Sources: Efron 1987 (BCa); Hesterberg 2015,
     arXiv 1411.5279, 4.2: a percentile interval is too narrow as t is wider than normal and as
@@ -77,7 +77,7 @@ def bootstrap(value: float, replicates: Array, left_out: Array) -> Interval:
 
 
 def _reach(left_out: Array) -> float:
-    """`skewed_t_quantile` of the jackknife values, Student's where one is not finite."""
+    """Return `skewed_t_quantile` of the jackknife values, Student's where one is not finite."""
     away = left_out.mean() - left_out
     if not 0.0 < np.abs(away).max() < np.inf:
         return t_quantile(len(left_out))
@@ -91,7 +91,7 @@ def _share_below(value: float, replicates: Array) -> float:
 
 
 def _acceleration(left_out: Array) -> float:
-    """A sixth of the skewness of the jackknife values, 0 where one is not finite."""
+    """Return a sixth of the skewness of the jackknife values, 0 where one is not finite."""
     if not np.isfinite(left_out).all():
         return 0.0
     away = left_out.mean() - left_out
@@ -103,7 +103,7 @@ def _acceleration(left_out: Array) -> float:
 
 
 def ratio_errors(numerators: Array, denominators: Array) -> tuple[Array, NDArray[np.int64]]:
-    """Cluster-robust standard error of sum(numerators) / sum(denominators), and the clusters in it.
+    """Return the cluster-robust error of sum(numerators) / sum(denominators), and its clusters.
 
     Both [clusters, bins], result [bins]. With a_c - R n_c the residual of cluster c, the error is
     sqrt(G / (G - 1) sum residual^2) / N. Source: Cochran 1977, Sampling Techniques, 6.4.
@@ -118,7 +118,7 @@ def ratio_errors(numerators: Array, denominators: Array) -> tuple[Array, NDArray
 
 
 def ratio_interval(numerators: Array, denominators: Array) -> tuple[Array, Array]:
-    """95% interval of sum(numerators) / sum(denominators) by bin; NaN below two clusters."""
+    """Return both ends of the 95% interval of a quotient of sums by bin; NaN below two clusters."""
     from scipy.special import stdtrit
 
     error, clusters = ratio_errors(numerators, denominators)

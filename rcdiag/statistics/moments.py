@@ -1,4 +1,4 @@
-"""First and second moments of several policies' log-probs, by cluster: small states that add up.
+"""Moments of several policies' log-probs, first and second, are kept by cluster and add up.
 
 All log-probs are held as differences from the first policy's, so that nothing large cancels.
 """
@@ -19,26 +19,26 @@ from rcdiag.table.tokens import TokenBatch
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Sums by cluster over the unmasked tokens: count, first log-prob, differences, products."""
+    """Sums by cluster over unmasked tokens: count, first log-prob, differences, products."""
 
     policies: tuple[str, ...]
     sums: ClusterSums
 
     @property
     def tokens(self) -> Array:
-        """Tokens of each cluster, [clusters]."""
+        """Return the tokens of each cluster, [clusters]."""
         return self.sums.sums[:, 0]
 
     def log_prob(self, policy: str) -> Array:
-        """Summed log-probs of a policy, nats, [clusters]."""
+        """Return the summed log-probs of a policy, nats, [clusters]."""
         return self.sums.sums[:, 1] + self.difference(policy)
 
     def difference(self, policy: str) -> Array:
-        """Summed log-probs of a policy less those of the first, nats, [clusters]."""
+        """Return the summed log-probs of a policy less those of the first, nats, [clusters]."""
         return self.sums.sums[:, 2 + self.policies.index(policy)]
 
     def product(self, one: str, other: str) -> Array:
-        """Summed products of two policies' differences from the first, nats^2, [clusters]."""
+        """Return summed products of two policies' differences from the first, nats^2."""
         count = len(self.policies)
         at = 2 + count + self.policies.index(one) * count + self.policies.index(other)
         return self.sums.sums[:, at]
@@ -47,27 +47,27 @@ class Moments:
         return Moments(self.policies, self.sums + other.sums)
 
     def squares(self, one: str, other: str) -> Array:
-        """Summed squares of the log-ratio of two policies, nats^2, [clusters]."""
+        """Return the summed squares of the log-ratio of two policies, nats^2, [clusters]."""
         crossed = 2.0 * self.product(one, other)
         return np.maximum(self.product(one, one) + self.product(other, other) - crossed, 0.0)
 
 
 def moments_of(batch: TokenBatch) -> Moments:
-    """Moments of all policies of a batch. Infinities count as NaN: no moment has a value then."""
+    """Compute the moments of all policies of a batch; an infinity counts as NaN."""
     policies, lengths = tuple(batch.log_probs), batch.lengths
-    known = [
+    finite = [
         np.where(np.isfinite(log_probs), log_probs, np.nan)
         for log_probs in batch.log_probs.values()
     ]
-    columns = [lengths.astype(np.float64), segment_sum(known[0], lengths)]
-    differences = [log_probs - known[0] for log_probs in known]
+    columns = [lengths.astype(np.float64), segment_sum(finite[0], lengths)]
+    differences = [log_probs - finite[0] for log_probs in finite]
     columns += [segment_sum(values, lengths) for values in differences]
     columns += [segment_sum(one * other, lengths) for one in differences for other in differences]
     return Moments(policies, cluster_sums(batch.cluster, np.stack(columns, axis=1)))
 
 
 def mean(sums: Array, counts: Array, *, floor: float | None = None) -> MetricValue:
-    """Sum / sum over clusters, with its cluster-robust interval; None where that is 0 / 0."""
+    """Return sum / sum over clusters with its cluster-robust interval; None where it is 0 / 0."""
     if not counts.any():
         return MetricValue(value=None)
     value = float(sums.sum() / counts.sum())
@@ -78,5 +78,5 @@ def mean(sums: Array, counts: Array, *, floor: float | None = None) -> MetricVal
 
 
 def k2(moments: Moments, one: str, other: str) -> MetricValue:
-    """Half the mean squared log-ratio of two policies, nats per token."""
+    """Return half the mean squared log-ratio of two policies, nats per token."""
     return mean(0.5 * moments.squares(one, other), moments.tokens, floor=0.0)

@@ -1,4 +1,4 @@
-"""Two policies on the same sampled tokens: what all statistics of a mismatch are made from."""
+"""Two policies on the same sampled tokens: all statistics of a mismatch are made from them."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class PolicyPair:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Sampled tokens of each sequence, [sequences]."""
+        """Return the sampled tokens of each sequence, [sequences]."""
         return self.tokens.lengths
 
     @cached_property
     def values(self) -> TokenValues:
-        """Log-probs, log-ratios (target - behavior, nats) and what is made of them, [tokens]."""
+        """Compute log-probs, log-ratios (target - behavior, nats) and more, [tokens]."""
         log_probs = self.tokens.log_probs
         return TokenValues.of(log_probs[self.behavior], log_probs[self.target])
 
     @property
     def log_ratio(self) -> Array:
-        """Target - behavior log-prob of each token, nats, [tokens]."""
+        """Return target - behavior log-prob of each token, nats, [tokens]."""
         return self.values.ratios.log_ratio
 
     def by_step(self) -> dict[int | None, PolicyPair]:
-        """The pair on the rows of each training step."""
+        """Return the pair on the rows of each training step."""
         batches = self.tokens.by_step()
         return {
             step: self if batch is self.tokens else PolicyPair(batch, self.behavior, self.target)
@@ -47,5 +47,5 @@ class PolicyPair:
 
 
 def pair_of(trajectories: Trajectories, behavior: str, target: str) -> PolicyPair:
-    """Two recorded policies on the sampled tokens of some rows."""
+    """Take two recorded policies on the sampled tokens of some rows."""
     return PolicyPair(sampled_tokens(trajectories, (behavior, target)), behavior, target)

@@ -49,7 +49,7 @@ def _largest(values: Array) -> Array:
 
 
 def reliable_below(count: int) -> float:
-    """Largest k-hat at which PSIS with `count` ratios can be relied on: min(1 - 1/log10 S, 0.7).
+    """Return the largest reliable k-hat of PSIS on `count` ratios: min(1 - 1/log10 S, 0.7).
 
     Source: Vehtari et al. 2024, JMLR 25(72), 3.2.
     """
@@ -57,7 +57,7 @@ def reliable_below(count: int) -> float:
 
 
 def k_hat(tail: UpperTail) -> tuple[float, int]:
-    """Shape of the generalised Pareto fitted to the ratios' upper tail, and the tail's length.
+    """Return the shape of the generalised Pareto of the ratios' upper tail, and its length.
 
     The tail is the M = min(0.2 S, 3 sqrt(S)) largest of S ratios, less the next one. NaN where
     a ratio is infinite or there are too few different ones. The number of finite moments is 1 / k.
@@ -78,7 +78,7 @@ def k_hat(tail: UpperTail) -> tuple[float, int]:
 
 
 def _pareto_shape(exceedances: Array) -> float:
-    """Posterior mean of the generalised Pareto shape; `exceedances` ascending and positive.
+    """Return the posterior mean of the Pareto shape; `exceedances` are ascending and positive.
 
     Over a grid of b = -k / scale the profile likelihood gives weights, and k is its estimate at
     the weighted mean of b. Source: Zhang & Stephens 2009, Technometrics 51(3), eqs. 3 to 6.
@@ -101,7 +101,7 @@ def _with_prior(shape: float, count: int) -> float:
 
 
 def k_hat_error(shape: float, count: int) -> float:
-    """Standard error (1 + k) / sqrt(M), the tail's values taken as independent.
+    """Return the standard error (1 + k) / sqrt(M), the tail's values taken as independent.
 
     Source: Smith 1987, Annals of Statistics 15(3), for k > -1/2.
     """

@@ -1,4 +1,4 @@
-"""Profiles: the mismatch of tokens in bins along an axis, with cluster-robust intervals.
+"""Profiles show the mismatch of tokens in bins along an axis, with cluster-robust intervals.
 
 To add a profile: one entry in `PROFILES`.
 """
@@ -40,7 +40,7 @@ class Axis:
     whole_from: int | None = None  # values are whole numbers, of which this is the least
 
     def labels(self) -> list[str]:
-        """The label of every bin, len(edges) + 1."""
+        """Return the label of every bin, len(edges) + 1."""
         if self.whole_from is None:
             inner = [f"{a:g}-{b:g}" for a, b in pairwise(self.edges)]
             return [f"< {self.edges[0]:g}", *inner, f">= {self.edges[-1]:g}"]
@@ -62,7 +62,7 @@ def _reward_sign(pair: PolicyPair) -> Array | None:
 
 
 def _entropy(pair: PolicyPair) -> Array | None:
-    """The entropy of the policy that is listed last: the one that trains, where it has any."""
+    """Return the entropy of the policy that is listed last, which trains, where it has any."""
     return list(pair.tokens.entropy.values())[-1] if pair.tokens.entropy else None
 
 
@@ -175,7 +175,7 @@ class Profiles:
         return cls(sums)
 
     def __add__(self, other: Profiles) -> Profiles:
-        """The sums of both; an axis that one lacks has no tokens there."""
+        """Return the sums of both; an axis that one lacks has no tokens there."""
         one, two = self.sums, other.sums
         return Profiles(
             {
@@ -193,7 +193,7 @@ def _rows(
     clusters: int,
     weights: Sequence[Array | None],
 ) -> Array:
-    """Sums by cluster and bin, [clusters, bins * SUMS]; tokens without a value are in no bin."""
+    """Return sums by cluster and bin, [clusters, bins * SUMS]; no value means no bin."""
     edges = np.log(axis.edges) if axis.logarithmic else np.asarray(axis.edges, dtype=np.float64)
     bins = len(edges) + 1
     missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, bool)
@@ -207,7 +207,7 @@ def _rows(
 
 
 def finished(profiles: Profiles) -> dict[str, Profile]:
-    """Every profile with its filled bins; that of turns only where a row has several."""
+    """Return every profile with its filled bins; that of turns only where a row has several."""
     made = {name: _profile(name, sums) for name, sums in profiles.sums.items()}
     return {
         name: profile for name, profile in made.items() if name != "turn" or len(profile.bins) > 1
@@ -238,7 +238,7 @@ def _profile(name: str, sums: ClusterSums) -> Profile:
 
 
 def _estimates(sums: Array, tokens: Array, floor: float = -np.inf) -> list[MetricValue]:
-    """Mean per token of each bin, with its interval."""
+    """Return the mean per token of each bin, with its interval."""
     with np.errstate(divide="ignore", invalid="ignore"):
         value = sums.sum(axis=0) / tokens.sum(axis=0)
         low, high = ratio_interval(sums, tokens)

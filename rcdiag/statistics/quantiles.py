@@ -1,4 +1,4 @@
-"""Quantiles from a stream: of |log_ratio| with intervals, of any positive numbers without."""
+"""Quantiles are read off streams: of |log_ratio| with intervals, of other numbers without."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Sketch:
 
     @property
     def held(self) -> int:
-        """How many single values are in memory."""
+        """Return how many single values are in memory."""
         return sum(map(len, self.raw or ()))
 
     def collapsed(self) -> Sketch:
-        """The same numbers as counts."""
+        """Return the numbers as counts."""
         if self.raw is None:
             return self
         counts = np.zeros(BINS, np.int64)
@@ -48,7 +48,7 @@ class Sketch:
         return Sketch(None, counts)
 
     def __add__(self, other: Sketch) -> Sketch:
-        """All values of both; counts, if either holds only counts."""
+        """Join all values of both; the result holds counts if either does."""
         if self.raw is not None and other.raw is not None:
             return Sketch((*self.raw, *other.raw))
         one, two = self.collapsed().counts, other.collapsed().counts
@@ -58,7 +58,7 @@ class Sketch:
 
 
 def bounded_sketches(sketches: Sequence[Sketch]) -> list[Sketch]:
-    """Sketches that are kept together: all become counts when they hold more than VALUES_HELD.
+    """Bound sketches that are kept together: all become counts above VALUES_HELD values.
 
     One that holds counts makes counts of the others too, so that it does not matter how a table
     is cut.
@@ -88,7 +88,7 @@ class Magnitudes:
 
 
 def _bin(size: Array) -> NDArray[np.int64]:
-    """Index of each |log_ratio|; what lies beyond the bins, NaN too, is in the outermost."""
+    """Return the index of each |log_ratio|; larger values and NaN are in the outermost bin."""
     with np.errstate(over="ignore"):
         rounded = size.astype(np.float32)
     bits = (rounded.view(np.uint32) >> _SHIFT).astype(np.int64)
@@ -118,7 +118,7 @@ class Ordered:
         return int(self.ends[-1])
 
     def quantile(self, share: float) -> float:
-        """Linear between neighbours, as numpy's default."""
+        """Return a quantile, linear between neighbours, as numpy's default."""
         at = share * (self.count - 1)
         below, weight = int(at), at - int(at)
         low, high = (self._at(index) for index in (below, min(below + 1, self.count - 1)))
@@ -129,17 +129,17 @@ class Ordered:
         return float(self.values[np.searchsorted(self.ends, index, side="right")])
 
     def top_share_of_squares(self, share: float) -> float:
-        """Part of sum |log_ratio|^2 that comes from the `share` largest values."""
+        """Return the part of sum |log_ratio|^2 that comes from the `share` largest values."""
         squares = np.square(self.values)
         counts = np.diff(self.ends, prepend=0)
         total = float((squares * counts).sum())
-        wanted = max(round(share * self.count), 1)
-        from_top = np.minimum(np.maximum(wanted - (self.count - self.ends), 0), counts)
+        top_count = max(round(share * self.count), 1)
+        from_top = np.minimum(np.maximum(top_count - (self.count - self.ends), 0), counts)
         return float((squares * from_top).sum()) / total if total else np.nan
 
 
 def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> Interval:
-    """The quantiles at share -+ as far as the share below is uncertain: t times its robust error.
+    """Return the quantiles at share -+ t times the robust error of the share below.
 
     That reach is known at the coarse bin edges, its log interpolated over the logit of the share;
     None where no edge tells the clusters apart. Few clusters hold most of a tail, hence the t for

@@ -1,4 +1,4 @@
-"""Spearman correlation of both policies' probabilities, from a stream."""
+"""Spearman's correlation of both policies' probabilities is estimated from a stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RankSample:
         return len(self.key)
 
     def __add__(self, other: RankSample) -> RankSample:
-        """The tokens of both, thinned as the thinner one."""
+        """Join the tokens of both, thinned as the thinner one."""
         limit = min(self.limit, other.limit)
         one, two = self.thinned(limit), other.thinned(limit)
         return RankSample(
@@ -49,7 +49,7 @@ class RankSample:
         )
 
     def below(self, limit: int) -> int:
-        """How many tokens would be left of it."""
+        """Count the tokens that a limit would leave."""
         return len(self) if limit >= self.limit else int((self.key < limit).sum())
 
     def thinned(self, limit: int) -> RankSample:
@@ -62,7 +62,7 @@ class RankSample:
 
 
 def rank_sample(pair: PolicyPair) -> RankSample:
-    """The tokens of a pair that qualify."""
+    """Return the tokens of a pair that qualify."""
     low, high = np.log(LOWEST), np.log(HIGHEST)
     b, t = pair.values.behavior, pair.values.target
     at = np.flatnonzero((b > low) & (b < high) & (t > low) & (t < high))
@@ -72,13 +72,13 @@ def rank_sample(pair: PolicyPair) -> RankSample:
 
 
 def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:
-    """32 well-mixed bits of each pair of values."""
+    """Return 32 well-mixed bits of each pair of values."""
     words = behavior.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ target.view(np.uint64)
     return (mixed(words) >> np.uint64(32)).astype(np.uint32)
 
 
 def spearman(sample: RankSample) -> tuple[float, Interval]:
-    """Rank correlation with its 95% interval; NaN where a side is constant.
+    """Return the rank correlation with its 95% interval; NaN where a side is constant.
 
     The interval is that of a delete-a-group jackknife over groups of clusters, on the scale of
     Fisher's z. Source: Kott 2001, Journal of Official Statistics 17(4).

@@ -1,4 +1,4 @@
-"""What a log-ratio says, of a token or of a whole sequence: one formula, one function.
+"""Each formula of a log-ratio, of a token or a whole sequence, is one function here.
 
 Everything is made from the log-ratio and from ratio - 1 by expm1, so that small log-ratios keep
 their digits. Expectations are over the behavior policy, who sampled; E_target[f] = E[ratio f].
@@ -36,7 +36,7 @@ class Ratios:
 
 
 def k3(r: Ratios) -> Array:
-    """Ratio - 1 - log_ratio, nats, never negative; its mean is KL(behavior || target).
+    """Return ratio - 1 - log_ratio, nats, never negative; its mean is KL(behavior || target).
 
     Unbiased where E[ratio] = 1. Source: Schulman 2020, http://joschu.net/blog/kl-approx.html
     """
@@ -44,22 +44,22 @@ def k3(r: Ratios) -> Array:
 
 
 def k2(r: Ratios) -> Array:
-    """log_ratio^2 / 2, nats, never negative; biased by the third moment. Source: Schulman 2020."""
+    """Return log_ratio^2 / 2, nats, never negative; the third moment biases it. Schulman 2020."""
     return 0.5 * np.square(r.log_ratio)
 
 
 def k1_reverse(r: Ratios) -> Array:
-    """Ratio * log_ratio, nats; its mean is KL(target || behavior), k1 under the target policy."""
+    """Return ratio * log_ratio, nats; its mean is KL(target || behavior), k1 under the target."""
     return (1.0 + r.excess) * np.maximum(r.log_ratio, _FLOOR)
 
 
 def k2_reverse(r: Ratios) -> Array:
-    """Ratio * log_ratio^2 / 2, nats: k2 under the target policy."""
+    """Return ratio * log_ratio^2 / 2, nats: k2 under the target policy."""
     return 0.5 * (1.0 + r.excess) * np.square(np.maximum(r.log_ratio, _FLOOR))
 
 
 def k3_reverse(r: Ratios) -> Array:
-    """Ratio * log_ratio - ratio + 1, nats, never negative: k3 under the target policy.
+    """Return ratio * log_ratio - ratio + 1, nats, never negative: k3 under the target policy.
 
     Grouped so that an overflowing ratio gives inf and not inf - inf.
     """
@@ -68,12 +68,12 @@ def k3_reverse(r: Ratios) -> Array:
 
 
 def squared_excess(r: Ratios) -> Array:
-    """Ratio^2 - 1; its mean is chi2(target || behavior)."""
+    """Return ratio^2 - 1; its mean is chi2(target || behavior)."""
     return r.excess * (r.excess + 2.0)
 
 
 def shortfall(r: Ratios) -> Array:
-    """(1 - ratio)+, within [0, 1]; its mean is the total variation.
+    """Return (1 - ratio)+, within [0, 1]; its mean is the total variation.
 
     Right even where the behavior policy cuts off tokens of the target, unlike E|ratio - 1| / 2.
     """
@@ -81,17 +81,17 @@ def shortfall(r: Ratios) -> Array:
 
 
 def root_shortfall(r: Ratios) -> Array:
-    """1 - sqrt(ratio); its mean is the squared Hellinger distance, within [0, 1]."""
+    """Return 1 - sqrt(ratio); its mean is the squared Hellinger distance, within [0, 1]."""
     return -np.expm1(0.5 * r.log_ratio)
 
 
 def deviation(r: Ratios) -> Array:
-    """|ratio - 1|; its mean is the surrogate error rate of trust-region masking (2512.23075)."""
+    """Return |ratio - 1|; its mean is the error rate of trust-region masking (2512.23075)."""
     return np.abs(r.excess)
 
 
 def exp_abs_excess(r: Ratios) -> Array:
-    """exp|log_ratio| - 1: the factor between both probabilities, whichever is larger, less 1."""
+    """Return exp|log_ratio| - 1: the larger probability over the smaller, less 1."""
     return np.expm1(np.abs(r.log_ratio))
 
 
@@ -115,7 +115,7 @@ OUTSIDE = (1.1, 1.5, 2.0, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class TokenValues:
-    """What the token quantities are made of, computed once; all [tokens]."""
+    """The numbers from which token quantities are made, computed once; all [tokens]."""
 
     behavior: Array  # log-probs, nats
     target: Array  # log-probs, nats
@@ -126,7 +126,7 @@ class TokenValues:
 
     @classmethod
     def of(cls, behavior: Array, target: Array) -> TokenValues:
-        """From log-probs of both policies, nats."""
+        """Compute the values from log-probs of both policies, nats."""
         # Ratios beyond the range of float64 become inf, inf - inf is NaN: what they are.
         with np.errstate(over="ignore", invalid="ignore"):
             ratios = Ratios.of(target - behavior)
@@ -134,12 +134,12 @@ class TokenValues:
 
 
 def prob_diff(v: TokenValues) -> Array:
-    """|p_target - p_behavior|."""
+    """Return |p_target - p_behavior|."""
     return np.abs(v.target_miss - v.behavior_miss)
 
 
 def outside(bound: float, v: TokenValues) -> Array:
-    """1 where the ratio is outside [1 / bound, bound]; NaN stays NaN."""
+    """Return 1 where the ratio is outside [1 / bound, bound]; NaN stays NaN."""
     size = np.abs(v.ratios.log_ratio)
     return np.where(np.isnan(size), size, size > np.log(bound))
 

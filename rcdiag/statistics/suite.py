@@ -1,4 +1,4 @@
-"""The state of the metrics of a pair of policies, and the suite that metrics are read off.
+"""Metrics are read off a suite, made from the state of a pair of policies.
 
 States of two batches add up to the state of all their rows, whatever the order.
 """
@@ -69,7 +69,7 @@ class SuiteState:
 
 
 def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:
-    """States that are kept together: single values give way to counts when there are too many."""
+    """Bound states that are kept together: single values become counts when there are too many."""
     sketches = bounded_sketches([state.magnitudes.sketch for state in states.values()])
     limit = min((state.ranks.limit for state in states.values()), default=0)
     while sum(state.ranks.below(limit) for state in states.values()) > RANKS_HELD:
@@ -126,5 +126,5 @@ class Suite:
 
     @property
     def log_ratio_sum(self) -> float:
-        """NaN or infinite if a log-ratio is."""
+        """Return the summed log-ratio; NaN or infinite if a log-ratio is."""
         return float(self.point.sums["log_ratio"][0])

@@ -1,4 +1,4 @@
-"""The sequence table, one short row per sequence, and totals over it.
+"""The sequence table has one short row per sequence; totals are sums over it.
 
 Totals are made of the table as it is, of many tables with clusters drawn anew, and of those with
 one cluster left out.
@@ -40,7 +40,7 @@ class SequenceTable:
         return len(self.lengths)
 
     def __add__(self, other: SequenceTable) -> SequenceTable:
-        """The sequences of both shards, in order."""
+        """Join the sequences of both shards, in order."""
 
         def joined(name: str) -> NDArray:
             return np.concatenate([getattr(self, name), getattr(other, name)])
@@ -63,7 +63,7 @@ class SequenceTable:
 
 
 def token_sums(pair: PolicyPair) -> Array:
-    """Every quantity of TOKEN_SUMS, added up by sequence: [sequences, len(TOKEN_SUMS)]."""
+    """Add up every quantity of TOKEN_SUMS by sequence: [sequences, len(TOKEN_SUMS)]."""
     sums = np.empty((len(TOKEN_SUMS), len(pair.lengths)))
     # inf - inf is NaN, which is what it is; no warning needed.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -73,10 +73,10 @@ def token_sums(pair: PolicyPair) -> Array:
 
 
 def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
-    """The rows of a pair's sequences; `sums` are its `token_sums`."""
+    """Make the rows of a pair's sequences; `sums` are its `token_sums`."""
     lengths = pair.lengths
     quantities = enumerate(TOKEN_SUMS.values())
-    kept = {each.name: index for index, each in quantities if each.by_sequence}
+    kept = {quantity.name: index for index, quantity in quantities if quantity.by_sequence}
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return SequenceTable(
             lengths,
@@ -125,12 +125,12 @@ class Totals:
 
 
 def _of_ratios(formula: Callable[[Ratios], Array], table: SequenceTable) -> Array:
-    """By the ratios of whole sequences: the products of their token ratios."""
+    """Return sums that are weighted by whole-sequence ratios, the products of token ratios."""
     return formula(Ratios.of(table.sums["log_ratio"]))
 
 
 def _log_ppl_diff(table: SequenceTable) -> Array:
-    """Log perplexity under the target less that under the behavior policy, nats."""
+    """Return log perplexity under the target less that under the behavior policy, nats."""
     return -table.sums["log_ratio"] / table.lengths
 
 
@@ -172,7 +172,7 @@ class Addends:
         return len(self.matrix)
 
     def totals(self, sums: Array) -> Totals:
-        """Totals from `sums` [replicates, names] of the rows."""
+        """Make totals from `sums` [replicates, names] of the rows."""
         columns = dict(zip(self.names, np.ascontiguousarray(sums.T), strict=True))
         log_sums, log_squares, tilted = {}, {}, {}
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -187,7 +187,7 @@ class Addends:
 
 
 def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
-    """Everything by cluster: `tokens` are the sums of TOKEN_SUMS, the rest comes of the table."""
+    """Sum everything by cluster: `tokens` are the sums of TOKEN_SUMS, the rest is the table's."""
     with np.errstate(over="ignore", invalid="ignore"):
         columns = {name: quantity.of(table) for name, quantity in SEQUENCE_SUMS.items()}
         columns["sequences"] = np.ones(len(table))
@@ -221,7 +221,7 @@ def _shift(log_squares: Array) -> float:
 
 
 def point(rows: Addends) -> Totals:
-    """Totals of the table itself: one replicate."""
+    """Return the totals of the table itself: one replicate."""
     return rows.totals(_sum(rows.matrix)[None])
 
 
@@ -230,7 +230,7 @@ def _sum(matrix: Array) -> Array:
 
 
 def resampled(rows: Addends, seed: int, replicates: int = REPLICATES) -> Totals:
-    """Totals of `replicates` tables made by drawing whole clusters with replacement.
+    """Return the totals of `replicates` tables made by drawing whole clusters with replacement.
 
     Tokens of a sequence and sequences of a prompt depend on each other, so the prompt group is
     what is drawn (cluster bootstrap; Davison & Hinkley 1997, 3.8).
@@ -242,11 +242,11 @@ def resampled(rows: Addends, seed: int, replicates: int = REPLICATES) -> Totals:
 
 
 def _draw(generator: np.random.Generator, clusters: int) -> NDArray[np.int64]:
-    """How often each cluster comes when as many as there are are drawn with replacement."""
+    """Count how often each cluster comes when clusters are drawn with replacement."""
     return np.bincount(generator.integers(clusters, size=clusters), minlength=clusters)
 
 
 def leave_one_out(rows: Addends) -> Totals:
-    """Totals without each cluster in turn: [clusters] replicates, the jackknife."""
+    """Return totals without each cluster in turn: [clusters] replicates, the jackknife."""
     with np.errstate(invalid="ignore"):
         return rows.totals(_sum(rows.matrix) - rows.matrix)

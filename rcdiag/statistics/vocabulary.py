@@ -1,4 +1,4 @@
-"""Which token ids carry the mismatch."""
+"""Tokens, log_ratio and log_ratio^2 are counted by token id: some ids carry the mismatch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Vocabulary:
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:
-    """The WORST ids by their share of sum log_ratio^2, among those seen FEWEST times or more."""
+    """Return the WORST ids by share of sum log_ratio^2, among those seen FEWEST times or more."""
     tokens, log_ratio, squares = vocabulary.sums
     by_id = squares.sum(axis=0)
     total = float(by_id.sum())

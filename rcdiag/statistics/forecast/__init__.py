@@ -1,4 +1,4 @@
-"""What becomes of longer responses: acceptance and effective sample size, by the law of tokens."""
+"""Longer responses are forecast: acceptance and effective sample size, by the law of tokens."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def forecast(
 def _usable(
     lengths: NDArray[np.int64], sums: Array, cluster: NDArray[np.uint64]
 ) -> tuple[Sums, int]:
-    """Sequences with a finite sum, in an order that does not hang on that of the rows."""
+    """Return sequences with a finite sum, in an order that does not hang on that of the rows."""
     finite = np.isfinite(sums) & (lengths > 0)
     data = Sums(lengths.astype(np.float64), sums.astype(np.float64), cluster).take(finite)
     order = np.lexsort((data.sums, data.lengths, data.cluster))
@@ -75,7 +75,7 @@ def _points(law: TokenLaw, windows: Windows) -> list[ForecastPoint]:
 
 
 def _about(law: TokenLaw | None, holds: bool | None, left_out: int) -> str:
-    """How it was fitted, and what has to be known about it."""
+    """Say how the law was fitted, and what a reader has to know about it."""
     words = [
         "sum log_ratio of T tokens ~ N(-k T, 2 k T), k lognormal over sequences; held-out bins: "
         "fitted on the shorter half, seen in the longer half"

@@ -1,4 +1,4 @@
-"""Whether a law of single tokens holds: fitted on short sequences, it must tell of the longer ones.
+"""A law of single tokens is tested here: fitted on short sequences, it must fit longer ones.
 
 Fitted on the shorter half and held against the longer half, as a forecast goes from lengths that
 were seen to longer ones. Alternate bins would test the law between lengths only, where an offset of
@@ -59,7 +59,7 @@ class Windows:
     geo: Array  # [2]
 
     def of(self, lengths: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """Lower and upper bound on the sum, by sequence: of the geometric window, of the other."""
+        """Return the bounds on each sequence's sum: of the geometric window, of the other."""
         ones = np.ones(len(lengths))
         return (
             (self.geo[0] * lengths, self.geo[1] * lengths),
@@ -85,7 +85,7 @@ def estimates_differ(data: Sums) -> int:
 
 
 def held_out(data: Sums, windows: Windows) -> tuple[list[HeldOutBin], bool | None]:
-    """The bins of the longer half, and whether all are as expected; None where none can be judged.
+    """Return the bins of the longer half, and whether all fit; None where none can be judged.
 
     A bin is judged from 20 sequences of 20 clusters on.
     """
@@ -95,26 +95,26 @@ def held_out(data: Sums, windows: Windows) -> tuple[list[HeldOutBin], bool | Non
     differ = estimates_differ(short)
     law = fit_law(short.lengths, short.sums, differ)
     refits = _refits(short, differ)
-    judged = [each for each in bins if len(np.unique(each.cluster)) >= FEW_CLUSTERS]
-    holds = [_as_expected(each, law, refits, windows, len(judged)) for each in judged]
-    return [_bin(each, law, windows) for each in bins], all(holds) if holds else None
+    judged = [bin_ for bin_ in bins if len(np.unique(bin_.cluster)) >= FEW_CLUSTERS]
+    holds = [_as_expected(bin_, law, refits, windows, len(judged)) for bin_ in judged]
+    return [_bin(bin_, law, windows) for bin_ in bins], all(holds) if holds else None
 
 
 def _split(data: Sums) -> tuple[Sums, list[Sums]]:
-    """The shorter half, and bins of the others; with many of the greatest length, those alone."""
+    """Split off the shorter half and bin the others; a common greatest length is a bin alone."""
     cut = np.median(data.lengths)
     cut = cut if (data.lengths > cut).any() else np.nextafter(cut, 0.0)
     longer = data.take(data.lengths > cut)
     edges = np.unique(np.quantile(longer.lengths, np.arange(1, BINS) / BINS, method="lower"))
     index = np.searchsorted(edges, longer.lengths)
-    bins = [longer.take(index == each) for each in np.unique(index)]
+    bins = [longer.take(index == number) for number in np.unique(index)]
     return data.take(data.lengths <= cut), bins
 
 
 def _refits(data: Sums, differ: int) -> list[TokenLaw]:
-    """The law without each twentieth of the clusters."""
+    """Fit the law without each twentieth of the clusters."""
     group = np.unique(data.cluster, return_inverse=True)[1] % REFITS
-    parts = [data.take(group != each) for each in range(REFITS)]
+    parts = [data.take(group != left_out) for left_out in range(REFITS)]
     return [fit_law(part.lengths, part.sums, differ) for part in parts]
 
 
@@ -138,7 +138,7 @@ def _seen(data: Sums, windows: Windows) -> tuple[Array, Array]:
 def _as_expected(
     data: Sums, law: TokenLaw, refits: list[TokenLaw], windows: Windows, bins: int
 ) -> bool:
-    """Whether no quantity is off by more than chance, of the bin and of the fit, would have it.
+    """Tell whether no quantity is off by more than the chance of the bin and the fit.
 
     With Bonferroni's allowance for all quantities of all bins. The error of what was seen is never
     taken smaller than the law itself would have it: at 0 or 1 a share seems to have none.
@@ -148,8 +148,8 @@ def _as_expected(
     expected = _expected(law, data.lengths, windows)
     numerators, counts = _seen(data, windows)
     error, clusters = ratio_errors(numerators, counts)
-    others = np.stack([_expected(each, data.lengths, windows) for each in refits])
-    of_fit = np.array([standard_error(column) for column in others.T])
+    refitted = np.stack([_expected(refit, data.lengths, windows) for refit in refits])
+    of_fit = np.array([standard_error(column) for column in refitted.T])
     error = np.hypot(np.maximum(error, _least_error(expected, len(data))), of_fit)
     tail = (1.0 - COVERAGE) / (2.0 * QUANTITIES * bins)
     off = np.abs(numerators.sum(axis=0) / len(data) - expected)
@@ -157,7 +157,7 @@ def _as_expected(
 
 
 def _least_error(expected: Array, count: int) -> Array:
-    """Of shares, binomial and at least one sequence; of a Gaussian variance v, v sqrt(2 / n)."""
+    """Return the least error of a share (binomial) or of a variance v, v sqrt(2 / n)."""
     shares, variance = expected[:-1], expected[-1]
     binomial = np.sqrt(np.maximum(count * shares * (1.0 - shares), 1.0)) / count
     return np.append(binomial, variance * np.sqrt(2.0 / count))

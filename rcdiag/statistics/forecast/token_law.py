@@ -36,21 +36,21 @@ class TokenLaw:
 
     @property
     def kl(self) -> float:
-        """Nats per token, never below 0."""
+        """Return nats per token, never below 0."""
         return self.kl_by_mean if self.by_the_mean else self.kl_by_variance
 
     def factors(self) -> Array:
-        """Quotients of the k of a sequence and the mean k, at NODES; their mean is 1."""
+        """Return the quotients of a sequence's k and the mean k, at NODES; their mean is 1."""
         return np.exp(self.spread * NODES - 0.5 * self.spread**2)
 
 
 def typical_lengths(lengths: Array) -> Array:
-    """Quantiles in the middle of equal shares: the lengths that stand for many."""
+    """Return quantiles in the middle of equal shares: lengths that stand for many."""
     return np.quantile(lengths, (np.arange(TYPICAL) + 0.5) / TYPICAL).astype(np.float64)
 
 
 def expected_ess(law: TokenLaw, lengths: Array) -> Array:
-    """Mean over k of e^{-2 k T}: Kish's ESS of sequences of one k, as a fraction; [lengths].
+    """Return the mean over k of e^{-2 k T}: Kish's ESS of sequences, a fraction, [lengths].
 
     It is E[ratio]^2 / E[ratio^2] of a ratio whose log is N(-k T, 2 k T).
     """
@@ -59,7 +59,7 @@ def expected_ess(law: TokenLaw, lengths: Array) -> Array:
 
 
 def expected_inside(law: TokenLaw, lengths: Array, lower: Array, upper: Array) -> Array:
-    """Share of sequences with lower <= sum log_ratio <= upper (nats); all [lengths].
+    """Return the share of sequences with lower <= sum log_ratio <= upper (nats), [lengths].
 
     Mean over k of Phi((upper - drift k T) / s) - Phi((lower - drift k T) / s), s^2 = 2 k T.
     For a window of the geometric mean the bounds are T times its log bounds.
@@ -76,7 +76,7 @@ def expected_inside(law: TokenLaw, lengths: Array, lower: Array, upper: Array) -
 
 
 def expected_variance(law: TokenLaw, lengths: Array) -> Array:
-    """Variance of sum log_ratio about its mean, nats^2: 2 k T + (drift k T)^2 c^2; [lengths].
+    """Return the variance of sum log_ratio, nats^2: 2 k T + (drift k T)^2 c^2; [lengths].
 
     c^2 = e^{spread^2} - 1 is the squared coefficient of variation of k (law of total variance).
     """
@@ -85,7 +85,7 @@ def expected_variance(law: TokenLaw, lengths: Array) -> Array:
 
 
 def fit_law(lengths: Array, sums: Array, differ: int = 0) -> TokenLaw:
-    """By three moments: mean, variance and mean absolute deviation of the sums; [sequences], >= 2.
+    """Fit mean, variance and mean absolute deviation of sums, [sequences], at least 2.
 
     `differ` is the sign of KL by variance less KL by mean, 0 where the two agree: then that by
     variance is used, the surer one (its relative error is sqrt(2 / n), that of the mean
@@ -105,7 +105,7 @@ def fit_law(lengths: Array, sums: Array, differ: int = 0) -> TokenLaw:
 
 
 def _flatness(values: Array) -> float:
-    """(E|x|)^2 / E[x^2]: 2 / pi for a Gaussian, less with heavier tails.
+    """Return (E|x|)^2 / E[x^2]: 2 / pi for a Gaussian, less with heavier tails.
 
     Source: Geary 1935, Biometrika 27. Taken rather than the kurtosis, whose fourth powers say
     little about lognormal scales at some thousand sequences.
@@ -114,7 +114,7 @@ def _flatness(values: Array) -> float:
 
 
 def _kl_by_variance(mean: float, variance: float, spread: float, lengths: Array) -> float:
-    """Half the variance per token, nats, less what the unequal means of sequences add to it.
+    """Return half the variance per token, nats, less the part of unequal sequence means.
 
     sum E[dev^2] / sum T = 2 k + mean^2 c^2 sum T^2 / sum T.
     """
@@ -123,7 +123,7 @@ def _kl_by_variance(mean: float, variance: float, spread: float, lengths: Array)
 
 
 def _spread(seen: float, mean: float, variance: float, lengths: Array) -> float:
-    """The spread of log k at which the law is as flat as what was seen; 0 where it is flatter."""
+    """Return the spread of log k that makes the law as flat as the data, 0 if they are flatter."""
     from scipy.optimize import brentq
 
     typical = typical_lengths(lengths)
@@ -138,7 +138,7 @@ def _spread(seen: float, mean: float, variance: float, lengths: Array) -> float:
 
 
 def _flatness_of_law(kl: float, mean: float, spread: float, lengths: Array) -> float:
-    """`_flatness` of deviations / sqrt(T) under the law; folded normals averaged over k and T.
+    """Return `_flatness` of deviations / sqrt(T) under the law, averaged over k and T.
 
     E|N(m, s^2)| = s sqrt(2 / pi) e^{-m^2 / 2 s^2} + m (1 - 2 Phi(-m / s)).
     """

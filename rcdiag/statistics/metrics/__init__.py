@@ -48,7 +48,7 @@ for _metric in (*_MAGNITUDES, *OVERLAPS, *TAILS, *VALIDITIES):
 
 
 def metric_descriptions() -> dict[str, str]:
-    """Name of every metric -> what it is, with formula and unit, in one paragraph."""
+    """Return what each metric is, with formula and unit, in one paragraph, by name."""
     return {
         name: f"{metric.about} Unit: {metric.unit}." if metric.unit else metric.about
         for name, metric in METRICS.items()

@@ -1,4 +1,4 @@
-"""How far apart both policies are: divergences, of tokens and of whole sequences."""
+"""These metrics measure how far apart the policies are: divergences of tokens and sequences."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ K1_KL_SEQ = Metric(
 def _kl(
     name: str, label: str, says: str, formula: str, direction: str, sums: str, example: str
 ) -> Metric:
-    """A KL without a guide: the mean of the sum `sums`, which says the level in its name."""
+    """Make a KL without a guide: the mean of the sum `sums`, which says the level in its name."""
     sequences = sums.startswith("seq_")
     return Metric(
         name=name,

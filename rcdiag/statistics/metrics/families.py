@@ -1,4 +1,4 @@
-"""The families of metrics: which question each answers, and what to do when the answer is bad."""
+"""Families of metrics: each answers one question, and says what to do about a bad answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far apart both policies are: the sizes of single log-ratios."""
+"""These metrics measure how far apart the policies are: sizes of single log-ratios."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rcdiag.statistics.totals import Totals
 
 
 def log_ratio_std(t: Totals) -> Array:
-    """Standard deviation of log_ratio over tokens, nats."""
+    """Return the standard deviation of log_ratio over tokens, nats."""
     return np.sqrt(np.maximum(2.0 * t.per_token("k2") - np.square(t.per_token("log_ratio")), 0.0))
 
 
 def log_ratio_abs_std(t: Totals) -> Array:
-    """Standard deviation of |log_ratio| over tokens, nats."""
+    """Return the standard deviation of |log_ratio| over tokens, nats."""
     mean = t.per_token("log_ratio_abs")
     return np.sqrt(np.maximum(2.0 * t.per_token("k2") - np.square(mean), 0.0))
 
 
 def largest(name: str, suite: Suite) -> tuple[float, Interval]:
-    """The maximum of a quantity over all tokens; an extreme has no interval."""
+    """Make the maximum of a quantity over all tokens; an extreme has no interval."""
     return float(suite.state.table.maxima[name].max()), NONE
 
 

@@ -1,4 +1,4 @@
-"""What a metric is: a number about two policies, with everything that anybody asks about it.
+"""A metric is one object: a number about two policies, with all that anybody asks about it.
 
 A metric is one object. `METRICS.add(Metric(...))` is all that it takes to add one: results,
 screens, pages, `rcdiag explain` and the JSON Schema read the definition.
@@ -48,7 +48,7 @@ class Family:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics of the family by name, in the order in which a reader should see them."""
+        """Return the metrics of the family by name, in the order for a reader."""
         return {name: metric for name, metric in METRICS.items() if metric.family == self}
 
 
@@ -93,11 +93,11 @@ class Metric:
 
     @property
     def about(self) -> str:
-        """What the metric is, and its formula, in one paragraph."""
+        """Say what the metric is, and its formula, in one paragraph."""
         return f"{self.says} Formula: {self.formula}."
 
     def value(self, suite: Suite) -> MetricValue:
-        """Value and 95% interval on one suite's tokens, without a level."""
+        """Return value and 95% interval on one suite's tokens, without a level."""
         # Ratios out of range are inf or 0, and what is not defined is NaN: no warning needed.
         with np.errstate(all="ignore"):
             value, (low, high) = self._estimate(suite)
@@ -106,7 +106,7 @@ class Metric:
             return MetricValue(value=value, low=low, high=high)
 
     def guide_on(self, suite: Suite) -> Guide | None:
-        """The guide that judges the metric on one suite's tokens; None where nothing does."""
+        """Return the guide that judges the metric on one suite's tokens; None without one."""
         if self.guide_for is None:
             return self.guide
         with np.errstate(all="ignore"):

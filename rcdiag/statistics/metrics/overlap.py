@@ -1,4 +1,4 @@
-"""How many samples are left after importance weighting."""
+"""These metrics tell how many samples are left after importance weighting."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def _count(t: Totals, level: str) -> Array:
 
 
 def ess(t: Totals, level: str) -> Array:
-    """Effective sample size (sum ratio)^2 / (n sum ratio^2), a fraction in (0, 1] of tokens or
-    sequences; in log space, so that no ratio overflows.
+    """Return the effective sample size (sum ratio)^2 / (n sum ratio^2) of tokens or sequences.
+
+    It is a fraction in (0, 1], computed in log space so that no ratio overflows.
 
     Source: Kong 1992; Owen, Monte Carlo theory, methods and examples, ch. 9.
     """
@@ -26,7 +27,7 @@ def ess(t: Totals, level: str) -> Array:
 
 
 def perplexity_ess(t: Totals, level: str) -> Array:
-    """exp(entropy of the normalised ratios) / n: less ruled by one giant than `ess`.
+    """Return exp(entropy of the normalised ratios) / n: less ruled by one giant than `ess`.
 
     With w = ratio / sum ratio the entropy is log sum ratio - sum w log_ratio.
     Source: Robert & Casella 2004, Monte Carlo Statistical Methods, 14.3.
@@ -36,7 +37,7 @@ def perplexity_ess(t: Totals, level: str) -> Array:
 
 
 def chi2_self_normalised(t: Totals, level: str) -> Array:
-    """E[ratio^2] / E[ratio]^2 - 1: the squared coefficient of variation, never negative."""
+    """Return E[ratio^2] / E[ratio]^2 - 1: the squared coefficient of variation, never negative."""
     return 1.0 / ess(t, level) - 1.0
 
 

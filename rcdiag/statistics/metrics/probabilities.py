@@ -1,4 +1,4 @@
-"""How far apart both policies are: probabilities and perplexities."""
+"""These metrics compare probabilities and perplexities of the policies."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rcdiag.statistics.totals import Totals
 
 
 def prob_diff_std(t: Totals) -> Array:
-    """Standard deviation (n - 1) of |p_target - p_behavior| over tokens, as verl logs it."""
+    """Return the standard deviation (n - 1) of |p_target - p_behavior| over tokens (verl)."""
     squares = t.sums["prob_diff_squared"] - np.square(t.sums["prob_diff"]) / t.tokens
     return np.sqrt(np.maximum(squares, 0.0) / (t.tokens - 1.0))
 
 
 def pearson(t: Totals) -> Array:
-    """Pearson correlation of behavior and target probabilities over tokens; NaN if one is constant.
+    """Return the Pearson correlation of both probabilities over tokens; NaN if one is constant.
 
     From 1 - p on both sides, whose correlation is the same.
     Source: MiniMax-M1 (2506.13585); verl `training/rollout_actor_probs_pearson_corr`.
@@ -53,12 +53,12 @@ _ABOVE = "target less behavior: positive where the target's perplexity is the hi
 
 
 def _keys(key: str, empty: str, *, slime: bool = True) -> dict[str, str]:
-    """What verl and slime call a number by sequence; `empty` is what a row without a token adds."""
-    found = {
+    """Return what verl and slime call a number by sequence; an empty row adds `empty`."""
+    keys = {
         "verl": f"rollout_corr/{key} (mismatch/mismatch_{key} in 0.6.0): over all rows, one "
         f"without a token adds {empty}"
     }
-    return found | ({"slime": f"mis_{key}: a row without a token adds 0"} if slime else {})
+    return keys | ({"slime": f"mis_{key}: a row without a token adds 0"} if slime else {})
 
 
 PROBABILITIES = (

@@ -1,4 +1,4 @@
-"""How much hangs on few tokens or sequences."""
+"""These metrics tell how much hangs on few tokens or sequences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NORMAL_REACH = 1.96
 
 
 def _k_hat(fitted: tuple[float, int]) -> tuple[float, Interval]:
-    """The shape with its 95% interval by the asymptotic error of the fit."""
+    """Return the shape with its 95% interval by the asymptotic error of the fit."""
     shape, count = fitted
     if np.isnan(shape):
         return shape, NONE
@@ -48,7 +48,7 @@ K_HAT_GUIDE = Guide(
 
 
 def _k_hat_guide(level: str, suite: Suite) -> Guide | None:
-    """Bounds for so many ratios; none where ESS is high.
+    """Return bounds for so many ratios; None where ESS is high.
 
     k-hat is blind to scale: however heavy, a tail of ratios near 1 moves no weighted mean.
     """
@@ -111,7 +111,7 @@ TOP_SHARE_GUIDE = Guide(
 
 
 def _top_share_guide(suite: Suite) -> Guide | None:
-    """No guide where the mismatch is next to nothing.
+    """Return no guide where the mismatch is next to nothing.
 
     Where most tokens are certain few can differ at all, and those few make up a large share of next
     to nothing: the shipped rollouts, of a healthy run, have 0.37.

@@ -1,4 +1,4 @@
-"""Were the tokens drawn from the recorded behavior policy? If not, every weight is wrong."""
+"""These metrics ask whether behavior drew the tokens. If it did not, every weight is wrong."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rcdiag.statistics.totals import Totals
 
 
 def mean_ratio(t: Totals, level: str) -> Array:
-    """E[ratio] over tokens or sequences, 1 if the tokens were drawn from the behavior policy."""
+    """Return E[ratio] over tokens or sequences: 1 if behavior drew the tokens."""
     return 1.0 + (t.per_sequence("seq_excess") if level == "seq" else t.per_token("excess"))
 
 
 def mean_ratio_z(suite: Suite, level: str) -> tuple[float, Interval]:
-    """(E[ratio] - 1) / its jackknife standard error over clusters.
+    """Return (E[ratio] - 1) / its jackknife standard error over clusters.
 
     Under the law that sampled, E[ratio] = 1 exactly at every prefix, so |z| beyond 4 is no chance.
     """
@@ -32,7 +32,7 @@ def mean_ratio_z(suite: Suite, level: str) -> tuple[float, Interval]:
 
 
 def kappa(t: Totals) -> Array:
-    """Calibration index -2 E[log_ratio] / E[log_ratio^2].
+    """Return the calibration index -2 E[log_ratio] / E[log_ratio^2].
 
     With V the variance of each side's error about the law that sampled, to second order
     (V_target - V_behavior) / (V_target + V_behavior): 1 where the behavior log-probs are exact,
@@ -42,14 +42,14 @@ def kappa(t: Totals) -> Array:
 
 
 def kappa_error(suite: Suite) -> tuple[float, Interval]:
-    """Jackknife standard error of kappa over clusters."""
+    """Return the jackknife standard error of kappa over clusters."""
     if suite.clusters < 2:
         return np.nan, NONE
     return float(standard_error(kappa(suite.left_out))), NONE
 
 
 def variance_ratio(t: Totals) -> Array:
-    """Var(sum log_ratio of a sequence) / sum of its tokens' variances, about the common mean.
+    """Return Var(sum log_ratio of a sequence) / sum of its tokens' variances.
 
     1 where log-ratios are uncorrelated along the sequence, as they are when the tokens come from
     the behavior policy; far above 1 where sequences carry an offset the sampler did not know.
@@ -80,7 +80,7 @@ def _z_guide(suite: Suite) -> Guide:
 
 
 def _as_rare_as(normal: float, suite: Suite) -> float:
-    """The t statistic of so many clusters that is as rare as `normal` standard deviations."""
+    """Return the t statistic of so many clusters that is as rare as `normal` deviations."""
     from scipy.special import ndtr, stdtrit
 
     return -float(stdtrit(max(suite.clusters - 1, 1), ndtr(-normal)))
