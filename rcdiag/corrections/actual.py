@@ -1,4 +1,4 @@
-"""Beside what a trainer logs, what is so: unclamped, per valid sequence, in float64.
+"""Unclamped numbers of a correction, in float64, stand beside those that a trainer logs.
 
 Weights and effective sample sizes are those of Owen, "Monte Carlo theory, methods and examples",
 chapter 9 (artowen.su.domains/mc); a bound on a bias is that for a quantity |f| <= 1.
@@ -36,82 +36,82 @@ Numbers = dict[str, Any]
 
 
 def needed(correction: Correction) -> list[Quantity]:
-    """What `honest` reads of the tokens."""
-    found: list[Quantity] = [LogRatio(), TrueRatio(), Unsafe()]
+    """Return the quantities of tokens that `honest` reads."""
+    quantities: list[Quantity] = [LogRatio(), TrueRatio(), Unsafe()]
     kept = kept_quantity(correction.rejections, TrueRatio())
-    found += [kept] if kept is not None else []
+    quantities += [kept] if kept is not None else []
     weighting = correction.loss_weighting
     if weighting is not None and weighting.level == "token":
-        found.append(Excess(weighting.upper))
+        quantities.append(Excess(weighting.upper))
     if (by_documents := mirrored(correction)) is not None:
-        found += quantities_of(by_documents)
-    return found
+        quantities += quantities_of(by_documents)
+    return quantities
 
 
-def honest(rows: Rows, correction: Correction, done: Outcome) -> Numbers:
-    """Numbers about one correction; None where one is not defined."""
-    lost_token, lost_seq = _lost_mass(rows, correction, done)
-    share = done.kept / rows.lengths
-    found: Numbers = {
-        "ess_token_applied": _ess_tokens(rows, done),
-        "ess_seq_applied": _ess_rows(rows, done),
+def honest(rows: Rows, correction: Correction, applied: Outcome) -> Numbers:
+    """Return the unclamped numbers of one correction by name; None where one is not defined."""
+    lost_token, lost_seq = _lost_mass(rows, correction, applied)
+    share = applied.kept / rows.lengths
+    numbers: Numbers = {
+        "ess_token_applied": _ess_tokens(rows, applied),
+        "ess_seq_applied": _ess_rows(rows, applied),
         "lost_target_mass_token": lost_token,
         "lost_target_mass_seq": lost_seq,
         "truncation_loss": _truncation_loss(rows, correction),
-        "bias_bound": _bias_bound(rows, correction, done),
+        "bias_bound": _bias_bound(rows, correction, applied),
         "unsafe_tokens": _number(rows.columns[Unsafe()].sum.sum() / rows.tokens),
         "unsafe_sequences": _number(np.mean(np.abs(log_ratio(rows, "sequence")) >= SAFETY_BOUND)),
         "keep_length_correlation": _correlation(share, rows.lengths.astype(np.float64)),
         "keep_reward_correlation": _correlation(share, rows.reward),
-        "groups_below_two": _groups_below_two(rows, done),
-        "denominator_kept": done.kept_tokens,
+        "groups_below_two": _groups_below_two(rows, applied),
+        "denominator_kept": applied.kept_tokens,
         "denominator_all": rows.tokens,
     }
-    return found | _by_documents(rows, correction)
+    return numbers | _by_documents(rows, correction)
 
 
 def _number(value: float | np.floating) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _final(done: Outcome) -> WeightSums:
-    """Weights with which tokens enter the loss, batch normalisation aside; 1 without weights."""
-    return done.kept_weights or WeightSums(done.kept, done.kept)
+def _final(applied: Outcome) -> WeightSums:
+    """Return the weights of tokens in the loss before batch normalisation; 1 without weights."""
+    return applied.kept_weights or WeightSums(applied.kept, applied.kept)
 
 
-def _ess_tokens(rows: Rows, done: Outcome) -> float | None:
-    """(sum w)^2 / (N sum w^2) over all tokens, rejected ones with weight 0."""
-    final = _final(done)
+def _ess_tokens(rows: Rows, applied: Outcome) -> float | None:
+    """Return (sum w)^2 / (N sum w^2) over all tokens; rejected ones have weight 0."""
+    final = _final(applied)
     squares = final.squares.sum()
     return _number(final.sum.sum() ** 2 / (rows.tokens * squares)) if squares > 0 else None
 
 
-def _ess_rows(rows: Rows, done: Outcome) -> float | None:
-    """The same over sequences, each with the mean weight of its tokens."""
-    means = _final(done).sum / rows.lengths
+def _ess_rows(rows: Rows, applied: Outcome) -> float | None:
+    """Return (sum w)^2 / (N sum w^2) over sequences; w is the mean weight of the tokens."""
+    means = _final(applied).sum / rows.lengths
     squares = np.square(means).sum()
     return _number(means.sum() ** 2 / (len(rows) * squares)) if squares > 0 else None
 
 
 def _lost_mass(
-    rows: Rows, correction: Correction, done: Outcome
+    rows: Rows, correction: Correction, applied: Outcome
 ) -> tuple[float | None, float | None]:
-    """E[ratio 1(rejected)] / E[ratio], by token and by sequence (all of its tokens rejected)."""
+    """Return E[ratio 1(rejected)] / E[ratio], by token and by wholly rejected sequence."""
     true = rows.columns[TrueRatio()].sum
     by_token = kept_quantity(correction.rejections, TrueRatio())
     kept = true if by_token is None else rows.columns[by_token].sum
-    kept = np.where(done.kept > 0, kept, 0.0)
+    kept = np.where(applied.kept > 0, kept, 0.0)
     logs = log_ratio(rows, "sequence")
     # Scaled by the largest, so that no product of ratios overflows.
     of_rows = np.exp(logs - logs.max()) if np.isfinite(logs.max()) else np.full(len(rows), np.nan)
     return (
         _number(1.0 - kept.sum() / true.sum()),
-        _number(of_rows[done.kept == 0].sum() / of_rows.sum()),
+        _number(of_rows[applied.kept == 0].sum() / of_rows.sum()),
     )
 
 
 def _truncation_loss(rows: Rows, correction: Correction) -> float | None:
-    """E[(ratio - C)+] / E[ratio] at the level of the weights; None where nothing is truncated."""
+    """Return E[(ratio - C)+] / E[ratio] at the level of the weights; None without truncation."""
     weighting = correction.loss_weighting
     if weighting is None or weighting.outside not in ("truncate", "clip"):
         return None
@@ -123,8 +123,8 @@ def _truncation_loss(rows: Rows, correction: Correction) -> float | None:
     return _number(np.maximum(true - weighting.upper, 0.0).sum() / true.sum())
 
 
-def _bias_bound(rows: Rows, correction: Correction, done: Outcome) -> float | None:
-    """E|ratio - weight| / E[ratio] over sequences, 0 for those rejected: bounds the bias.
+def _bias_bound(rows: Rows, correction: Correction, applied: Outcome) -> float | None:
+    """Return E|ratio - weight| / E[ratio] over sequences, rejected ones at weight 0.
 
     For truncated weights it is the truncation loss, for rejection the lost mass. Weights by token,
     and kept sequences with weight 1, have no such bound. It is
@@ -135,32 +135,34 @@ def _bias_bound(rows: Rows, correction: Correction, done: Outcome) -> float | No
         return None
     with np.errstate(over="ignore"):
         true = np.exp(log_ratio(rows, "sequence"))
-    weights = _final(done).sum / rows.lengths
+    weights = _final(applied).sum / rows.lengths
     return _number(np.abs(true - weights).sum() / true.sum())
 
 
 def _correlation(share: Array, values: Array) -> float | None:
-    """Pearson correlation over sequences of the kept share; None if a side is constant."""
-    known = np.isfinite(values)
-    share, values = share[known], values[known]
+    """Return the Pearson correlation of kept share and values; None if a side is constant."""
+    finite = np.isfinite(values)
+    share, values = share[finite], values[finite]
     if len(share) < 2 or np.ptp(share) == 0.0 or np.ptp(values) == 0.0:
         return None
     return float(np.corrcoef(share, values)[0, 1])
 
 
-def _groups_below_two(rows: Rows, done: Outcome) -> int:
-    """Groups of two sequences or more of which fewer than two are kept: no baseline is left."""
+def _groups_below_two(rows: Rows, applied: Outcome) -> int:
+    """Count groups of two sequences or more that keep fewer than two: they lose their baseline."""
     _, index, sizes = np.unique(rows.cluster, return_inverse=True, return_counts=True)
-    kept = np.bincount(index, weights=done.kept > 0)
+    kept = np.bincount(index, weights=applied.kept > 0)
     return int(((sizes >= 2) & (kept < 2)).sum())
 
 
 def mirrored(correction: Correction) -> Correction | None:
-    """The correction as verl's documents have it: k1 bounds on the ratio and not on 1 / ratio."""
+    """Return the correction by verl's documents, k1 bounds on the ratio; None if it is equal."""
     asymmetric = [
-        each
-        for each in correction.rejections
-        if each.statistic.endswith("k1") and each.lower is not None and each.lower != -each.upper
+        rejection
+        for rejection in correction.rejections
+        if rejection.statistic.endswith("k1")
+        and rejection.lower is not None
+        and rejection.lower != -rejection.upper
     ]
     if not asymmetric:
         return None
@@ -174,21 +176,21 @@ def _mirror(rejection: Rejection) -> Rejection:
 
 
 def _by_documents(rows: Rows, correction: Correction) -> Numbers:
-    """Ratios that each k1 option accepts by the code and by the documents, where they differ."""
+    """Compare the ratios that k1 options accept by verl's code and by its documents."""
     by_documents = mirrored(correction)
     if by_documents is None:
         return {}
-    done = outcome(rows, by_documents)
+    documented = outcome(rows, by_documents)
     sets = {
-        each.statistic: {
-            "code": [float(np.exp(-each.upper)), float(np.exp(-(each.lower or 0.0)))],
-            "documents": [float(np.exp(each.lower or 0.0)), float(np.exp(each.upper))],
+        rejection.statistic: {
+            "code": [float(np.exp(-rejection.upper)), float(np.exp(-(rejection.lower or 0.0)))],
+            "documents": [float(np.exp(rejection.lower or 0.0)), float(np.exp(rejection.upper))],
         }
-        for each in correction.rejections
-        if each.statistic.endswith("k1")
+        for rejection in correction.rejections
+        if rejection.statistic.endswith("k1")
     }
     return {
         "accepted_ratios": sets,
-        "kept_tokens_by_documents": done.kept_tokens,
-        "kept_sequences_by_documents": done.kept_sequences,
+        "kept_tokens_by_documents": documented.kept_tokens,
+        "kept_sequences_by_documents": documented.kept_sequences,
     }

@@ -1,4 +1,4 @@
-"""Corrections applied: what one of them, or a thousand settings of one, leave of every sequence.
+"""Corrections are applied here: one, or a thousand settings of one, to every sequence.
 
 `apply` is the one implementation; `outcome` is that of a single correction, `token_effects` what a
 single correction does to every token.
@@ -33,26 +33,26 @@ Flags = NDArray[np.bool_]
 
 
 def log_ratio(rows: Rows, level: Level) -> Array:
-    """Summed (`sequence`) or mean (`geometric`) log-ratio of each row, unclamped, nats."""
+    """Return the summed (`sequence`) or mean (`geometric`) unclamped log-ratio of rows, nats."""
     total = rows.columns[LogRatio()].sum
     return total if level == "sequence" else total / (rows.lengths + rows.epsilon)
 
 
 def ratio(rows: Rows, level: Level) -> Array:
-    """Exp of the row's log-ratio, clamped to +-20."""
+    """Return exp of each row's log-ratio, clamped to +-20 nats."""
     values = np.clip(log_ratio(rows, level), -SAFETY_BOUND, SAFETY_BOUND).astype(rows.dtype)
     return np.exp(values).astype(np.float64)
 
 
 def raw_weights(rows: Rows, weighting: Weighting) -> Column:
-    """The ratio before anything happens to it outside the bounds."""
+    """Return the ratio before anything happens to it outside the bounds."""
     if weighting.level == "token":
         return rows.columns[Ratio()]
     return Column.of_sequences(ratio(rows, weighting.level), rows.lengths)
 
 
 def bounded_quantity(weighting: Weighting) -> Ratio:
-    """The weight of single tokens: the ratio, with what becomes of it at the bounds."""
+    """Return the weight of single tokens: the ratio, with its treatment at the bounds."""
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
     if weighting.outside == "mask":
         return Ratio()
@@ -62,14 +62,14 @@ def bounded_quantity(weighting: Weighting) -> Ratio:
 
 
 def applied_weights(rows: Rows, weighting: Weighting) -> Column:
-    """Weights as they go into the loss, before batch normalisation."""
+    """Return the weights that go into the loss, before batch normalisation."""
     if weighting.level == "token":
         return rows.columns[bounded_quantity(weighting)]
     return Column.of_sequences(_sequence_weights(rows, weighting), rows.lengths)
 
 
 def clipped_weights(rows: Rows, weighting: Weighting) -> Column:
-    """The ratio clipped to [lower, upper], for the statistics of older generations."""
+    """Return the ratio clipped to [lower, upper], which older generations log."""
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
     if weighting.level == "token":
         return rows.columns[Ratio(lower, upper)]
@@ -77,7 +77,7 @@ def clipped_weights(rows: Rows, weighting: Weighting) -> Column:
 
 
 def statistic_of_rows(rows: Rows, name: str) -> Array:
-    """`sequence`, `geometric` (ratios) or `seq_{sum,mean,max}_{k}` (nats) of each row."""
+    """Return `sequence`, `geometric` (ratios) or `seq_{sum,mean,max}_{k}` (nats) of each row."""
     if name in ("sequence", "geometric"):
         return ratio(rows, name)  # type: ignore[arg-type]
     _, aggregation, k = name.split("_")
@@ -88,7 +88,7 @@ def statistic_of_rows(rows: Rows, name: str) -> Array:
 
 
 def token_bounds(rejection: Rejection) -> tuple[str, float, float]:
-    """Statistic and bounds of a rejection by token."""
+    """Return the statistic and the bounds of a rejection by token."""
     name = "ratio" if rejection.statistic == "token" else rejection.statistic.removeprefix("token_")
     lower = -np.inf if rejection.lower is None else rejection.lower
     return name, lower, rejection.upper
@@ -97,25 +97,25 @@ def token_bounds(rejection: Rejection) -> tuple[str, float, float]:
 def kept_quantity(
     rejections: tuple[Rejection, ...], weights: Quantity | None = None
 ) -> Kept | None:
-    """`weights` (or 1) of the tokens that all rejections by token keep; None if there are none."""
-    bounds = tuple(token_bounds(each) for each in rejections if each.of_tokens)
+    """Return `weights` (or 1) of tokens that all rejections by token keep; None without any."""
+    bounds = tuple(token_bounds(rejection) for rejection in rejections if rejection.of_tokens)
     return Kept(bounds, weights) if bounds else None
 
 
 def veto_quantity(veto: float) -> Beyond:
-    """1 at tokens whose unclamped ratio is below the veto; its log is held in float32 (verl)."""
+    """Return 1 at tokens with unclamped ratio below the veto; its log is in float32 (verl)."""
     return Beyond("log_ratio", float(np.log(np.float32(veto))), below=True)
 
 
 def vetoed_rows(rows: Rows, veto: float | None) -> Flags:
-    """Sequences with at least one token whose ratio is below the veto, [sequences]."""
+    """Return which sequences have a token whose ratio is below the veto, [sequences]."""
     if veto is None:
         return np.zeros(len(rows), np.bool_)
     return rows.columns[veto_quantity(veto)].sum > 0
 
 
 def quantities_of(correction: Correction) -> list[Quantity]:
-    """What `outcome` reads of the tokens, besides what every trainer reads."""
+    """Return the quantities of tokens that `outcome` reads, beyond what every trainer reads."""
     quantities: list[Quantity | None] = [kept_quantity(correction.rejections)]
     if correction.veto is not None:
         quantities.append(veto_quantity(correction.veto))
@@ -127,7 +127,7 @@ def quantities_of(correction: Correction) -> list[Quantity]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Corrections that are alike but for their bounds, which are arrays [settings]."""
+    """Settings of one estimator, alike but for their bounds, which are arrays [settings]."""
 
     count: int
     weighting: Weighting | None  # of the first; its bounds are in weight_lower, weight_upper
@@ -142,22 +142,33 @@ class Settings:
     @classmethod
     def of(cls, corrections: Sequence[Correction]) -> Settings:
         first = corrections[0]
-        weightings = [each.weighting for each in corrections if each.weighting is not None]
-        vetoes = [veto_quantity(each.veto).bound for each in corrections if each.veto is not None]
+        weightings = [
+            correction.weighting for correction in corrections if correction.weighting is not None
+        ]
+        vetoes = [
+            veto_quantity(correction.veto).bound
+            for correction in corrections
+            if correction.veto is not None
+        ]
         for given in (weightings, vetoes):
             assert len(given) in (0, len(corrections)), "settings are alike"
-        assert all(len(each.rejections) == len(first.rejections) for each in corrections)
-        by_setting = [each.rejections for each in corrections]
+        assert all(
+            len(correction.rejections) == len(first.rejections) for correction in corrections
+        )
+        by_setting = [correction.rejections for correction in corrections]
         bounds = [
-            [(-np.inf if one.lower is None else one.lower, one.upper) for one in rejections]
+            [
+                (-np.inf if rejection.lower is None else rejection.lower, rejection.upper)
+                for rejection in rejections
+            ]
             for rejections in by_setting
         ]
         edges = np.array(bounds, np.float64).reshape(len(corrections), len(first.rejections), 2)
         return cls(
             len(corrections),
             first.weighting,
-            np.array([each.lower_or_reciprocal for each in weightings]),
-            np.array([each.upper for each in weightings]),
+            np.array([weighting.lower_or_reciprocal for weighting in weightings]),
+            np.array([weighting.upper for weighting in weightings]),
             first.rejections,
             edges[:, :, 0].T,
             edges[:, :, 1].T,
@@ -198,25 +209,25 @@ class TokenSums(Protocol):
     def rows(self) -> Rows: ...
 
     def kept_tokens(self, settings: Settings) -> Array:
-        """Tokens that all rejections by token keep."""
+        """Count the tokens of each sequence that all rejections by token keep."""
         ...
 
     def weights(self, settings: Settings) -> WeightSums:
-        """Weights of all tokens."""
+        """Sum the weights of all tokens of each sequence."""
         ...
 
     def kept_weights(self, settings: Settings) -> WeightSums:
-        """Weights of the tokens that all rejections by token keep."""
+        """Sum the weights of tokens that all rejections by token keep."""
         ...
 
     def vetoed(self, settings: Settings) -> Flags:
-        """Sequences with a token below the veto."""
+        """Tell which sequences have a token below the veto."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What settings leave of every sequence; one column where all settings agree."""
+    """The state in which settings leave every sequence; one column where all settings agree."""
 
     kept: Array  # [sequences, settings] tokens that stay in the loss mask
     vetoed: Flags | None  # [sequences, settings]; None without a veto
@@ -234,7 +245,7 @@ def apply(sums: TokenSums, settings: Settings) -> Effect:
     if vetoed is not None and not settings.veto_on_weights:
         stays = ~vetoed if stays is None else stays & ~vetoed
     elif vetoed is not None and weights is not None and of_kept is not None:
-        weights, of_kept = (_times(~vetoed, each) for each in (weights, of_kept))
+        weights, of_kept = (_times(~vetoed, weight_sums) for weight_sums in (weights, of_kept))
     if stays is not None:
         kept = np.where(stays, kept, 0.0)
         of_kept = of_kept and _where(stays, of_kept)
@@ -242,7 +253,7 @@ def apply(sums: TokenSums, settings: Settings) -> Effect:
 
 
 def _stays(rows: Rows, settings: Settings) -> Flags | None:
-    """Sequences that all rejections by sequence keep; None where there is none."""
+    """Return which sequences all rejections by sequence keep; None where there are none."""
     stays: Flags | None = None
     bounds = zip(settings.rejections, settings.reject_lower, settings.reject_upper, strict=True)
     for rejection, lower, upper in bounds:
@@ -256,7 +267,7 @@ def _stays(rows: Rows, settings: Settings) -> Flags | None:
 def _weights(
     sums: TokenSums, settings: Settings, kept: Array
 ) -> tuple[WeightSums | None, WeightSums | None]:
-    """Weights of all tokens, and of those that rejection by token keeps."""
+    """Return the weights of all tokens, and of those that rejection by token keeps."""
     weighting = settings.weighting
     if weighting is None:
         return None, None
@@ -279,7 +290,7 @@ def _weights(
 
 
 def _times(stays: Flags, weights: WeightSums) -> WeightSums:
-    """Weights times 1 or 0: a product, as the trainer has it, so that NaN stays NaN."""
+    """Multiply weights by 1 or 0, as the trainer does, so that NaN stays NaN."""
     factor = stays.astype(np.float64)
     return WeightSums(factor * weights.sum, factor * weights.squares)
 
@@ -290,7 +301,7 @@ def _where(stays: Flags, weights: WeightSums) -> WeightSums:
 
 @dataclass(frozen=True, slots=True)
 class StreamedSums:
-    """The sums that a pass over the table has kept for one correction."""
+    """The sums that a pass over the table keeps for one correction."""
 
     rows: Rows
     correction: Correction
@@ -322,7 +333,7 @@ class StreamedSums:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one correction leaves of every sequence."""
+    """The tokens and weights that one correction leaves of every sequence."""
 
     kept: Array  # [sequences] tokens that stay in the loss mask
     weights: WeightSums | None  # of all tokens, before batch normalisation; 0 where zeroed
@@ -348,13 +359,13 @@ def outcome(rows: Rows, correction: Correction) -> Outcome:
 
 
 def _only(weights: WeightSums | None) -> WeightSums | None:
-    """The one setting that there is."""
+    """Return the column of the only setting."""
     return None if weights is None else WeightSums(weights.sum[:, 0], weights.squares[:, 0])
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEffects:
-    """What one correction does to every sampled token of a batch."""
+    """The weight and the verdict of one correction for every sampled token of a batch."""
 
     kept: Flags  # [tokens] whether the token stays in the loss mask
     # [tokens] before batch normalisation; rejected tokens keep theirs, as in trainers. None
@@ -388,7 +399,7 @@ def _token_weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array 
 
 
 def _sequence_weights(rows: Rows, weighting: Weighting) -> Array:
-    """Weight of each sequence at its level, [sequences]."""
+    """Return the weight of each sequence at its level, [sequences]."""
     return bounded(
         ratio(rows, weighting.level),
         weighting.lower_or_reciprocal,

@@ -1,7 +1,4 @@
-"""Where a correction begins to act, as log-ratios: what figures mark.
-
-When two corrections do the same: their bounds as log-ratios, however they are written.
-"""
+"""Bounds become log-ratios: figures mark them, and equal corrections show in them."""
 
 from __future__ import annotations
 
@@ -18,18 +15,18 @@ _LEVELS = {"seq_sum": "sequence", "seq_mean": "geometric", "token": "token"}
 
 
 def log_bounds(correction: Correction) -> dict[str, list[float]]:
-    """Level -> log-ratios. Bounds on k2 and k3 of sequences are no bounds on a log-ratio."""
-    found: dict[str, list[float]] = {}
+    """Return the log-ratios (nats) at which a correction acts, by level; k2 and k3 have none."""
+    by_level: dict[str, list[float]] = {}
     weighting = correction.weighting
     if weighting is not None:
         bounds = [weighting.upper]
         if weighting.outside != "truncate":
             bounds.append(weighting.lower_or_reciprocal)
-        found[weighting.level] = _logs(bounds)
+        by_level[weighting.level] = _logs(bounds)
     for rejection in correction.rejections:
         level, logs = _of_rejection(rejection)
-        found.setdefault(level, []).extend(logs)
-    return found
+        by_level.setdefault(level, []).extend(logs)
+    return by_level
 
 
 def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
@@ -47,7 +44,7 @@ def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
 
 
 def _logs(bounds: list[float]) -> list[float]:
-    """A bound of 0 bounds nothing."""
+    """Take logs of bounds on ratios; a bound of 0 bounds nothing and is left out."""
     return [float(np.log(bound)) for bound in bounds if bound > 0.0]
 
 
@@ -65,7 +62,7 @@ LEVELS: dict[str, Level] = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What lies in [lower, upper] is kept, nats; log-ratios (target - behavior), or k2 or k3."""
+    """An interval [lower, upper] of log-ratios (target - behavior, nats), k2 or k3 that is kept."""
 
     lower: float
     upper: float
@@ -81,7 +78,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The ratio at a level, held in a window: pushed to its ends, or 0 outside."""
+    """A ratio at a level that is held in a window: moved to its ends, or set to 0 outside."""
 
     level: Level
     window: Window
@@ -89,7 +86,7 @@ class Weights:
 
 
 def log_of(bound: float | None) -> float:
-    """Natural log of a bound on ratios; none and 0 bound nothing from below."""
+    """Return the natural log of a bound on ratios; None and 0 bound nothing from below."""
     if bound is None or bound == 0.0:
         return -np.inf
     if not bound > 0.0:
@@ -98,7 +95,7 @@ def log_of(bound: float | None) -> float:
 
 
 def within_reach(lower: float, upper: float) -> Window:
-    """A window on a log-ratio that is clamped to +-20: a bound from there on bounds nothing."""
+    """Return a window on a log-ratio clamped to +-20: a bound from there on bounds nothing."""
     return Window(
         -np.inf if lower <= -SAFETY_BOUND else lower,
         np.inf if upper >= SAFETY_BOUND else upper,
@@ -106,7 +103,7 @@ def within_reach(lower: float, upper: float) -> Window:
 
 
 def weights_of(weighting: Weighting) -> Weights:
-    """The weights of a correction, in one form for all four treatments."""
+    """Return the weights of a correction, in one form for all four treatments."""
     if weighting.outside == "mask":
         window = Window(-np.inf, np.inf)
     else:
@@ -117,7 +114,7 @@ def weights_of(weighting: Weighting) -> Weights:
 
 
 def window_of(rejection: Rejection) -> Window:
-    """What a rejection keeps. k1 of tokens and its means are clamped to +-20, its sums are not."""
+    """Return what a rejection keeps; k1 of tokens and its means are clamped to +-20, sums not."""
     lower, upper = rejection.lower, rejection.upper
     if rejection.of_ratio:
         return within_reach(log_of(lower), log_of(upper))
@@ -130,19 +127,19 @@ def window_of(rejection: Rejection) -> Window:
 
 
 def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
-    """Level of the log-ratio, or name of the k2 or k3 statistic -> what all rejections keep."""
-    found: dict[str, Window] = {}
+    """Return the window that all rejections keep, by level or by name of a k2 or k3 statistic."""
+    windows: dict[str, Window] = {}
     for rejection in rejections:
         name, window = LEVELS.get(rejection.statistic, rejection.statistic), window_of(rejection)
-        if name in found:
-            both = (found[name], window)
-            window = Window(max(each.lower for each in both), min(each.upper for each in both))
-        found[name] = window
-    return {name: window for name, window in found.items() if not window.bounds_nothing}
+        if name in windows:
+            both = (windows[name], window)
+            window = Window(max(part.lower for part in both), min(part.upper for part in both))
+        windows[name] = window
+    return {name: window for name, window in windows.items() if not window.bounds_nothing}
 
 
 def equivalent(a: Correction, b: Correction) -> bool:
-    """Whether two corrections keep the same tokens and give the same weights, in the same loss.
+    """Tell whether two corrections keep the same tokens with the same weights in the same loss.
 
     Bounds are compared as log-ratios, to 1e-9 nats. Two things are not looked at: what becomes of a
     NaN, and sums of k1 with a token beyond the clamp of +-20 (a product of ratios is not clamped by

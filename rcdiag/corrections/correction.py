@@ -1,4 +1,4 @@
-"""What a correction is, in one canonical form for all trainers."""
+"""A correction has one canonical form for all trainers, which this module defines."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """All that a trainer does to a batch before the loss."""
+    """The weights, rejections and veto by which a trainer changes a batch before the loss."""
 
     weighting: Weighting | None = None
     rejections: tuple[Rejection, ...] = ()
@@ -63,12 +63,12 @@ class Correction:
 
     @property
     def loss_weighting(self) -> Weighting | None:
-        """The weights that reach the loss."""
+        """Return the weights that reach the loss; None where weights are logged only."""
         return self.weighting if self.weights_applied else None
 
     @property
     def leaves_loss_alone(self) -> bool:
-        """No weight and no rejection, and no PPO ratio that has the mismatch in it."""
+        """Tell whether the loss has no weight, no rejection and no mismatch in its PPO ratio."""
         in_ratio = self.mode == "bypass" and self.loss == "ppo_clip"
         rejects = bool(self.rejections) or self.veto is not None
         return self.loss_weighting is None and not rejects and not in_ratio
@@ -79,13 +79,15 @@ def _rounded(value: float | None) -> float | None:
 
 
 def in_float32(correction: Correction) -> Correction:
-    """The same with bounds as a trainer compares them in float32."""
+    """Return the correction with its bounds rounded as a trainer compares them in float32."""
     weighting = correction.weighting
     if weighting is not None:
         upper = float(np.float32(weighting.upper))
         weighting = replace(weighting, upper=upper, lower=_rounded(weighting.lower))
     rejections = tuple(
-        replace(each, upper=float(np.float32(each.upper)), lower=_rounded(each.lower))
-        for each in correction.rejections
+        replace(
+            rejection, upper=float(np.float32(rejection.upper)), lower=_rounded(rejection.lower)
+        )
+        for rejection in correction.rejections
     )
     return replace(correction, weighting=weighting, rejections=rejections)

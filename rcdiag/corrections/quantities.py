@@ -1,4 +1,4 @@
-"""What corrections need of single tokens: element functions of the log-ratio, hashable by value.
+"""Corrections read quantities of single tokens: functions of the log-ratio, hashable by value.
 
 Trainers clamp log-ratios to +-20 before exp; `ratio` here is that of the clamped log-ratio.
 """
@@ -35,7 +35,7 @@ class Tokens:
         return np.exp(self.clamped)
 
     def k(self, which: str) -> Array:
-        """k1 = -log_ratio, k2 = log_ratio^2 / 2, k3 = ratio - 1 - log_ratio; clamped, nats."""
+        """Return k1 = -log_ratio, k2 = log_ratio^2 / 2 or k3 = ratio - 1 - log_ratio, nats."""
         if which == "k1":
             return -self.clamped
         return 0.5 * np.square(self.clamped) if which == "k2" else self._k3
@@ -53,7 +53,7 @@ SUM: tuple[Reduction, ...] = ("sum",)
 
 
 class Quantity(Protocol):
-    """A number per token, and what is kept of it by sequence."""
+    """A number per token, and the reductions of it that a pass keeps by sequence."""
 
     @property
     def keeps(self) -> tuple[Reduction, ...]: ...
@@ -73,7 +73,7 @@ class LogRatio:
 
 @dataclass(frozen=True, slots=True)
 class UnclampedK3:
-    """ratio - 1 - log_ratio without the clamp: what is logged as k3_kl."""
+    """ratio - 1 - log_ratio without the clamp, nats; trainers log it as k3_kl."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
@@ -142,7 +142,7 @@ def bounded(
     *,
     nan_stays: bool = False,
 ) -> NDArray[T]:
-    """Weights from ratios of tokens or of sequences: what happens to them outside [lower, upper].
+    """Make weights from ratios of tokens or sequences, treated outside [lower, upper].
 
     `truncate` gives min(ratio, upper), `clip` moves the ratio into the bounds, `zero` gives 0
     outside (a NaN too, unless it stays), `mask` leaves the ratio as it is. Bounds may be arrays
@@ -197,7 +197,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class TrueRatio:
-    """The ratio without any clamp, for the honest numbers."""
+    """The ratio without any clamp, which the honest numbers read."""
 
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
@@ -218,7 +218,7 @@ class Unsafe:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """(ratio - bound)+ without any clamp: what truncation takes away."""
+    """(ratio - bound)+ without any clamp: the part that truncation takes away."""
 
     bound: float
 
@@ -229,13 +229,13 @@ class Excess:
 
 
 def statistic(tokens: Tokens, name: str) -> Array:
-    """A statistic of tokens by its name."""
+    """Return a statistic of tokens by its name."""
     if name == "ratio":
         return tokens.ratio
     return tokens.log_ratio if name == "log_ratio" else tokens.k(name)
 
 
 def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray[np.bool_]:
-    """Bounds included; NaN is outside."""
+    """Tell where values lie within bounds, both included; NaN is outside."""
     with np.errstate(invalid="ignore"):
         return (values >= lower) & (values <= upper)

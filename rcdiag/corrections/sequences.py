@@ -1,4 +1,4 @@
-"""What is kept of the tokens: a few numbers per sequence and quantity. Shards add up by joining."""
+"""A pass keeps a few numbers per sequence and quantity. Shards add up by joining."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A quantity of tokens, reduced by sequence; [sequences] float64, empty what is not kept."""
+    """A quantity of tokens, reduced by sequence, float64 [sequences]; empty if it is not kept."""
 
     sum: NDArray[np.float64]
     squares: NDArray[np.float64]
@@ -41,7 +41,7 @@ class Column:
         )
 
     def __add__(self, other: Column) -> Column:
-        """The sequences of both shards, in order."""
+        """Join the sequences of both shards, in order."""
         names = ("sum", "squares", "max", "min")
         return Column(
             *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
@@ -49,7 +49,7 @@ class Column:
 
     @classmethod
     def of_sequences(cls, values: Array, lengths: NDArray[np.int64]) -> Column:
-        """A quantity that is the same at every token of a sequence."""
+        """Return a quantity that is the same at every token of a sequence."""
         wide = values.astype(np.float64, copy=False)
         return cls(wide * lengths, np.square(wide) * lengths, wide, wide)
 
@@ -72,7 +72,7 @@ class Rows:
         return len(self.lengths)
 
     def __add__(self, other: Rows) -> Rows:
-        """The sequences of both shards, in order."""
+        """Join the sequences of both shards, in order."""
 
         def joined(name: str) -> NDArray:
             return np.concatenate([getattr(self, name), getattr(other, name)])
@@ -94,7 +94,7 @@ class Rows:
 
     @property
     def epsilon(self) -> float:
-        """What trainers add to counts before they divide; in float32 a count swallows it."""
+        """Return what trainers add to counts before they divide; in float32 a count swallows it."""
         return EPSILON if self.dtype == np.float64 else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""How trainers reduce a batch: over tokens and rows, with their epsilon and padding rows."""
+"""Trainers reduce a batch over tokens and rows, with an epsilon and padding rows, as here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows seen as one trainer batch: `B` rows of which `V` have a token, `N` tokens in all."""
+    """Rows as one trainer batch: `B` rows of which `V` have a token, `N` tokens in all."""
 
     rows: Rows
 
@@ -23,33 +23,33 @@ class Batch:
         return len(self.rows) + self.rows.empty
 
     def token_share(self, tokens: float) -> float:
-        """Tokens / (N + 1e-8)."""
+        """Return tokens / (N + 1e-8)."""
         return tokens / (self.rows.tokens + self.rows.epsilon)
 
     def token_mean(self, column: Column) -> float:
-        """Sum / (N + 1e-8)."""
+        """Return sum / (N + 1e-8)."""
         return float(column.sum.sum() / (self.rows.tokens + self.rows.epsilon))
 
     def token_mean_of_squares(self, column: Column) -> float:
         return float(column.squares.sum() / (self.rows.tokens + self.rows.epsilon))
 
     def token_std(self, column: Column) -> float:
-        """sqrt(E[x^2] - E[x]^2), biased, never below 0; 0 for one token."""
+        """Return sqrt(E[x^2] - E[x]^2), biased, never below 0; 0 for one token."""
         if self.rows.tokens <= 1:
             return 0.0
         variance = self.token_mean_of_squares(column) - self.token_mean(column) ** 2
         return float(np.sqrt(np.maximum(variance, 0.0)))
 
     def row_means(self, column: Column) -> Array:
-        """Sum / (T + 1e-8) of every row that has a token."""
+        """Return sum / (T + 1e-8) of every row that has a token."""
         return column.sum / (self.rows.lengths + self.rows.epsilon)
 
     def padded(self, values: Array, fill: float = 0.0) -> Array:
-        """All B rows: those without a token hold `fill`."""
+        """Return all B rows; those without a token hold `fill`."""
         return np.concatenate([values, np.full(self.rows.empty, fill)])
 
     def ess(self, column: Column) -> float:
-        """1 / E[(x / (E[x] + 1e-8))^2] over tokens, with trainers' epsilon: may exceed 1.
+        """Return 1 / E[(x / (E[x] + 1e-8))^2] over tokens; the epsilon lets it exceed 1.
 
         NaN where all weights are 0: there verl stops with a division by zero.
         """
@@ -59,7 +59,7 @@ class Batch:
 
 
 def std(values: Array) -> float:
-    """Unbiased; 0 for a single value."""
+    """Return the unbiased standard deviation; 0 for a single value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
