@@ -17,25 +17,25 @@ DEFAULT = verl.FAMILY
 
 
 def families() -> dict[str, Trainer]:
-    """The newest generation of each trainer, by the trainer's name."""
+    """Return the newest generation of each trainer, by the trainer's name."""
     newest: dict[str, Trainer] = {}
     for trainer in TRAINERS.values():
-        known = newest.get(trainer.family)
-        if known is None or not known.newest:
+        chosen = newest.get(trainer.family)
+        if chosen is None or not chosen.newest:
             newest[trainer.family] = trainer
     return newest
 
 
 def find_trainer(name: str) -> Trainer:
-    """The generation of that name; a trainer's name alone means its newest generation."""
+    """Find the generation of that name; a trainer's name means its newest generation."""
     return families().get(name) or TRAINERS.find(name, "--trainer")
 
 
 def spoken_name(trainer: Trainer) -> str:
-    """The shortest name by which `find_trainer` finds a generation."""
+    """Return the shortest name by which `find_trainer` finds a generation."""
     return trainer.family if families()[trainer.family] is trainer else trainer.name
 
 
 def trainer_names() -> list[str]:
-    """All names that `find_trainer` takes."""
+    """Return all names that `find_trainer` takes."""
     return list(dict.fromkeys([*families(), *TRAINERS]))

@@ -1,4 +1,4 @@
-"""A trainer's own YAML, taken as it is: which trainer, which generation, which settings."""
+"""A trainer's own YAML is read as it is: which trainer, which generation, which settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.trainers.trainer import Claim, Config, Trainer
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
-    """The settings of a file, whose they are, and what has to be said about how they were read."""
+    """The settings of a file, their trainer, and findings on how they were read."""
 
     trainer: Trainer
     settings: Config
@@ -52,7 +52,7 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
 
 
 def settings_in(document: Any, trainer: Trainer) -> Mapping[str, Any]:
-    """The part of a document at the trainer's place, as far down as the document goes."""
+    """Return the part of a document at the trainer's place, as far down as the document goes."""
     place = document
     for name in trainer.config.path:
         if isinstance(place, dict) and isinstance(place.get(name), dict):
@@ -61,7 +61,7 @@ def settings_in(document: Any, trainer: Trainer) -> Mapping[str, Any]:
 
 
 def _chosen(document: Any, path: Path) -> tuple[Trainer, Claim]:
-    """The generation that is the surest of its settings; the first of those that are as sure."""
+    """Choose the generation that claims the settings most surely; the first of equals."""
     claims = [
         (trainer, claim)
         for trainer in TRAINERS.values()
@@ -69,16 +69,17 @@ def _chosen(document: Any, path: Path) -> tuple[Trainer, Claim]:
     ]
     if not claims:
         raise _nothing_in(path)
-    return max(claims, key=lambda each: each[1].certainty)
+    return max(claims, key=lambda candidate: candidate[1].certainty)
 
 
 def _nothing_in(path: Path) -> RcdiagError:
-    wanted = [
+    examples = [
         f"{next(iter(trainer.settings), '')}... in {trainer.words.place} ({family})"
         for family, trainer in families().items()
     ]
     return RcdiagError(
-        f"{path}: no settings of a rollout correction in it", hint=f"wanted {', or '.join(wanted)}"
+        f"{path}: no settings of a rollout correction in it",
+        hint=f"wanted {', or '.join(examples)}",
     )
 
 
@@ -87,7 +88,7 @@ def _is_of_some_trainer(block: Mapping[str, Any]) -> bool:
 
 
 def _is_bare(block: Mapping[str, Any]) -> bool:
-    """Whether a block holds nothing but settings of a correction, as far as first words tell."""
+    """Tell whether a block holds nothing but settings of a correction, by their first words."""
     words = {_first_word(name) for trainer in TRAINERS.values() for name in trainer.settings}
     return all(_first_word(str(name)) in words for name in block)
 
@@ -107,7 +108,7 @@ def _guessed(trainer: Trainer, doubt: str) -> Finding:
 
 
 def _number_trap(settings: Config, written: Mapping[str, Any]) -> list[Finding]:
-    """YAML lets digits be grouped by underscores: `0.5_5` is the number 0.55."""
+    """Report `0.5_5`, which YAML reads as the number 0.55: underscores group its digits."""
     traps = []
     for name, value in settings.items():
         text = written.get(name)

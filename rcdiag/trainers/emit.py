@@ -1,4 +1,4 @@
-"""A correction as the settings of a trainer, to paste into its configuration."""
+"""A correction is written as the settings of a trainer, to paste into its configuration."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ class Emitted:
 
 
 def writers() -> dict[str, Trainer]:
-    """The generations for which rcdiag can write settings, the newest of a trainer first."""
-    able = [each for each in TRAINERS.values() if each.config.write is not None]
+    """Return the generations for which rcdiag can write settings, the newest of a trainer first."""
+    able = [trainer for trainer in TRAINERS.values() if trainer.config.write is not None]
     order = list(dict.fromkeys(trainer.family for trainer in TRAINERS.values()))
-    by_family = [each for family in order for each in reversed(able) if each.family == family]
+    by_family = [
+        trainer for family in order for trainer in reversed(able) if trainer.family == family
+    ]
     return {trainer.name: trainer for trainer in by_family}
 
 
 def writer_names() -> list[str]:
-    """All names for which settings can be written; a trainer's name means its newest generation."""
+    """Return all names for which settings can be written; a bare trainer is its newest."""
     able = writers()
     newest = [family for family, trainer in families().items() if trainer.name in able]
     return list(dict.fromkeys([*newest, *able]))
 
 
 def on_sweep_page() -> list[str]:
-    """Names of the trainers whose settings the page of a sweep shows."""
+    """Return the names of the trainers whose settings the page of a sweep shows."""
     names = {name: spoken_name(trainer) for name, trainer in writers().items()}
     return [
         spoken
@@ -47,7 +49,7 @@ def on_sweep_page() -> list[str]:
 
 
 def emit(correction: Correction, trainer: str) -> Emitted:
-    """The settings of `trainer` that keep the same tokens and give the same weights.
+    """Write the settings of `trainer` that keep the same tokens and give the same weights.
 
     Raises RcdiagError with what the trainer lacks, and who has it, where there are none.
     """
@@ -71,7 +73,7 @@ def emit(correction: Correction, trainer: str) -> Emitted:
 
 
 def expresses(trainer: Trainer, correction: Correction) -> bool:
-    """Whether the trainer has settings that do what the correction does."""
+    """Tell whether the trainer has settings that do what the correction does."""
     try:
         _checked(correction, trainer)
     except Inexpressible:
@@ -80,7 +82,7 @@ def expresses(trainer: Trainer, correction: Correction) -> bool:
 
 
 def _checked(correction: Correction, trainer: Trainer) -> Written:
-    """What is written, read back as the trainer would."""
+    """Return the written settings, after they were read back as the trainer would."""
     if trainer.config.write is None:
         raise Inexpressible("settings that rcdiag writes")
     written = trainer.config.write(correction)

@@ -1,4 +1,4 @@
-"""The corrections that are computed, planned from names of presets and from settings."""
+"""Names of presets and settings become the corrections that a command computes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": n
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which corrections are wanted, in a trainer's own settings and in canonical form."""
+    """The corrections to compute, in a trainer's own settings and in canonical form."""
 
     trainer: Trainer
     configs: Mapping[str, Config]  # name of the preset -> the trainer's settings
@@ -31,7 +31,7 @@ class Plan:
 def preset_configs(
     trainer: Trainer, names: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Config]:
-    """Settings of the named presets (all without names), with what is overridden."""
+    """Return settings of the named presets (all without names), with overrides."""
     for name in (*names, *overrides):
         if name not in trainer.presets:
             raise _unknown(trainer, name)
@@ -78,7 +78,7 @@ def plan_corrections(
         else:
             whole[name] = settings
     if arithmetic == "float32":
-        corrections = {name: in_float32(each) for name, each in corrections.items()}
+        corrections = {name: in_float32(correction) for name, correction in corrections.items()}
     return Plan(trainer, whole, corrections, ARITHMETICS[arithmetic], tuple([*findings, *refused]))
 
 

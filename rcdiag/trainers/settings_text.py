@@ -1,4 +1,4 @@
-"""Settings as the YAML that a trainer reads: numbers, quotes, comments."""
+"""Settings are written as the YAML that a trainer reads: numbers, quotes, comments."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BELOW_ALL, ABOVE_ALL = 1e-9, 1e9
 
 
 class Inexpressible(RcdiagError):
-    """A trainer has no settings for it; the message says for what."""
+    """A correction for which a trainer has no settings; the message names what it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Settings in a trainer's own names, and what has to be said beside some of them."""
+    """Settings in a trainer's own names, with comments on some of them."""
 
     settings: dict[str, Value] = field(default_factory=dict)
     comments: dict[str, str] = field(default_factory=dict)  # above the setting of that name
@@ -28,7 +28,7 @@ class Written:
 
 
 def digits(value: float) -> str:
-    """The shortest decimal within a share of 1e-14 of a positive number; `inf` as Python reads it.
+    """Return the shortest decimal near a positive number, within a share of 1e-14.
 
     Reciprocals and exponentials are off by roundings: 1 / (1 / 0.3) is to be written 0.3.
     """
@@ -36,7 +36,7 @@ def digits(value: float) -> str:
 
 
 def rounded(value: float) -> float:
-    """The number with the fewest digits within a share of 1e-14 of a positive number."""
+    """Return the number with the fewest digits within a share of 1e-14 of a positive number."""
     for precision in range(1, 17):
         short = float(f"{value:.{precision}g}")
         if short == value or abs(short - value) <= 1e-14 * value:
@@ -45,13 +45,13 @@ def rounded(value: float) -> float:
 
 
 def dotted(text: str) -> str:
-    """YAML 1.1 takes 1e-04 for text: a number needs a dot, and a sign in its exponent."""
+    """Add the dot without which YAML 1.1 takes 1e-04 for text; its exponent has a sign."""
     mantissa, exponent, power = text.partition("e")
     return f"{mantissa}.0{exponent}{power}" if exponent and "." not in mantissa else text
 
 
 def scalar(value: Value) -> str:
-    """Thresholds that are text go into quotes: without them YAML reads 0.5_5 as 0.55."""
+    """Write a value; a threshold that is text is quoted, or YAML would read 0.5_5 as 0.55."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -62,7 +62,7 @@ def scalar(value: Value) -> str:
 
 
 def block(written: Written, head: Sequence[str], places: Sequence[str]) -> str:
-    """The YAML to paste: comments of the head, then the settings below the names of `places`."""
+    """Write the YAML to paste: comments of the head, then settings below the names of `places`."""
     lines = [f"# {line}" for line in head]
     lines += [f"{'  ' * depth}{place}:" for depth, place in enumerate(places)]
     indent = "  " * len(places)

@@ -1,4 +1,4 @@
-"""What a trainer is: one generation, with all that rcdiag knows of it."""
+"""A trainer is one generation, with all that rcdiag knows of it."""
 
 from __future__ import annotations
 
@@ -71,25 +71,25 @@ class Trainer:
 
     @property
     def words(self) -> GenerationWords:
-        """What the generation does, when it came out, and where its settings stand."""
+        """Return what the generation does, when it came out, and where its settings stand."""
         return read_generations(self.package)[self.name]
 
 
 class Refused(RcdiagError):
-    """The trainer itself would stop on these settings."""
+    """Settings on which the trainer itself would stop."""
 
 
 def choice(config: Config, name: str, allowed: tuple[Any, ...]) -> Any:
-    """A setting that must be one of a few words."""
+    """Return a setting that must be one of a few words."""
     value = config[name]
     if value not in allowed:
-        words = ", ".join("null" if each is None else str(each) for each in allowed)
+        words = ", ".join("null" if option is None else str(option) for option in allowed)
         raise Refused(f"{name}: {value!r} is not a choice of this trainer", f"one of {words}")
     return value
 
 
 def positive(config: Config, name: str) -> float:
-    """A setting that must be a number above 0."""
+    """Return a setting that must be a number above 0."""
     value = config[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise Refused(f"{name}: wanted a number above 0, got {value!r}", "give a number")
@@ -97,7 +97,7 @@ def positive(config: Config, name: str) -> float:
 
 
 def optional_number(config: Config, name: str) -> float | None:
-    """A setting that may be null, and else is a number."""
+    """Return a setting that may be null, and else is a number."""
     value = config[name]
     if value is None:
         return None

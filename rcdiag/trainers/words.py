@@ -1,4 +1,4 @@
-"""What a trainer's keys and settings mean, read from the TOML files beside the trainer's code.
+"""TOML files beside a trainer's code say what its keys and settings mean.
 
 A trainer's package holds four files, with one table for each thing that has a name:
 
@@ -55,7 +55,7 @@ class GenerationWords:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyWords:
-    """What a trainer logs under one key. Mappings by generation are in the trainer's order."""
+    """The words on one key that a trainer logs, by generation in the trainer's order."""
 
     name: str  # without prefix
     says: str
@@ -77,7 +77,7 @@ class KeyWords:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The key without prefix and with every prefix that it is seen with."""
+        """Return the key without prefix and with every prefix that it is seen with."""
         plain = (self.name, *self.names.values())
         return tuple(
             dict.fromkeys([*plain, *(logger + key for logger in self.loggers for key in plain)])
@@ -86,7 +86,7 @@ class KeyWords:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettingWords:
-    """What a setting of a trainer means. `generations` are in the trainer's order."""
+    """The meaning of a trainer's setting. `generations` are in the trainer's order."""
 
     name: str
     says: str
@@ -99,7 +99,7 @@ class SettingWords:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TermWords:
-    """What a trainer calls a name that rcdiag explains, by generation in the trainer's order."""
+    """A trainer's own word for a name that rcdiag explains, by generation, in order."""
 
     name: str
     says: Mapping[str, str]
@@ -108,20 +108,20 @@ class TermWords:
 
 @cache
 def read_generations(package: str) -> dict[str, GenerationWords]:
-    """The generations of the trainer in `package` (`rcdiag.trainers.verl`), the oldest first."""
+    """Return the generations of the trainer in `package`, the oldest first."""
     file = _File.read(package, "generations.toml")
     file.table("header").allows("renamed_presets")
-    found = {}
+    generations = {}
     for table in file.tables():
         table.allows("says", "released", "place", "source")
         texts = {field: table.needed(field) for field in ("says", "released", "place", "source")}
-        found[table.name] = GenerationWords(name=table.name, **texts)
-    return found
+        generations[table.name] = GenerationWords(name=table.name, **texts)
+    return generations
 
 
 @cache
 def read_renamed_presets(package: str) -> dict[str, tuple[str, ...]]:
-    """The other names that a preset has in other generations, by each of its names."""
+    """Return the other names that a preset has in other generations, by each name."""
     header = _File.read(package, "generations.toml").table("header")
     chains = header.fields.get("renamed_presets", [])
     if not isinstance(chains, list) or not all(map(_is_names, chains)):
@@ -133,16 +133,16 @@ def read_renamed_presets(package: str) -> dict[str, tuple[str, ...]]:
 
 @cache
 def read_settings(package: str) -> dict[str, SettingWords]:
-    """What the settings of the trainer in `package` mean, by their names."""
+    """Return what the settings of the trainer in `package` mean, by their names."""
     file, order = _File.read(package, "settings.toml"), list(read_generations(package))
     header = file.table("header")
     header.allows("texts")
     texts = header.sub("texts").texts() if "texts" in header.fields else {}
-    found = {}
+    settings = {}
     for table in file.tables():
         table.allows("says", "unit", "healthy", "example", "see", "generations")
         table = table.filled(texts)
-        found[table.name] = SettingWords(
+        settings[table.name] = SettingWords(
             name=table.name,
             says=table.needed("says"),
             unit=table.text("unit"),
@@ -151,30 +151,30 @@ def read_settings(package: str) -> dict[str, SettingWords]:
             see=table.names("see"),
             generations=table.by_generation("generations", order),
         )
-    return found
+    return settings
 
 
 @cache
 def read_terms(package: str) -> dict[str, TermWords]:
-    """What the trainer in `package` calls the names that rcdiag explains, by those names."""
+    """Return what the trainer in `package` calls the names that rcdiag explains."""
     file, order = _File.read(package, "terms.toml", needed=False), list(read_generations(package))
-    found = {}
+    terms = {}
     for table in file.tables():
         table.allows("says", "numbers")
         says = table.by_generation("says", order)
         numbers = table.by_generation("numbers", order, (int, float))
         for name in table.name.split(","):
-            found[name.strip()] = TermWords(name=name.strip(), says=says, numbers=numbers)
-    return found
+            terms[name.strip()] = TermWords(name=name.strip(), says=says, numbers=numbers)
+    return terms
 
 
 @cache
 def read_keys(package: str) -> dict[str, KeyWords]:
-    """What the trainer in `package` logs, by key without prefix; placeholders are filled."""
+    """Return what the trainer in `package` logs, by key without prefix; placeholders are filled."""
     file, order = _File.read(package, "keys.toml"), list(read_generations(package))
     header = file.table("header")
     header.allows("families", "loggers", "placeholders", "texts")
-    families = {each.name: each for each in header.sub("families").subs()}
+    families = {family.name: family for family in header.sub("families").subs()}
     for family in families.values():
         family.allows("prefix", "logged_by", "direction", "note")
     return {
@@ -192,7 +192,7 @@ _KEY_FIELDS = (
 
 
 def _fillings(table: _Table, header: _Table) -> Iterator[tuple[_Table, str | None]]:
-    """A table with its placeholders filled, once for each value, and its name before that."""
+    """Yield a table with its placeholders filled, once for each value, and its name before."""
     table.allows(*_KEY_FIELDS)
     texts = header.sub("texts").texts()
     for placeholder in header.sub("placeholders").subs():
@@ -201,7 +201,7 @@ def _fillings(table: _Table, header: _Table) -> Iterator[tuple[_Table, str | Non
         numbers = table.sub("numbers").fields
         if strange := numbers.keys() - placeholder.fields.keys():
             raise table.error(f"`numbers` has {min(strange)!r}, no value of {placeholder.name}")
-        rest = {field: each for field, each in table.fields.items() if field != "numbers"}
+        rest = {field: content for field, content in table.fields.items() if field != "numbers"}
         for value in placeholder.subs():
             own = {"numbers": numbers[value.name]} if value.name in numbers else {}
             filled = {**texts, **value.texts(), placeholder.name: value.name}
@@ -225,14 +225,17 @@ def _key(
     logged_by = expand(named, order, table) if named else list(order)
     prefixes = family.by_generation("prefix", order)
     own, detail = table.by_generation("generations", order), table.text("detail")
-    if strange := [each for each in own if each not in logged_by]:
+    if strange := [generation for generation in own if generation not in logged_by]:
         raise table.error(f"`generations` has {strange[0]}, which does not log the key")
     return KeyWords(
         name=table.name,
         says=table.needed("says"),
         family=family.name,
-        names={each: prefixes.get(each, "") + table.name for each in logged_by},
-        generations={each: "; ".join(filter(None, [detail, own.get(each)])) for each in logged_by},
+        names={generation: prefixes.get(generation, "") + table.name for generation in logged_by},
+        generations={
+            generation: "; ".join(filter(None, [detail, own.get(generation)]))
+            for generation in logged_by
+        },
         note=family.text("note"),
         formula=table.text("formula"),
         direction=table.text("direction") or family.text("direction"),
@@ -254,8 +257,8 @@ def _by_loss(table: _Table) -> dict[str, str]:
 
 
 def expand(text: str, order: Sequence[str], table: _Table | None = None) -> list[str]:
-    """The generations that `a, b to d, f on` names, each one of `order`."""
-    wanted: set[str] = set()
+    """Return the generations that `a, b to d, f on` names, each one of `order`."""
+    generations: set[str] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition(" to ")
         if first.endswith(" on"):
@@ -265,12 +268,12 @@ def expand(text: str, order: Sequence[str], table: _Table | None = None) -> list
             message = f"{part.strip()!r} names no generation"
             hint = f"generations are {', '.join(order)}"
             raise table.error(message, hint) if table else RcdiagError(message, hint)
-        wanted |= set(order[order.index(first) : order.index(last) + 1])
-    return [name for name in order if name in wanted]
+        generations |= set(order[order.index(first) : order.index(last) + 1])
+    return [name for name in order if name in generations]
 
 
 def label(names: Collection[str], order: Iterable[str]) -> str:
-    """Generations as a reader likes them: three or more in a row as `first to last`."""
+    """Write generations for a reader: three or more in a row are `first to last`."""
     runs: list[list[str]] = [[]]
     for name in order:
         if name in names:
@@ -311,17 +314,17 @@ class _File:
         return _File(f"{path}: {part}", _checked(path, part, _parsed(path, text).get(part, {})))
 
     def table(self, name: str) -> _Table:
-        """A table by its name; empty if the file lacks it."""
+        """Return a table by its name; empty if the file lacks it."""
         return _Table(self.path, name, _checked(self.path, name, self.content.get(name, {})))
 
     def tables(self) -> list[_Table]:
-        """All tables but the header."""
+        """Return all tables but the header."""
         return [self.table(name) for name in self.content if name != "header"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of a file; what is wrong with it is said with file, table and field."""
+    """A table of a file; an error about it names file, table and field."""
 
     file: str
     name: str
@@ -354,7 +357,7 @@ class _Table:
         return tuple(value)
 
     def sub(self, field: str) -> _Table:
-        """The sub-table under a field; empty if there is none."""
+        """Return the sub-table under a field; empty if there is none."""
         fields = _checked(self.file, f"{self.name}.{field}", self.fields.get(field, {}))
         return _Table(self.file, field, fields)
 
@@ -362,36 +365,36 @@ class _Table:
         return [self.sub(field) for field in self.fields]
 
     def texts(self) -> dict[str, str]:
-        """All fields, each of them a text."""
+        """Return all fields, each of them a text."""
         return {field: self.needed(field) for field in self.fields}
 
     def by_generation(
         self, field: str, order: Sequence[str], kinds: tuple[type, ...] = (str,)
     ) -> dict[str, Any]:
-        """A value for each generation: one for all, or a sub-table with some."""
+        """Return a value for each generation: one for all, or a sub-table with some."""
         value = self.fields.get(field, {})
         if isinstance(value, kinds):
             return dict.fromkeys(order, value)
-        found = {}
-        for group, each in self.sub(field).fields.items():
-            if not isinstance(each, kinds):
-                raise self.error(f"`{field}` has {each!r} for {group}")
+        values = {}
+        for group, entry in self.sub(field).fields.items():
+            if not isinstance(entry, kinds):
+                raise self.error(f"`{field}` has {entry!r} for {group}")
             for generation in expand(group, order, self):
-                if generation in found:
+                if generation in values:
                     raise self.error(f"`{field}` names {generation} twice")
-                found[generation] = each
-        return {generation: found[generation] for generation in order if generation in found}
+                values[generation] = entry
+        return {generation: values[generation] for generation in order if generation in values}
 
     def filled(self, texts: Mapping[str, str]) -> _Table:
-        """The table with `{name}` replaced in its name and in its texts."""
+        """Return the table with `{name}` replaced in its name and in its texts."""
 
         def fill(value: Any) -> Any:
             if isinstance(value, str):
                 return value.format_map(texts)
             if isinstance(value, list):
-                return [fill(each) for each in value]
+                return [fill(item) for item in value]
             if isinstance(value, dict):
-                return {field: fill(each) for field, each in value.items()}
+                return {field: fill(item) for field, item in value.items()}
             return value
 
         try:
@@ -416,4 +419,4 @@ def _checked(file: str, name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)

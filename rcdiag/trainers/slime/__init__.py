@@ -1,4 +1,4 @@
-"""slime at commit 624b824a8: its MIS helper, its policy losses, its configuration."""
+"""slime at commit 624b824a8 has an MIS helper, policy losses and a configuration."""
 
 from __future__ import annotations
 

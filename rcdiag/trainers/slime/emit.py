@@ -1,4 +1,4 @@
-"""Corrections as the YAML of slime's MIS helper.
+"""Corrections are written as the YAML of slime's MIS helper.
 
 Source: slime commit 624b824a8, examples/train_infer_mismatch_helper/mis.py and mis.yaml.
 """
@@ -16,7 +16,7 @@ ALL = Window(-np.inf, np.inf)
 
 
 def mis(correction: Correction) -> Written:
-    """Weights, one rejection at another level or the same, and a veto."""
+    """Write weights, one rejection at any level, and a veto."""
     if correction.mode != "decoupled" or correction.loss != "ppo_clip":
         raise Inexpressible("bypass mode or loss of its own in the MIS helper")
     windows = windows_of(correction.rejections)
@@ -31,7 +31,7 @@ def mis(correction: Correction) -> Written:
     weights = weights_of(correction.weighting)
     tis = _tis(weights, windows.get(weights.level))
     if tis.settings["tis_mode"] == "mask":
-        windows = {name: each for name, each in windows.items() if name != weights.level}
+        windows = {name: window for name, window in windows.items() if name != weights.level}
     return (
         Written({"use_tis": True, "tis_level": weights.level})
         | tis
@@ -41,12 +41,12 @@ def mis(correction: Correction) -> Written:
 
 
 def _tis(weights: Weights, rejects: Window | None) -> Written:
-    """Weights as they are together with a rejection at their level are its `mask` mode."""
+    """Write weights; weights together with a rejection at their level are the `mask` mode."""
     if weights.zeroes:
         raise Inexpressible("weights that are zeroed outside of bounds (IcePop)")
     if weights.window.bounds_nothing and rejects is not None:
-        said = "mask rejects outside of the bounds and leaves the weights as they are"
-        return _mode("mask", {"tis_mode": said}) | _bounds("tis", rejects)
+        comment = "mask rejects outside of the bounds and leaves the weights as they are"
+        return _mode("mask", {"tis_mode": comment}) | _bounds("tis", rejects)
     bounds = _bounds("tis", weights.window)
     if weights.window.lower > -np.inf:
         return _mode("clip", {}) | bounds
@@ -62,7 +62,7 @@ def _mode(name: str, comments: dict[str, str]) -> Written:
 
 
 def _rs(correction: Correction, windows: dict[str, Window], level: str) -> Written:
-    """The veto works with `use_rs` only; alone it stands beside bounds that reject nothing."""
+    """Write rejections; a veto needs `use_rs`, and alone takes bounds that reject nothing."""
     if correction.veto is not None and correction.veto_on_weights:
         raise Inexpressible("veto that zeroes weights and leaves the mask alone")
     if len(windows) > 1:
@@ -82,7 +82,7 @@ def _rs(correction: Correction, windows: dict[str, Window], level: str) -> Writt
 
 
 def _bounds(which: str, window: Window) -> Written:
-    """Ratios; a bound that is null would be filled in from another one."""
+    """Write bounds on ratios; slime fills a null bound in from another one."""
     lower, upper = np.exp(window.lower), np.exp(window.upper)
     return Written(
         {

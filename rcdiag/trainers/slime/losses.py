@@ -73,13 +73,13 @@ OWN = (TIS_CLIP, TIS_CLIP_LOW, TIS_OUTSIDE, OPSM_DELTA, USE_ROLLOUT_LOGPROBS)
 
 
 def row_log_ratio(batch: LossBatch) -> Tensor:
-    """Row mean of log_ratio over all tokens, rejected ones too, at each token [tokens]."""
+    """Return the row mean of log_ratio over all tokens, rejected ones too, at each token."""
     means = batch.row_sums(batch.log_ratio) / batch.lengths.clamp(min=1)
     return means[batch.rows]
 
 
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
-    """PPO on exp(log_ratio), unclamped; dual clip only where `clip_c` is given."""
+    """Return PPO losses on exp(log_ratio), unclamped; dual clip only where `clip_c` is given."""
     losses, beyond = ppo(log_ratio.exp(), batch.advantages, settings)
     if (bound := settings.value(CLIP_C)) is not None:
         losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
@@ -105,12 +105,12 @@ def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def opsm_dropped(batch: LossBatch, delta: float) -> Tensor:
-    """Tokens with A < 0 in rows whose mean of -log_ratio is above `delta` nats, [tokens]."""
+    """Tell which tokens have A < 0 in rows with mean -log_ratio above `delta` nats, [tokens]."""
     return (batch.advantages < 0) & (-row_log_ratio(batch).detach() > delta)
 
 
 def _dropped_share(batch: LossBatch, settings: LossSettings, dropped: Tensor) -> Tensor:
-    """Token values whose aggregate is the logged sum of each row's share of dropped tokens.
+    """Return token values whose aggregate is slime's sum of each row's dropped share.
 
     slime adds up shares of rows under --calculate-per-token-loss too, and divides by tokens. It
     also counts masked tokens, which a batch here does not hold; its shares can pass 1.
@@ -121,14 +121,14 @@ def _dropped_share(batch: LossBatch, settings: LossSettings, dropped: Tensor) ->
 
 
 def tis_weights(ratio: Tensor, low: float, high: float, outside: str) -> Tensor:
-    """The ratio old / rollout clamped into [low, high], or `zero` outside (IcePop), [tokens]."""
+    """Return old / rollout clamped into [low, high], or `zero` outside (IcePop), [tokens]."""
     if outside == "zero":
         return ratio.where((ratio >= low) & (ratio <= high), 0.0)
     return ratio.clamp(low, high)
 
 
 def _tis(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weights of --use-tis and what slime logs of them; ratio = old / rollout."""
+    """Return the weights of --use-tis and what slime logs of them; ratio = old / rollout."""
     if batch.weights is not None or batch.rollout is None:
         raise RcdiagError(
             "tis_clip: slime's own TIS makes its weights from the rollout's log-probs, and takes "
@@ -145,7 +145,7 @@ def _tis(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, dict[str, Te
 def _finished(
     batch: LossBatch, settings: LossSettings, log_ratio: Tensor, losses: Tensor, beyond: Tensor
 ) -> TokenLosses:
-    """OPSM and TIS applied, rejected tokens at 0; `ois` and `tis` are logged of these too."""
+    """Apply OPSM and TIS, with rejected tokens at 0; `ois` and `tis` are logged of these too."""
     logged: dict[str, Tensor] = {}
     kept = batch.kept
     if (delta := settings.value(OPSM_DELTA)) is not None:
@@ -176,14 +176,16 @@ CISPO = replace(clipped.CISPO, function=cispo, source=_FILE, settings=(*CLIP_RAN
 
 
 def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
-    """1 / T for the T tokens of the row; rejected ones count unless the denominator is `kept`."""
+    """Return 1 / T for the row's T tokens; rejected ones count but under denominator `kept`."""
     # 1 / an integer tensor would be float32.
     counts = batch.kept_counts if which == "kept" else batch.lengths.double()
     return (1.0 / counts.clamp(min=1))[batch.rows]
 
 
 # Among all tokens, a row without a token counts as one.
-TOKENS = Count("tokens", TOKEN_MEAN.count.kept, lambda each: float(each.lengths.clamp(min=1).sum()))
+TOKENS = Count(
+    "tokens", TOKEN_MEAN.count.kept, lambda batch: float(batch.lengths.clamp(min=1).sum())
+)
 # `rollout_mask_sums` is taken for one sample per rollout. token-mean: --calculate-per-token-loss.
 UPDATE = UpdateRules(
     losses=by_name((VANILLA, GSPO, CISPO)),

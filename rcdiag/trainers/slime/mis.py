@@ -46,7 +46,7 @@ LEVELS = ("token", "sequence", "geometric")
 
 
 def read(config: Config) -> Correction:
-    """The canonical correction. Without `use_tis` nothing happens, rejection included."""
+    """Read the canonical correction. Without `use_tis` nothing happens, rejection included."""
     if not config["use_tis"]:
         return Correction(weights_applied=False)
     level = choice(config, "tis_level", LEVELS)
@@ -81,7 +81,7 @@ def read(config: Config) -> Correction:
 
 
 def _ordered(which: str, lower: float, upper: float) -> None:
-    """Slime's helper asserts it wherever it clips or rejects."""
+    """Refuse bounds in the wrong order, as slime's helper does wherever it clips or rejects."""
     if not lower < upper:
         raise Refused(
             f"{which}_lower_bound: {lower:g} is not below the upper bound {upper:g}",
@@ -90,7 +90,7 @@ def _ordered(which: str, lower: float, upper: float) -> None:
 
 
 def _number(config: Config, name: str) -> float:
-    """YAML 1.1 reads 1e-4 without a dot as text; slime then stops, and so do we."""
+    """Return a setting that must be a number above 0; YAML 1.1 reads 1e-4 as text."""
     value = config[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise Refused(
@@ -101,7 +101,7 @@ def _number(config: Config, name: str) -> float:
 
 
 def _rejection(correction: Correction) -> Rejection | None:
-    """The rejection of `use_rs`; `mask` mode puts one of its own before it."""
+    """Read the rejection of `use_rs`; `mask` mode puts one of its own before it."""
     assert correction.weighting is not None
     own = correction.weighting.outside == "mask"
     rejections = correction.rejections[1:] if own else correction.rejections
@@ -109,7 +109,7 @@ def _rejection(correction: Correction) -> Rejection | None:
 
 
 def quantities(correction: Correction) -> list[Quantity]:
-    """What `metrics` reads of the tokens."""
+    """Return the quantities of tokens that `metrics` reads."""
     needed: list[Quantity] = [LogRatio(), UnclampedK3(), SquaredRatio()]
     if correction.weighting is None:
         return needed
@@ -128,7 +128,7 @@ def quantities(correction: Correction) -> list[Quantity]:
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """All keys with their prefix."""
+    """Return all logged numbers under their keys with prefix."""
     logged = _off_policy(batch)
     if correction.weighting is not None:
         logged |= _weights(batch, correction)
@@ -138,7 +138,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _mean(batch: Batch, values: NDArray) -> float:
-    """The mean over all rows; one without a token adds 0."""
+    """Return the mean over all rows; one without a token adds 0."""
     return float(values.sum() / batch.all_rows)
 
 
@@ -185,7 +185,7 @@ def _weights(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _beyond(batch: Batch, level: Any, lower: float, upper: float) -> tuple[float, float]:
-    """Mean over sequences of the shares below and above the bounds."""
+    """Return means over sequences of the shares below and above the bounds."""
     rows = batch.rows
     if level == "token":
         below = _row_means(batch, rows.columns[Beyond("ratio", lower, below=True)])
@@ -212,7 +212,7 @@ def _rejected(batch: Batch, correction: Correction) -> Metrics:
 
 
 def normaliser(batch: Batch, correction: Correction) -> float:
-    """What the weights are divided by: their mean over tokens, or over sequences; 1 if tiny."""
+    """Return the divisor of weights: their mean over tokens or sequences; 1 if tiny."""
     weighting = correction.weighting
     if weighting is None or not correction.batch_normalize:
         return 1.0
@@ -225,7 +225,7 @@ def normaliser(batch: Batch, correction: Correction) -> float:
 
 
 def _final(batch: Batch, correction: Correction) -> Metrics:
-    """Statistics of the weights after normalisation before rejection, whatever the names say."""
+    """Return statistics of weights after normalisation before rejection, whatever their keys."""
     weighting = correction.weighting
     assert weighting is not None
     applied = applied_weights(batch.rows, weighting)
@@ -242,7 +242,7 @@ def _final(batch: Batch, correction: Correction) -> Metrics:
 
 
 def ignored(config: Config) -> list[str]:
-    """What slime takes and does nothing with."""
+    """List settings that slime takes and does nothing with."""
     if config["use_rs"] and not config["use_tis"]:
         return ["use_rs has no effect without use_tis: slime returns before it rejects anything"]
     sentences = []
@@ -272,7 +272,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def _claim(config: Config) -> Claim | None:
-    """No other trainer has these names."""
+    """Claim settings by names that no other trainer has."""
     return Claim(1.0) if _SETTINGS.keys() & config.keys() else None
 
 

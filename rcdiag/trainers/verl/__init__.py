@@ -1,4 +1,4 @@
-"""verl from 0.6.0 on: its rollout correction, its policy losses, its configuration.
+"""verl from 0.6.0 on has a rollout correction, policy losses and a configuration.
 
 Generations differ in how they reject: not at all but by weights (`weights_only.py`), by ratios
 (`ratio_rejection.py`), by k1, k2 and k3 (`k_rejection.py`).

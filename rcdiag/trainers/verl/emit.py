@@ -1,4 +1,4 @@
-"""Corrections as the settings of verl, by generation.
+"""Corrections are written as the settings of verl, by generation.
 
 Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py and
 verl/trainer/config/algorithm.py.
@@ -24,7 +24,7 @@ OF_K1 = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k
 
 
 def by_k(correction: Correction, *, icepop: bool) -> Written:
-    """For verl 0.7.1 and later: rejection by k1, k2, k3; IcePop as `lower_upper` from 0.8.0 on."""
+    """Write settings of verl 0.7.1 and later: rejection by k1, k2, k3; IcePop from 0.8.0 on."""
     if correction.veto is not None:
         raise Inexpressible("veto")
     return (
@@ -35,7 +35,7 @@ def by_k(correction: Correction, *, icepop: bool) -> Written:
 
 
 def by_ratios(correction: Correction, *, loss: str) -> Written:
-    """For verl 0.6.1 to 0.7.0: one rejection by a ratio, and a veto; `loss` names a setting."""
+    """Write settings of verl 0.6.1 to 0.7.0: a ratio rejection and a veto; `loss` is a setting."""
     if correction.veto is not None and correction.veto_on_weights:
         raise Inexpressible("veto that zeroes weights and leaves the mask alone")
     veto: dict[str, Value] = {}
@@ -68,13 +68,13 @@ def _bounded(weighting: Weighting, *, icepop: bool) -> Written:
         if not icepop:
             raise Inexpressible("weights that are zeroed outside of bounds (IcePop)")
         text = f"{digits(lower or BELOW_ALL)}_{digits(min(upper, ABOVE_ALL))}"
-        said = "IcePop: weights outside are 0, their tokens stay in the loss; keep the quotes"
-        return Written({name: text}, {name: said})
+        comment = "IcePop: weights outside are 0, their tokens stay in the loss; keep the quotes"
+        return Written({name: text}, {name: comment})
     if lower > 0.0:
         raise Inexpressible("weights that are clipped from below")
     if upper == np.inf:
-        said = "truncates nothing: verl clamps ratios at e^20, which is less"
-        return Written({name: ABOVE_ALL}, {name: said})
+        comment = "truncates nothing: verl clamps ratios at e^20, which is less"
+        return Written({name: ABOVE_ALL}, {name: comment})
     return Written({name: rounded(upper)})
 
 
@@ -87,18 +87,18 @@ def _by_k(windows: dict[str, Window]) -> Written:
         for name, window in windows.items()
         if name in OF_K1
     ]
-    said = "verl holds k1 bounds against -log_ratio: these keep " + " and ".join(kept)
+    comment = "verl holds k1 bounds against -log_ratio: these keep " + " and ".join(kept)
     return Written(
         {
             "rollout_rs": ",".join(names),
-            "rollout_rs_threshold": ",".join(_threshold(*each) for each in windows.items()),
+            "rollout_rs_threshold": ",".join(_threshold(*item) for item in windows.items()),
         },
-        {"rollout_rs_threshold": said} if kept else {},
+        {"rollout_rs_threshold": comment} if kept else {},
     )
 
 
 def _threshold(name: str, window: Window) -> str:
-    """Ratios kept from L to U are written "1/U_1/L"; k2 and k3 have an upper bound, in nats."""
+    """Write a threshold: ratios from L to U are "1/U_1/L"; k2, k3 have an upper bound, nats."""
     if name not in OF_K1:
         if window.lower > -np.inf:
             raise Inexpressible(f"lower bound on {name}")
@@ -129,7 +129,7 @@ def _by_ratio(windows: dict[str, Window]) -> Written:
 
 
 def _loss(correction: Correction, name: str) -> Written:
-    """`loss_type`, which 0.6.1 calls `use_policy_gradient`; bypass with PPO only logs weights."""
+    """Write `loss_type`, in 0.6.1 `use_policy_gradient`; bypass with PPO only logs weights."""
     bypass, reinforce = correction.mode == "bypass", correction.loss == "reinforce"
     if correction.loss not in ("ppo_clip", "reinforce"):
         raise Inexpressible(f"loss `{correction.loss}` for its rollout correction")
@@ -143,5 +143,5 @@ def _loss(correction: Correction, name: str) -> Written:
     settings: dict[str, Value] = {"bypass_mode": True} if bypass else {}
     if reinforce:
         settings[name] = "reinforce" if name == "loss_type" else True
-    said = "verl 0.9 also wants actor_rollout_ref.actor.policy_loss.loss_mode: bypass_mode"
-    return Written(settings, {"bypass_mode": said} if bypass else {})
+    comment = "verl 0.9 also wants actor_rollout_ref.actor.policy_loss.loss_mode: bypass_mode"
+    return Written(settings, {"bypass_mode": comment} if bypass else {})

@@ -1,4 +1,4 @@
-"""What all generations of verl share: names, and where their settings stand."""
+"""All generations of verl share these names, and the place of their settings."""
 
 from __future__ import annotations
 

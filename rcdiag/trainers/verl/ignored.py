@@ -1,4 +1,4 @@
-"""Settings that verl takes and silently ignores.
+"""verl takes these settings and silently ignores them.
 
 Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/mismatch_helper.py, rollout_corr_helper.py
 and core_algos.py.
@@ -10,7 +10,7 @@ from rcdiag.trainers.trainer import Config
 
 
 def ignored(config: Config) -> list[str]:
-    """Sentences on ignored settings of 0.6.1 and later, one for each."""
+    """Return sentences on ignored settings of 0.6.1 and later, one for each."""
     sentences = []
     weights = config["rollout_is"] is not None
     if weights and config["rollout_is_threshold"] is None:
@@ -34,7 +34,7 @@ def ignored(config: Config) -> list[str]:
 
 
 def ignored_before_061(config: Config) -> list[str]:
-    """Sentences on ignored settings of 0.6.0 and of its next development version."""
+    """Return sentences on ignored settings of 0.6.0 and its next development version."""
     if config["rollout_is_threshold"] is None:
         return ["rollout_is_threshold is null: verl computes nothing, metrics included"]
     sentences = []

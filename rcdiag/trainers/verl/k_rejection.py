@@ -1,4 +1,4 @@
-"""verl 0.7.1, 0.8.0 and 0.9: rejection by k1, k2, k3 in eleven ways; IcePop from 0.8.0 on.
+"""verl 0.7.1, 0.8.0 and 0.9 reject by k1, k2, k3 in eleven ways; IcePop is from 0.8.0 on.
 
 Sources: packages verl 0.7.1, 0.8.0 and 0.9.1, `rollout_corr_helper.py`, `config/algorithm.py`.
 """
@@ -52,7 +52,7 @@ OPTIONS = (
 
 
 def read(config: Config, *, icepop: bool, ordered: bool) -> Correction:
-    """The canonical correction. `ordered` refuses a lower bound above the upper one."""
+    """Read the canonical correction. `ordered` refuses a lower bound above the upper one."""
     level = choice(config, "rollout_is", (None, "token", "sequence"))
     weighting = None
     if level is not None and config["rollout_is_threshold"] is not None:
@@ -69,7 +69,7 @@ def read(config: Config, *, icepop: bool, ordered: bool) -> Correction:
 
 
 def _weighting(level: Any, config: Config, *, icepop: bool) -> Weighting:
-    """A number truncates; `lower_upper` as text is IcePop, from 0.8.0 on."""
+    """Read weights: a number truncates; `lower_upper` as text is IcePop, from 0.8.0 on."""
     threshold = config["rollout_is_threshold"]
     if not isinstance(threshold, str):
         return Weighting(level, positive(config, "rollout_is_threshold"))
@@ -122,7 +122,7 @@ def _bounds(threshold: Any, options: list[str]) -> list[str]:
 
 
 def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:
-    """Bounds in nats. k1 bounds are ratios to the user, and verl holds -log_ratio against them."""
+    """Read bounds in nats: k1 bounds are ratios to the user; verl holds -log_ratio against them."""
     is_k1 = option.endswith("k1")
     lower_text, bar, upper_text = text.partition("_")
     if bar and not is_k1:
@@ -152,7 +152,7 @@ def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:
 
 
 def quantities(correction: Correction, *, of: Statistics) -> list[Quantity]:
-    """What `metrics` reads of the tokens."""
+    """Return the quantities of tokens that `metrics` reads."""
     needed = list(ALWAYS)
     if correction.weighting is not None:
         needed += weight_quantities(correction.weighting, of)
@@ -164,7 +164,7 @@ def quantities(correction: Correction, *, of: Statistics) -> list[Quantity]:
 def metrics(
     batch: Batch, correction: Correction, *, of: Statistics, fractions_of: Statistics
 ) -> Metrics:
-    """All keys with their prefix."""
+    """Return all logged numbers under their keys with prefix."""
     logged: Metrics = {}
     weighting = correction.weighting
     if weighting is not None:
@@ -230,7 +230,7 @@ _PRESETS: dict[str, Config] = {
 
 
 def _claim(config: Config) -> Claim | None:
-    """The settings that all generations from 0.7.1 on have, and older ones in part."""
+    """Claim settings that all generations from 0.7.1 on have, and older ones in part."""
     if not _SETTINGS.keys() & config.keys():
         return None
     if isinstance(config.get("rollout_is_threshold"), str):

@@ -1,4 +1,4 @@
-"""The metrics that verl logs, and the mean that it divides weights by, generation by generation.
+"""verl logs these metrics, and divides weights by this mean, generation by generation.
 
 Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/mismatch_helper.py and later
 rollout_corr_helper.py, read and run. Everything reads the mask before rejection. Rows without a
@@ -40,7 +40,7 @@ ALWAYS: tuple[Quantity, ...] = (LogRatio(), UnclampedK3(), SquaredRatio())
 
 
 def off_policy(batch: Batch) -> Metrics:
-    """KL, perplexities and chi-squared, without a prefix. KL and k3 are not clamped; chi2 is."""
+    """Return KL, perplexities and chi-squared, without a prefix; only chi2 is clamped."""
     rows = batch.rows
     training = batch.padded(rows.target / (rows.lengths + rows.epsilon))
     rollout = batch.padded(rows.behavior / (rows.lengths + rows.epsilon))
@@ -65,7 +65,7 @@ def off_policy(batch: Batch) -> Metrics:
 
 
 def weight_quantities(weighting: Weighting, of: Statistics) -> list[Quantity]:
-    """What `weight_metrics` reads of the tokens."""
+    """Return the quantities of tokens that `weight_metrics` reads."""
     if weighting.level != "token":
         return []
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
@@ -82,7 +82,7 @@ def weight_metrics(
     fractions_of: Statistics = "raw",
     geometric_fractions: Literal["tokens", "rows"] = "rows",
 ) -> Metrics:
-    """Statistics of weights (`rollout_is_*`) or of ratio rejection (`rollout_rs_*` up to 0.7.0).
+    """Return statistics of weights (`rollout_is_*`) or of ratio rejection (`rollout_rs_*`).
 
     Up to 0.7.1 they are `of` the raw ratio; from 0.8.0 on of the applied weights. `fractions_of`
     is what `seq_fraction_*` compares with the bounds: applied in 0.8.0 alone (verl #6806).
@@ -149,7 +149,7 @@ def _of_rows(batch: Batch, weighting: Weighting, used: Column, compared: Column)
 
 
 def k_quantities(rejection: Rejection) -> list[Quantity]:
-    """What `k_metrics` reads of the tokens."""
+    """Return the quantities of tokens that `k_metrics` reads."""
     k = rejection.statistic[-2:]
     needed: list[Quantity] = [K(k)]
     if rejection.of_tokens:
@@ -162,7 +162,7 @@ def k_quantities(rejection: Rejection) -> list[Quantity]:
 
 
 def k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
-    """Statistics of one rejection by k1, k2 or k3 (`rollout_rs_{option}_*`, from 0.7.1 on)."""
+    """Return statistics of one k1, k2 or k3 rejection (`rollout_rs_{option}_*`, from 0.7.1 on)."""
     find = _token_k_metrics if rejection.of_tokens else _sequence_k_metrics
     prefix = f"rollout_rs_{rejection.statistic}"
     return {f"{prefix}_{name}": value for name, value in find(batch, rejection).items()}
@@ -222,7 +222,7 @@ def _of_valid_rows(values: np.ndarray, rejection: Rejection) -> Metrics:
 
 
 def _masked(batch: Batch, kept: np.ndarray) -> Metrics:
-    """Shares of rejected tokens and rows, of rows with a token; combined ones count all rows."""
+    """Return shares of rejected tokens and of rows with one, among rows that have a token."""
     lengths = batch.rows.lengths
     rejected = float((lengths - kept).sum())
     return {
@@ -232,7 +232,7 @@ def _masked(batch: Batch, kept: np.ndarray) -> Metrics:
 
 
 def masked_fractions(batch: Batch, kept: np.ndarray, padding_rejected: float = 0.0) -> Metrics:
-    """`rollout_rs_masked_fraction` and `rollout_rs_seq_masked_fraction`, over all rows."""
+    """Return `rollout_rs_masked_fraction` and `rollout_rs_seq_masked_fraction`, of all rows."""
     lengths = batch.rows.lengths
     touched = batch.padded((kept < lengths).astype(np.float64), padding_rejected)
     return {
@@ -242,7 +242,7 @@ def masked_fractions(batch: Batch, kept: np.ndarray, padding_rejected: float = 0
 
 
 def normaliser(batch: Batch, correction: Correction, *, valid_rows: bool = True) -> float:
-    """The mean that applied weights are divided by; 1 where it is 1e-8 or less.
+    """Return the mean that divides applied weights; 1 where it is 1e-8 or less.
 
     The mean is over tokens, or over the row means: of all rows up to 0.6.1, of rows with a token
     from 0.7.0 on.
@@ -260,14 +260,14 @@ def normaliser(batch: Batch, correction: Correction, *, valid_rows: bool = True)
 
 
 def out_of_bounds(batch: Batch, weighting: Weighting) -> float:
-    """Share of tokens that IcePop zeroes, `rollout_is_oob_ratio`."""
+    """Return the share of tokens that IcePop zeroes, `rollout_is_oob_ratio`."""
     if weighting.level == "token":
         columns = batch.rows.columns
         beyond = (
             Beyond("ratio", weighting.upper),
             Beyond("ratio", weighting.lower_or_reciprocal, below=True),
         )
-        return sum(batch.token_mean(columns[each]) for each in beyond)
+        return sum(batch.token_mean(columns[quantity]) for quantity in beyond)
     raw = raw_weights(batch.rows, weighting).max
     outside = (raw < weighting.lower_or_reciprocal) | (raw > weighting.upper)
     return batch.token_mean(Column.of_sequences(outside.astype(float), batch.rows.lengths))

@@ -1,4 +1,4 @@
-"""verl 0.6.1, its next development version and 0.7.0: rejection by ratios, and a veto.
+"""verl 0.6.1, its next development version and 0.7.0 reject by ratios and a veto.
 
 Sources: packages verl 0.6.1 and 0.7.0, `rollout_corr_helper.py` and `config/algorithm.py`; verl's
 document of 2025-12-03.
@@ -41,7 +41,7 @@ from rcdiag.trainers.verl.whole_config import whole_config_findings
 
 
 def read(config: Config) -> Correction:
-    """The canonical correction; loss and mode under the names of 0.7.0."""
+    """Read the canonical correction; loss and mode have the names of 0.7.0."""
     level = choice(config, "rollout_is", (None, "token", "sequence"))
     weighting = None
     if level is not None and config["rollout_is_threshold"] is not None:
@@ -81,7 +81,7 @@ def _as_weighting(rejection: Rejection) -> Weighting:
 
 
 def quantities(correction: Correction) -> list[Quantity]:
-    """What `metrics` reads of the tokens."""
+    """Return the quantities of tokens that `metrics` reads."""
     needed = list(ALWAYS)
     for weighting in (correction.weighting, *map(_as_weighting, correction.rejections)):
         if weighting is not None:
@@ -92,7 +92,7 @@ def quantities(correction: Correction) -> list[Quantity]:
 
 
 def metrics(batch: Batch, correction: Correction, *, normalize_valid: bool) -> Metrics:
-    """All keys with their prefix."""
+    """Return all logged numbers under their keys with prefix."""
     logged: Metrics = {}
     if correction.weighting is not None:
         logged |= weight_metrics(batch, correction.weighting, "rollout_is", of="raw")
@@ -160,7 +160,7 @@ _REINFORCE = {**_BYPASS, "loss_type": "reinforce"}
 
 
 def _is_ratio_style(config: Config) -> bool:
-    """Names and words of these generations that later ones have no more."""
+    """Tell whether settings have names and words that later generations lack."""
     names = {"rollout_rs_threshold_lower", "rollout_token_veto_threshold", "use_policy_gradient"}
     levels = ("token", "sequence", "geometric")
     return bool(names & set(config)) or config.get("rollout_rs") in levels
@@ -179,7 +179,7 @@ def _claim_070(config: Config) -> Claim | None:
 
 
 def _config(version: str, loss: str) -> ConfigFile:
-    """The config file of a version; `loss` is what it calls the loss of bypass mode."""
+    """Make the config file of a version; `loss` is what it calls the loss of bypass mode."""
     return ConfigFile(
         path=PATH,
         findings=partial(whole_config_findings, version=version),

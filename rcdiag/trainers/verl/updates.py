@@ -1,4 +1,4 @@
-"""How each generation of verl makes the loss of an update: its losses, and how it reduces them.
+"""Each generation of verl makes the loss of an update by these losses and reductions.
 
 Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/core_algos.py; `POLICY_LOSS_REGISTRY` and
 `agg_loss` there.
@@ -32,7 +32,7 @@ _LOSSES_09 = (*_LOSSES_071, DRO)
 
 
 def _reductions(*aggregations: Aggregation) -> dict[str, Aggregation]:
-    return {each.name: each for each in aggregations}
+    return {aggregation.name: aggregation for aggregation in aggregations}
 
 
 _REDUCTIONS_071 = _reductions(
@@ -43,7 +43,9 @@ _NORM_070 = replace(SEQ_MEAN_TOKEN_SUM_NORM, count=NOTHING)
 _REDUCTIONS_070 = {**_REDUCTIONS_071, **_reductions(_NORM_070)}
 # With an epsilon in the divisor a mean of nothing is 0.
 _REDUCTIONS_061 = {
-    **{name: replace(each, epsilon=EPSILON) for name, each in _REDUCTIONS_070.items()},
+    **{
+        name: replace(aggregation, epsilon=EPSILON) for name, aggregation in _REDUCTIONS_070.items()
+    },
     **_reductions(replace(_NORM_070, horizon="width")),
 }
 _REDUCTIONS_060 = {

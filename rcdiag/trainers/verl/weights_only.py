@@ -1,4 +1,4 @@
-"""verl 0.6.0 and its next development version: weights alone, masked by zeros or by the mask.
+"""verl 0.6.0 and its next development version have weights alone, masked by zeros or by mask.
 
 Sources: package verl 0.6.0, `mismatch_helper.py`; verl's document of 2025-10-27.
 """
@@ -35,7 +35,7 @@ PERCENTILES = (25, 50, 75, 95, 99)
 
 
 def read(config: Config, *, mask_is_rejection: bool) -> Correction:
-    """The canonical correction. Without a threshold everything is off, metrics too."""
+    """Read the canonical correction. Without a threshold everything is off, metrics too."""
     level = choice(config, "rollout_is_level", LEVELS)
     mode = choice(config, "rollout_is_mode", ("truncate", "mask"))
     veto = optional_number(config, "rollout_is_veto_threshold")
@@ -57,7 +57,7 @@ def read(config: Config, *, mask_is_rejection: bool) -> Correction:
 
 
 def quantities(correction: Correction) -> list[Quantity]:
-    """What `metrics` reads of the tokens."""
+    """Return the quantities of tokens that `metrics` reads."""
     needed = list(ALWAYS)
     if correction.weighting is None:
         return needed
@@ -75,7 +75,7 @@ def _kept(weighting: Weighting) -> Kept:
 
 
 def metrics(batch: Batch, correction: Correction, *, percentiles: bool) -> Metrics:
-    """All keys with their prefix; none at all without a threshold."""
+    """Return all logged numbers under their keys with prefix; none without a threshold."""
     weighting = correction.weighting
     if weighting is None:
         return {}
@@ -92,7 +92,7 @@ def metrics(batch: Batch, correction: Correction, *, percentiles: bool) -> Metri
 
 
 def _old_names(batch: Batch) -> Metrics:
-    """The numbers of the two policies that 0.6.0 logs: all but chi-squared."""
+    """Return the numbers of the two policies that 0.6.0 logs: all but chi-squared."""
     return {name: value for name, value in off_policy(batch).items() if not name.startswith("chi2")}
 
 
@@ -108,7 +108,7 @@ def _veto(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _percentiles(batch: Batch, weighting: Weighting) -> Metrics:
-    """Percentiles of the raw weights of tokens; linear between neighbours, as torch.quantile."""
+    """Return percentiles of raw token weights; linear between neighbours, as torch.quantile."""
     rows = batch.rows
     if weighting.level == "token":
         assert rows.ratios is not None
@@ -123,7 +123,7 @@ def _percentiles(batch: Batch, weighting: Weighting) -> Metrics:
 
 
 def _masked(batch: Batch, weighting: Weighting) -> Metrics:
-    """Rows without a token have a ratio of 1; they count where that is outside the bounds."""
+    """Count masked rows; one without a token has ratio 1, and counts if that is out of bounds."""
     rows, lower, upper = batch.rows, weighting.lower_or_reciprocal, weighting.upper
     outside_padding = 0.0 if lower <= 1.0 <= upper else 1.0
     if weighting.level == "token":
@@ -151,7 +151,7 @@ _EXAMPLE = {"rollout_is": True, "rollout_is_threshold": 2.0}
 
 
 def _claim(config: Config) -> Claim | None:
-    """The names of these two generations that no other has."""
+    """Claim settings by names that no other generation has."""
     names = {
         "rollout_is_level",
         "rollout_is_mode",

@@ -1,4 +1,4 @@
-"""What the rest of a whole verl config does to its rollout correction.
+"""The rest of a whole verl config can undo its rollout correction, which these checks report.
 
 The correction block alone may look right and do nothing: who reads it, which loss is chosen and
 what the sampler records stand elsewhere in the file. To add a check: one function, one line in
@@ -32,7 +32,7 @@ class WholeConfig:
     settings: Config  # of the correction, defaults filled in
 
     def get(self, path: str, default: Any = None) -> Any:
-        """A value by its dotted path."""
+        """Return a value by its dotted path."""
         place: Any = self.document
         for name in path.split("."):
             if not isinstance(place, Mapping) or name not in place:
@@ -54,14 +54,14 @@ class WholeConfig:
 
     @property
     def v1(self) -> bool:
-        """Whether the V1 trainer runs: the default from 0.9 on."""
+        """Tell whether the V1 trainer runs: the default from 0.9 on."""
         return self.version == "0.9" and self.get("trainer.use_v1", True) is not False
 
 
 def whole_config_findings(
     document: Mapping[str, Any], settings: Config, *, version: str
 ) -> list[Finding]:
-    """All that the rest of the file has to say; nothing where the file is a block alone."""
+    """Return findings on the rest of the file; none for a block alone."""
     if not isinstance(document.get(WHOLE), Mapping):
         return []
     config = WholeConfig(document, version, settings)
@@ -163,7 +163,7 @@ def _log_probs_off(config: WholeConfig) -> list[Finding]:
 
 
 def _other_law(config: WholeConfig) -> list[Finding]:
-    """The sampler records another distribution than the trainer computes."""
+    """Report that the sampler records another distribution than the trainer computes."""
     place = "actor_rollout_ref.rollout"
     default = "processed_logprobs" if config.version in PROCESSED_BY_DEFAULT else "raw_logprobs"
     processed = config.get(f"{place}.logprobs_mode", default) == "processed_logprobs"
