@@ -1,4 +1,4 @@
-"""Gradients of weighted log-probs, summed over micro-batches.
+"""Gradients of weighted log-probs are summed over micro-batches.
 
 All vectors of coefficients share one forward pass and one pass through the head; each has one
 backward pass through the body.
@@ -69,11 +69,11 @@ def _one_batch(
         if taps is not None:
             taps.start(len(batch.rows), policy.device)
         outer = (coefficients[k].float()[:, None] * by_token).to(states.dtype)
-        found = _through_body(policy, states, outer, keep=k != used[-1])
-        for name, value in found.items():
+        gradients = _through_body(policy, states, outer, keep=k != used[-1])
+        for name, value in gradients.items():
             summed.gradients[k][name].add_(value)
         if taps is not None and summed.sketches is not None:
-            taps.whole(found)
+            taps.whole(gradients)
             sketch = (taps.sums + head_sketches[k]).cpu().numpy()
             summed.sketches[k][batch.rows] += sketch
 
@@ -81,13 +81,13 @@ def _one_batch(
 def _through_body(
     policy: Policy, states: Tensor, outer: Tensor, *, keep: bool
 ) -> dict[str, Tensor]:
-    """The gradient of the body's parameters, given that of its last states (`outer`)."""
+    """Return the gradient of the body's parameters, given that of its last states (`outer`)."""
     parameters = policy.parameters
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         states, list(parameters.values()), outer, retain_graph=keep, allow_unused=True
     )
     # The head's own parameters are not in the body.
-    return {n: value for n, value in zip(parameters, found, strict=True) if value is not None}
+    return {n: value for n, value in zip(parameters, gradients, strict=True) if value is not None}
 
 
 def _through_head(
@@ -98,7 +98,7 @@ def _through_head(
     summed: Summed,
     taps: Sketcher | None,
 ) -> tuple[Tensor, Tensor]:
-    """Add the head's gradient to the sums, and return what the body and the sketches need of it.
+    """Add the head's gradient to the sums; return what body and sketches need of it.
 
     d log pi(y_t) / d state [tokens, width], and the head's part of the sketches [vectors, rows,
     dims].
@@ -139,10 +139,10 @@ def _sketch_head(
         if right:
             products = products * (chunk.inputs.float() @ right[0])
         slots = torch.from_numpy(probes.slots(parameter)).to(products.device)
-        for vector, found in zip(coefficients, sketches, strict=True):
+        for vector, sketch in zip(coefficients, sketches, strict=True):
             scaled = vector[chunk.tokens, None] * products.double()
-            by_row = scaled.new_zeros(len(found), len(slots))
-            found[:, slots] += by_row.index_add_(0, batch.row[chunk.tokens], scaled)
+            by_row = scaled.new_zeros(len(sketch), len(slots))
+            sketch[:, slots] += by_row.index_add_(0, batch.row[chunk.tokens], scaled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _chunk(policy: Policy, states: Tensor, batch: MicroBatch, tokens: slice) -> 
 
 
 def token_log_probs(logits: Tensor, targets: Tensor, temperature: Tensor) -> Tensor:
-    """The log-prob of each target (nats, [n]): log softmax(logits / temperature) at it.
+    """Return each target's log-prob (nats, [n]): log softmax(logits / temperature) at it.
 
     logits [n, vocabulary], targets [n], temperature [n] on the CPU. The result is float32, or
     float64 where the logits are.

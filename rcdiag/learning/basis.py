@@ -1,4 +1,4 @@
-"""Which coefficient vectors need a backward pass of their own."""
+"""A basis tells which coefficient vectors need a backward pass of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """Vectors [K] as combinations of a few of themselves."""
+    """A few of the vectors [K], of which the others are linear combinations."""
 
     rows: NDArray[np.int64]  # [rank] which of the K
     combine: NDArray[np.float64]  # [K, rank]

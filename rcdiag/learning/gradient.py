@@ -1,4 +1,4 @@
-"""One gradient of all trained parameters: its numbers, whole and by part of the model."""
+"""A gradient of all trained parameters is measured whole and by part of the model."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Gradient:
     groups: Mapping[str, str]  # parameter -> embedding, layer 0, ..., norm, head
 
     def dot(self, other: Gradient) -> float:
-        """The inner product sum_p <self_p, other_p>, added up in float64."""
+        """Return the inner product sum_p <self_p, other_p>, added up in float64."""
         return sum(_dot(value, other.values[name]) for name, value in self.values.items())
 
     def norm(self) -> float:
-        """The Euclidean norm over all parameters, sqrt(sum_p |self_p|^2)."""
+        """Return the Euclidean norm over all parameters, sqrt(sum_p |self_p|^2)."""
         return math.sqrt(self.dot(self))
 
     def norm_by_layer(self) -> dict[str, float]:
-        """The norm of each group of parameters; the squares add up to that of the whole."""
+        """Return the norm of each group of parameters; the squares add up to the whole."""
         squares: dict[str, float] = defaultdict(float)
         for name, value in self.values.items():
             squares[self.groups[name]] += _dot(value, value)
@@ -46,18 +46,18 @@ class Gradient:
         return Gradient(added, self.groups)
 
     def flat(self) -> Tensor:
-        """All numbers in one vector [parameters], in the order of `values`."""
+        """Return all numbers in one vector [parameters], in the order of `values`."""
         return torch.cat([value.flatten() for value in self.values.values()])
 
 
 def combined(parts: Sequence[Gradient], factors: Sequence[float]) -> Gradient:
-    """The sum of factors_j parts_j over j; `parts` has at least one."""
-    found = parts[0].scaled(factors[0])
+    """Return the sum of factors_j parts_j over j; `parts` has at least one."""
+    total = parts[0].scaled(factors[0])
     for part, factor in zip(parts[1:], factors[1:], strict=True):
         if factor != 0:
             for name, value in part.values.items():
-                found.values[name].add_(value, alpha=factor)
-    return found
+                total.values[name].add_(value, alpha=factor)
+    return total
 
 
 def _dot(left: Tensor, right: Tensor) -> float:

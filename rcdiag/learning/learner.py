@@ -1,4 +1,4 @@
-"""What a replay needs of a model, as one small protocol; `trainee.Trainee` satisfies it."""
+"""A replay needs this small protocol of a model; `trainee.Trainee` satisfies it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Scores(Protocol):
 
 
 class StepNorm(Protocol):
-    """What an optimizer step did."""
+    """The norms of one optimizer step."""
 
     @property
     def step_norm(self) -> float: ...  # norm of the change of the weights
@@ -68,7 +68,7 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fresh:
-    """New responses of the model as it is, with their rewards."""
+    """New responses of the model in its present state, with their rewards."""
 
     parts: Parts
     reward: Array  # [rows]
@@ -82,7 +82,7 @@ Sampler = Callable[[int | None, int], Fresh]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """How the update is made, and what it is compared with."""
+    """The settings of an update, and the reference that it is compared with."""
 
     optimizer: OptimizerSettings
     learning_rate: float

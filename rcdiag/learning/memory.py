@@ -1,4 +1,4 @@
-"""What training takes of memory, before anything is loaded, and what would fit."""
+"""The memory of a training run is estimated before anything is loaded, with what would fit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ModelSize:
 
 
 def model_size(spec: PolicySpec, lora: LoraSettings | None) -> ModelSize:
-    """Measure a model that is built on torch's meta device: without memory and without weights."""
+    """Measure a model that is built on torch's meta device, without memory and weights."""
     model = _empty_model(spec)
     config = model.config.get_text_config()
     linears = [m for m in model.base_model.modules() if isinstance(m, nn.Linear)]
@@ -62,13 +62,13 @@ def _empty_model(spec: PolicySpec) -> Any:
 
 
 def _adapter_settings(spec: PolicySpec) -> LoraSettings:
-    """The settings of the adapter that the policy names."""
+    """Read the settings of the adapter that the policy names."""
     from peft import PeftConfig
 
-    found: Any = PeftConfig.from_pretrained(spec.options["adapter"])
-    targets = found.target_modules
+    config: Any = PeftConfig.from_pretrained(spec.options["adapter"])
+    targets = config.target_modules
     return LoraSettings(
-        rank=found.r, targets=targets if isinstance(targets, str) else tuple(targets)
+        rank=config.r, targets=targets if isinstance(targets, str) else tuple(targets)
     )
 
 
@@ -103,7 +103,7 @@ class MemoryNeed:
     copies: int
 
     def on(self, device: str) -> int:
-        """Bytes on the model's device at the worst moment.
+        """Return the bytes on the model's device at the worst moment.
 
         The gradients of all presets are freed before copies are made.
         """
@@ -135,7 +135,7 @@ def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNe
 
 
 def _step_bytes(plan: TrainingPlan) -> int:
-    """Bytes of each trained parameter during an optimizer step, besides the optimizer's state.
+    """Return the bytes of each trained parameter in an optimizer step, besides its state.
 
     The gradient and the weights before the step; on a CPU the loaded weights stay as well.
     """
@@ -143,7 +143,7 @@ def _step_bytes(plan: TrainingPlan) -> int:
 
 
 def _activations(plan: TrainingPlan, size: ModelSize, tokens: int, longest: int) -> int:
-    """Bytes that one micro-batch keeps for its backward pass, with the logits of one chunk.
+    """Return the bytes that one micro-batch keeps for its backward pass and logits.
 
     Per token and layer: inputs and outputs of its products, and the norms' float32 copies. With
     checkpointing the layers' inputs, and one layer at a time. Eager attention keeps its weights,
@@ -165,7 +165,7 @@ def _longest(part: Trajectories) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on the device: of a GPU its own, of a CPU Linux's MemAvailable."""
+    """Return the free bytes of a device: a GPU's own, or Linux's MemAvailable on a CPU."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     lines = Path("/proc/meminfo").read_text().splitlines()
@@ -179,9 +179,9 @@ def check_memory(plan: TrainingPlan, parts: Sequence[Trajectories]) -> None:
     if _fits(plan, need, free):
         return
     fitting = [
-        f"{name} ({_gb(found.on(plan.device.type))})"
+        f"{name} ({_gb(smaller.on(plan.device.type))})"
         for name, other in _alternatives(plan)
-        if _fits(plan, found := memory_needed(other, parts), free)
+        if _fits(plan, smaller := memory_needed(other, parts), free)
     ]
     copies = f", {plan.copies} copies on cpu {_gb(need.copies)}" if plan.copies else ""
     raise RcdiagError(
@@ -199,7 +199,7 @@ def _fits(plan: TrainingPlan, need: MemoryNeed, free: dict[str, int]) -> bool:
 
 
 def _alternatives(plan: TrainingPlan) -> list[tuple[str, TrainingPlan]]:
-    """Plans that need less memory, with their names.
+    """Return plans that need less memory, with their names.
 
     The gentlest change comes first, each on top of those before; LoRA by itself comes last.
     """
@@ -212,12 +212,12 @@ def _alternatives(plan: TrainingPlan) -> list[tuple[str, TrainingPlan]]:
         ("bfloat16", {"spec": half}),
         ("LoRA of rank 16", {"lora": LoraSettings()}),
     ]
-    found, names, current = [], [], plan
+    plans, names, current = [], [], plan
     for name, change in ways:
         current = replace(current, **change)
         names.append(name)
-        found.append((" + ".join(names), current))
-    return [*found, (ways[-1][0], replace(plan, lora=LoraSettings()))]
+        plans.append((" + ".join(names), current))
+    return [*plans, (ways[-1][0], replace(plan, lora=LoraSettings()))]
 
 
 def _gb(count: int) -> str:

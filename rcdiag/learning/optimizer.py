@@ -1,4 +1,4 @@
-"""Optimizer steps as a trainer takes them, and the way back."""
+"""Optimizer steps are taken as a trainer takes them, and taken back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.learning.settings import OptimizerSettings
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one optimizer step did."""
+    """The norms and the distance of one optimizer step."""
 
     gradient_norm: float  # before clipping
     clipped: bool  # the gradient was longer than max_grad_norm
@@ -136,13 +136,13 @@ def _master(parameter: nn.Parameter) -> Tensor:
 
 
 def _distance(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
-    """The Euclidean norm of after - before, in float64."""
+    """Return the Euclidean norm of after - before, in float64."""
     squares = [float((after[k].double() - v.double()).square().sum()) for k, v in before.items()]
     return sum(squares) ** 0.5
 
 
 def _to_cpu(value: Any) -> Any:
-    """A copy of nested plain data whose tensors are on the CPU."""
+    """Copy nested plain data with its tensors on the CPU."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A policy that is trained: loaded, with low-rank adapters or without, and written to a folder."""
+"""A trained policy is loaded, with low-rank adapters or without, and written to a folder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Policy:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that are trained, each once, by name."""
+        """Return the parameters that are trained, each once, by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def precision(self) -> contextlib.AbstractContextManager:
@@ -65,7 +65,7 @@ class Policy:
         return torch.autocast(self.device.type, dtype=dtype_named("autocast", autocast))
 
     def states(self, batch: MicroBatch) -> Tensor:
-        """The body's last state before each unmasked token, [tokens, width]."""
+        """Return the body's last state before each unmasked token, [tokens, width]."""
         with self.precision():
             hidden = self.body(input_ids=batch.ids, use_cache=False).last_hidden_state
         return hidden[batch.row, batch.place]
@@ -126,8 +126,8 @@ def _check_head(policy: Policy) -> None:
     """
     exact = policy.spec.dtype == "float32" and "autocast" not in policy.spec.options
     with policy.precision():
-        known = head_is_known(policy.model, policy.body, policy.to_logits, exact=exact)
-    if not known or not isinstance(policy.head, nn.Linear):
+        recognised = head_is_known(policy.model, policy.body, policy.to_logits, exact=exact)
+    if not recognised or not isinstance(policy.head, nn.Linear):
         raise RcdiagError(
             f"model {policy.spec.model}: architecture `{policy.model.config.model_type}` makes its "
             "logits in a way that rcdiag does not know",

@@ -1,4 +1,4 @@
-"""Rows of a table as micro-batches of about equal length."""
+"""Rows of a table become micro-batches of about equal length."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MicroBatch:
 
 
 def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[Row]:
-    """The rows that have an unmasked token, in the order of the table, as in a `ReplayBatch`."""
+    """Return the rows that have an unmasked token, in the order of the table."""
     rows: list[Row] = []
     first = 0
     for part in parts:
@@ -50,12 +50,12 @@ def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[Row]:
         masks = Ragged(part.mask, part.response_ids.offsets)
         temperatures = part.scoring_temperature
         for index, ids in enumerate(sequences):
-            wanted = np.flatnonzero(masks.row(index))
-            if len(wanted):
-                _check_row(ids, starts[index] + wanted, part.first_row + index, vocab_size)
-                places = starts[index] + wanted - 1
+            sampled = np.flatnonzero(masks.row(index))
+            if len(sampled):
+                _check_row(ids, starts[index] + sampled, part.first_row + index, vocab_size)
+                places = starts[index] + sampled - 1
                 rows.append(_row(ids.astype(np.int64), places, temperatures[index], first))
-                first += len(wanted)
+                first += len(sampled)
     return rows
 
 
@@ -63,7 +63,7 @@ def _row(ids: NDArray[np.int64], places: NDArray[np.int64], temperature: float, 
     return Row(ids[: places[-1] + 1], places, ids[places + 1], float(temperature), first)
 
 
-def _check_row(ids: NDArray, wanted: NDArray[np.int64], number: int, vocab_size: int) -> None:
+def _check_row(ids: NDArray, positions: NDArray[np.int64], number: int, vocab_size: int) -> None:
     strange = ids[(ids < 0) | (ids >= vocab_size)]
     if len(strange):
         raise RcdiagError(
@@ -71,7 +71,7 @@ def _check_row(ids: NDArray, wanted: NDArray[np.int64], number: int, vocab_size:
             f"{vocab_size:,}",
             hint="give the model that sampled this table",
         )
-    if wanted[0] == 0:
+    if positions[0] == 0:
         raise RcdiagError(
             f"row {number:,}: its prompt is empty, so nothing predicts its first token",
             hint="record the whole prompt in `prompt_ids`",
@@ -80,17 +80,17 @@ def _check_row(ids: NDArray, wanted: NDArray[np.int64], number: int, vocab_size:
 
 def micro_batches(
     rows: Sequence[Row],
-    wanted: NDArray[np.bool_],
+    selected: NDArray[np.bool_],
     batch_tokens: int,
     device: torch.device,
     context: int | None,
 ) -> Iterator[MicroBatch]:
-    """Yield the `wanted` rows, longest first, in micro-batches of at most `batch_tokens`.
+    """Yield the `selected` rows, longest first, in micro-batches of at most `batch_tokens`.
 
     Padding counts; a longer row is a micro-batch by itself. Widths stay within `context`.
     """
     lengths = np.array([len(row.ids) for row in rows])
-    for chosen in length_buckets(np.where(wanted, lengths, 0), batch_tokens):
+    for chosen in length_buckets(np.where(selected, lengths, 0), batch_tokens):
         yield _padded(rows, chosen, device, context)
 
 
@@ -116,11 +116,11 @@ def _padded(
 
 
 def token_count(rows: Sequence[Row]) -> int:
-    """The number of unmasked tokens of all rows."""
+    """Return the number of unmasked tokens of all rows."""
     return sum(len(row.places) for row in rows)
 
 
 def rows_with(rows: Sequence[Row], coefficients: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which rows have a coefficient other than 0 in any of the vectors [K, tokens]."""
+    """Tell which rows have a coefficient other than 0 in any of the vectors [K, tokens]."""
     moved = (coefficients != 0).any(axis=0)
     return np.array([moved[row.first : row.first + len(row.places)].any() for row in rows], bool)

@@ -1,4 +1,4 @@
-"""Fresh samples from the policy as it is now, with their log-probs."""
+"""Fresh responses are sampled from the policy in its present state, with their log-probs."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def generate(
     """
     random = torch.Generator(policy.device).manual_seed(settings.seed)
     repeated = np.repeat(np.arange(len(prompts)), settings.samples)
-    found: list[Generated] = []
+    responses: list[Generated] = []
     for chosen in _batches(prompts, repeated, settings, batch_tokens, policy):
         ids, log_probs = _sample(policy, [prompts[p] for p in chosen], settings, random)
-        found += _ended(chosen, ids, log_probs, end_tokens(policy))
-    return found
+        responses += _ended(chosen, ids, log_probs, end_tokens(policy))
+    return responses
 
 
 def _batches(
@@ -82,7 +82,7 @@ def _sample(
     settings: SamplingSettings,
     random: torch.Generator,
 ) -> tuple[NDArray, NDArray]:
-    """Sampled tokens and their log-probs, both [rows, steps]; ignore what follows an end token."""
+    """Return sampled tokens and their log-probs, both [rows, steps]; ignore those after an end."""
     inputs, mask = _left_padded(prompts, policy.device)
     # Padding has no position: the first token of each prompt is at 0.
     places = (mask.cumsum(dim=1) - 1).clamp(min=0)
@@ -112,7 +112,7 @@ def _sample(
 def _last_logits(
     policy: Policy, inputs: Tensor, mask: Tensor, places: Tensor, cache: Any
 ) -> tuple[Tensor, Any]:
-    """The logits [rows, vocabulary] after each row's last input, and the grown cache."""
+    """Return the logits [rows, vocabulary] after each row's last input, and the grown cache."""
     with policy.precision():
         output = policy.body(
             input_ids=inputs,
@@ -134,11 +134,11 @@ def _left_padded(prompts: Sequence[NDArray], device: torch.device) -> tuple[Tens
 
 
 def end_tokens(policy: Policy) -> list[int]:
-    """Tokens that end a response, as the checkpoint states them; none where it states none."""
-    found = policy.model.generation_config.eos_token_id
-    if found is None:
+    """Return the tokens that end a response, as the checkpoint states them; none without."""
+    tokens = policy.model.generation_config.eos_token_id
+    if tokens is None:
         return []
-    return list(found) if isinstance(found, list) else [found]
+    return list(tokens) if isinstance(tokens, list) else [tokens]
 
 
 def _ended(
@@ -153,7 +153,7 @@ def _ended(
 def as_trajectories(
     prompts: Sequence[NDArray[np.int32]], generated: Sequence[Generated], temperature: float
 ) -> Trajectories:
-    """The samples as rows of a table, their log-probs under the name `rollout`."""
+    """Return the samples as rows of a table, their log-probs under the name `rollout`."""
     return Trajectories(
         first_row=0,
         response_ids=_ragged([one.ids for one in generated]),

@@ -1,4 +1,4 @@
-"""How a policy is trained: plain data, no engine."""
+"""The settings of training are plain data, without any engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SketchSettings:
-    """Random projection of per-sequence gradients.
+    """Settings of the random projection of per-sequence gradients.
 
     Each parameter has `probes` of its own, which go into `dims` numbers, one parameter after the
     other, round and round. With dims >= probes x parameters none share a number.

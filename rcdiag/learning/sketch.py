@@ -1,4 +1,4 @@
-"""Sketches of per-sequence gradients: what flows through each layer, projected on random signs.
+"""Sketches of per-sequence gradients project what flows through layers on random signs.
 
 `Probes` defines a sketch, `Taps` makes those of all rows of a batch in one backward pass, and
 `OneRow` makes them row by row for models with layers that have no tap.
@@ -37,12 +37,12 @@ class Probes:
         self._signs: dict[int, tuple[Tensor, ...]] = {}
 
     def slots(self, parameter: Tensor) -> NDArray[np.int64]:
-        """The numbers of the sketch that a parameter adds to, [probes]."""
+        """Return the numbers of the sketch that a parameter adds to, [probes]."""
         first = self._numbers[id(parameter)] * self.settings.probes
         return (first + np.arange(self.settings.probes)) % self.settings.dims
 
     def signs(self, parameter: Tensor) -> tuple[Tensor, ...]:
-        """The signs of a parameter: for each axis of its matrix [size, probes] float32.
+        """Return a parameter's signs: [size, probes] float32 for each axis of its matrix.
 
         Those of the first axis are divided by sqrt(probes).
         """
@@ -59,24 +59,24 @@ class Probes:
         return torch.from_numpy(2 * signs - 1).float()
 
     def of(self, values: Mapping[str, Tensor]) -> NDArray[np.float64]:
-        """The sketch [dims] of a gradient that is given in full; parameters may be missing."""
-        found = np.zeros(self.settings.dims)
+        """Sketch a gradient that is given in full, [dims]; parameters may be missing."""
+        sketch = np.zeros(self.settings.dims)
         for name, value in values.items():
             parameter = self.parameters[name]
             left, *right = (side.double() for side in self.signs(parameter))
             matrix = _as_matrix(value).double()
             product = (matrix @ right[0]) * left if right else matrix[:, None] * left
-            found[self.slots(parameter)] += product.sum(dim=0).cpu().numpy()
-        return found
+            sketch[self.slots(parameter)] += product.sum(dim=0).cpu().numpy()
+        return sketch
 
     @property
-    def known(self) -> frozenset[int]:
-        """The `id` of each parameter that is trained."""
+    def parameter_ids(self) -> frozenset[int]:
+        """Return the `id` of each parameter that is trained."""
         return frozenset(self._numbers)
 
 
 def _as_matrix(values: Tensor) -> Tensor:
-    """A parameter of more than two axes as a matrix: fused experts as [experts x out, in]."""
+    """Take a parameter of more than two axes as a matrix: fused experts are [experts x out, in]."""
     return values.flatten(0, -2) if values.ndim > 2 else values
 
 
@@ -120,11 +120,11 @@ class Taps:
         self._layers = [m for m in body.modules() if self._own(m)]
 
     def unknown(self) -> nn.Module | None:
-        """A trained layer of a kind that has no tap; None where all have one."""
-        return next((each for each in self._layers if self._kind(each) is None), None)
+        """Return a trained layer of a kind that has no tap; None where all have one."""
+        return next((layer for layer in self._layers if self._kind(layer) is None), None)
 
     def _own(self, layer: nn.Module) -> list[nn.Parameter]:
-        return [p for p in layer.parameters(recurse=False) if id(p) in self.probes.known]
+        return [p for p in layer.parameters(recurse=False) if id(p) in self.probes.parameter_ids]
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -246,6 +246,6 @@ class OneRow:
 
 
 def sketcher(body: nn.Module, probes: Probes) -> Taps | OneRow:
-    """Taps, which batch rows, where every trained layer has one; else row by row."""
+    """Make taps, which batch rows, where every trained layer has one; else go row by row."""
     taps = Taps(body, probes)
     return taps if taps.unknown() is None else OneRow(probes)

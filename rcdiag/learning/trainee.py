@@ -1,4 +1,4 @@
-"""A policy that can be asked for log-probs, gradients and samples, and can take steps."""
+"""A model is loaded once and asked for log-probs, gradients, samples and steps."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Trainee:
 
     @torch.no_grad()
     def log_probs(self, parts: Parts, *, entropy: bool = False) -> TokenScores:
-        """Log-probs of the whole distribution at each row's temperature, as backend hf has them."""
+        """Return log-probs at each row's temperature over the whole distribution, as backend hf."""
         rows = self._rows(parts)
-        found = np.empty((token_count(rows), 1 + entropy))
+        columns = np.empty((token_count(rows), 1 + entropy))
         for batch in self._batches(rows, np.ones(len(rows), np.bool_)):
             states = self.policy.states(batch)
             with self.policy.precision():
@@ -83,13 +83,13 @@ class Trainee:
                     entropy=entropy,
                     top_k=0,
                 )
-            found[batch.tokens] = scores.double().cpu().numpy()
-        return TokenScores(found[:, 0].copy(), found[:, 1].copy() if entropy else None)
+            columns[batch.tokens] = scores.double().cpu().numpy()
+        return TokenScores(columns[:, 0].copy(), columns[:, 1].copy() if entropy else None)
 
     def gradients(
         self, parts: Parts, coefficients: Array, *, sketch: SketchSettings | None = None
     ) -> Gradients:
-        """The gradient of sum_t c_t log pi(y_t) for each of coefficients [K, unmasked tokens].
+        """Return the gradient of sum_t c_t log pi(y_t) for coefficients [K, tokens].
 
         One forward of each micro-batch for all; a backward for each vector that is not a linear
         combination of others. Rows whose coefficients are all 0 cost nothing. With sketches of
@@ -102,14 +102,14 @@ class Trainee:
         return Gradients(self._combined(summed, basis), _sketches(summed, basis), len(basis.rows))
 
     def _accumulated(self, rows: list[Row], chosen: Array, probes: Probes | None) -> Summed:
-        wanted = rows_with(rows, chosen)
+        selected = rows_with(rows, chosen)
         taps = None if probes is None else sketcher(self.policy.body, probes)
         if not isinstance(taps, OneRow):
             with contextlib.suppress(RowsMixed):  # it shows in the first backward
-                batches = self._batches(rows, wanted)
+                batches = self._batches(rows, selected)
                 return accumulate(self.policy, batches, chosen, len(rows), taps)
         assert probes is not None
-        alone = self._batches(rows, wanted, batch_tokens=1)
+        alone = self._batches(rows, selected, batch_tokens=1)
         return accumulate(self.policy, alone, chosen, len(rows), OneRow(probes))
 
     def sequence_gradients(self, parts: Parts, coefficients: Array) -> Iterator[list[Gradient]]:
@@ -121,13 +121,13 @@ class Trainee:
         rows = self._rows(parts)
         basis = basis_of(coefficients)
         for index in range(len(rows)):
-            wanted = np.arange(len(rows)) == index
-            batches = self._batches(rows, wanted)
+            selected = np.arange(len(rows)) == index
+            batches = self._batches(rows, selected)
             summed = accumulate(self.policy, batches, coefficients[basis.rows], len(rows), None)
             yield self._combined(summed, basis)
 
     def probes(self, settings: SketchSettings) -> Probes:
-        """The signs that `gradients` sketches with."""
+        """Return the signs that `gradients` sketches with."""
         return Probes(self.policy.parameters, settings)
 
     def apply(self, gradient: Gradient, settings: OptimizerSettings) -> StepReport:
@@ -156,10 +156,10 @@ class Trainee:
         return rows_of(parts, self.policy.vocab_size)
 
     def _batches(
-        self, rows: list[Row], wanted: NDArray[np.bool_], batch_tokens: int | None = None
+        self, rows: list[Row], selected: NDArray[np.bool_], batch_tokens: int | None = None
     ) -> Iterator[MicroBatch]:
         context, tokens = context_of(self.policy.model), batch_tokens or self.batch_tokens
-        return micro_batches(rows, wanted, tokens, self.policy.device, context)
+        return micro_batches(rows, selected, tokens, self.policy.device, context)
 
     def _combined(self, summed: Summed, basis: Basis) -> list[Gradient]:
         parts = [Gradient(values, self._groups) for values in summed.gradients]
@@ -171,7 +171,7 @@ class Trainee:
 
 
 def _sketches(summed: Summed, basis: Basis) -> Array | None:
-    """The sketches of all K vectors, [K, rows, dims], combined as the gradients are."""
+    """Return the sketches of all K vectors, [K, rows, dims], combined as the gradients."""
     if summed.sketches is None:
         return None
     return np.einsum("kb,brd->krd", basis.combine, summed.sketches)
