@@ -1,4 +1,4 @@
-"""Stored tokens -> log-probs, by any engine. transformers and vLLM live here and in `learning`.
+"""Engines turn stored tokens into log-probs. Transformers and vLLM live here and in `learning`.
 
 To add an engine: a folder with a `Backend`, whose `load` imports the engine and nothing before it,
 and its name in `BACKENDS`; or `BACKENDS.add(...)` in a package of your own (entry-point group

@@ -1,4 +1,4 @@
-"""What a backend is: an engine that log-probs are computed with, described before it is loaded."""
+"""A backend describes an engine that computes log-probs, before it is loaded."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ class Engine(Protocol):
     """A backend with one model loaded."""
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
-        """Log-prob of each response token given all tokens before it, at the row's temperature."""
+        """Return the log-prob of each response token given all before it, at the row's
+        temperature.
+        """
         ...
 
     def provenance(self) -> dict[str, Any]:
-        """What is needed to score the same way again: versions, device, attention, fingerprint."""
+        """Return what a second run needs: versions, device, attention, fingerprint."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """One `key=value` of a policy that rcdiag reads itself."""
+    """One `key=value` of a policy that rcdiag reads itself, not the engine."""
 
     says: str
     takes: type | tuple[str, ...] = str  # bool, int, str, or the words that are allowed
@@ -39,7 +41,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherBatches:
-    """The option that changes which rows share a batch, for a second run of the same policy."""
+    """The option that changes which rows share a batch, for a second run of the policy."""
 
     option: str
     size: int  # few enough to change every batch
@@ -74,7 +76,7 @@ COMMON_OPTIONS: dict[str, Option] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backend:
-    """Everything that rcdiag knows of an engine without loading it."""
+    """The description of an engine without loading it."""
 
     name: str  # in --policy NAME=BACKEND
     says: str
@@ -91,11 +93,11 @@ class Backend:
 
     @property
     def known_options(self) -> dict[str, Option]:
-        """All options that rcdiag reads itself."""
+        """Return all options that rcdiag reads itself."""
         return {**COMMON_OPTIONS, **self.options}
 
     def place(self, about: Mapping[str, Any]) -> Place:
-        """The place of a policy, of which the file metadata notes `about`."""
+        """Return the place of a policy, of which the file metadata notes `about`."""
         if (own := self.own_place(about)) is not None:
             return own
         if self.role == "engine":
@@ -104,12 +106,12 @@ class Backend:
 
 
 def is_low_precision(about: Mapping[str, Any]) -> bool:
-    """Whether a policy's weights are known to be held in less than float32."""
+    """Tell whether a policy's weights are held in less than float32."""
     return about.get("dtype") not in (None, *FULL_PRECISION)
 
 
 def describe(about: Mapping[str, Any], options: Mapping[str, Option]) -> str:
-    """Backend, precision and options of a policy in a few words: `hf float32 autocast bfloat16`."""
+    """Write backend, precision and options in a few words: `hf float32 autocast bfloat16`."""
     given = about.get("options") or {}
     words = [str(about["backend"]), str(about.get("dtype", ""))]
     for name, option in options.items():

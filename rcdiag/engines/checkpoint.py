@@ -1,4 +1,4 @@
-"""A model folder before an engine loads it: whether it is whole, its limits, its weights."""
+"""A model folder is checked before an engine loads it: whether it is whole, its limits, weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK, BLOCKS = 1 << 20, 128
 
 
 def resolve_model(model: str) -> Path:
-    """The folder of a checkpoint: of a path itself, of a hub id the local cache or a download."""
+    """Return the folder of a checkpoint: a path itself, or a hub id's cached download."""
     path = Path(model)
     if path.is_dir():
         return path
@@ -40,7 +40,7 @@ def resolve_model(model: str) -> Path:
 
 
 def check_checkpoint(model: str) -> Path:
-    """The folder of a checkpoint, with configuration and weights in it.
+    """Return the folder of a checkpoint with configuration and weights, or refuse it.
 
     Scoring reads token ids only, so no tokenizer is asked for.
     """
@@ -55,12 +55,12 @@ def check_checkpoint(model: str) -> Path:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a folder that hold weights, in the order of their names."""
+    """Return the files of a folder that hold weights, in the order of their names."""
     return sorted(path for pattern in WEIGHTS for path in folder.glob(pattern))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The content of a checkpoint's config.json."""
+    """Read a checkpoint's config.json."""
     try:
         return json.loads((folder / "config.json").read_text())
     except json.JSONDecodeError as error:
@@ -70,13 +70,13 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def text_config(folder: Path) -> dict[str, Any]:
-    """The part of config.json that describes the text model, which multimodal models nest."""
+    """Return the part of config.json on the text model, which multimodal models nest."""
     config = read_config(folder)
     return config.get("text_config") or config
 
 
 def limits(model: str, folder: Path) -> ModelLimits:
-    """The sizes of vocabulary and context that a checkpoint's config.json states."""
+    """Return the sizes of vocabulary and context that a checkpoint's config.json states."""
     config = text_config(folder)
     if "vocab_size" not in config:
         raise RcdiagError(f"model {model}: config.json states no vocab_size", "is it a text model?")
@@ -84,7 +84,7 @@ def limits(model: str, folder: Path) -> ModelLimits:
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of a checkpoint's weights: file names, sizes and bytes (blocks of large files)."""
+    """Hash a checkpoint's weights: file names, sizes and bytes (blocks of large files)."""
     digest = hashlib.blake2b(digest_size=16)
     for path in weight_files(folder):
         size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Ready sets of policies that lead from the sampler to the trainer, one difference at a time."""
+"""Ready sets of policies lead from the sampler to the trainer, one difference at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LADDERS: dict[str, tuple[str, ...]] = {
 
 
 def again(spec: PolicySpec) -> PolicySpec:
-    """The same policy once more, with other rows together in a batch: for the noise floor."""
+    """Return the policy once more, with other rows together in a batch: for the noise floor."""
     batches = BACKENDS[spec.backend].other_batches
     if batches is None:
         raise RcdiagError(
@@ -49,7 +49,7 @@ def again(spec: PolicySpec) -> PolicySpec:
 
 
 def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
-    """The policy whose noise matters most: the first in low precision, else the first.
+    """Return the policy whose noise matters most: the first in low precision, else the first.
 
     Policies of backends that cannot change their batches come last.
     """
@@ -63,7 +63,7 @@ def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
 
 
 def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
-    """The spec by which a policy of the table was scored; None where the metadata do not tell.
+    """Return the spec that scored a policy of the table; None where the metadata do not tell.
 
     `about` is what the file metadata note of the policy, `model` the checkpoint of `--model`.
     """
@@ -71,9 +71,9 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     where = recorded if model is None or Path(str(recorded)).is_dir() else model
     if about.get("backend") not in BACKENDS or "options" not in about or where is None:
         return None
-    known = about.get("weights_fingerprint")
-    there = Path(str(where)).is_dir() and isinstance(known, str)
-    if there and fingerprint(check_checkpoint(str(where))) != known:
+    weights = about.get("weights_fingerprint")
+    comparable = Path(str(where)).is_dir() and isinstance(weights, str)
+    if comparable and fingerprint(check_checkpoint(str(where))) != weights:
         raise RcdiagError(
             f"{where}: not the weights that `{about['name']}` was scored with",
             hint="give its checkpoint with --model, or score the policy anew",

@@ -1,4 +1,4 @@
-"""Between tables and engines: rows become padded batches, scores become columns."""
+"""Rows become padded batches of an engine, and its scores become columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rcdiag.table.trajectories import Scores, Trajectories
 def whole_sequences(
     trajectories: Trajectories,
 ) -> tuple[list[NDArray[np.int32]], NDArray[np.int64]]:
-    """Prompt and response of each row as one array of ids, and where each response begins."""
+    """Return prompt and response of each row as one array of ids, and each response's start."""
     assert trajectories.prompt_ids is not None
     prompts, responses = trajectories.prompt_ids, trajectories.response_ids
     rows = [
@@ -69,7 +69,7 @@ def padded_width(longest: int) -> int:
 
 
 def padded(rows: Sequence[NDArray], context: int | None) -> NDArray[np.int64]:
-    """Token ids [rows, width], padded on the right with 0, within the model's context."""
+    """Return token ids [rows, width], padded on the right with 0, within the model's context."""
     longest = max(len(row) for row in rows)
     width = padded_width(longest)
     if context is not None:

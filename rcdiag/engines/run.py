@@ -67,7 +67,7 @@ class ScoringPlan:
         return {f"{index:06d}.parquet": rows for index, rows in enumerate(self.ranges)}
 
     def is_finished(self) -> bool:
-        """Whether the output exists and is this plan's: a run was killed after its last rename."""
+        """Tell whether the output exists and is this plan's: a run was killed after its rename."""
         if not (self.output.exists() and self.parts.exists()):
             return False
         return open_table(self.output).metadata.get("run_key") == self.run_key
@@ -79,13 +79,13 @@ def plan_scoring(
     """Check models and rows, and cut the table into parts, without starting an engine."""
     _check_names(dump, specs, force)
     folders = {spec.model: check_checkpoint(spec.model) for spec in specs}
-    found = survey(dump, [limits(model, folder) for model, folder in folders.items()])
+    table_survey = survey(dump, [limits(model, folder) for model, folder in folders.items()])
     return ScoringPlan(
         source=[str(file.parquet) for file in dump.files],
         dump=dump,
         specs=tuple(specs),
-        survey=found,
-        ranges=found.ranges(TOKENS_PER_PART),
+        survey=table_survey,
+        ranges=table_survey.ranges(TOKENS_PER_PART),
         output=output,
         fingerprints={spec.name: fingerprint(folders[spec.model]) for spec in specs},
     )
@@ -127,15 +127,15 @@ def _score_policy(plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens) -> d
     names = plan.part_names()
     missing = {name: rows for name, rows in names.items() if not (folder / name).exists()}
     lengths = plan.survey.lengths
-    done = plan.survey.tokens - sum(int(lengths[a:b].sum()) for a, b in missing.values())
+    scored_tokens = plan.survey.tokens - sum(int(lengths[a:b].sum()) for a, b in missing.values())
 
     def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        on_tokens(spec.name, done, plan.survey.tokens)
+        nonlocal scored_tokens
+        scored_tokens += tokens
+        on_tokens(spec.name, scored_tokens, plan.survey.tokens)
 
     if missing:
-        on_tokens(spec.name, done, plan.survey.tokens)
+        on_tokens(spec.name, scored_tokens, plan.survey.tokens)
         job = {
             "spec": spec.to_dict(),
             "source": plan.source,
@@ -154,7 +154,7 @@ def _join(plan: ScoringPlan, provenance: dict[str, dict[str, Any]]) -> None:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     temperature = _temperature_note(plan.survey)
     old = plan.dump.metadata
-    policies = {name: {**each, **temperature, "time": now} for name, each in provenance.items()}
+    policies = {name: {**entry, **temperature, "time": now} for name, entry in provenance.items()}
     metadata = {
         **old,
         "policies": {**old.get("policies", {}), **policies},
@@ -168,7 +168,7 @@ def _join(plan: ScoringPlan, provenance: dict[str, dict[str, Any]]) -> None:
 
 
 def _output_schema(plan: ScoringPlan) -> pa.Schema:
-    """The columns of the output: those of the table, then those of the scored parts."""
+    """Return the columns of the output: those of the table, then those of the parts."""
     first = next(iter(plan.part_names()))
     parts = [read_part(plan.folder(spec) / first).slice(0, 0) for spec in plan.specs]
     return _with_scores(plan.dump.schema.empty_table(), parts, plan.specs).schema
@@ -189,8 +189,8 @@ def _with_scores(
     return table
 
 
-def _temperature_note(found: Survey) -> dict[str, Any]:
+def _temperature_note(table_survey: Survey) -> dict[str, Any]:
     return {
         "temperature": "of each row",
-        "rows_scored_at_temperature_1_because_unknown": found.rows_without_temperature,
+        "rows_scored_at_temperature_1_because_unknown": table_survey.rows_without_temperature,
     }

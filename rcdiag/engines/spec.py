@@ -17,7 +17,7 @@ SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicySpec:
-    """One policy to score: which engine, in which precision, with which options."""
+    """One policy to score: its engine, precision and options."""
 
     name: str
     backend: str
@@ -30,23 +30,23 @@ class PolicySpec:
 
     @property
     def own_options(self) -> dict[str, Any]:
-        """The options that rcdiag reads itself."""
-        known = BACKENDS[self.backend].known_options
-        return {key: value for key, value in self.options.items() if key in known}
+        """Return the options that rcdiag reads itself."""
+        own = BACKENDS[self.backend].known_options
+        return {key: value for key, value in self.options.items() if key in own}
 
     @property
     def engine_options(self) -> dict[str, Any]:
-        """The options that are passed on to the engine."""
+        """Return the options that are passed on to the engine."""
         own = self.own_options
         return {key: value for key, value in self.options.items() if key not in own}
 
     def load(self, max_length: int) -> Engine:
-        """The policy's model in its engine, ready for sequences of up to `max_length` tokens."""
+        """Load the policy's model, ready for sequences of up to `max_length` tokens."""
         return BACKENDS[self.backend].load(self, max_length)
 
 
 def default_policies() -> dict[str, str]:
-    """The policies that `--model` alone scores: name -> the text of `--policy` for it.
+    """Return the policies that `--model` alone scores: name -> the text of `--policy`.
 
     Of two backends with the same default policy the first registered has it.
     """
@@ -88,15 +88,15 @@ def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
     if option is not None:
         return key, _checked(text, key, value, option)
     if not backend.passes_options_on:
-        known = list(backend.known_options)
-        near = difflib.get_close_matches(key, known, n=1)
+        names = list(backend.known_options)
+        near = difflib.get_close_matches(key, names, n=1)
         guess = f"did you mean `{near[0]}`? " if near else ""
-        raise _bad(text, f"unknown option `{key}`", hint=f"{guess}known: {', '.join(known)}")
+        raise _bad(text, f"unknown option `{key}`", hint=f"{guess}known: {', '.join(names)}")
     return key, _guessed(value)
 
 
 def _checked(text: str, key: str, value: str, option: Option) -> Any:
-    """The value of an option that rcdiag reads, checked and in the type that it takes."""
+    """Return an option that rcdiag reads, checked and in its type."""
     if option.takes is bool:
         if value.lower() not in SWITCH:
             raise _bad(text, f"{key}={value}: wanted true or false")
@@ -111,7 +111,7 @@ def _checked(text: str, key: str, value: str, option: Option) -> Any:
 
 
 def _guessed(value: str) -> Any:
-    """The value of an option that the engine reads, taken as true, false, JSON, else text."""
+    """Return an option that the engine reads, taken as true, false, JSON, else text."""
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     try:

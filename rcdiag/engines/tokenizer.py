@@ -1,4 +1,4 @@
-"""Token ids -> text, by the tokenizer of a model folder: for `--include-text` and rewards."""
+"""Token ids become text by the tokenizer of a model folder, for pages and rewards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENIZERS = (
 
 
 def decoder(model: str) -> Callable[[Sequence[int]], list[str]]:
-    """A function that gives each token's own text; ids that the tokenizer lacks show as <id>."""
+    """Make a function from token ids to texts; ids that the tokenizer lacks show as <id>."""
     folder = resolve_model(model)
     if not any(next(folder.glob(pattern), None) for pattern in TOKENIZERS):
         raise RcdiagError(
@@ -41,6 +41,8 @@ def decoder(model: str) -> Callable[[Sequence[int]], list[str]]:
     size = len(tokenizer)
 
     def decode(ids: Sequence[int]) -> list[str]:
-        return [tokenizer.decode([each]) if each < size else f"<{each}>" for each in ids]
+        return [
+            tokenizer.decode([token_id]) if token_id < size else f"<{token_id}>" for token_id in ids
+        ]
 
     return decode

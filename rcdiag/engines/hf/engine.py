@@ -57,14 +57,14 @@ class HfEngine:
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         for rows in length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
             temperature = trajectories.scoring_temperature[rows]
-            found = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
-            split = np.split(found, np.cumsum(responses[rows])[:-1])
-            for row, values in zip(rows, split, strict=True):
-                scores[row] = values
+            values = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
+            split = np.split(values, np.cumsum(responses[rows])[:-1])
+            for row, row_scores in zip(rows, split, strict=True):
+                scores[row] = row_scores
             progress(int(lengths[rows].sum()))
-        return gather_scores(scores, **self._wanted())
+        return gather_scores(scores, **self._score_options())
 
-    def _wanted(self) -> dict[str, Any]:
+    def _score_options(self) -> dict[str, Any]:
         return {
             "entropy": bool(self.options.get("entropy", False)),
             "top_k": int(self.options.get("top_k", 0)),
@@ -94,7 +94,7 @@ class HfEngine:
                 self.vocab_size,
                 torch.from_numpy(ids[rows, columns]),
                 torch.from_numpy(temperature[rows]),
-                **self._wanted(),
+                **self._score_options(),
             )
         return scores.float().cpu().numpy()
 
@@ -115,8 +115,10 @@ class HfEngine:
         must not give plausible numbers.
         """
         with self._precision():
-            known = head_is_known(self.model, self.body, self.to_logits, exact=self._exact_head())
-        if not known:
+            recognised = head_is_known(
+                self.model, self.body, self.to_logits, exact=self._exact_head()
+            )
+        if not recognised:
             kind = self.model.config.model_type
             raise RcdiagError(
                 f"model {self.spec.model}: its forward changes the logits of architecture "

@@ -1,4 +1,4 @@
-"""From logits to scores: one function for every engine that hands out logits."""
+"""Logits become scores by one function, for every engine that hands out logits."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 
 
-def choose_device(wanted: str | None) -> torch.device:
-    """The device asked for, or the GPU where there is one."""
+def choose_device(device: str | None) -> torch.device:
+    """Return the device that is asked for, or the GPU where there is one."""
     have_gpu = torch.cuda.is_available()
-    name = wanted or ("cuda" if have_gpu else "cpu")
+    name = device or ("cuda" if have_gpu else "cpu")
     if name.split(":")[0] not in BATCH_TOKENS:
-        raise RcdiagError(f"device={wanted}: not known", hint="device=cpu or device=cuda")
+        raise RcdiagError(f"device={device}: not known", hint="device=cpu or device=cuda")
     if name.startswith("cuda") and not have_gpu:
-        raise RcdiagError(f"device={wanted}: no CUDA GPU here", hint="leave device= out")
+        raise RcdiagError(f"device={device}: no CUDA GPU here", hint="leave device= out")
     return torch.device(name)
 
 
@@ -87,12 +87,12 @@ def _with_adapter(model: Any, adapter: str) -> Any:
 
 
 def context_of(model: Any) -> int | None:
-    """The number of positions that a model knows; None where its configuration states none."""
+    """Return the number of positions that a model knows; None without one in its configuration."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Tensor], Tensor]]:
-    """A model's decoder, and the function from its hidden states to the model's logits.
+    """Split a model into its decoder and the function from hidden states to logits.
 
     `head_dtype` is the dtype of the last product, None the head's own.
     """
@@ -122,7 +122,7 @@ def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Te
 def head_is_known(
     model: Any, body: Any, to_logits: Callable[[Tensor], Tensor], *, exact: bool
 ) -> bool:
-    """Whether body and head put together here give the logits of the model's own forward.
+    """Tell whether body and head together give the logits of the model's own forward.
 
     `exact`: all in float32. A float32 head on a body in low precision differs from the model's own
     by the rounding that it is there to avoid.

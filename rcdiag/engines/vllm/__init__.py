@@ -1,4 +1,4 @@
-"""Scoring by vLLM, inside the engine: prefill through a pooler, decode by forced tokens."""
+"""vLLM scores inside its engine: prefill through a pooler, decode by forced tokens."""
 
 from __future__ import annotations
 

@@ -52,11 +52,11 @@ class ForceTokens(LogitsProcessor):
             return logits
         rows = sorted(self._requests)
         requests = [self._requests[row] for row in rows]
-        places = [(want["key"], len(done)) for want, done in requests]
-        ids = [want["ids"][len(done)] for want, done in requests]
+        places = [(arguments["key"], len(generated)) for arguments, generated in requests]
+        ids = [arguments["ids"][len(generated)] for arguments, generated in requests]
         index = torch.tensor(rows, device=logits.device)
         forced = torch.tensor(ids, device=logits.device)
-        temperature = torch.tensor([want["temperature"] for want, _ in requests])
+        temperature = torch.tensor([arguments["temperature"] for arguments, _ in requests])
         options = {"entropy": requests[0][0]["entropy"], "top_k": requests[0][0]["top_k"]}
         _captured.append((places, token_scores(logits[index], forced, temperature, **options)))
         logits[index] = float("-inf")
@@ -66,6 +66,6 @@ class ForceTokens(LogitsProcessor):
 
 def drain(worker: Any) -> list[tuple[list[tuple[int, int]], Tensor]]:
     """Take what the worker's processor has captured (called through `collective_rpc`)."""
-    found = [(places, scores.cpu()) for places, scores in _captured]
+    captured = [(places, scores.cpu()) for places, scores in _captured]
     _captured.clear()
-    return found
+    return captured

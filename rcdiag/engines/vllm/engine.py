@@ -32,7 +32,7 @@ class VllmEngine:
         self.options = spec.own_options
         self.path = self.options.get("path", "prefill")
         self.folder = check_checkpoint(spec.model)
-        self.wanted: dict[str, Any] = {
+        self.score_options: dict[str, Any] = {
             "entropy": bool(self.options.get("entropy", False)),
             "top_k": int(self.options.get("top_k", 0)),
         }
@@ -49,10 +49,10 @@ class VllmEngine:
         run = self._prefill if self.path == "prefill" else self._decode
         for some in _groups(rows, REQUESTS_AT_ONCE):
             requests = [(tokens[row], int(starts[row]), float(temperature[row])) for row in some]
-            for row, found in zip(some, run(requests), strict=True):
-                scores[row] = found
+            for row, values in zip(some, run(requests), strict=True):
+                scores[row] = values
             progress(sum(len(tokens[row]) for row in some))
-        return gather_scores(scores, **self.wanted)
+        return gather_scores(scores, **self.score_options)
 
     def _prefill(self, requests: list[tuple[NDArray, int, float]]) -> list[NDArray[np.float32]]:
         from vllm import PoolingParams
@@ -60,7 +60,7 @@ class VllmEngine:
         params = [
             PoolingParams(
                 use_activation=False,
-                extra_kwargs={"first": start, "temperature": temperature, **self.wanted},
+                extra_kwargs={"first": start, "temperature": temperature, **self.score_options},
             )
             for _, start, temperature in requests
         ]
@@ -87,7 +87,7 @@ class VllmEngine:
                     "key": key,
                     "ids": ids[start:].tolist(),
                     "temperature": temperature,
-                    **self.wanted,
+                    **self.score_options,
                 },
             )
             for key, (ids, start, temperature) in enumerate(requests)
@@ -101,7 +101,7 @@ class VllmEngine:
         for output, (ids, start, _) in zip(outputs, requests, strict=True):
             if list(output.outputs[0].token_ids) != ids[start:].tolist():
                 raise RuntimeError("vLLM did not decode the forced tokens")
-        width = 1 + self.wanted["entropy"] + 2 * self.wanted["top_k"]
+        width = 1 + self.score_options["entropy"] + 2 * self.score_options["top_k"]
         scores = [
             np.full((len(ids) - start, width), np.nan, np.float32) for ids, start, _ in requests
         ]

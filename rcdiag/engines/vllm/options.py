@@ -1,4 +1,4 @@
-"""Everything that a vLLM engine is started with: environment, options, adapter."""
+"""A vLLM engine is started with this environment, these options and this adapter."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def engine_options(spec: PolicySpec, path: str, max_length: int) -> dict[str, An
 
 
 def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
-    """Refuse what vLLM's CPU build cannot do and would fail at deep inside a kernel."""
-    wanted = str(spec.options.get("quantization", ""))
-    if not have_gpu and "fp8" in wanted:
+    """Refuse options on which vLLM's CPU build fails deep inside a kernel."""
+    quantization = str(spec.options.get("quantization", ""))
+    if not have_gpu and "fp8" in quantization:
         raise RcdiagError(
-            f"policy `{spec.name}`: quantization={wanted} needs a GPU; there is none here",
+            f"policy `{spec.name}`: quantization={quantization} needs a GPU; there is none here",
             hint="run it on a GPU machine; on a CPU kv_cache_dtype=fp8 or a lower dtype work",
         )
 

@@ -19,7 +19,7 @@ from rcdiag.engines.hf.head import scores_in_chunks
 
 
 class ScorePooler(Pooler):
-    """Hidden states -> `token_scores` of the response tokens of each request."""
+    """A pooler from hidden states to `token_scores` of each request's response tokens."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -33,24 +33,27 @@ class ScorePooler(Pooler):
         return PoolingParamsUpdate(requires_token_ids=True)
 
     def forward(self, hidden_states: Tensor, pooling_metadata: Any) -> list[Tensor | None]:
-        """One tensor for each request that ends in this step, None for the others.
+        """Return one tensor for each request that ends in this step, None for the others.
 
         A request may be prefilled in several steps: those before the last leave their scores in
         its pooling state, so that hidden states need not be kept.
         """
         cursor = pooling_metadata.get_pooling_cursor()
-        wanted = [params.extra_kwargs or {} for params in pooling_metadata.pooling_params]
-        rows, targets, temperature, counts = _scored_rows(cursor, pooling_metadata, wanted)
-        options = {"entropy": wanted[0].get("entropy", False), "top_k": wanted[0].get("top_k", 0)}
+        requests = [params.extra_kwargs or {} for params in pooling_metadata.pooling_params]
+        rows, targets, temperature, counts = _scored_rows(cursor, pooling_metadata, requests)
+        options = {
+            "entropy": requests[0].get("entropy", False),
+            "top_k": requests[0].get("top_k", 0),
+        }
         scores = self._scores(
             hidden_states[rows.to(hidden_states.device)], targets, temperature, options
         )
         outputs: list[Tensor | None] = []
         states, finished = pooling_metadata.pooling_states, cursor.is_finished().tolist()
-        for state, part, done in zip(states, scores.split(counts), finished, strict=True):
+        for state, part, is_finished in zip(states, scores.split(counts), finished, strict=True):
             state.hidden_states_cache.append(part)
-            outputs.append(torch.cat(state.hidden_states_cache) if done else None)
-            if done:
+            outputs.append(torch.cat(state.hidden_states_cache) if is_finished else None)
+            if is_finished:
                 state.clean()
         return outputs
 
@@ -68,7 +71,7 @@ class ScorePooler(Pooler):
 
 
 def _logits_function(model: Any) -> Callable[[Tensor], Tensor]:
-    """The model's own head; under LoRA without vLLM's wrapper around it.
+    """Return the model's own head; under LoRA without vLLM's wrapper around it.
 
     The wrapper expects one row per request (the sampled one) and fails on a row per token. Adapters
     that change head or embedding are refused before (`vllm_engine`), so nothing is lost.
@@ -81,9 +84,9 @@ def _logits_function(model: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _scored_rows(
-    cursor: Any, metadata: Any, wanted: list[dict]
+    cursor: Any, metadata: Any, requests: list[dict]
 ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    """Rows of this step's hidden states that predict a response token, and those tokens.
+    """Return the hidden rows that predict a response token in this step, and those tokens.
 
     The state of position t predicts token t + 1. A step holds positions [start, end) of each
     request, one request after another.
@@ -93,20 +96,22 @@ def _scored_rows(
     prompt_ids = metadata.get_prompt_token_ids_cpu()
     sizes = cursor.num_scheduled_tokens_cpu.tolist()
     ends, totals = cursor.seq_lens_cpu.tolist(), cursor.prompt_lens_cpu.tolist()
-    for ids, size, end, total, want in zip(prompt_ids, sizes, ends, totals, wanted, strict=True):
+    for ids, size, end, total, request in zip(
+        prompt_ids, sizes, ends, totals, requests, strict=True
+    ):
         start = end - size
-        first = max(start, want.get("first", total) - 1)
+        first = max(start, request.get("first", total) - 1)
         last = max(min(end, total - 1), first)
         rows.append(torch.arange(before + first - start, before + last - start))
         targets.append(ids[first + 1 : last + 1].long())
-        temperatures.append(torch.full((last - first,), want.get("temperature", 1.0)))
+        temperatures.append(torch.full((last - first,), request.get("temperature", 1.0)))
         counts.append(last - first)
         before += size
     return torch.cat(rows), torch.cat(targets), torch.cat(temperatures), counts
 
 
 def scoring_class(model_class: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of a model class with a `ScorePooler` on top, and nothing else changed."""
+    """Make a subclass of a model class with a `ScorePooler` on top."""
 
     class Scorer(model_class):  # type: ignore[misc, valid-type]
         is_pooling_model = True
