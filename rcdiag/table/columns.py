@@ -1,4 +1,4 @@
-"""Parts of a table that are read by themselves: a small column of all rows, or a few whole rows."""
+"""Parts of a table are read by themselves: a small column of all rows, or a few whole rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rcdiag.table.table import Table
 
 
 def known_steps(dump: Table) -> list[int]:
-    """The training steps of a table, ascending; none where it has no column `step`."""
+    """Return the training steps of a table, ascending; none where it has no column `step`."""
     if "step" not in dump.schema.names:
         return []
     steps: set[int] = set()
@@ -24,7 +24,7 @@ def known_steps(dump: Table) -> list[int]:
 
 
 def read_rewards(dump: Table) -> tuple[NDArray[np.uint64] | None, NDArray[np.float64]]:
-    """Hash of the prompt group (None without groups) and reward (NaN = unknown) of every row."""
+    """Return every row's prompt group as a hash (None without), and reward (NaN = unknown)."""
     names = [name for name in ("group_id", "reward") if name in dump.schema.names]
     if "reward" not in names:
         return None, np.full(dump.num_rows, np.nan)
@@ -37,16 +37,16 @@ def read_rewards(dump: Table) -> tuple[NDArray[np.uint64] | None, NDArray[np.flo
 
 
 def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]]:
-    """The rows of these numbers (counted over the whole table), with every column.
+    """Return the rows of these numbers (counted over the whole table), with every column.
 
-    Number in the table -> column -> value, as reward functions take them.
+    The result maps row number -> column -> value, as reward functions take rows.
     """
-    wanted = set(numbers)
-    found: dict[int, dict[str, Any]] = {}
+    row_numbers = set(numbers)
+    by_number: dict[int, dict[str, Any]] = {}
     for batch in dump.batches():
         first = batch.first_row
-        inside = sorted(n - first for n in wanted if first <= n < first + batch.table.num_rows)
+        inside = sorted(n - first for n in row_numbers if first <= n < first + batch.table.num_rows)
         if inside:
             rows = batch.table.take(inside).to_pylist()
-            found |= {first + n: row for n, row in zip(inside, rows, strict=True)}
-    return found
+            by_number |= {first + n: row for n, row in zip(inside, rows, strict=True)}
+    return by_number

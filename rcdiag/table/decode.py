@@ -28,13 +28,13 @@ DETAIL_COLUMNS = ("reward", "sample_id", "advantage", "advantages")
 def columns_needed(
     names: Sequence[str], policies: Sequence[str], *, prompts: bool = False, details: bool = False
 ) -> list[str]:
-    """Which of a table's columns `names` `decode` reads, given the same options."""
-    wanted = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
+    """Return the columns of `names` that `decode` reads, given the same options."""
+    columns = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
     if prompts:
-        wanted.append("prompt_ids")
+        columns.append("prompt_ids")
     if details:
-        wanted += [*DETAIL_COLUMNS, *(f"{policy}_entropy" for policy in policies)]
-    return [name for name in wanted if name in names]
+        columns += [*DETAIL_COLUMNS, *(f"{policy}_entropy" for policy in policies)]
+    return [name for name in columns if name in names]
 
 
 def decode(
@@ -44,7 +44,7 @@ def decode(
     prompts: bool = False,
     details: bool = False,
 ) -> Trajectories:
-    """The rows of a batch as arrays, with the log-probs of `policies` in float64.
+    """Return the rows of a batch as arrays, with the log-probs of `policies` in float64.
 
     `details` adds rewards, advantages, ids and the policies' entropies, where the batch has them.
     """
@@ -88,7 +88,7 @@ def _no_nulls(batch: Batch, name: str, array: pa.Array) -> None:
 
 
 def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
-    """A list column as flat values and offsets, without copying where Arrow allows it.
+    """Return a list column as flat values and offsets, without copying where Arrow allows it.
 
     Where `mask` is False a null is taken for NaN; everywhere else it is refused.
     """
@@ -116,28 +116,28 @@ def _row_of(offsets: NDArray[np.int64], token: int) -> int:
 
 
 def token_ids(batch: Batch, name: str) -> Ragged:
-    """Token ids as int32; negative ids and ids beyond int32 are refused."""
-    found = ragged(batch, name)
-    values = found.values
+    """Return token ids as int32; negative ids and ids beyond int32 are refused."""
+    column = ragged(batch, name)
+    values = column.values
     if len(values):
         bad = (values < 0) | (values > np.iinfo(np.int32).max)
         if bad.any():
             at = int(np.argmax(bad))
             raise RcdiagError(
-                f"{batch.where(_row_of(found.offsets, at))}: column `{name}` holds token id "
+                f"{batch.where(_row_of(column.offsets, at))}: column `{name}` holds token id "
                 f"{values[at]}",
                 hint="token ids are 0 or more; padding does not belong into the table",
             )
-    return Ragged(values.astype(np.int32, copy=False), found.offsets)
+    return Ragged(values.astype(np.int32, copy=False), column.offsets)
 
 
-def _same_lengths(batch: Batch, name: str, found: Ragged, response_ids: Ragged) -> None:
-    differ = found.lengths != response_ids.lengths
+def _same_lengths(batch: Batch, name: str, column: Ragged, response_ids: Ragged) -> None:
+    differ = column.lengths != response_ids.lengths
     if differ.any():
         row = int(np.argmax(differ))
         raise RcdiagError(
             f"{batch.where(row)}: {response_ids.lengths[row]} response tokens, but "
-            f"{found.lengths[row]} values in column `{name}`",
+            f"{column.lengths[row]} values in column `{name}`",
             hint="off by one usually means that the end-of-sequence token was dropped on one side",
         )
 
@@ -145,15 +145,15 @@ def _same_lengths(batch: Batch, name: str, found: Ragged, response_ids: Ragged) 
 def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:
     if "response_mask" not in batch.table.column_names:
         return np.ones(len(response_ids.values), dtype=np.bool_)
-    found = ragged(batch, "response_mask")
-    _same_lengths(batch, "response_mask", found, response_ids)
-    values = found.values
+    column = ragged(batch, "response_mask")
+    _same_lengths(batch, "response_mask", column, response_ids)
+    values = column.values
     if values.dtype != np.bool_:
         bad = (values != 0) & (values != 1)
         if bad.any():
             at = int(np.argmax(bad))
             raise RcdiagError(
-                f"{batch.where(_row_of(found.offsets, at))}: column `response_mask` holds "
+                f"{batch.where(_row_of(column.offsets, at))}: column `response_mask` holds "
                 f"{values[at]}",
                 hint="a mask is 1 for tokens that the policy sampled and 0 for all others",
             )
@@ -164,16 +164,16 @@ def _log_probs(
     batch: Batch, policy: str, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     name = f"{policy}_log_probs"
-    found = ragged(batch, name, mask)
-    _same_lengths(batch, name, found, response_ids)
-    values = found.values.astype(np.float64)
+    column = ragged(batch, name, mask)
+    _same_lengths(batch, name, column, response_ids)
+    values = column.values.astype(np.float64)
     # +inf is left to the count of non-finite values: a finding, not a unit error.
     bad = mask & (values > LARGEST_LOG_PROB) & np.isfinite(values)
     if bad.any():
         at = int(np.argmax(bad))
         raise RcdiagError(
-            f"{batch.where(_row_of(found.offsets, at))}: column `{name}` holds {values[at]:.6g} "
-            f"at response token {at - found.offsets[_row_of(found.offsets, at)]}; a log-prob is "
+            f"{batch.where(_row_of(column.offsets, at))}: column `{name}` holds {values[at]:.6g} "
+            f"at response token {at - column.offsets[_row_of(column.offsets, at)]}; a log-prob is "
             "never positive",
             hint="are these probabilities, negated log-probs or logits? Store natural log-probs",
         )
@@ -184,15 +184,15 @@ def _entropy(
     batch: Batch, policy: str, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     name = f"{policy}_entropy"
-    found = ragged(batch, name, mask)
-    _same_lengths(batch, name, found, response_ids)
-    return found.values.astype(np.float64)
+    column = ragged(batch, name, mask)
+    _same_lengths(batch, name, column, response_ids)
+    return column.values.astype(np.float64)
 
 
 def _advantage(
     batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_], given: set[str]
 ) -> NDArray[np.float64] | None:
-    """The advantage of each row: `advantage`, else the mean of `advantages` over its tokens.
+    """Return each row's advantage: `advantage`, else the mean of `advantages` over its tokens.
 
     Only unmasked tokens count; a row that has none gets NaN.
     """
@@ -208,14 +208,14 @@ def _advantage(
 
 
 def _advantages(batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The advantage of every response token; values at masked tokens are not checked."""
-    found = ragged(batch, "advantages", mask)
-    _same_lengths(batch, "advantages", found, response_ids)
-    return found.values.astype(np.float64)
+    """Return every response token's advantage; values at masked tokens are not checked."""
+    column = ragged(batch, "advantages", mask)
+    _same_lengths(batch, "advantages", column, response_ids)
+    return column.values.astype(np.float64)
 
 
 def floats(batch: Batch, name: str) -> NDArray[np.float64]:
-    """A column of numbers, one for each row; null, which means unknown, becomes NaN."""
+    """Return a column of numbers, one for each row; null, which means unknown, becomes NaN."""
     array = _column(batch, name).cast(pa.float64())
     return pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False)
 
@@ -227,7 +227,7 @@ def _step(batch: Batch) -> NDArray[np.int64]:
 
 
 def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
-    """A column of keys (strings or integers) as 64-bit hashes, so that millions stay small."""
+    """Return a column of keys (strings or integers) as 64-bit hashes, which stay small."""
     array = _column(batch, name)
     _no_nulls(batch, name, array)
     if not pt.is_integer(array.type):

@@ -32,11 +32,13 @@ def join_tables(
     number where no table has ids, and only when their response tokens are equal.
     """
     by_id = _key(dumps)
-    first, *others = (_frame(dump, by_id) for dump in dumps)
+    first, *later_frames = (_frame(dump, by_id) for dump in dumps)
     policies = dict(dumps[0].metadata.get("policies", {}))
     taken = set(dumps[0].policies)
-    wide, numbers = first, range(len(others))
-    for index, (dump, frame, name) in enumerate(zip(dumps[1:], others, names[1:], strict=True)):
+    wide, numbers = first, range(len(later_frames))
+    for index, (dump, frame, name) in enumerate(
+        zip(dumps[1:], later_frames, names[1:], strict=True)
+    ):
         renamed = _renamed(dump, taken, name)
         taken |= set(renamed.values())
         about = dump.metadata.get("policies", {})
@@ -50,12 +52,12 @@ def join_tables(
             *(pl.col(f"{a}_log_probs").alias(f"{b}_log_probs") for a, b in renamed.items()),
         )
         wide = wide.join(part, on=by_id, how="left", maintain_order="left")
-    there = pl.all_horizontal(pl.col(f"__in{n}").is_not_null() for n in numbers)
+    in_all = pl.all_horizontal(pl.col(f"__in{n}").is_not_null() for n in numbers)
     tokens = pl.col("response_ids")
     same = pl.all_horizontal(pl.col(f"__ids{n}").eq_missing(tokens) for n in numbers)
-    report = _report(dumps, names, (first, *others), wide, there, same, by_id)
+    report = _report(dumps, names, (first, *later_frames), wide, in_all, same, by_id)
     helpers = [f"__{what}{n}" for what in ("in", "ids") for n in numbers]
-    kept = wide.filter(there & same).drop(*helpers, *([ROW] if by_id == ROW else []))
+    kept = wide.filter(in_all & same).drop(*helpers, *([ROW] if by_id == ROW else []))
     _write(kept, path, report)
     metadata = {"format_version": FORMAT_VERSION, **dumps[0].metadata, "policies": policies}
     joined = open_table(path)
@@ -113,7 +115,7 @@ def _frame(dump: Table, key: str) -> pl.LazyFrame:
 
 
 def _renamed(dump: Table, taken: set[str], name: str) -> dict[str, str]:
-    """The names of a table's policies in the joined table: name in the table -> new name."""
+    """Return the names of a table's policies in the joined table: name in the table -> new name."""
     renamed: dict[str, str] = {}
     for old in dump.policies:
         new = old
@@ -124,7 +126,7 @@ def _renamed(dump: Table, taken: set[str], name: str) -> dict[str, str]:
 
 
 def _about(about: Mapping[str, Any], name: str, renamed: Mapping[str, str]) -> dict[str, Any]:
-    """The metadata of a policy under its new name; a repeat repeats its own table's policy."""
+    """Return a policy's metadata under its new name; a repeat repeats its own table's policy."""
     options = dict(about.get("options") or {})
     if "repeat_of" in options:
         options["repeat_of"] = renamed.get(options["repeat_of"], options["repeat_of"])
@@ -136,7 +138,7 @@ def _report(
     names: Sequence[str],
     frames: Sequence[pl.LazyFrame],
     wide: pl.LazyFrame,
-    there: pl.Expr,
+    in_all: pl.Expr,
     same: pl.Expr,
     key: str,
 ) -> JoinReport:
@@ -150,16 +152,16 @@ def _report(
         name: keys(every.join(frame, on=key, how="anti", maintain_order="left"))
         for name, frame in zip(names, frames, strict=True)
     }
-    wrong = keys(wide.filter(there & ~same))
-    said = [f"{each} (other tokens)" for each in wrong]
-    said += [f"{each} (not in {name})" for name, ids in lacking.items() for each in ids]
+    wrong = keys(wide.filter(in_all & ~same))
+    named = [f"{sample} (other tokens)" for sample in wrong]
+    named += [f"{sample} (not in {name})" for name, ids in lacking.items() for sample in ids]
     return JoinReport(
         tables=[str(dump.files[0].path) for dump in dumps],
         rows=[dump.num_rows for dump in dumps],
-        joined=wide.filter(there & same).select(pl.len()).collect().item(),
+        joined=wide.filter(in_all & same).select(pl.len()).collect().item(),
         missing={name: len(ids) for name, ids in lacking.items()},
         tokens_differ=len(wrong),
-        named=said[:NAMED],
+        named=named[:NAMED],
     )
 
 

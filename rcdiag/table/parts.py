@@ -1,4 +1,4 @@
-"""Scores as columns of a table, and the parquet parts that a scoring run leaves behind."""
+"""Scores become columns of a table, and parquet parts that survive a scoring run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rcdiag.table.writer import TableWriter
 
 
 def score_columns(policy: str) -> list[str]:
-    """Names of the columns of a policy's scores: log-probs, entropy, top-k ids, top-k log-probs."""
+    """Return the column names of a policy's scores: log-probs, entropy, top-k ids and log-probs."""
     return [f"{policy}_{what}" for what in ("log_probs", "entropy", "top_ids", "top_logprobs")]
 
 
 def score_table(policy: str, scores: Scores, offsets: NDArray[np.int64]) -> pa.Table:
-    """A policy's scores as list columns, one list for each row (`offsets` bound the rows)."""
+    """Return a policy's scores as list columns, one list for each row (`offsets` bound rows)."""
     log_probs, entropy, top_ids, top_log_probs = score_columns(policy)
     columns = {log_probs: _lists(scores.log_probs, offsets)}
     if scores.entropy is not None:

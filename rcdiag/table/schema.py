@@ -1,4 +1,4 @@
-"""The canonical columns of the trajectory table, their types, and its metadata."""
+"""The trajectory table has these canonical columns, with their types, and metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUTED_EXPERTS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_routed_experts"
 class Column:
     """The Arrow types that a canonical column may have, in words and as a test."""
 
-    wanted: str
+    expected: str
     accepts: Callable[[pa.DataType], bool]
 
 
@@ -87,7 +87,7 @@ COLUMNS: dict[str, Column] = {
 
 
 def column_spec(name: str) -> Column | None:
-    """The types that the column of this name may have; None for a column that is not canonical."""
+    """Return the types that a column may have; None for a column that is not canonical."""
     if LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name):
         return TOKEN_FLOATS
     if ROUTED_EXPERTS.fullmatch(name):
@@ -101,7 +101,7 @@ def check_types(schema: pa.Schema, file: str) -> None:
         column = column_spec(name)
         if column and not column.accepts(kind):
             raise RcdiagError(
-                f"{file}: column `{name}` is {kind}, wanted {column.wanted}",
+                f"{file}: column `{name}` is {kind}, wanted {column.expected}",
                 hint="cast the column, or, if it means something else, give the right one by "
                 f"--column {name}=OTHER_COLUMN",
             )
@@ -112,7 +112,7 @@ def require(name: str, schema: pa.Schema, file: str) -> None:
     if name in schema.names:
         return
     # A column that means something else already must never be offered in its place.
-    free = [each for each in schema.names if column_spec(each) is None]
+    free = [column for column in schema.names if column_spec(column) is None]
     near = difflib.get_close_matches(name, free, n=1, cutoff=0.5)
     hint = f"--column {name}={near[0] if near else 'YOUR_COLUMN'}"
     hint += " (the nearest name)" if near else ""
@@ -122,14 +122,14 @@ def require(name: str, schema: pa.Schema, file: str) -> None:
 
 
 def policies_in(names: list[str]) -> list[str]:
-    """The policies that have a `{policy}_log_probs` column, in the order of the columns."""
+    """Return the policies with a `{policy}_log_probs` column, in the order of the columns."""
     return [match["policy"] for name in names if (match := LOG_PROBS.fullmatch(name))]
 
 
 def metadata_of(schema: pa.Schema) -> dict:
-    """The JSON object under the file metadata key `rcdiag`; ValueError where it is no JSON."""
-    found = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
-    return found if isinstance(found, dict) else {}
+    """Return the JSON object under file metadata key `rcdiag`; ValueError where it is no JSON."""
+    metadata = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    return metadata if isinstance(metadata, dict) else {}
 
 
 VERSION = "policy_version"
@@ -137,7 +137,7 @@ WHOLE_NUMBER = r"^\s*[+-]?\d{1,18}\s*$"
 
 
 def versions_are_numbers(schema: pa.Schema) -> pa.Schema:
-    """The schema of a table whose versions of weights are numbers, where its files hold text."""
+    """Return a table's schema with versions of weights as numbers where files hold text."""
     index = schema.get_field_index(VERSION)
     if index < 0 or not _is_text(schema.field(index).type):
         return schema
@@ -145,7 +145,7 @@ def versions_are_numbers(schema: pa.Schema) -> pa.Schema:
 
 
 def with_versions_as_numbers(table: pa.Table) -> pa.Table:
-    """`policy_version` as int64; text that is no whole number is left out (null)."""
+    """Return `policy_version` as int64; text that is no whole number is left out (null)."""
     index = table.column_names.index(VERSION) if VERSION in table.column_names else -1
     if index < 0 or not _is_text(table.schema.field(index).type):
         return table

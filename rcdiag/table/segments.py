@@ -1,4 +1,4 @@
-"""Reductions of flat token values to their sequences; an empty sequence gives the neutral value."""
+"""Flat token values are reduced to their sequences; an empty one gives the neutral value."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def _reduce(
 
 
 def segment_sum(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
-    """Sum of `values` [tokens] over each sequence; 0 where it has no token."""
+    """Return the sum of `values` [tokens] over each sequence; 0 where it has no token."""
     return _reduce(np.add.reduceat, values, lengths, 0)
 
 
 def segment_max(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
-    """Largest of `values` [tokens] in each sequence; -inf where it has no token."""
+    """Return the largest of `values` [tokens] in each sequence; -inf where it has no token."""
     return _reduce(np.maximum.reduceat, values, lengths, -np.inf)
 
 
 def segment_logsumexp(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
-    """Log sum exp of `values` [tokens] over each sequence; -inf where it has no token."""
+    """Return log sum exp of `values` [tokens] over each sequence; -inf where it has none."""
     largest = segment_max(values, lengths)
     # A shift of +-inf would turn the terms into NaN; without it exp gives inf or 0, as it should.
     shift = np.where(np.isfinite(largest), largest, 0.0)

@@ -1,4 +1,4 @@
-"""Read a table as a stream of checked trajectories: whole, or in given ranges of rows."""
+"""A table is read as a stream of checked trajectories: whole, or in given ranges of rows."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def read_chunks(
 
 
 def joined(parts: Sequence[Batch]) -> pa.Table:
-    """The batches of one range as one Arrow table."""
+    """Join the batches of one range into one Arrow table."""
     return pa.concat_tables([part.table for part in parts])
 
 
 def whole(parts: Sequence[Batch]) -> Batch:
-    """The batches of one range as one batch; rows are counted in the file of the first.
+    """Join the batches of one range into one batch; rows count in the file of the first.
 
     A range that spans files would misname rows in errors, so check rows before joining them.
     """

@@ -1,4 +1,4 @@
-"""A quick pass over the token ids before an engine starts, which finds sizes and bad rows."""
+"""A survey passes over the token ids before an engine starts, and finds sizes and bad rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Survey:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Prompt and response tokens of each sequence."""
+        """Return the prompt and response tokens of each sequence."""
         return self.prompt_lengths + self.response_lengths
 
     @property
@@ -34,7 +34,7 @@ class Survey:
         return int(self.lengths.sum())
 
     def ranges(self, tokens: int) -> list[RowRange]:
-        """Consecutive ranges of rows of about `tokens` tokens each, at least one row each."""
+        """Cut consecutive ranges of rows of about `tokens` tokens each, at least one row each."""
         ends = np.cumsum(self.lengths)
         ranges: list[RowRange] = []
         start = 0

@@ -1,4 +1,4 @@
-"""Open trajectory tables: any number of files as one, read in batches of rows, never whole."""
+"""Trajectory tables are opened: any number of files as one, read in batches, never whole."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TableFile:
 
     @property
     def parquet(self) -> Path:
-        """The parquet file that its rows are read from."""
+        """Return the parquet file that its rows are read from."""
         return self.converted or self.path
 
 
@@ -48,14 +48,14 @@ class Batch:
 
     @property
     def first_row(self) -> int:
-        """Number of the first row in the whole table."""
+        """Return the number of the first row in the whole table."""
         return self.file.first_row + self.row_in_file
 
     def slice(self, start: int, stop: int) -> Batch:
         return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
 
     def where(self, row: int) -> str:
-        """File and row, as an error names them."""
+        """Return file and row, as an error names them."""
         return f"{self.file.path}, row {self.row_in_file + row}"
 
 
@@ -82,12 +82,12 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """The names of all columns, by which rcdiag knows them."""
+        """Return the names of all columns, by which rcdiag knows them."""
         return list(self.schema.names)
 
     @property
     def policies(self) -> list[str]:
-        """Names of the policies that have log-probs, in the order of the columns."""
+        """Return the policies that have log-probs, in the order of the columns."""
         return columns.policies_in(self.schema.names)
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class Table:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """What earlier runs of rcdiag, or other programs, wrote about the table."""
+        """Return what earlier runs of rcdiag, or other programs, wrote about the table."""
         try:
             return columns.metadata_of(self.schema)
         except ValueError as error:
@@ -114,7 +114,7 @@ class Table:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the bytes of all files as they were given, in order."""
+        """Hash the bytes of all files as they were given, in order."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
             with file.path.open("rb") as stream:
@@ -123,8 +123,8 @@ class Table:
         return digest.hexdigest()
 
     def where(self, row: int) -> str:
-        """File and row, as an error names them, of a row of the whole table."""
-        file = next(each for each in self.files if row < each.first_row + each.num_rows)
+        """Return file and row, as an error names them, of a row of the whole table."""
+        file = next(file for file in self.files if row < file.first_row + file.num_rows)
         return f"{file.path}, row {row - file.first_row}"
 
     def require(self, *names: str) -> None:
@@ -133,14 +133,14 @@ class Table:
             columns.require(name, self.schema, str(self.files[0].path))
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
-        """All rows in order; `names` are canonical, None means every column."""
-        wanted = list(self.schema.names if names is None else names)
-        in_file = [self.renames.get(name, name) for name in wanted]
+        """Yield all rows in order; `names` are canonical, None means every column."""
+        canonical = list(self.schema.names if names is None else names)
+        in_file = [self.renames.get(name, name) for name in canonical]
         tokens = self.renames.get("response_ids", "response_ids")
         for file in self.files:
             row = 0
             for record in read_rows_of(file.parquet, in_file, tokens):
-                table = pa.Table.from_batches([record]).select(in_file).rename_columns(wanted)
+                table = pa.Table.from_batches([record]).select(in_file).rename_columns(canonical)
                 yield Batch(columns.with_versions_as_numbers(table), file, row)
                 row += record.num_rows
 
@@ -157,7 +157,7 @@ def open_table(
     files of another format are converted to parquet here, once.
     """
     sources = [source] if isinstance(source, (str, Path)) else source
-    names = [str(each) for each in sources]
+    names = [str(place) for place in sources]
     reader, paths = find_files(names, format)
     if reader.read is None:
         return _table(names[0], [(path, None) for path in paths], renames)
@@ -190,7 +190,7 @@ def _table(
     renames: Mapping[str, str] | None,
     scratch: Scratch | None = None,
 ) -> Table:
-    """One table of files, each with its converted form, that all have the same columns."""
+    """Make one table of files, each with its converted form, that all have the same columns."""
     renames = dict(renames or {})
     opened: list[TableFile] = []
     schema: pa.Schema | None = None
@@ -212,7 +212,7 @@ def _table(
 
 
 def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -> pa.Schema:
-    """The file's schema with mapped columns under their canonical names."""
+    """Return the file's schema with mapped columns under their canonical names."""
     back: dict[str, str] = {}
     for name, in_file in renames.items():
         columns.require(in_file, file_schema, str(path))
@@ -236,10 +236,12 @@ def _check_same(
 ) -> None:
     if file_schema.equals(table_schema):
         return
-    here = {field.name: field.type for field in file_schema}
-    there = {field.name: field.type for field in table_schema}
+    file_types = {field.name: field.type for field in file_schema}
+    table_types = {field.name: field.type for field in table_schema}
     differ = sorted(
-        name for name in here.keys() | there.keys() if here.get(name) != there.get(name)
+        name
+        for name in file_types.keys() | table_types.keys()
+        if file_types.get(name) != table_types.get(name)
     )
     if not differ:  # only the order of the columns differs
         return

@@ -1,4 +1,4 @@
-"""The one door from rows to statistics: the tokens that the policy sampled, and nothing else."""
+"""Rows pass one door to statistics: the tokens that the policy sampled, and nothing else."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class TokenBatch:
 
     @property
     def owner(self) -> NDArray[np.int64]:
-        """Index of the sequence of each token, [tokens]."""
+        """Return the index of each token's sequence, [tokens]."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
     def rewards(self) -> Array:
-        """Reward of each sequence, NaN where it is unknown; [sequences]."""
+        """Return the reward of each sequence, NaN where it is unknown; [sequences]."""
         return np.full(len(self.lengths), np.nan) if self.reward is None else self.reward
 
     def __add__(self, other: TokenBatch) -> TokenBatch:
-        """The sequences of both, in order; both have the same columns and policies."""
+        """Join the sequences of both, in order; both have the same columns and policies."""
 
         def joined(name: str) -> NDArray | None:
             one, two = getattr(self, name), getattr(other, name)
@@ -79,7 +79,7 @@ class TokenBatch:
         )
 
     def take(self, keep: Flags, empty: Mapping[int | None, int]) -> TokenBatch:
-        """The sequences where `keep` [sequences] holds, with other rows without a token."""
+        """Take sequences where `keep` [sequences] holds, with other rows without a token."""
         tokens = np.repeat(keep, self.lengths)
 
         def of_sequences(values: NDArray | None) -> NDArray | None:
@@ -107,14 +107,14 @@ class TokenBatch:
         )
 
     def by_step(self) -> dict[int | None, TokenBatch]:
-        """The part of each training step; rows without a token are in the counts of their step."""
+        """Return the part of each training step; rows without a token count in their step."""
         if self.step is None:
             return {None: self}
         steps = {*np.unique(self.step).tolist(), *self.empty}
         return {step: self.of_step(step) for step in sorted(steps) if step is not None}
 
     def of_step(self, step: int) -> TokenBatch:
-        """The part of one training step."""
+        """Return the part of one training step."""
         assert self.step is not None
         keep = self.step == step
         if keep.all() and set(self.empty) <= {step}:
@@ -123,7 +123,7 @@ class TokenBatch:
 
 
 def sampled_tokens(trajectories: Trajectories, policies: Sequence[str]) -> TokenBatch:
-    """The sampled tokens of some rows under some policies: the response mask is applied here."""
+    """Take the sampled tokens of rows under some policies: the response mask is applied here."""
     mask, counts = trajectories.mask, trajectories.sampled_lengths
     filled = counts > 0
     ids = trajectories.response_ids
@@ -154,19 +154,19 @@ def sampled_tokens(trajectories: Trajectories, policies: Sequence[str]) -> Token
 
 
 def _joined_turns(one: TokenBatch, other: TokenBatch) -> NDArray[np.int64] | None:
-    """Turns of both batches' tokens; None where all are 1 in both."""
+    """Return the turns of both batches' tokens; None where all are 1 in both."""
     if one.turn is None and other.turn is None:
         return None
-    ones = [np.ones(len(each.token_id), np.int64) for each in (one, other)]
+    ones = [np.ones(len(batch.token_id), np.int64) for batch in (one, other)]
     turns = [
-        own if each.turn is None else each.turn
-        for each, own in zip((one, other), ones, strict=True)
+        own if batch.turn is None else batch.turn
+        for batch, own in zip((one, other), ones, strict=True)
     ]
     return np.concatenate(turns)
 
 
 def _count_empty(filled: Flags, step: NDArray[np.int64] | None) -> dict[int | None, int]:
-    """Rows without a sampled token, by training step."""
+    """Count rows without a sampled token, by training step."""
     if step is None:
         return {None: int((~filled).sum())}
     steps, counts = np.unique(step[~filled], return_counts=True)
@@ -178,7 +178,7 @@ def _chosen(ids: Sequence[str | int] | None, keep: Flags) -> list[str | int] | N
 
 
 def _turns(mask: Flags, position: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Turn of each sampled token: runs of sampled tokens that its row has had so far, from 1."""
+    """Return each sampled token's turn: the runs of sampled tokens of its row so far, from 1."""
     if mask.all():
         return None
     begins = mask & ((position == 0) | ~np.concatenate([[False], mask[:-1]]))

@@ -1,4 +1,4 @@
-"""Ragged rows of sampled responses: whole sequences, as models need them.
+"""Ragged rows of sampled responses hold whole sequences, as models need them.
 
 Statistics need only the tokens that the policy sampled: `tokens.sampled_tokens`.
 """
@@ -19,7 +19,7 @@ POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What a model can take."""
+    """The vocabulary and context that a model can take."""
 
     model: str
     vocab_size: int
@@ -28,7 +28,7 @@ class ModelLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Lists of different lengths, flat: Arrow's own layout."""
+    """Lists of different lengths in flat form, Arrow's own layout."""
 
     values: NDArray  # [tokens]
     offsets: NDArray[np.int64]  # [sequences + 1], offsets[0] == 0
@@ -67,19 +67,19 @@ class Trajectories:
 
     @property
     def sampled_lengths(self) -> NDArray[np.int64]:
-        """Unmasked response tokens of each sequence."""
+        """Return the unmasked response tokens of each sequence."""
         return segment_sum(self.mask.astype(np.int64), self.response_ids.lengths)
 
     @property
     def scoring_temperature(self) -> NDArray[np.float64]:
-        """Temperature to score each row at: its own, or 1 where it is unknown."""
+        """Return the temperature to score each row at: its own, or 1 if unknown."""
         if self.temperature is None:
             return np.ones(len(self))
         return np.where(np.isnan(self.temperature), 1.0, self.temperature)
 
     @property
     def groups(self) -> NDArray[np.uint64]:
-        """Prompt group of each row, [sequences]; its number in the table where it has none."""
+        """Return each row's prompt group, [sequences]; its row number where it has none."""
         if self.group is not None:
             return self.group
         return (self.first_row + np.arange(len(self))).astype(np.uint64)
@@ -87,7 +87,7 @@ class Trajectories:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a model says of every response token, in the order of `Trajectories.response_ids`."""
+    """Log-probs of every response token, in the order of `Trajectories.response_ids`."""
 
     log_probs: NDArray[np.float32]  # [response tokens] nats
     entropy: NDArray[np.float32] | None = None  # [response tokens] nats

@@ -1,4 +1,4 @@
-"""Write trajectory tables with encodings that suit log-probs, and never a half-written file."""
+"""Trajectory tables are written with encodings that suit log-probs, never half of a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES_PER_ROW_GROUP = 2_000_000
 
 
 class TableWriter:
-    """Writes parquet under a temporary name, and renames it to `path` when all went well."""
+    """A writer of parquet under a temporary name, which becomes `path` when all went well."""
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: dict) -> None:
         self._path = path
@@ -73,28 +73,28 @@ class TableWriter:
 
 
 def encodings(schema: pa.Schema) -> dict:
-    """Arguments of pq.ParquetWriter: zstd, floats byte-stream-split, the rest in dictionaries.
+    """Return arguments of pq.ParquetWriter: zstd, byte-stream-split floats, dictionaries.
 
     The exponent bytes of log-probs repeat and their mantissas do not: split into streams the
     former compress, while a dictionary of floats only costs. Measured by `benchmarks/parquet.py`.
     """
     floats: list[str] = []
-    others: list[str] = []
+    in_dictionaries: list[str] = []
     for field in schema:
         path, kind = field.name, field.type
         while pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
             path, kind = f"{path}.list.element", kind.value_type
         # Arrow has no byte-stream-split for half precision.
         is_float = pt.is_float32(kind) or pt.is_float64(kind)
-        (floats if is_float and path != field.name else others).append(path)
+        (floats if is_float and path != field.name else in_dictionaries).append(path)
     return {
         "compression": "zstd",
         "compression_level": 3,
-        "use_dictionary": others,
+        "use_dictionary": in_dictionaries,
         "use_byte_stream_split": floats,
     }
 
 
 def _largest_column(table: pa.Table) -> int:
     lists = (column for column in table.columns if pt.is_list(column.type))
-    return max((pc.sum(pc.list_value_length(each)).as_py() or 0 for each in lists), default=0)
+    return max((pc.sum(pc.list_value_length(column)).as_py() or 0 for column in lists), default=0)

@@ -1,4 +1,4 @@
-"""The formats that a dump may have on disk. Parquet is the table's own; others are converted to it.
+"""Readers know the formats that a dump may have on disk; all but parquet are converted to it.
 
 To add a format: a file with a `Reader`, and its name in `READERS`; or `READERS.add(...)` in a
 package of your own (entry-point group `rcdiag.plugins`).
@@ -19,7 +19,7 @@ READERS: Registry[Reader] = Registry("format", (PARQUET,))
 
 
 def find_files(sources: Sequence[str], format: str | None = None) -> tuple[Reader, list[Path]]:
-    """The files of paths, folders and globs, those of each in the order of names; their reader.
+    """Find the files of paths, folders and globs, each in the order of names, and their reader.
 
     `format` names the reader. Without it the first reader is taken that finds something in every
     folder and knows all other files.
@@ -48,7 +48,7 @@ def find_files(sources: Sequence[str], format: str | None = None) -> tuple[Reade
 
 
 def _named(source: str) -> list[Path]:
-    """The files of a path or a glob."""
+    """Return the files of a path or a glob."""
     path = Path(source)
     files = [path] if path.exists() else sorted(map(Path, glob.glob(source, recursive=True)))
     if not files:
@@ -59,7 +59,7 @@ def _named(source: str) -> list[Path]:
 
 
 def _in_folder(folder: Path, reader: Reader) -> list[Path]:
-    """The files of a format below a folder; what an interrupted scoring run left is no table."""
+    """Return files of a format below a folder, without parts of an interrupted scoring run."""
     files = {
         file
         for pattern in reader.patterns
@@ -86,6 +86,6 @@ def _check_file(path: Path) -> None:
 
 
 def _unknown(files: Sequence[Path], readers: Sequence[Reader]) -> Path:
-    """The first file that no reader knows by itself; else the first, where formats are mixed."""
+    """Return the first file that no reader knows by itself; else the first of mixed formats."""
     alone = (file for file in files if not any(reader.detect([file]) for reader in readers))
     return next(alone, files[0])

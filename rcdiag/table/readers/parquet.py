@@ -1,4 +1,4 @@
-"""Parquet, the trajectory table's own format: how a file is recognised, opened and read."""
+"""Parquet is the table's own format: how a file is recognised, opened and read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ROWS_PER_BATCH = 16_384
 
 
 def _is_parquet(paths: Sequence[Path]) -> bool:
-    """By name, so that a damaged file is called damaged and not unknown, else by first bytes."""
+    """Recognise parquet by name, so that damage is reported as such, else by first bytes."""
     return all(path.suffix == ".parquet" or _begins_well(path) for path in paths)
 
 
@@ -40,7 +40,7 @@ PARQUET = Reader(
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """The file with its footer read; a file that is none, or is cut off, is refused."""
+    """Open a file with its footer read; a file that is none, or is cut off, is refused."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -59,7 +59,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 def read_rows_of(
     path: Path, columns: Sequence[str], tokens_column: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one file, about TOKENS_PER_BATCH values of `tokens_column` at a time.
+    """Yield the rows of one file, about TOKENS_PER_BATCH values of `tokens_column` at a time.
 
     Damage behind a good footer shows only here.
     """
@@ -76,7 +76,7 @@ def read_rows_of(
 
 
 def _rows_per_batch(file: pq.ParquetFile, tokens_column: str) -> int:
-    """Rows that hold about TOKENS_PER_BATCH tokens, from the footer alone."""
+    """Return how many rows hold about TOKENS_PER_BATCH tokens, from the footer alone."""
     metadata = file.metadata
     tokens = sum(
         group.column(index).num_values

@@ -1,4 +1,4 @@
-"""What a reader is: a format of dumps, and how its files become rows of the trajectory table."""
+"""A reader is a format of dumps, and turns its files into rows of the trajectory table."""
 
 from __future__ import annotations
 
