@@ -1,1 +1,1 @@
-"""What is out of order, and what to do about it."""
+"""Results are judged here: checks ask what is out of order, and say what to do about it."""

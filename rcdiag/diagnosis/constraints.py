@@ -1,4 +1,4 @@
-"""What an estimator must not do, however well it scores: rules that refuse it."""
+"""These rules refuse an estimator, however well it scores."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Judged:
 
     @property
     def effective_sequences(self) -> float:
-        """Effective sample size of the sequences by their applied weights, as their number."""
+        """Return the number of effective sequences under their applied weights."""
         ess = self.row.ess_seq.value
         return 0.0 if ess is None or not math.isfinite(ess) else ess * self.sequences
 
     @property
     def lost_mass(self) -> float | None:
-        """Share of the target policy that is rejected; infinite where ratios overflow."""
+        """Return the rejected share of the target policy; infinite where ratios overflow."""
         lost = self.row.lost_mass.value
         return math.inf if lost is not None and math.isnan(lost) else lost
 
@@ -54,7 +54,7 @@ def _tail_guide(it: Judged) -> Guide:
 
 
 def _tail_matters(it: Judged) -> bool:
-    """k-hat is blind to scale: however heavy, a tail of weights near 1 moves no weighted mean."""
+    """Tell whether the tail of weights moves the mean: k-hat is blind to scale."""
     ess = it.row.ess_seq.value
     return ess is None or not ess >= HARMLESS_ESS
 
@@ -169,7 +169,7 @@ CONSTRAINTS: Registry[Rule[Judged]] = Registry(
 
 
 def refused(it: Judged) -> list[str]:
-    """The constraints that a candidate breaks, in words; each is broken from its warning on."""
+    """Return the constraints that a candidate breaks, in words; a warning breaks one."""
     return [
         rule.message(it)
         for rule in CONSTRAINTS.values()
@@ -178,5 +178,5 @@ def refused(it: Judged) -> list[str]:
 
 
 def holds(guide: Guide, value: float) -> bool:
-    """Whether a number stays within a guide's first bound."""
+    """Tell whether a number stays within a guide's first bound."""
     return level(guide, value) == "ok"

@@ -1,4 +1,4 @@
-"""From where on a number of a correction is a warning or an error."""
+"""These rules say from where on a number of a correction is a warning or an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERL = "verl, docs/algo/rollout_corr.md"
 
 @dataclass(frozen=True, slots=True)
 class CorrectionEvidence:
-    """A correction on one batch: what it is, and the numbers that came out."""
+    """A correction on one batch: its settings, and the numbers that came out."""
 
     correction: Correction
     numbers: Mapping[str, Any]
@@ -26,26 +26,28 @@ class CorrectionEvidence:
 
     @property
     def by_token(self) -> bool:
-        """Whether the weights of the loss are those of tokens."""
+        """Tell whether the weights of the loss are those of tokens."""
         weighting = self.correction.loss_weighting
         return weighting is not None and weighting.level == "token"
 
     @property
     def rejects_tokens(self) -> bool:
-        """Whether single tokens can be rejected."""
-        return any(each.of_tokens for each in self.correction.rejections)
+        """Tell whether single tokens can be rejected."""
+        return any(rejection.of_tokens for rejection in self.correction.rejections)
 
     @property
     def rejects_sequences(self) -> bool:
-        """Whether whole sequences can be rejected, by a bound or by a veto."""
+        """Tell whether whole sequences can be rejected, by a bound or by a veto."""
         rejections = self.correction.rejections
-        return self.correction.veto is not None or any(not each.of_tokens for each in rejections)
+        return self.correction.veto is not None or any(
+            not rejection.of_tokens for rejection in rejections
+        )
 
 
 def _number_rule(
     name: str, says: str, guide: Guide, applies: Callable[[CorrectionEvidence], bool]
 ) -> Rule[CorrectionEvidence]:
-    """A rule about a number of the correction that has its name."""
+    """Make a rule about the number of the correction that has its name."""
     return Rule(
         name=name,
         says=says,
@@ -111,8 +113,8 @@ CORRECTION_RULES: Registry[Rule[CorrectionEvidence]] = Registry(
 )
 
 
-def correction_level(numbers: Mapping[str, Any], correction: Correction, done: Outcome) -> str:
-    """The worst level of the rules that speak about a correction on one batch."""
-    evidence = CorrectionEvidence(correction, numbers, done.kept_tokens)
+def correction_level(numbers: Mapping[str, Any], correction: Correction, outcome: Outcome) -> str:
+    """Return the worst level of the rules that speak about a correction on one batch."""
+    evidence = CorrectionEvidence(correction, numbers, outcome.kept_tokens)
     rules = [rule for rule in CORRECTION_RULES.values() if rule.applies(evidence)]
     return worst(rule.level(evidence) for rule in rules)

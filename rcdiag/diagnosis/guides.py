@@ -1,4 +1,4 @@
-"""The one place where a number is compared with its guide."""
+"""Numbers are compared with their guides here and nowhere else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.statistics.suite import Suite
 def level(
     guide: Guide, value: float | None, low: float | None = None, high: float | None = None
 ) -> str | None:
-    """Level of a number by its guide, its 95% interval counted; None where it is no number.
+    """Return the level of a number by its guide and 95% interval; None where it is no number.
 
     The level is `unknown` where the interval reaches from `ok` to `error`: the data cannot tell.
     """
@@ -26,12 +26,12 @@ def level(
     nearest = value if guide.around is None else min(max(guide.around, low), high)
     if guide.by_interval:
         return _level_at(guide, nearest)
-    reached = {_level_at(guide, each) for each in (low, nearest, value, high)}
+    reached = {_level_at(guide, number) for number in (low, nearest, value, high)}
     return "unknown" if {"ok", "error"} <= reached else _level_at(guide, value)
 
 
 def _level_at(guide: Guide, value: float) -> str:
-    """Level of a number without an interval."""
+    """Return the level of a number without an interval."""
     size = value if guide.around is None else abs(value - guide.around)
     sign = -1.0 if guide.error < guide.warning else 1.0
     if sign * size >= sign * guide.error:
@@ -40,17 +40,17 @@ def _level_at(guide: Guide, value: float) -> str:
 
 
 def worst(levels: Iterable[str]) -> str:
-    """The worst of several levels; `ok` of none."""
+    """Return the worst of several levels; `ok` of none."""
     return max(levels, key=LEVELS.index, default="ok")
 
 
 def judged(suite: Suite) -> dict[str, MetricValue]:
-    """Every metric on one suite's tokens: value, 95% interval and level."""
+    """Return every metric on one suite's tokens: value, 95% interval and level."""
     return {name: judged_metric(metric, suite) for name, metric in METRICS.items()}
 
 
 def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
-    """One metric with its level: `unknown` too where no honest interval can be given.
+    """Return one metric with its level: `unknown` too where no honest interval can be given.
 
     An interval over prompt groups needs two of them. Without it nothing is known of how far the
     number is from that of more data, whether the metric has a guide or not.

@@ -1,4 +1,4 @@
-"""What a rule is: one number of something that is judged, its guide, and what it says."""
+"""A rule is one number of something that is judged, its guide, and its words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rule(Generic[E]):
     see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
 
     def number(self, evidence: E) -> float | None:
-        """The number that the rule looks at; None where it has none."""
+        """Return the number that the rule looks at; None where it has none."""
         value = self.value(evidence)
         if isinstance(value, MetricValue):
             value = value.value
@@ -44,7 +44,7 @@ class Rule(Generic[E]):
         return float(value)
 
     def level(self, evidence: E) -> str:
-        """The level of the rule's number; `ok` where there is no number."""
+        """Return the level of the rule's number; `ok` where there is no number."""
         value = self.value(evidence)
         guide = self.guide if self.guide_for is None else self.guide_for(evidence)
         if isinstance(value, MetricValue):

@@ -15,14 +15,14 @@ from rcdiag.statistics.moments import Moments, k2
 
 
 def noise_floor(moments: Moments, policy: str, repeat: str, largest: float | None) -> NoiseFloor:
-    """`largest` is the largest |log-ratio| of both runs, nats."""
+    """Measure how far two runs of one policy are apart; `largest` is their largest |log-ratio|."""
     return NoiseFloor(
         policy=policy, repeat=repeat, k2=k2(moments, policy, repeat), log_ratio_abs_max=largest
     )
 
 
 def at_floor(apart: MetricValue, floor: NoiseFloor | None) -> bool | None:
-    """Whether a pair's k2 may be no more than that of two runs of one policy."""
+    """Tell whether a pair's k2 may be no more than that of two runs of one policy."""
     if floor is None:
         return None
     low = apart.value if apart.low is None else apart.low
@@ -43,7 +43,7 @@ VERDICTS = {
 def triangulate(
     moments: Moments, sampler: str, engine: str, trainer: str, floor: NoiseFloor | None
 ) -> Triangulation:
-    """The odd one out of three, if there is one."""
+    """Find the one of three that stands apart, if one does."""
     names = {"sampler": sampler, "engine": engine, "trainer": trainer}
     # Each distance under the role that it leaves out.
     apart = {
@@ -51,10 +51,10 @@ def triangulate(
         "engine": k2(moments, sampler, trainer),
         "sampler": k2(moments, engine, trainer),
     }
-    noise = all(at_floor(each, floor) for each in apart.values())
+    noise = all(at_floor(distance, floor) for distance in apart.values())
     odd = None if noise else _odd(apart)
     if odd is None:
-        near = all(at_floor(each, floor) or healthy(each) for each in apart.values())
+        near = all(at_floor(distance, floor) or healthy(distance) for distance in apart.values())
         verdict = "three-agree" if near else "three-differ"
     else:
         verdict = VERDICTS[odd]
@@ -74,9 +74,7 @@ def triangulate(
 
 
 def healthy(apart: MetricValue) -> bool:
-    """Whether a k2 is that of healthy rounding: by the guide of k3, which is as large to second
-    order.
-    """
+    """Tell whether the guide of k3 calls a k2 healthy; the two are equal to second order."""
     assert K3_KL.guide is not None
     return level(K3_KL.guide, apart.value) == "ok"
 
@@ -84,9 +82,11 @@ def healthy(apart: MetricValue) -> bool:
 def _odd(apart: Mapping[str, MetricValue]) -> str | None:
     odd = min(apart, key=lambda name: apart[name].value or 0.0)
     small = apart[odd]
-    others = [value for name, value in apart.items() if name != odd]
+    larger = [value for name, value in apart.items() if name != odd]
     upper = small.value if small.high is None else small.high
-    lowest = min((each.value if each.low is None else each.low) or 0.0 for each in others)
+    lowest = min(
+        (distance.value if distance.low is None else distance.low) or 0.0 for distance in larger
+    )
     if upper is None or lowest <= 0.0 or upper > TOGETHER * lowest:
         return None
     return odd

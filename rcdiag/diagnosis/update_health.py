@@ -19,7 +19,7 @@ from rcdiag.statistics.metrics.divergences import K3_KL
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the rules look at: one update by one preset."""
+    """One update by one preset, as the rules look at it."""
 
     mode: str
     loss_type: str
@@ -48,7 +48,7 @@ MOVED = Guide(
 
 
 def _mismatch_guide(e: Evidence) -> Guide:
-    """The mismatch of the batch is no error of a preset that corrects it."""
+    """Return the guide of the batch's mismatch, which is no error if a preset corrects it."""
     return MISMATCH if e.uncorrected else replace(MISMATCH, error=math.inf)
 
 
@@ -260,7 +260,7 @@ UPDATE_RULES: Registry[Rule[Evidence]] = Registry(
 
 
 def health(evidence: Evidence) -> Health:
-    """All rules that apply to an update, and the worst of them."""
+    """Apply all rules that fit an update, and take the worst of them."""
     applying = [rule for rule in UPDATE_RULES.values() if rule.applies(evidence)]
     rules = [_judged(rule, evidence) for rule in applying]
     verdict = worst(rule.level for rule in rules)
@@ -281,7 +281,7 @@ def _judged(rule: Rule[Evidence], evidence: Evidence) -> JudgedRule:
 
 
 def _missing(e: Evidence) -> list[str]:
-    """What of an update could not be judged, and what it needs."""
+    """Say what of an update could not be judged, and what it needs."""
     if e.undefined:  # there is nothing to judge
         return []
     missing = []

@@ -1,4 +1,4 @@
-"""What results are asked, and what it means when the answer is an alarm: the checks.
+"""Checks ask questions of results, and say what an alarm means.
 
 To add a check: `CHECKS.add(Check(...))`, here or from outside; that is all.
 """
@@ -36,10 +36,10 @@ for _check in (
 
 
 def all_checks() -> dict[str, Check]:
-    """Every check by its slug: one for each family of metrics, and the registered ones."""
+    """Return every check by its slug: one for each family of metrics, and the registered ones."""
     return {check.slug: check for check in (*family_checks(), *CHECKS.values())}
 
 
 def findings(given: CheckInput) -> list[Finding]:
-    """What all checks of a result's stage find, the gravest first."""
+    """Return what all checks of a result's stage find, the gravest first."""
     return findings_of(all_checks().values(), given)

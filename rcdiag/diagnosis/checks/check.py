@@ -1,4 +1,4 @@
-"""What a check is: a question about a result, the answer as findings, and the words of both.
+"""A check is a question about a result, with the words of the question and of its answer.
 
 `CHECKS.add(Check(...))` is all that it takes to add one: every command runs the checks of its
 stage, and screens, pages and `rcdiag explain` read the definition.
@@ -21,7 +21,7 @@ STAGES = ("score", "compare", "sweep", "replay", "config")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInput:
-    """What checks look at: a result without findings, and what was known when it was made."""
+    """A result without findings, and what was known when it was made: the input of checks."""
 
     result: Any  # of one of the kinds of rcdiag.results.KINDS
     non_finite: NonFinite = field(default_factory=NonFinite)  # log-probs that are no numbers
@@ -31,7 +31,7 @@ class CheckInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a check saw: a sentence with the numbers in it, and the numbers."""
+    """An answer of a check: a sentence with numbers in it, and the numbers."""
 
     message: str
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class Check:
 
     @property
     def name(self) -> str:
-        """The name in the registry."""
+        """Return the name in the registry."""
         return self.slug
 
     def findings(self, given: CheckInput) -> list[Finding]:
-        """What the check has to say about a result."""
+        """Return what the check has to say about a result."""
         return [
             Finding(
                 slug=self.slug,
@@ -78,10 +78,10 @@ CHECKS: Registry[Check] = Registry("check")
 
 
 def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
-    """What the checks of a result's stage find, and what its plan brings along; gravest first."""
+    """Return what the checks of a result's stage and its plan find, the gravest first."""
     stages = {given.result.kind} if given.plan is None else {given.result.kind, "config"}
-    found = [] if given.plan is None else [*given.plan.findings]
+    findings = [] if given.plan is None else [*given.plan.findings]
     for check in checks:
         if stages & set(check.stages):
-            found += check.findings(given)
-    return by_severity(found)
+            findings += check.findings(given)
+    return by_severity(findings)

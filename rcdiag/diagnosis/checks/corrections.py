@@ -1,4 +1,4 @@
-"""Whether corrections do what their settings say, and whether correcting is right at all."""
+"""These checks ask whether corrections do what their settings say, and are right at all."""
 
 from __future__ import annotations
 
@@ -73,16 +73,17 @@ SETTING_WITHOUT_EFFECT = Check(
 
 
 def _mirrored(given: CheckInput) -> Iterator[Observation]:
-    """The k1 bounds that verl's code and its documents read differently, where it matters."""
+    """Report k1 bounds that verl's code and its documents read differently, where it matters."""
     result: ScoreResult = given.result
     differ = {
         name: {
-            "accepted_ratios": each.honest["accepted_ratios"],
-            "kept_tokens": each.kept_tokens,
-            "kept_tokens_by_documents": each.honest["kept_tokens_by_documents"],
+            "accepted_ratios": correction.honest["accepted_ratios"],
+            "kept_tokens": correction.kept_tokens,
+            "kept_tokens_by_documents": correction.honest["kept_tokens_by_documents"],
         }
-        for name, each in result.corrections.items()
-        if each.honest.get("kept_tokens_by_documents", each.kept_tokens) != each.kept_tokens
+        for name, correction in result.corrections.items()
+        if correction.honest.get("kept_tokens_by_documents", correction.kept_tokens)
+        != correction.kept_tokens
     }
     if not differ:
         return

@@ -1,4 +1,4 @@
-"""Whether metrics are beyond their guides: a check for every family of metrics."""
+"""A check of each family of metrics asks whether one is beyond its guide."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from rcdiag.statistics.metrics import FAMILIES, METRICS, Family
 
 
 def family_checks() -> list[Check]:
-    """A check for every family, those first that must be settled before anything else."""
-    return [_check(each) for each in sorted(FAMILIES.values(), key=lambda each: not each.gate)]
+    """Make a check for every family, those first that must be settled before anything else."""
+    return [
+        _check(family) for family in sorted(FAMILIES.values(), key=lambda family: not family.gate)
+    ]
 
 
 def _check(family: Family) -> Check:
@@ -33,22 +35,22 @@ def _check(family: Family) -> Check:
 
 
 def _beyond_guide(family: Family, given: CheckInput) -> Iterator[Observation]:
-    """The worst level of a family, with all metrics that reach it; `unknown` is no alarm."""
+    """Report the worst level of a family and the metrics that reach it; `unknown` is no alarm."""
     values = {name: given.values[name] for name in family.metrics if name in given.values}
-    levels = {each.level for each in values.values()}
-    severity = next((each for each in ("error", "warning") if each in levels), None)
+    levels = {metric.level for metric in values.values()}
+    severity = next((level for level in ("error", "warning") if level in levels), None)
     if severity is None:
         return
-    beyond = {name: each for name, each in values.items() if each.level == severity}
+    beyond = {name: metric for name, metric in values.items() if metric.level == severity}
     yield Observation(
-        message="; ".join(_against_guide(name, each) for name, each in beyond.items()),
-        evidence={name: each.value for name, each in beyond.items()},
+        message="; ".join(_against_guide(name, metric) for name, metric in beyond.items()),
+        evidence={name: metric.value for name, metric in beyond.items()},
         severity=severity,
     )
 
 
 def _against_guide(name: str, value: MetricValue) -> str:
-    """`kappa is -0.161 (-0.92 to 0.65), warning (whose guide)`."""
+    """Write a metric against its guide: `kappa is -0.161 (-0.92 to 0.65), warning (source)`."""
     guide = METRICS[name].guide
     assert guide is not None
     interval = "" if value.low is None else f" ({value.low:.3g} to {value.high:.3g})"

@@ -1,4 +1,4 @@
-"""Which of several policies sampled the tokens, and who stands apart of the others."""
+"""These checks ask which of several policies sampled the tokens, and who stands apart."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rcdiag.results.guide import PROPOSAL
 
 
 def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observation]:
-    """The verdict on sampler, engine and trainer, where it is this one."""
+    """Report the verdict on sampler, engine and trainer, where it is this one."""
     result: CompareResult = given.result
     trio = result.triangulation
     if trio is None or trio.verdict != slug:
         return
     who = f"`{trio.sampler}`, `{trio.engine}`, `{trio.trainer}`"
-    apart = ", ".join(f"{pair} {each.value:.2g}" for pair, each in trio.k2.items())
+    apart = ", ".join(f"{pair} {distance.value:.2g}" for pair, distance in trio.k2.items())
     yield Observation(
         message=f"{meaning} ({who}; k2 in nats per token: {apart})",
-        evidence={"k2": {pair: each.value for pair, each in trio.k2.items()}},
+        evidence={"k2": {pair: distance.value for pair, distance in trio.k2.items()}},
         # Somebody stands apart, and not far.
-        severity="note" if all(healthy(each) for each in trio.k2.values()) else None,
+        severity="note" if all(healthy(distance) for distance in trio.k2.values()) else None,
     )
 
 
 def _verdict(slug: str, severity: str, meaning: str, says: str, fix: str, example: str) -> Check:
-    """One of the verdicts of a triangulation; `meaning` begins the finding's message."""
+    """Make the check for one verdict of a triangulation; `meaning` begins the finding's message."""
     return Check(
         slug=slug,
         severity=severity,
@@ -102,7 +102,7 @@ TRIANGULATION_CHECKS = (
 
 def _not_nearest(given: CheckInput) -> Iterator[Observation]:
     result: CompareResult = given.result
-    samplers = [name for name, each in result.policies.items() if each.role == "sampler"]
+    samplers = [name for name, policy in result.policies.items() if policy.role == "sampler"]
     for sampler in samplers:
         behind = result.policies[sampler].behind
         if result.policies[sampler].nearest or behind.low is None:
@@ -147,7 +147,7 @@ def _noise_floor(given: CheckInput) -> Iterator[Observation]:
         for name, pair in result.pairs.items()
         if pair.at_floor and name in result.figures and name not in repeated
     ]
-    others = (
+    comparison = (
         f"no further apart than that: {', '.join(at_floor)}"
         if at_floor
         else "all pairs are above it"
@@ -155,7 +155,7 @@ def _noise_floor(given: CheckInput) -> Iterator[Observation]:
     yield Observation(
         message=f"`{floor.policy}` differs from itself in another batch by k2 "
         f"{floor.k2.value:.2g} nats per token, at most {floor.log_ratio_abs_max or 0.0:.2g} "
-        f"nats; {others}",
+        f"nats; {comparison}",
         evidence={"k2": floor.k2.value, "pairs": at_floor},
     )
 

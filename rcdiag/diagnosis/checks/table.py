@@ -1,4 +1,4 @@
-"""Whether the table is fit to be judged: values that are no numbers, few rows, rows left out."""
+"""These checks ask whether the table can be judged: broken values, few rows, rows left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rcdiag.statistics.intervals import FEW_CLUSTERS
 
 
 def _non_finite(given: CheckInput) -> Iterator[Observation]:
-    """One finding per policy, with the metrics that are touched."""
+    """Yield one finding per policy, with the metrics that are touched."""
     touched = [
         name
         for name, value in given.values.items()
@@ -50,7 +50,7 @@ NON_FINITE_LOG_PROBS = Check(
 def _temperature_unknown(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     key = "rows_scored_at_temperature_1_because_unknown"
-    rows = {name: each[key] for name, each in result.policies.items() if each.get(key)}
+    rows = {name: policy[key] for name, policy in result.policies.items() if policy.get(key)}
     if rows:
         yield Observation(
             message=f"{max(rows.values())} rows state no temperature; they were scored at 1",
@@ -95,7 +95,7 @@ SEQUENCES_WITHOUT_TOKENS = Check(
 
 
 def _few_clusters(given: CheckInput) -> Iterator[Observation]:
-    """Intervals come from clusters."""
+    """Report too few clusters for honest intervals."""
     result = given.result
     count = result.num_groups if isinstance(result, ReplayResult) else result.num_clusters
     if count >= FEW_CLUSTERS:
@@ -132,7 +132,7 @@ def _left_out_of_join(given: CheckInput) -> Iterator[Observation]:
         f"{table} lacks {count:,}" for table, count in report.missing.items() if count
     )
     differ = f"{report.tokens_differ:,} have other tokens" if report.tokens_differ else ""
-    reasons = "; ".join(each for each in (lacking, differ) if each)
+    reasons = "; ".join(reason for reason in (lacking, differ) if reason)
     yield Observation(
         message=f"{report.joined:,} samples are in all tables with the same tokens; left out: "
         f"{reasons} (first: {', '.join(report.named)})",

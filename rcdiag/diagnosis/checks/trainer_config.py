@@ -1,4 +1,4 @@
-"""What is found where a trainer's settings are read: the words; `rcdiag.trainers` finds it."""
+"""These are the words of findings that `rcdiag.trainers` makes while it reads settings."""
 
 from __future__ import annotations
 

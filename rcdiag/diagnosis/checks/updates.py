@@ -1,4 +1,4 @@
-"""Whether the updates that presets would have made are safe, and whether they differ."""
+"""These checks ask whether the updates of presets are safe, and whether they differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rcdiag.results import MetricValue, ReplayResult
 
 def _undefined(given: CheckInput) -> Iterator[Observation]:
     result: ReplayResult = given.result
-    names = {name: each.undefined for name, each in result.presets.items() if each.undefined}
+    names = {name: preset.undefined for name, preset in result.presets.items() if preset.undefined}
     if names:
         yield Observation(
             message=f"no loss under {', '.join(names)}: {next(iter(names.values()))}; the other "
@@ -34,12 +34,12 @@ LOSS_UNDEFINED = Check(
 
 
 def _unsafe(given: CheckInput) -> Iterator[Observation]:
-    """Presets whose health is bad; the update without correction is an example, not advice."""
+    """Report presets with bad health; the update without correction is no advice, and stays out."""
     result: ReplayResult = given.result
     bad = {
-        name: [rule.said for rule in each.health.rules if rule.level == "error"]
-        for name, each in result.presets.items()
-        if each.health.verdict == "error" and each.mode != "naive" and not each.undefined
+        name: [rule.said for rule in preset.health.rules if rule.level == "error"]
+        for name, preset in result.presets.items()
+        if preset.health.verdict == "error" and preset.mode != "naive" and not preset.undefined
     }
     if not bad:
         return
@@ -67,13 +67,13 @@ UNSAFE_UPDATE = Check(
 
 
 def _parting(given: CheckInput) -> Iterator[Observation]:
-    """The first step after which a decoupled and a bypass copy are told apart."""
+    """Report the first step after which a decoupled and a bypass copy are told apart."""
     result: ReplayResult = given.result
     for step in result.steps:
         after = {
-            name: (each.mode, each.after_step.kl_rollout_new)
-            for name, each in step.presets.items()
-            if each.after_step is not None
+            name: (preset.mode, preset.after_step.kl_rollout_new)
+            for name, preset in step.presets.items()
+            if preset.after_step is not None
         }
         apart = [
             (one, other)
@@ -93,7 +93,7 @@ def _parting(given: CheckInput) -> Iterator[Observation]:
 
 
 def _told_apart(one: MetricValue, other: MetricValue) -> bool:
-    """Whether the 95% intervals of two numbers do not meet."""
+    """Tell whether the 95% intervals of two numbers do not meet."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return False
     return one.high < other.low or other.high < one.low
@@ -115,9 +115,9 @@ UPDATES_PART = Check(
 def _alike(given: CheckInput) -> Iterator[Observation]:
     result: ReplayResult = given.result
     pulls = {
-        (round(each.coefficients.norm, 12), round(each.coefficients.sum, 12))
-        for each in result.presets.values()
-        if not each.undefined
+        (round(preset.coefficients.norm, 12), round(preset.coefficients.sum, 12))
+        for preset in result.presets.values()
+        if not preset.undefined
     }
     if len(pulls) == 1 and len(result.presets) >= 3:
         yield Observation(
