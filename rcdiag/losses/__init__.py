@@ -1,4 +1,4 @@
-"""Policy losses of the trainers, how they are reduced to one number, and their exact gradient.
+"""Trainers' policy losses, how they become one number, and their exact gradient.
 
 A loss is a `PolicyLoss`: a function of a `LossBatch` that gives the number of every token, with
 its words and the settings that it reads. An `Aggregation` says what each number adds to the sum

@@ -1,4 +1,4 @@
-"""Advantages from rewards and prompt groups, as trainers compute them: one number per sequence."""
+"""Advantages come from rewards and prompt groups, as in trainers: one number per sequence."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Advantage:
     see: tuple[str, ...] = ("advantage", "column", "rejected-in-baseline")
 
     def __call__(self, reward: Array, group: NDArray, lengths: Integers) -> Array:
-        """Advantages [rows] from rewards, prompt groups and numbers of unmasked tokens [rows]."""
+        """Return advantages from rewards, prompt groups and numbers of unmasked tokens, [rows]."""
         return self.function(reward, group, lengths)
 
 
 def _groups(group: NDArray, reward: Array) -> tuple[Integers, Array, Array]:
-    """The index of each row's group, the size of the group and its mean reward, all [rows]."""
+    """Return each row's group index, the size of the group and its mean reward, all [rows]."""
     _, index = np.unique(group, return_inverse=True)
     sizes = np.bincount(index)
     means = np.bincount(index, weights=reward) / sizes
@@ -43,7 +43,7 @@ def _groups(group: NDArray, reward: Array) -> tuple[Integers, Array, Array]:
 
 
 def grpo(reward: Array, group: NDArray, lengths: Integers) -> Array:
-    """(r - mean) / (std + 1e-6) within the group, std with n - 1; of one row: mean 0, std 1."""
+    """Return (r - mean) / (std + 1e-6) in the group; one row has mean 0 and std 1."""
     index, sizes, means = _groups(group, reward)
     squares = np.bincount(index, weights=np.square(reward - means))[index]
     alone = sizes < 2
@@ -63,7 +63,7 @@ GRPO = Advantage(
 
 
 def rloo(reward: Array, group: NDArray, lengths: Integers) -> Array:
-    """The reward less the mean of the others of the group: n / (n - 1) (r - mean).
+    """Return the reward less the mean of the group's others: n / (n - 1) (r - mean).
 
     A group of one keeps its reward.
     """
@@ -83,7 +83,7 @@ RLOO = Advantage(
 
 
 def reinforce_plus_plus(reward: Array, group: NDArray, lengths: Integers) -> Array:
-    """Rewards whitened over all tokens of the batch, variance with N - 1, discount 1.
+    """Return rewards whitened over all tokens, variance with N - 1, discount 1.
 
     The outcome reward is at the last token, so the return of every token is that reward.
     """

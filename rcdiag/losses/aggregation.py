@@ -1,4 +1,4 @@
-"""How the losses of tokens become one number: sum of within x loss, over a count.
+"""Token losses become one number: the sum of within x loss, over a count.
 
 The aggregations are those of verl 0.9.1: `agg_loss` in verl/trainer/ppo/core_algos.py. What other
 generations and trainers do under the same names stands with them.
@@ -30,7 +30,7 @@ class Count:
     all: Callable[[LossBatch], float]
 
     def of(self, batch: LossBatch, settings: LossSettings, which: Denominator) -> float:
-        """How many there are in a batch, by a denominator."""
+        """Count a batch by a denominator."""
         if which != "constant":
             return self.kept(batch) if which == "kept" else self.all(batch)
         if self.unit == "nothing":
@@ -64,12 +64,12 @@ NOTHING = Count("nothing", lambda batch: 1.0, lambda batch: 1.0)
 
 
 def alike(batch: LossBatch, which: Denominator) -> Tensor | float:
-    """1 for every token."""
+    """Return 1 for every token."""
     return 1.0
 
 
 def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
-    """1 / (T + 1e-8) for the T kept tokens of the row; verl's, whatever the denominator."""
+    """Return 1 / (T + 1e-8) for the row's T kept tokens; verl's, whatever the denominator."""
     return (1.0 / (batch.kept_counts + EPSILON))[batch.rows]
 
 
@@ -89,15 +89,15 @@ class Aggregation:
     see: tuple[str, ...] = ()
 
     def denominator(self, settings: LossSettings) -> Denominator:
-        """The denominator that is set, else the trainer's own."""
+        """Return the denominator that is set, else the trainer's own."""
         return settings.denominator or self.default
 
     def counted(self, batch: LossBatch, settings: LossSettings) -> float:
-        """How many tokens or rows the sum is divided by, of the whole batch."""
+        """Count the tokens or rows of the whole batch that divide the sum."""
         return self.count.of(batch, settings, self.denominator(settings))
 
     def divisor(self, batch: LossBatch, settings: LossSettings) -> float:
-        """What the sum is divided by; 0 where there is no loss."""
+        """Return what the sum is divided by; 0 where there is no loss."""
         return (self.counted(batch, settings) + self.epsilon) * self._length(batch, settings)
 
     def _length(self, batch: LossBatch, settings: LossSettings) -> float:
@@ -174,7 +174,7 @@ WORKED = "token losses [1, 1, 1], [2, 2]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenominatorWords:
-    """What one way to count means for a loss."""
+    """The meaning of one way to count, for a loss."""
 
     name: Denominator
     says: str

@@ -1,4 +1,4 @@
-"""What a policy loss is computed from, log-probs of all unmasked tokens, and what it hands on."""
+"""A policy loss reads this batch, log-probs of all unmasked tokens, and returns token losses."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ class LossBatch:
 
     @property
     def rows(self) -> Tensor:
-        """The row of each token, [tokens]."""
+        """Return the row of each token, [tokens]."""
         import torch
 
         return torch.repeat_interleave(torch.arange(len(self.lengths)), self.lengths)
 
     def row_sums(self, values: Tensor) -> Tensor:
-        """Sum of `values` [tokens] over each row, [rows]; 0 where it has no token."""
+        """Return the sum of `values` [tokens] over each row, [rows]; 0 where it has none."""
         zeros = values.new_zeros(len(self.lengths))
         return zeros.index_add(0, self.rows, values)
 
     @property
     def kept_counts(self) -> Tensor:
-        """Tokens of each row that are not rejected, [rows]."""
+        """Return the tokens of each row that are not rejected, [rows]."""
         return self.row_sums(self.kept.double())
 
     def only_kept(self) -> LossBatch:
-        """The rows without their rejected tokens, which then cannot matter."""
+        """Return the rows without their rejected tokens, which then cannot matter."""
         columns = {
             name: values[self.kept]
             for name in ("current", "old", "advantages", "kept", "weights", "rollout")
@@ -75,7 +75,7 @@ def loss_batch(
     rollout: ArrayLike | None = None,
     padded_width: int | None = None,
 ) -> LossBatch:
-    """The batch of arrays [tokens] and of the lengths of its rows.
+    """Make a batch of arrays [tokens] and the lengths of its rows.
 
     Without `kept` no token is rejected; without `padded_width` it is the length of the longest row.
     """

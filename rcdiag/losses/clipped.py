@@ -1,4 +1,4 @@
-"""Losses that bound the ratio: PPO, GSPO, GMPO, CISPO, SAPO.
+"""These losses bound the ratio: PPO, GSPO, GMPO, CISPO, SAPO.
 
 `log_ratio` = current - old, in nats; ratio = exp(log_ratio) = current / old. Losses are minimised,
 and given before IS weights. They are computed as verl does: core_algos.py of verl 0.9.1.
@@ -28,24 +28,24 @@ BOUND = 20.0  # nats
 
 
 def bounded_log_ratio(tokens: LossBatch) -> Tensor:
-    """The log-ratio within +-20 nats, [tokens]; beyond it the gradient is 0."""
+    """Return the log-ratio within +-20 nats, [tokens]; beyond it the gradient is 0."""
     return tokens.log_ratio.clamp(-BOUND, BOUND)
 
 
 def clip_ratio(ratio: Tensor, settings: LossSettings) -> Tensor:
-    """The ratio within [1 - clip_low, 1 + clip_high]; clip-higher raises the upper one alone."""
+    """Return the ratio within [1 - clip_low, 1 + clip_high]; clip-higher raises the upper alone."""
     return ratio.clamp(1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH))
 
 
 def ppo(ratio: Tensor, advantages: Tensor, settings: LossSettings) -> tuple[Tensor, Tensor]:
-    """max(-A ratio, -A clip(ratio)), and where the clipped one is the larger; both [tokens]."""
+    """Return max(-A ratio, -A clip(ratio)), and where the clipped one is larger; both [tokens]."""
     free = -advantages * ratio
     clipped = -advantages * clip_ratio(ratio, settings)
     return free.maximum(clipped), clipped > free
 
 
 def dual_clip(losses: Tensor, advantages: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    """min(losses, -A bound) where A < 0, and where that binds; both [tokens]. arXiv 1912.09729."""
+    """Return min(losses, -A bound) where A < 0, and where it binds; [tokens]. arXiv 1912.09729."""
     ceiling = -advantages * bound
     negative = advantages < 0
     limited = ceiling.minimum(losses).where(negative, losses)
@@ -53,7 +53,7 @@ def dual_clip(losses: Tensor, advantages: Tensor, bound: float) -> tuple[Tensor,
 
 
 def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO with dual clip on the ratio of each token. In bypass mode `old` is the rollout's."""
+    """Return PPO with dual clip on each token's ratio. In bypass mode `old` is the rollout's."""
     log_ratio = bounded_log_ratio(tokens)
     losses, clipped = ppo(log_ratio.exp(), tokens.advantages, settings)
     losses, lower = dual_clip(losses, tokens.advantages, above_one(dual_clip_bound(settings)))
@@ -76,7 +76,7 @@ VANILLA = PolicyLoss(
 
 
 def gspo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on s = exp(row mean of log_ratio), without dual clip. arXiv 2507.18071.
+    """Return PPO on s = exp(row mean of log_ratio), without dual clip. arXiv 2507.18071.
 
     s is a constant of each token's gradient but for its own log-prob: d s / d current = s.
     """
@@ -103,7 +103,7 @@ GSPO = PolicyLoss(
 
 
 def cispo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-stop_gradient(clip(ratio)) A current. arXiv 2506.13585."""
+    """Return -stop_gradient(clip(ratio)) A current. arXiv 2506.13585."""
     log_ratio = bounded_log_ratio(tokens)
     ratio = log_ratio.exp()
     clipped = clip_ratio(ratio, settings)
@@ -142,7 +142,10 @@ TAU_NEG = LossSetting(
 
 
 def sapo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-A sigmoid(tau (ratio - 1)) 4 / tau; tau_pos where A > 0, else tau_neg. arXiv 2511.20347."""
+    """Return -A sigmoid(tau (ratio - 1)) 4 / tau. arXiv 2511.20347.
+
+    tau is tau_pos where A > 0, else tau_neg.
+    """
     log_ratio = bounded_log_ratio(tokens)
     positive = log_ratio.new_full(log_ratio.shape, settings.value(TAU_POS))
     tau = positive.where(tokens.advantages > 0, settings.value(TAU_NEG))
@@ -167,7 +170,7 @@ SAPO = PolicyLoss(
 
 
 def geo_mean(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """The loss of each row: -mean(A) exp(mean of x). GMPO, arXiv 2507.20673.
+    """Return the loss of each row: -mean(A) exp(mean of x). GMPO, arXiv 2507.20673.
 
     x = log_ratio, held in [-clip_low, clip_high] nats. The bound acts where PPO's would: above for
     A > 0, below for A < 0.
@@ -187,7 +190,7 @@ def geo_mean(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def geometric_row_weights(tokens: LossBatch, weights: Tensor) -> Tensor:
-    """exp(row mean of ln(w + 1e-10)), [rows]: what GMPO's rows are multiplied by in verl."""
+    """Return exp(row mean of ln(w + 1e-10)), [rows], by which verl multiplies GMPO's rows."""
     return (tokens.row_sums((weights + 1e-10).log()) / (tokens.lengths + EPSILON)).exp()
 
 

@@ -1,4 +1,4 @@
-"""DPPO: tokens that moved the policy too far leave the gradient. arXiv 2602.04879.
+"""DPPO keeps tokens that moved the policy too far out of the gradient. arXiv 2602.04879.
 
 Distances are those of two coins, the token against all others: p = e^current, q = e^old.
 verl takes its clip range for their bounds: core_algos.py of verl 0.9.1.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def truncated(tokens: LossBatch, settings: LossSettings, valid: Tensor) -> TokenLosses:
-    """-A stop_gradient(min(ratio, c)) current where valid, else 0; ratio = current / old."""
+    """Return -A stop_gradient(min(ratio, c)) current where valid, else 0; ratio = current / old."""
     log_ratio, bound = bounded_log_ratio(tokens), dual_clip_bound(settings)
     ratio = log_ratio.detach().exp()
     losses = -tokens.advantages * ratio.clamp(max=bound) * tokens.current * valid
@@ -34,7 +34,7 @@ def truncated(tokens: LossBatch, settings: LossSettings, valid: Tensor) -> Token
 
 
 def dppo_tv(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """The truncated loss of tokens with p - q <= clip_high (A > 0) or p - q >= -clip_low."""
+    """Return the truncated loss of tokens with p - q <= clip_high (A > 0) or p - q >= -clip_low."""
     moved = tokens.current.detach().exp() - tokens.old.exp()
     above, below = moved <= settings.value(CLIP_HIGH), moved >= -settings.value(CLIP_LOW)
     return truncated(tokens, settings, above.where(tokens.advantages > 0, below))
@@ -53,7 +53,7 @@ DPPO_TV = PolicyLoss(
 
 
 def binary_kl(current: Tensor, old: Tensor) -> Tensor:
-    """KL(q || p) = q (old - current) + (1 - q) ln((1 - q) / (1 - p)), nats, [tokens].
+    """Return KL(q || p) = q (old - current) + (1 - q) ln((1 - q) / (1 - p)), nats, [tokens].
 
     verl's epsilon stands in numerator and denominator of the last.
     """
@@ -62,7 +62,7 @@ def binary_kl(current: Tensor, old: Tensor) -> Tensor:
 
 
 def dppo_kl(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """The truncated loss of tokens with KL(q || p) within the bound, or with p on the safe side.
+    """Return the truncated loss of tokens with KL(q || p) in bounds or p on the safe side.
 
     The safe side of q is that against the sign of the advantage.
     """

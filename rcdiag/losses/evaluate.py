@@ -1,4 +1,4 @@
-"""The loss, the metrics and the exact gradient of a batch, as a trainer would compute them."""
+"""A batch gives loss, metrics and exact gradient, as a trainer would compute them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rcdiag.losses.settings import LossSettings
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """What the loss is a mean over, and how many of them it counts."""
+    """The unit that a loss is a mean over, and how many of them it counts."""
 
     which: str  # kept, all, constant
     unit: str  # tokens, sequences, nothing
@@ -30,7 +30,7 @@ class Divided:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossResult:
-    """What the trainer would have computed on the batch."""
+    """The loss, metrics and gradient that the trainer would have had on the batch."""
 
     loss: float  # as the trainer logs it: NaN or 0 where it is not defined
     metrics: dict[str, float]  # under the trainer's own keys
@@ -40,7 +40,7 @@ class LossResult:
 
 
 def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateRules) -> LossResult:
-    """The loss of that name as a trainer with these rules computes it; its gradient is exact.
+    """Compute the loss of that name as a trainer with these rules; its gradient is exact.
 
     The trainer's own settings are `rules.defaults`.
     """
@@ -65,7 +65,7 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
 
 
 def _weighted(losses: TokenLosses, seen: LossBatch) -> Tensor:
-    """Losses times IS weights: of each token, or the geometric mean of a row's weights."""
+    """Multiply losses by IS weights, of each token or a row's geometric mean."""
     if seen.weights is None:
         return losses.values
     weights = seen.weights
@@ -79,7 +79,7 @@ def _total(
     losses: Tensor,
     settings: LossSettings,
 ) -> Tensor:
-    """Sum of within x loss / divisor; NaN where the divisor is 0, as in the trainer."""
+    """Return the sum of within x loss / divisor; NaN where the divisor is 0, as in the trainer."""
     divisor = reduction.divisor(batch, settings)
     summed = (reduction.within(seen, reduction.denominator(settings)) * losses).sum()
     spoiled = reduction.empty_rows_spoil and _empty_rows_counted(reduction, batch, settings)
@@ -127,7 +127,7 @@ def _metrics(
 
 
 def _token_means(logged: dict[str, Tensor]) -> dict[str, float]:
-    """Masked means as verl takes them: sum / (kept tokens + 1e-8)."""
+    """Return masked means as verl takes them: sum / (kept tokens + 1e-8)."""
     return {
         name: (values.sum() / (len(values) + EPSILON)).item() for name, values in logged.items()
     }
@@ -136,7 +136,7 @@ def _token_means(logged: dict[str, Tensor]) -> dict[str, float]:
 def _aggregated(
     reduction: Aggregation, batch: LossBatch, logged: dict[str, Tensor], settings: LossSettings
 ) -> dict[str, float]:
-    """Metrics that are reduced as the loss is, always with the trainer's own denominators."""
+    """Return metrics that are reduced as the loss is, with the trainer's own denominators."""
     own = replace(settings, denominator=None)
     return {
         name: _total(reduction, batch, batch, values, own).item() for name, values in logged.items()

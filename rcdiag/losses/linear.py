@@ -1,4 +1,4 @@
-"""Losses that are linear or quadratic in the log-probs: policy gradient, REINFORCE, DRO.
+"""These losses are linear or quadratic in log-probs: policy gradient, REINFORCE, DRO.
 
 `log_ratio` = current - old, in nats. They are computed as core_algos.py of verl 0.9.1 does.
 """
@@ -12,7 +12,7 @@ from rcdiag.losses.settings import LossSetting, LossSettings
 
 
 def gpg(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-A current; no metrics."""
+    """Return -A current; it has no metrics."""
     return TokenLosses(-tokens.advantages * tokens.current, {})
 
 
@@ -27,7 +27,7 @@ GPG = PolicyLoss(
 
 
 def reinforce(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-A current; `old` is the rollout's and only logged. The weights are constants.
+    """Return -A current; `old` is the rollout's and only logged. The weights are constants.
 
     verl's loss_type `reinforce` in bypass mode, and `rollout_correction` of 0.6.1.
     """
@@ -54,7 +54,7 @@ DRO_BETA = LossSetting(
 
 
 def dro(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-A current + beta / 2 log_ratio^2."""
+    """Return -A current + beta / 2 log_ratio^2."""
     beta = settings.value(DRO_BETA)
     if beta is None or not beta > 0:
         raise RcdiagError(

@@ -1,4 +1,4 @@
-"""What a policy loss is: its function, its words, and the settings that it reads."""
+"""A policy loss is a function, its words, and the settings that it reads."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ class PolicyLoss:
     refused: bool = False  # rcdiag knows the loss and cannot compute it
 
     def __call__(self, batch: LossBatch, settings: LossSettings) -> TokenLosses:
-        """The loss of every token of a batch, or of every row."""
+        """Return the loss of every token of a batch, or of every row."""
         return self.function(batch, settings)
 
     def setting(self, name: str) -> LossSetting:
-        """One of the settings that the loss reads; any other name is refused."""
-        known = {setting.name: setting for setting in self.settings}
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        """Return one of the settings that the loss reads; any other name is refused."""
+        settings = {setting.name: setting for setting in self.settings}
+        if name not in settings:
+            near = difflib.get_close_matches(name, settings, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            listed = f"it reads {', '.join(known)}" if known else "it reads none"
+            listed = f"it reads {', '.join(settings)}" if settings else "it reads none"
             raise RcdiagError(f"{self.name} does not read the setting `{name}`", f"{hint}{listed}")
-        return known[name]
+        return settings[name]
 
     def parsed(self, texts: list[str]) -> dict[str, Value]:
-        """Settings that a user wrote as NAME=VALUE."""
-        found = {}
+        """Parse settings that a user wrote as NAME=VALUE."""
+        values = {}
         for text in texts:
             name, equals, value = text.partition("=")
             if not (name and equals and value):
                 raise RcdiagError(
                     f"{text}: wanted NAME=VALUE",
-                    f"{self.name} reads {', '.join(each.name for each in self.settings)}",
+                    f"{self.name} reads {', '.join(setting.name for setting in self.settings)}",
                 )
-            found[name] = self.setting(name).parsed(value)
-        return found
+            values[name] = self.setting(name).parsed(value)
+        return values

@@ -1,4 +1,4 @@
-"""What a trainer does to make a loss of a batch: which losses it has, how it reduces and logs."""
+"""Rules tell which losses a trainer has, and how it reduces and logs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rcdiag.losses.settings import LossSettings
 
 
 def by_name(losses: Iterable[PolicyLoss]) -> dict[str, PolicyLoss]:
-    """Losses by their names."""
+    """Return losses by their names."""
     return {loss.name: loss for loss in losses}
 
 
@@ -33,12 +33,12 @@ class UpdateRules:
 
     @property
     def offered(self) -> dict[str, PolicyLoss]:
-        """The trainer's own losses, and those that somebody else registered with rcdiag."""
-        others = {name: loss for name, loss in LOSSES.items() if name not in SHIPPED}
-        return {**self.losses, **others}
+        """Return the trainer's own losses, and those that a plugin registered."""
+        registered = {name: loss for name, loss in LOSSES.items() if name not in SHIPPED}
+        return {**self.losses, **registered}
 
     def loss(self, name: str, whose: str = "this trainer") -> PolicyLoss:
-        """A loss by its name; `whose` is the trainer's name in the message if it has none."""
+        """Return a loss by its name; `whose` names the trainer in the error if it has none."""
         offered = self.offered
         if name not in offered:
             raise RcdiagError(
@@ -47,11 +47,11 @@ class UpdateRules:
         return offered[name]
 
     def aggregation(self, loss: str, settings: LossSettings) -> Aggregation:
-        """The aggregation that is set, or the one that this loss always has."""
+        """Return the aggregation that is set, or the one that this loss always has."""
         name = self.fixed.get(loss, settings.aggregation)
         if name not in self.aggregations:
-            known = ", ".join(self.aggregations)
+            names = ", ".join(self.aggregations)
             raise RcdiagError(
-                f"aggregation {name}: this trainer does not have it", f"one of {known}"
+                f"aggregation {name}: this trainer does not have it", f"one of {names}"
             )
         return self.aggregations[name]

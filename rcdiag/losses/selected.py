@@ -1,4 +1,4 @@
-"""Losses that treat a few tokens otherwise, by their covariance. arXiv 2505.22617.
+"""These losses treat a few tokens otherwise, by their covariance. arXiv 2505.22617.
 
 `log_ratio` = current - old, in nats; ratio = current / old. They are computed as core_algos.py of
 verl 0.9.1 does.
@@ -34,13 +34,13 @@ PPO_KL_COEF = LossSetting(
 
 
 def covariances(tokens: LossBatch) -> Tensor:
-    """(A - mean A) (current - mean current), means over all tokens of the batch, [tokens]."""
+    """Return (A - mean A) (current - mean current), means over all tokens, [tokens]."""
     current = tokens.current.detach()
     return (tokens.advantages - tokens.advantages.mean()) * (current - current.mean())
 
 
 def kl_cov(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-A ratio; + ppo_kl_coef |log_ratio| on the share kl_cov_ratio with the largest covariance.
+    """Return -A ratio, + ppo_kl_coef |log_ratio| on the share kl_cov_ratio that covaries most.
 
     At least one token is chosen. verl chooses in each micro-batch (verl #7829), here the batch is
     one. The `ppo_kl` of this loss is the mean of |log_ratio|.
@@ -73,7 +73,7 @@ KL_COV = PolicyLoss(
 
 
 def clip_cov(tokens: LossBatch, settings: LossSettings) -> NoReturn:
-    """Refuse: verl leaves a random choice of tokens out."""
+    """Refuse the loss: verl leaves a random choice of tokens out."""
     raise RcdiagError(
         "clip_cov: its tokens are drawn by torch.randperm, so the trainer's loss cannot be "
         "reproduced without the state of its random generator",

@@ -1,4 +1,4 @@
-"""What can be set of a loss: how it is reduced to one number, and what the loss itself reads."""
+"""A loss has settings for its reduction to one number, and settings of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LossSetting:
     see: tuple[str, ...] = ()
 
     def parsed(self, text: str) -> Value:
-        """The value that a user wrote: a number, `off`, true or false, or one of the choices."""
+        """Parse a user's value: a number, `off`, true or false, or one of the choices."""
         word = text.strip().lower()
         if self.choices:
             if word in self.choices:
@@ -43,18 +43,20 @@ class LossSetting:
         return self._number(text)
 
     def _number(self, text: str) -> float:
-        wanted = "a number" if self.above is None else f"a number above {self.above:g}"
+        expected = "a number" if self.above is None else f"a number above {self.above:g}"
         try:
             value = float(text)
         except ValueError:
-            raise self._refused(text, wanted) from None
+            raise self._refused(text, expected) from None
         if not math.isfinite(value) or (self.above is not None and value <= self.above):
-            raise self._refused(text, wanted)
+            raise self._refused(text, expected)
         return value
 
-    def _refused(self, text: str, wanted: str) -> RcdiagError:
+    def _refused(self, text: str, expected: str) -> RcdiagError:
         default = "off" if self.default is None else self.default
-        return RcdiagError(f"{self.name}={text}: wanted {wanted}", hint=f"its default is {default}")
+        return RcdiagError(
+            f"{self.name}={text}: wanted {expected}", hint=f"its default is {default}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,12 @@ class LossSettings:
     own: Mapping[str, Value] = field(default_factory=dict)  # settings that the loss itself reads
 
     def value(self, setting: LossSetting) -> Any:
-        """The value of a setting of the loss: as set, else its default."""
+        """Return a setting of the loss: its value as set, else its default."""
         return self.own.get(setting.name, setting.default)
 
     def changed(self, **values: Any) -> LossSettings:
-        """A copy with some settings set anew, those of the reduction or of the loss itself."""
-        ours = {each.name for each in fields(self)} - {"own"}
+        """Return a copy with some settings set anew, of the reduction or the loss itself."""
+        ours = {field_.name for field_ in fields(self)} - {"own"}
         own = {name: value for name, value in values.items() if name not in ours}
         rest = {name: value for name, value in values.items() if name in ours}
         return replace(self, own={**self.own, **own}, **rest)
@@ -107,7 +109,7 @@ CLIP_C = LossSetting(
 
 
 def dual_clip_bound(settings: LossSettings) -> float:
-    """`clip_c`, for losses that need one."""
+    """Return `clip_c`, for losses that need one."""
     bound = settings.value(CLIP_C)
     if bound is None:
         raise RcdiagError("clip_c: this loss needs a number", "verl's default is 3.0")
@@ -115,7 +117,7 @@ def dual_clip_bound(settings: LossSettings) -> float:
 
 
 def above_one(bound: float) -> float:
-    """The bound of a dual clip; verl and slime stop where it is 1 or less."""
+    """Return the bound of a dual clip; verl and slime stop where it is 1 or less."""
     if not bound > 1.0:
         raise RcdiagError(f"clip_c: {bound:g} is not above 1", "verl's default is 3.0")
     return bound
