@@ -1,4 +1,4 @@
-"""Pages: a result becomes figures, tables and sentences on one self-contained HTML page.
+"""A result becomes figures, tables and sentences on one self-contained HTML page.
 
 Pages need neither torch nor the trajectory table: all that they show stands in the result. A
 folder holds the page of one kind of result: its template, its figures and its words. To add a

@@ -1,4 +1,4 @@
-"""What one defines to add a figure or a page: `FigureSpec` and `Page`."""
+"""A figure is added by a `FigureSpec`, a page by a `Page`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FigureSpec:
     adds: Callable[[Any], str] = lambda result: ""  # sentences of the result, below the figure
 
     def caption(self, result: Any) -> str:
-        """The sentences below the figure."""
+        """Return the sentences below the figure."""
         return f"{self.says} {self.adds(result)}".rstrip()
 
 

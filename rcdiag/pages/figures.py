@@ -1,4 +1,4 @@
-"""The figures of all pages, in the order in which a page shows them."""
+"""Figures of all pages are listed in the order in which a page shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How terminal and page write numbers."""
+"""Terminal and page write numbers by these functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rcdiag.results import MetricValue
 
 
 def number(value: float | None) -> str:
-    """Three significant digits; more near 1, where the distance from it is what matters."""
+    """Write three significant digits; more near 1, where the distance from it matters."""
     if value is None:
         return "n/a"
     if 1e-12 < abs(value - 1.0) < 1e-4:
@@ -15,28 +15,28 @@ def number(value: float | None) -> str:
 
 
 def interval(value: MetricValue) -> str:
-    """Both ends of the 95% interval; empty where there is none."""
+    """Write both ends of the 95% interval; empty where there is none."""
     return "" if value.low is None else f"{number(value.low)} … {number(value.high)}"
 
 
 def with_interval(value: MetricValue) -> str:
-    """A number, and its 95% interval in brackets where there is one of some width."""
+    """Write a number, with its 95% interval in brackets where that has some width."""
     ends = interval(value) if value.low != value.high else ""
     return f"{number(value.value)} ({ends})" if ends else number(value.value)
 
 
 def percent(value: MetricValue) -> str:
-    """A share in whole per cent; one below 10% has a digit more."""
+    """Write a share in whole per cent; one below 10% has a digit more."""
     if value.value is None:
         return "n/a"
     return f"{100.0 * value.value:.{0 if abs(value.value) >= 0.1 else 1}f}%"
 
 
 def part_of(part: int, whole: int) -> str:
-    """A count as a percentage of all, with one digit after the point; 100% only where all are."""
+    """Write a count as a percentage of all, with one digit; 100% only where all are counted."""
     return "100%" if part == whole else f"{100.0 * part / whole:.1f}%"
 
 
 def fraction(value: float | None) -> str:
-    """A number between 0 and 1, with three digits after the point."""
+    """Write a number between 0 and 1, with three digits after the point."""
     return "n/a" if value is None else f"{value:.3f}"

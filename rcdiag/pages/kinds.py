@@ -1,4 +1,4 @@
-"""The page of every kind of result."""
+"""Every kind of result has its page here."""
 
 from __future__ import annotations
 

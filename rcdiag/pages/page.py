@@ -1,4 +1,4 @@
-"""One self-contained HTML page from a result."""
+"""One result becomes one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDE = 6.0  # inches: figures beyond take the whole width of the page
 
 
 def page(result: Result) -> str:
-    """The report as HTML: verdict, findings, numbers, figures, provenance; it needs no network."""
+    """Write the report as HTML: verdict, findings, numbers, figures, provenance; no network."""
     kind = PAGES[result.kind]
     values: dict[str, Any] = {"provenance_of_policies": {}, "script": None}
     values |= kind.context(result)
@@ -40,7 +40,7 @@ def page(result: Result) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InlineFigure:
-    """A figure as the template writes it."""
+    """A figure in the form that the template writes."""
 
     name: str
     title: str
@@ -85,16 +85,16 @@ def _environment() -> Environment:
 
 
 def sha256(script: str) -> str:
-    """The hash by which a Content-Security-Policy names a script."""
+    """Return the hash by which a Content-Security-Policy names a script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def largest(log_ratio: list[float]) -> float:
-    """The value that is farthest from 0."""
+    """Return the value that is farthest from 0."""
     return max(log_ratio, key=lambda value: abs(value) if value == value else -1.0)
 
 
 def shade(log_ratio: float) -> str:
-    """Colour class of a token: its sign, and its size in four steps."""
+    """Return the colour class of a token: its sign, and its size in four steps."""
     size = sum(abs(log_ratio) > bound for bound in (0.01, 0.1, 0.5, 2.0))
     return f"{'up' if log_ratio > 0 else 'down'}{size}" if size else ""

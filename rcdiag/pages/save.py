@@ -1,4 +1,4 @@
-"""Figures as files."""
+"""Figures are written as files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def save_figures(result: Result, folder: Path) -> list[Path]:
 
 
 def _titled(result: Result) -> Iterator[tuple[str, str, Figure]]:
-    """The figures of the page; of a sweep those of its families too."""
+    """Return the figures of the page; for a sweep those of its families too."""
     yield from ((spec.name, spec.title, figure) for spec, figure in drawn(result))
     if isinstance(result, SweepResult):
         for name, family in result.families.items():

@@ -1,4 +1,4 @@
-"""Parts of drawings that several figures share."""
+"""Several figures share these parts of drawings."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ MOST_COLUMNS = 3  # panels in a row
 
 
 def shades(*colours: str) -> Colormap:
-    """A colour map that runs evenly through the given colours."""
+    """Make a colour map that runs evenly through the given colours."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("shades", colours)
 
 
 def histogram(axes: Axes, edges: np.ndarray, counts: np.ndarray) -> None:
-    """Counts of bins as a filled step line over a logarithmic axis."""
+    """Draw counts of bins as a filled step line over a logarithmic axis."""
     axes.stairs(counts, edges, fill=True, color=FIRST, alpha=0.85)
     axes.set_yscale("log")
     axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
 
 
 def reach(edges: np.ndarray, counts: np.ndarray) -> float:
-    """The largest distance from 0 at which a bin holds something; 0 where none does."""
+    """Return the largest distance from 0 at which a bin holds something; 0 where none does."""
     filled = np.flatnonzero(counts)
     return float(max(abs(edges[filled[0]]), abs(edges[filled[-1] + 1]))) if len(filled) else 0.0
 
@@ -57,7 +57,7 @@ def _signed_power(value: float, _: object) -> str:
 
 
 def panels(figure: Figure, count: int, **shared: Any) -> Sequence[Axes]:
-    """`count` axes in rows of three; the rest of the last row stays empty."""
+    """Make `count` axes in rows of three; the rest of the last row stays empty."""
     columns = min(MOST_COLUMNS, count)
     grid = figure.subplots(-(-count // columns), columns, squeeze=False, **shared).ravel()
     for axes in grid[count:]:
@@ -66,12 +66,12 @@ def panels(figure: Figure, count: int, **shared: Any) -> Sequence[Axes]:
 
 
 def heights(values: Sequence[MetricValue]) -> np.ndarray:
-    """Values as an array, NaN where there is none."""
+    """Return values as an array, NaN where there is none."""
     return np.array([np.nan if value.value is None else value.value for value in values])
 
 
 def ends(values: Sequence[MetricValue]) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends of the 95% intervals; the value itself where there is no interval."""
+    """Return the ends of the 95% intervals; the value itself where there is no interval."""
     middle = heights(values)
     low = [at if value.low is None else value.low for at, value in zip(middle, values, strict=True)]
     high = [

@@ -1,4 +1,4 @@
-"""One visual language: the colours and matplotlib settings of every figure."""
+"""All figures share one visual language: colours and matplotlib settings."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ LONGEST = 18  # letters of a name that a figure has room for
 
 
 def short(name: str) -> str:
-    """A policy's name for a figure: long ones keep both ends, where often the difference is."""
+    """Shorten a policy's name for a figure: a long one keeps both ends, which often differ."""
     half = LONGEST // 2
     return name if len(name) <= LONGEST else f"{name[:half]}…{name[1 - half :]}"

@@ -1,4 +1,4 @@
-"""Figures as bytes, and as SVG in the colours of the page."""
+"""Figures become bytes, and SVG in the colours of the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Inline SVG in the page's colours; its ids begin with `name`. Equal figures, equal bytes."""
+    """Return inline SVG in the page's colours; ids begin with `name`; equal figures, equal
+    bytes.
+    """
     svg = rendered(figure, "svg").decode()
     svg = svg[svg.index("<svg") :]
     for colour, variable in VARIABLES.items():
@@ -37,7 +39,7 @@ def _smaller(svg: str) -> str:
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """The figure as the bytes of a PNG or SVG file; equal figures give equal bytes."""
+    """Return the figure as bytes of a PNG or SVG file; equal figures give equal bytes."""
     import matplotlib as mpl
 
     stream = io.BytesIO()

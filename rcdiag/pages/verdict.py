@@ -1,4 +1,4 @@
-"""The answer to a command in one word and one sentence; terminal and page share it."""
+"""A verdict answers a command in one word and one sentence; terminal and page share it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Verdict:
 
 
 def by_findings(findings: list[Finding], sentence: str) -> Verdict:
-    """The verdict by the gravest finding; notes do not count against a run."""
+    """Return the verdict by the gravest finding; notes do not count against a run."""
     counts = [
         f"{count} {severity}{'s' if count > 1 else ''}"
         for severity in reversed(SEVERITIES)

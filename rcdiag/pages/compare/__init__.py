@@ -1,4 +1,4 @@
-"""The page of `rcdiag compare`: all pairs of the policies of a table."""
+"""The page of `rcdiag compare` shows all pairs of the policies of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rcdiag.results import CompareResult
 
 
 def context(result: CompareResult) -> dict[str, Any]:
-    """How each policy was scored, where the table says so."""
+    """Return how each policy was scored, where the table tells it."""
     scored = {
         name: policy.provenance for name, policy in result.policies.items() if policy.provenance
     }

@@ -1,4 +1,4 @@
-"""Figures with one panel for every pair of policies."""
+"""These figures have one panel for every pair of policies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def densities(result: CompareResult, figure: Figure) -> None:
-    """Log-prob against log-prob, one panel for every pair."""
+    """Draw log-prob against log-prob, one panel for every pair."""
     colours = shades(FIRST + "30", FIRST)
     pairs = result.figures
     for axes, (name, pair) in zip(panels(figure, len(pairs)), pairs.items(), strict=True):
@@ -38,7 +38,7 @@ def densities(result: CompareResult, figure: Figure) -> None:
 
 
 def by_probability(result: CompareResult, figure: Figure) -> None:
-    """Size of the log-ratio by the probability of the token, one panel for every pair."""
+    """Draw the size of the log-ratio by token probability, one panel for every pair."""
     pairs = result.figures
     all_axes = panels(figure, len(pairs), sharey=True)
     for axes, (name, pair) in zip(all_axes, pairs.items(), strict=True):
@@ -57,7 +57,7 @@ def by_probability(result: CompareResult, figure: Figure) -> None:
 
 
 def _size(result: CompareResult) -> tuple[float, float]:
-    """Room for all panels."""
+    """Return a size with room for all panels."""
     count = len(result.figures)
     columns = min(MOST_COLUMNS, count)
     return (5.4, 4.4) if columns == 1 else (11.0, 0.4 + 11.0 / columns * 0.9 * -(-count // columns))

@@ -1,4 +1,4 @@
-"""Figures of all policies at once: how far apart they are, and which step adds what."""
+"""These figures show all policies at once: how far apart they are, and what each step adds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def heat_map(result: CompareResult, figure: Figure) -> None:
-    """KL by k3 of every ordered pair."""
+    """Draw KL by k3 of every ordered pair."""
     axes = figure.add_subplot()
     names = list(result.policies)
     values = np.full((len(names), len(names)), np.nan)
@@ -44,7 +44,7 @@ def heat_map(result: CompareResult, figure: Figure) -> None:
 
 
 def waterfall(result: CompareResult, figure: Figure) -> None:
-    """Each step's part of the mismatch between both ends; parts add up to the whole."""
+    """Draw each step's part of the mismatch between both ends; parts add up to the whole."""
     axes = figure.add_subplot()
     ladder = result.ladder
     labels, start = [], 0.0
@@ -72,7 +72,7 @@ def waterfall(result: CompareResult, figure: Figure) -> None:
 
 
 def _size(result: CompareResult) -> tuple[float, float]:
-    """Room for a cell or a bar of each policy; beyond seven policies the whole page is taken."""
+    """Return a size with a cell or a bar for each policy; beyond seven it is the whole page."""
     count = len(result.policies)
     return (5.4 if count <= 7 else 11.0, 2.2 + 0.42 * count)
 

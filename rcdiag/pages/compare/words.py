@@ -1,4 +1,4 @@
-"""What terminal and page say about several policies."""
+"""Terminal and page say this about several policies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rcdiag.results import CompareResult
 
 
 def verdict(result: CompareResult) -> Verdict:
-    """The verdict on several policies: the step that adds most, and who is near the sampler."""
+    """Return the verdict on several policies: the largest step, and who is near the sampler."""
     ladder = result.ladder
     near = f"nearest to the sampler: {', '.join(result.nearest) or 'not known'}"
     if not ladder.rungs:

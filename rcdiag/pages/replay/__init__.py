@@ -1,4 +1,4 @@
-"""The page of `rcdiag replay`: the update that each preset would have made."""
+"""The page of `rcdiag replay` shows the update that each preset would have made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rcdiag.results import ReplayResult
 
 
 def context(result: ReplayResult) -> dict[str, Any]:
-    """Which parts the result has, and its words."""
+    """Return which parts the result has, and its words."""
     presets = result.presets.items()
     return {
         "with_model": result.model is not None,

@@ -1,4 +1,4 @@
-"""The figure of the two factors of the ratio: sampler to trainer, trainer to current policy."""
+"""A figure shows both factors of the ratio: sampler to trainer, trainer to current policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def factors(result: ReplayResult, figure: Figure) -> None:
-    """Log-ratios of both factors and of their product."""
+    """Draw the log-ratios of both factors and of their product."""
     panels = figure.subplots(len(result.factors), 1, sharex=True)
     largest = 1e-3
     for axes, (name, factor) in zip(panels, result.factors.items(), strict=True):

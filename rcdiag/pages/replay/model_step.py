@@ -1,4 +1,4 @@
-"""Figures of the step that a model takes: its gradient, and the policy after it."""
+"""These figures show the step that a model takes: its gradient, and the policy after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = {"decoupled": FIRST, "bypass": SECOND, "naive": INK}  # by the mode of
 
 
 def gradients(result: ReplayResult, figure: Figure) -> None:
-    """Direction and size of each preset's gradient against the reference."""
+    """Draw direction and size of each preset's gradient against the reference."""
     left, right = figure.subplots(1, 2, sharey=True)
     reports = _gradients(result)
     colours = [COLOURS[result.presets[name].mode] for name in reports]
@@ -42,7 +42,7 @@ def gradients(result: ReplayResult, figure: Figure) -> None:
 
 
 def _gradients(result: ReplayResult) -> dict[str, GradientReport]:
-    """The gradients of the presets that have one."""
+    """Return the gradients of the presets that have one."""
     return {
         name: preset.gradient
         for name, preset in result.presets.items()
@@ -57,7 +57,7 @@ def _intervals(
     colours: Sequence[str],
     label: str,
 ) -> None:
-    """A row per preset: its value as a dot, its 95% interval as a line."""
+    """Draw a row per preset: its value as a dot, its 95% interval as a line."""
     for index, (value, colour) in enumerate(zip(values, colours, strict=True)):
         if value.value is None:
             continue
@@ -70,7 +70,7 @@ def _intervals(
 
 
 def after_step(result: ReplayResult, figure: Figure) -> None:
-    """How far the step moves the policy, and away from the sampler."""
+    """Draw how far the step moves the policy, and away from the sampler."""
     left, right = figure.subplots(1, 2, sharey=True)
     after = {
         name: preset.after_step
@@ -86,7 +86,7 @@ def after_step(result: ReplayResult, figure: Figure) -> None:
 
 
 def layers(result: ReplayResult, figure: Figure) -> None:
-    """Gradient norm by layer of each preset."""
+    """Draw the gradient norm by layer of each preset."""
     axes = figure.add_subplot()
     norms = {name: report.norm_by_layer for name, report in _gradients(result).items()}
     parts = list(next(iter(norms.values())))
@@ -111,7 +111,7 @@ def layers(result: ReplayResult, figure: Figure) -> None:
 
 
 def over_steps(result: ReplayResult, figure: Figure) -> None:
-    """Distance from the sampler after each step, presets side by side."""
+    """Draw the distance from the sampler after each step, presets side by side."""
     from matplotlib.ticker import MaxNLocator
 
     axes = figure.add_subplot()
@@ -134,7 +134,7 @@ def over_steps(result: ReplayResult, figure: Figure) -> None:
 
 
 def _size(result: ReplayResult) -> tuple[float, float]:
-    """Room for a row per preset, over the whole page."""
+    """Return a size with a row per preset, over the whole page."""
     return (11.0, 1.4 + 0.26 * len(result.presets))
 
 

@@ -1,4 +1,4 @@
-"""Figures of how the loss pulls: at which sequences and tokens, and with which weights."""
+"""These figures show where the loss pulls, at sequences and tokens, and by which weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_PANELS = 6
 
 
 def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
-    """The first preset of each set with the same coefficients."""
+    """Return the first preset of each set with the same coefficients."""
     first: dict[tuple[float, float], tuple[str, PresetReplay]] = {}
     for name, preset in result.presets.items():
         if preset.scatter:
@@ -28,7 +28,7 @@ def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
 
 
 def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
-    """The first preset of each set with the same weights on the same tokens; six at most."""
+    """Return the first preset of each set with the same weights on the same tokens; six at most."""
     first: dict[tuple[float, ...], tuple[str, PresetReplay]] = {}
     for name, preset in result.presets.items():
         if preset.weights is not None and preset.kept_tokens:
@@ -37,7 +37,7 @@ def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
 
 
 def sequence_shares(result: ReplayResult, figure: Figure) -> None:
-    """Cumulated share of the pull over sequences, the strongest first."""
+    """Draw the cumulated share of the pull over sequences, the strongest first."""
     axes = figure.add_subplot()
     for name, preset in distinct(result):
         if preset.shares is None:
@@ -52,7 +52,7 @@ def sequence_shares(result: ReplayResult, figure: Figure) -> None:
 
 
 def weights(result: ReplayResult, figure: Figure) -> None:
-    """Tokens by their weight in the loss, one panel for each distinct preset with weights."""
+    """Draw tokens by their weight in the loss, one panel for each distinct preset with weights."""
     presets = weighted(result)
     for axes, (name, preset) in zip(
         panels(figure, len(presets), sharex=True), presets, strict=True
@@ -68,7 +68,7 @@ def weights(result: ReplayResult, figure: Figure) -> None:
 
 
 def coefficients(result: ReplayResult, figure: Figure) -> None:
-    """Size of the coefficient over the probability of the token, by the sign of the advantage."""
+    """Draw the coefficient's size over the token's probability, by sign of the advantage."""
     presets = distinct(result)[:MOST_PANELS]
     all_axes = panels(figure, len(presets), sharey=True)
     for axes, (name, preset) in zip(all_axes, presets, strict=True):
@@ -93,7 +93,7 @@ def coefficients(result: ReplayResult, figure: Figure) -> None:
 
 
 def _size(count: int) -> tuple[float, float]:
-    """Room for so many panels, three in a row."""
+    """Return a size with room for so many panels, three in a row."""
     return (5.4, 4.4) if count == 1 else (11.0, 3.4 * (-(-count // 3)))
 
 

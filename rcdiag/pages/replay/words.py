@@ -1,4 +1,4 @@
-"""What terminal and page say about a replayed update."""
+"""Terminal and page say this about a replayed update."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TAGS = {name: name for name in ("ok", "unknown", "note", "warning", "error")} | 
 
 
 def verdict(result: ReplayResult) -> Verdict:
-    """The verdict on a replay: as good as its best preset; that without correction is shown."""
+    """Return the verdict on a replay, its best preset's; the uncorrected update is only shown."""
     corrected = [
         preset.health.verdict for preset in result.presets.values() if preset.mode != "naive"
     ]
@@ -33,5 +33,5 @@ def verdict(result: ReplayResult) -> Verdict:
 
 
 def divided(by: Denominator) -> str:
-    """What the loss is divided by."""
+    """Say what the loss is divided by."""
     return "nothing" if by.unit == "nothing" else f"{by.used:,.0f} {by.unit}"

@@ -1,4 +1,4 @@
-"""The page of `rcdiag score`: one pair of policies."""
+"""The page of `rcdiag score` shows one pair of policies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
 def context(result: ScoreResult) -> dict[str, Any]:
-    """The words of metrics and the tables that the template writes."""
+    """Return the words of metrics and the tables that the template writes."""
     trainers = [correction.trainer for correction in result.corrections.values()]
     return {
         "metrics": METRICS,

@@ -1,4 +1,4 @@
-"""The figure of the ratios beside the bounds at which presets act."""
+"""A figure shows the ratios beside the bounds at which presets act."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEVELS = {
 
 
 def ratios_and_bounds(result: ScoreResult, figure: Figure) -> None:
-    """Ratios by level on one log axis each, with the bounds that the presets put there."""
+    """Draw ratios by level on one log axis each, with the bounds that presets put there."""
     edges = np.array(result.figures["log_ratio"]["edges"])
     panels = figure.subplots(3, 1)
     for (level, (name, words)), axes in zip(LEVELS.items(), panels, strict=True):
@@ -43,7 +43,7 @@ def ratios_and_bounds(result: ScoreResult, figure: Figure) -> None:
 
 
 def _log_bounds(result: ScoreResult, level: str) -> set[float]:
-    """Where presets truncate, zero or reject at a level, as log-ratios."""
+    """Return where presets truncate, zero or reject at a level, as log-ratios."""
     return {
         round(float(bound), 9)
         for correction in result.corrections.values()

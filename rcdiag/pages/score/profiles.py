@@ -1,4 +1,4 @@
-"""Figures of the mismatch along an axis: by probability, position, length, ..."""
+"""These figures show the mismatch along an axis: by probability, position, length, ..."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def profile(name: str, *others: str, line: str = "-") -> Callable[[ScoreResult, Figure], None]:
-    """Two panels over the same bins: the size of the log-ratio, and its mean.
+def profile(name: str, *companions: str, line: str = "-") -> Callable[[ScoreResult, Figure], None]:
+    """Make a drawing of two panels over the same bins: size of the log-ratio, and its mean.
 
-    `others` are profiles with the same bins, whose means are drawn beside it.
+    `companions` are profiles with the same bins, whose means are drawn beside it.
     """
 
     def draw(result: ScoreResult, figure: Figure) -> None:
@@ -38,7 +38,7 @@ def profile(name: str, *others: str, line: str = "-") -> Callable[[ScoreResult, 
         upper.set_ylabel("rms log-ratio (nats)")
         lower.axhline(0.0, color=INK, linewidth=0.8)
         dashes = (line, "--", ":")
-        for index, binned_by in enumerate((name, *others)):
+        for index, binned_by in enumerate((name, *companions)):
             shared = [bin_ for bin_ in result.profiles[binned_by].bins if bin_.label in labels]
             means = [bin_.log_ratio_mean for bin_ in shared]
             where = [labels.index(bin_.label) for bin_ in shared]
@@ -46,20 +46,20 @@ def profile(name: str, *others: str, line: str = "-") -> Callable[[ScoreResult, 
             look = {**style, "linestyle": dashes[index], "color": SECOND if index == 0 else INK}
             label = binned_by.removesuffix("_probability").replace("mean", "geometric mean")
             lower.errorbar(where, heights(means), errors, label=label, **look)
-        if others:
-            place: dict[str, Any] = {"loc": "outside lower center", "ncols": 1 + len(others)}
+        if companions:
+            place: dict[str, Any] = {"loc": "outside lower center", "ncols": 1 + len(companions)}
             figure.legend(fontsize=8, frameon=False, title="binned by the probability of", **place)
         lower.set_ylabel("mean log-ratio")
         lower.set_xticks(at, labels, rotation=40, ha="right", rotation_mode="anchor")
         about = result.profiles[name]
         unit = f" ({about.unit})" if about.unit else ""
-        lower.set_xlabel("probability" if others else f"{about.title}{unit}")
+        lower.set_xlabel("probability" if companions else f"{about.title}{unit}")
 
     return draw
 
 
 def _distances(values: list[MetricValue]) -> np.ndarray:
-    """[2, bins] distances from the values to the ends of their intervals, 0 without intervals."""
+    """Return distances from the values to the ends of their intervals, [2, bins], 0 without."""
     middle = heights(values)
     with np.errstate(invalid="ignore"):  # infinities without an interval
         distances = np.stack([middle - ends(values)[0], ends(values)[1] - middle])
@@ -73,15 +73,15 @@ PANELS = (
 
 
 def _figure(
-    name: str, title: str, profile_name: str, *others: str, says: str = PANELS, line: str = "-"
+    name: str, title: str, profile_name: str, *companions: str, says: str = PANELS, line: str = "-"
 ) -> FigureSpec:
-    """The figure of a profile; the sentences on what the profile tells come with the result."""
+    """Make the figure of a profile; sentences on what the profile tells come with the result."""
     return FigureSpec(
         name=name,
         kind="score",
         title=title,
         says=says,
-        draw=profile(profile_name, *others, line=line),
+        draw=profile(profile_name, *companions, line=line),
         applies=lambda result: profile_name in result.profiles,
         adds=lambda result: result.profiles[profile_name].about,
     )

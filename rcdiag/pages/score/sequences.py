@@ -1,4 +1,4 @@
-"""Figures of whole sequences: their log-ratios along the response."""
+"""These figures show whole sequences: their log-ratios along the response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def paths(result: ScoreResult, figure: Figure) -> None:
-    """Cumulative log-ratio of a sample of sequences, and of the worst."""
+    """Draw the cumulative log-ratio of a sample of sequences, and of the worst."""
     axes = figure.add_subplot()
     for path in result.figures["paths"]:
         axes.plot(path["tokens"], path["sums"], color=FIRST, alpha=0.45, linewidth=0.8)
@@ -30,7 +30,7 @@ def paths(result: ScoreResult, figure: Figure) -> None:
 
 
 def strips(result: ScoreResult, figure: Figure) -> None:
-    """A strip per sequence, a cell per token, coloured by its log-ratio."""
+    """Draw a strip per sequence, with a cell per token, coloured by its log-ratio."""
     from matplotlib.colors import SymLogNorm
 
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""The figure of the mismatch over training steps."""
+"""A figure shows the mismatch over training steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def by_step(result: ScoreResult, figure: Figure) -> None:
-    """KL by k3 of each training step with its interval."""
+    """Draw KL by k3 of each training step with its interval."""
     from matplotlib.ticker import MaxNLocator
 
     axes = figure.add_subplot()

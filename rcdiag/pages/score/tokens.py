@@ -1,4 +1,4 @@
-"""Figures of single tokens: their log-ratios, and their log-probs under both policies."""
+"""These figures show single tokens: their log-ratios, and log-probs under both policies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def log_ratio_histogram(result: ScoreResult, figure: Figure) -> None:
-    """Tokens by log-ratio, both axes logarithmic, either sign on its own side of 0."""
+    """Draw tokens by log-ratio on logarithmic axes, either sign on its own side of 0."""
     axes = figure.add_subplot()
     data = result.figures["log_ratio"]
     edges, counts = np.array(data["edges"]), np.array(data["counts"])
@@ -34,7 +34,7 @@ def log_ratio_histogram(result: ScoreResult, figure: Figure) -> None:
 
 
 def log_prob_density(result: ScoreResult, figure: Figure) -> None:
-    """Cells of tokens by both policies' log-prob, and the tokens that are farthest apart."""
+    """Draw cells of tokens by both log-probs, and the tokens that are farthest apart."""
     axes = figure.add_subplot()
     data = result.figures["log_probs"]
     edges = np.array(data["edges"])

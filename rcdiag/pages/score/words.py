@@ -1,4 +1,4 @@
-"""What terminal and page say about one pair of policies."""
+"""Terminal and page say this about one pair of policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rcdiag.results import CorrectionResult, ScoreResult
 
 
 def verdict(result: ScoreResult) -> Verdict:
-    """The verdict on one pair of policies."""
+    """Return the verdict on one pair of policies."""
     k3 = number(result.mismatch["k3_kl"].value)
     return by_findings(
         result.findings, f"KL({result.behavior} || {result.target}) is {k3} nats per token"
@@ -18,7 +18,7 @@ def verdict(result: ScoreResult) -> Verdict:
 
 
 def clusters(result: ScoreResult) -> str:
-    """What the 95% intervals are made from."""
+    """Say what the 95% intervals are made from."""
     if result.num_clusters < result.num_sequences:
         return f"{result.num_clusters:,} prompt groups"
     return f"{result.num_clusters:,} sequences (the table has no groups of several)"
@@ -39,7 +39,7 @@ class CorrectionRow:
 
 
 def correction_rows(result: ScoreResult) -> list[CorrectionRow]:
-    """The table of presets: what each correction does to the whole table as one batch."""
+    """Write the table of presets: what each does to the whole table as one batch."""
     return [
         _row(name, correction, result.num_tokens, result.num_sequences)
         for name, correction in result.corrections.items()

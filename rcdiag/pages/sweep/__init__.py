@@ -1,4 +1,4 @@
-"""The page of `rcdiag sweep`: what to take, and every estimator family over its thresholds."""
+"""The page of `rcdiag sweep` shows what to take, and every family over its thresholds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALWAYS_OPEN = ("token_tis", "seq_tis")
 
 
 def context(result: SweepResult) -> dict[str, Any]:
-    """The candidates by rank, and the panel of every family with the script that moves it."""
+    """Return the candidates by rank, and every family's panel with the script that moves it."""
     advice = result.recommendation
     chosen = next((c.family for c in advice.candidates if c.name == advice.choice), None)
     return {

@@ -1,4 +1,4 @@
-"""The figure of the candidates that the recommendation chooses among."""
+"""A figure shows the candidates that the recommendation chooses among."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def ranking(result: SweepResult, figure: Figure) -> None:
-    """Efficiency of each candidate with its interval."""
+    """Draw the efficiency of each candidate with its interval."""
     axes = figure.add_subplot()
     candidates = sorted(_scored(result), key=lambda c: -(c.efficiency.value or 0.0))
     for index, candidate in enumerate(candidates):
@@ -31,7 +31,7 @@ def ranking(result: SweepResult, figure: Figure) -> None:
 
 
 def _scored(result: SweepResult) -> list[Candidate]:
-    """Candidates with an efficiency."""
+    """Return the candidates with an efficiency."""
     return [c for c in result.recommendation.candidates if c.efficiency.value is not None]
 
 

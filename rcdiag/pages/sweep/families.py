@@ -1,4 +1,4 @@
-"""Figures of estimator families: each over its bounds, and the best settings of all."""
+"""These figures show estimator families: each over its bounds, and the best of all."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Slider:
 
     @property
     def texts(self) -> list[str]:
-        """The values as the page writes them."""
+        """Return the values as the page writes them."""
         return [f"{value:.9g}" for value in self.values]
 
 
 def sliders(family: SweepFamily) -> list[Slider]:
-    """One for every bound that varies by itself; a window that moves as one has one."""
+    """Make a slider for every bound that varies by itself; a window that moves as one has one."""
     free: list[Slider] = []
     for key in sorted(family.rows[0].bounds, key=lambda key: key != family.axis):
         values = sorted({row.bounds[key] for row in family.rows})
@@ -45,7 +45,7 @@ def sliders(family: SweepFamily) -> list[Slider]:
 
 
 def _tied(family: SweepFamily, key: str, other: str) -> bool:
-    """Whether one bound follows from the other."""
+    """Tell whether one bound follows from the other."""
     pairs = {(row.bounds[key], row.bounds[other]) for row in family.rows}
     return len(pairs) == len({second for _, second in pairs})
 
@@ -59,7 +59,7 @@ class Marker:
 
 
 def family_figure(family: SweepFamily) -> tuple[Figure, list[Marker]]:
-    """Curves or a map over the bounds, and the trade-off; with the places of the markers."""
+    """Draw curves or a map over the bounds, and the trade-off; return the markers' places."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -72,7 +72,7 @@ def family_figure(family: SweepFamily) -> tuple[Figure, list[Marker]]:
 
 
 def _curves(axes: Axes, family: SweepFamily, slider: Slider) -> list[Marker]:
-    """Kept tokens, ESS and bias over the only bound; a marker on each curve."""
+    """Draw kept tokens, ESS and bias over the only bound, with a marker on each curve."""
     at = np.array([row.bounds[slider.key] for row in family.rows])
     bias = np.array([_bias(row) for row in family.rows])
     kept = np.array([_kept(row) for row in family.rows])
@@ -88,7 +88,7 @@ def _curves(axes: Axes, family: SweepFamily, slider: Slider) -> list[Marker]:
 
 
 def _heat(axes: Axes, family: SweepFamily, keys: Sequence[Slider]) -> Marker:
-    """ESS of sequences over two bounds; a marker on the cell."""
+    """Draw the ESS of sequences over two bounds, with a marker on the cell."""
     across, up = keys[0], keys[1]
     values = np.full((len(up.values), len(across.values)), NAN)
     cells = [
@@ -111,7 +111,7 @@ def _heat(axes: Axes, family: SweepFamily, keys: Sequence[Slider]) -> Marker:
 
 
 def _trade_off(axes: Axes, family: SweepFamily) -> Marker:
-    """ESS against bias, a dot for every setting; a marker on the dot."""
+    """Draw ESS against bias, a dot for every setting, with a marker on the dot."""
     points = [(_bias(row), _ess(row)) for row in family.rows]
     x, y = zip(*points, strict=True)
     axes.scatter(x, y, s=5, color=FIRST, linewidths=0, rasterized=True)
@@ -138,7 +138,7 @@ COLOURS = {"token": FIRST, "sequence": SECOND, "geometric": INK}  # by what the 
 
 
 def trade_offs(result: SweepResult, figure: Figure) -> None:
-    """The best settings of every family: ESS against bias."""
+    """Draw the best settings of every family: ESS against bias."""
     axes = figure.add_subplot()
     for family in result.families.values():
         x, y = zip(*_front([(_bias(row), _ess(row)) for row in family.rows]), strict=True)
@@ -152,7 +152,7 @@ def trade_offs(result: SweepResult, figure: Figure) -> None:
 
 
 def _front(points: Points) -> Points:
-    """The points that no other betters in both."""
+    """Return the points that no other betters in both."""
     front: Points = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
         if not np.isnan(y) and (not front or y > front[-1][1]):

@@ -1,4 +1,4 @@
-"""The figure of what happens to longer responses."""
+"""A figure shows what happens to longer responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAN = float("nan")
 
 
 def forecast(result: SweepResult, figure: Figure) -> None:
-    """Acceptance and ESS against length."""
+    """Draw acceptance and ESS against length."""
     axes = figure.add_subplot()
     points = result.forecast.points
     at = [point.length for point in points]

@@ -1,4 +1,4 @@
-"""The panel of an estimator family: its table, its figure, and what the page's script moves."""
+"""An estimator family has a panel: its table, its figure, and what the script moves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COLUMNS: dict[str, Callable[[SweepRow], str]] = {
 
 
 def family_panel(name: str, family: SweepFamily, *, opened: bool) -> dict[str, Any]:
-    """What the template reads of a family."""
+    """Return what the template reads of a family."""
     keys = sliders(family)
     svg, places = _family_svg(name, family)
     configurations = family.configurations.values()
@@ -66,7 +66,7 @@ def family_panel(name: str, family: SweepFamily, *, opened: bool) -> dict[str, A
 
 
 def _cells(row: SweepRow, keys: Sequence[Slider]) -> list[str]:
-    """All texts of a row of the table, in the order of its heads."""
+    """Return all texts of a row of the table, in the order of its heads."""
     bounds = [f"{row.bounds[key.key]:.9g}" for key in keys]
     quarters = ["n/a" if isnan(share) else f"{100.0 * share:.1f}%" for share in row.kept_by_length]
     return [*bounds, *(column(row) for column in COLUMNS.values()), *quarters]
@@ -79,7 +79,7 @@ MARKER = (
 
 
 def _family_svg(name: str, family: SweepFamily) -> tuple[str, list[str]]:
-    """The figure of a family, and for each row where its markers stand: "x y x y ..."."""
+    """Return a family's figure, and where its markers stand for each row: "x y x y ..."."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -92,7 +92,7 @@ def _family_svg(name: str, family: SweepFamily) -> tuple[str, list[str]]:
 
 
 def _in_svg(figure: Figure, marker: Marker) -> list[tuple[float, float]]:
-    """A marker's places in SVG user units: points, from the top."""
+    """Return a marker's places in SVG user units: points, from the top."""
     height = figure.get_figheight() * 72.0
     places = np.array(marker.places, dtype=float)
     pixels = marker.axes.transData.transform(places) * 72.0 / figure.dpi

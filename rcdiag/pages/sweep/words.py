@@ -1,4 +1,4 @@
-"""What terminal and page say about a sweep."""
+"""Terminal and page say this about a sweep."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ANSWERS = {
 
 
 def verdict(result: SweepResult) -> Verdict:
-    """The verdict on a sweep: what it recommends."""
+    """Return the verdict on a sweep: what it recommends."""
     advice = result.recommendation
     choice = f" {advice.choice}" if advice.answer == "correct" else ""
-    others = [name for name in advice.indistinguishable if name != advice.choice]
-    more = f"; as good: {', '.join(others)}" if others and choice else ""
+    equals = [name for name in advice.indistinguishable if name != advice.choice]
+    more = f"; as good: {', '.join(equals)}" if equals and choice else ""
     return by_findings(result.findings, f"{ANSWERS[advice.answer]}{choice}{more}")
