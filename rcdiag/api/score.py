@@ -109,7 +109,7 @@ def _decoder(model: str | Path | None, table: Table, *policies: str) -> Decode:
     """Turn token ids into text, by the tokenizer of `model`, or of a model that the table names."""
     recorded = table.metadata.get("policies", {})
     named = [recorded[name]["model"] for name in policies if recorded.get(name, {}).get("model")]
-    models = [each for each in named if Path(each).is_dir()]
+    models = [folder for folder in named if Path(folder).is_dir()]
     if model is None and not models:
         raise RcdiagError(
             "--include-text: the table names no model folder here whose tokenizer could be used",

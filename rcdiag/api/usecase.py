@@ -1,4 +1,4 @@
-"""What all use cases share: they check everything, say what would run, and only then run it."""
+"""Use cases check everything, say what would run, and only then run it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UseCase(Protocol[P, Result]):
     """A function of the API; `dry_run` takes the same arguments."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Run it."""
+        """Run the use case."""
         ...
 
     def dry_run(self, *args: P.args, **kwargs: P.kwargs) -> str:
@@ -55,7 +55,7 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature as a caller sees it: the result alone is returned."""
+    """Return the signature that a caller sees: it returns the result alone."""
     signature = inspect.signature(function)
     returned = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
     return signature.replace(return_annotation=returned)
