@@ -70,7 +70,7 @@ def compare(
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_outputs([result, html, plots], force=force)
     with screen.progress() as progress:
-        found = chosen(rcdiag.compare, dry_run)(
+        document = chosen(rcdiag.compare, dry_run)(
             *dump,
             behavior=behavior,
             target=target,
@@ -83,4 +83,4 @@ def compare(
             force=force,
             progress=progress,
         )
-    finish(found, screen, result=result, html=html, plots=plots, fail_on=fail_on)
+    finish(document, screen, result=result, html=html, plots=plots, fail_on=fail_on)

@@ -10,27 +10,27 @@ from typing import Any
 from rcdiag.errors import RcdiagError
 
 
-def read_defaults(path: Path, known: dict[str, set[str]]) -> dict[str, dict[str, Any]]:
-    """The tables of the file; `known` are the options of each command, as parameter names."""
+def read_defaults(path: Path, allowed: dict[str, set[str]]) -> dict[str, dict[str, Any]]:
+    """Read the tables of the file; `allowed` are each command's options as parameter names."""
     try:
-        found = tomllib.loads(path.read_text())
+        tables = tomllib.loads(path.read_text())
     except OSError as error:
         raise RcdiagError(f"--config {path}: {error.strerror}", "give a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RcdiagError(f"--config {path}: not TOML ({error})", "see the README") from error
-    return {command: _options(path, command, table, known) for command, table in found.items()}
+    return {command: _options(path, command, table, allowed) for command, table in tables.items()}
 
 
-def _options(path: Path, command: str, table: Any, known: dict[str, set[str]]) -> dict[str, Any]:
-    if command not in known or not isinstance(table, dict):
+def _options(path: Path, command: str, table: Any, allowed: dict[str, set[str]]) -> dict[str, Any]:
+    if command not in allowed or not isinstance(table, dict):
         raise RcdiagError(
             f"--config {path}: `{command}` is no table of a command",
-            hint=f"one table per command: {', '.join(f'[{name}]' for name in sorted(known))}",
+            hint=f"one table per command: {', '.join(f'[{name}]' for name in sorted(allowed))}",
         )
     options = {key.replace("-", "_"): value for key, value in table.items()}
     for name in options:
-        if name not in known[command]:
-            near = difflib.get_close_matches(name, known[command], n=1)
+        if name not in allowed[command]:
+            near = difflib.get_close_matches(name, allowed[command], n=1)
             raise RcdiagError(
                 f"--config {path}: [{command}] has no option `{name}`",
                 hint=f"did you mean `{near[0]}`?" if near else f"see rcdiag {command} --help",

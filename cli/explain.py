@@ -31,16 +31,16 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Say what a name means: formula, direction, healthy range, who calls it what."""
-    found = rcdiag.explain() if name is None else rcdiag.explain(name)
+    answer = rcdiag.explain() if name is None else rcdiag.explain(name)
     if json:
         from cli.terminal.screen import write_out
         from rcdiag.glossary.document import document
 
-        write_out(document(found))
-    elif isinstance(found, dict):
-        _draw_names(found)
+        write_out(document(answer))
+    elif isinstance(answer, dict):
+        _draw_names(answer)
     else:
-        _draw_entry(found)
+        _draw_entry(answer)
 
 
 def _screen() -> Console:
@@ -58,14 +58,14 @@ def _grid(*columns: dict[str, Any]) -> Table:
     return grid
 
 
-def _draw_names(found: dict[str, dict[str, str]]) -> None:
-    """A line each: cut at the edge of a terminal, whole in a pipe."""
+def _draw_names(lines_by_kind: dict[str, dict[str, str]]) -> None:
+    """Draw a line for each name: cut at the edge of a terminal, whole in a pipe."""
     from rich.text import Text
 
     from rcdiag.glossary import headings
 
     out = _screen()
-    for kind, lines in found.items():
+    for kind, lines in lines_by_kind.items():
         out.print(Text(headings()[kind], "bold"))
         width = max(map(len, lines))
         for name, line in lines.items():
@@ -98,7 +98,7 @@ def _label(entry: Entry, row: str) -> str:
 
 
 def _cell(value: Any) -> RenderableType:
-    """Text, a line per trainer, or names one after the other."""
+    """Write a text, a line per trainer, or names one after the other."""
     from rich.text import Text
 
     if isinstance(value, dict):

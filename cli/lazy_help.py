@@ -111,7 +111,7 @@ class Command(TyperCommand):
 
 
 def filled(text: str) -> str:
-    """The text with names in their places."""
+    """Return the text with names in their places."""
     for place in filter(text.__contains__, NAMES):
         text = text.replace(place, str(NAMES[place]))
     return text

@@ -37,8 +37,8 @@ app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
 app.command("report", cls=Command, epilog=report.EPILOG)(report.report)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"rcdiag {importlib.metadata.version('rcdiag')}")
         raise typer.Exit
 
@@ -60,7 +60,7 @@ def root(
 
 
 def _option_names(context: typer.Context) -> dict[str, set[str]]:
-    """The options of every command, as parameter names."""
+    """Return the options of every command, as parameter names."""
     commands: dict[str, Any] = getattr(context.command, "commands", {})
     return {
         name: {parameter.name for parameter in command.params} for name, command in commands.items()

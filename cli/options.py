@@ -1,4 +1,4 @@
-"""Options that mean the same in every command, defined once."""
+"""These options mean the same in every command, and are defined once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rcdiag.errors import RcdiagError
 
 
 class FailOn(StrEnum):
-    """From which severity of findings on the exit code is 1."""
+    """The severity from which on findings make the exit code 1."""
 
     never = "never"
     warning = "warning"

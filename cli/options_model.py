@@ -1,4 +1,4 @@
-"""Options of `replay` with a model: how it is trained."""
+"""These options of `replay` say how a model is trained."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PANEL = "With a model"
 
 
 class OptimizerName(StrEnum):
-    """The optimizer of the step."""
+    """The optimizer that takes the step."""
 
     sgd = "sgd"
     adamw = "adamw"
 
 
 class ReferenceName(StrEnum):
-    """What gradients are held against."""
+    """The gradient that presets' gradients are compared with."""
 
     seq_is = "seq_is"
     fresh = "fresh"
@@ -90,7 +90,7 @@ Save = Annotated[Path | None, _of("Folder for the updated model; with one --pres
 
 
 def refuse_without_model(context: typer.Context) -> None:
-    """Nothing that was asked for is left undone in silence."""
+    """Refuse options of the model without `--model`, which would be ignored."""
     for option in context.command.params:
         source = context.get_parameter_source(str(option.name))
         given = source is not None and source.name == "COMMANDLINE"

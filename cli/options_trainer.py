@@ -1,4 +1,4 @@
-"""Options of `score` that choose a trainer and its corrections."""
+"""These options of `score` choose a trainer and its corrections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PANEL = "Correction"
 
 
 class Arithmetic(StrEnum):
-    """In what the trainer's numbers are computed."""
+    """The precision in which the trainer's numbers are computed."""
 
     float64 = "float64"
     float32 = "float32"
@@ -68,7 +68,7 @@ def parse_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
     """Read `--set PRESET.SETTING=VALUE` options as preset -> setting -> value, as YAML has it."""
     import yaml
 
-    found: dict[str, dict[str, Any]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     for text in texts or []:
         place, equals, value = text.partition("=")
         preset, dot, setting = place.partition(".")
@@ -78,5 +78,5 @@ def parse_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
                 hint="for example --set decoupled_token_is.rollout_is_threshold=3",
             )
         # Nobody means 0.55 by 0.5_5 here: bounds stay text.
-        found.setdefault(preset, {})[setting] = value if "_" in value else yaml.safe_load(value)
-    return found
+        settings.setdefault(preset, {})[setting] = value if "_" in value else yaml.safe_load(value)
+    return settings

@@ -1,4 +1,4 @@
-"""Options of `replay`: the update, and the loss that they make."""
+"""These options of `replay` choose the update and its loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PANEL = "Update"
 
 
 class Denominators(StrEnum):
-    """What the loss is divided by."""
+    """The number that the loss is divided by."""
 
     kept = "kept"
     all = "all"

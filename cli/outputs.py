@@ -1,4 +1,4 @@
-"""The way of every command: run a function of the API or its dry run, write, show, exit."""
+"""Every command goes the same way: run the API or its dry run, write, show, exit."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ R = TypeVar("R")
 
 
 def chosen(usecase: UseCase[P, R], dry_run: bool) -> Callable[P, R | str]:
-    """The function of the API, or the one that only says what it would do."""
+    """Return the function of the API, or its dry run, which only says what it would do."""
     return usecase.dry_run if dry_run else usecase
 
 
 def finish(
-    found: Result | str,
+    document: Result | str,
     screen: Screen,
     *,
     result: Path | None = None,
@@ -38,19 +38,19 @@ def finish(
     """Write result, report and figures, show the result, and exit as its findings ask.
 
     The outputs were checked before the work. `written` are files that are there already, `instead`
-    is a text that stands on stdout alone, `found` is a text where nothing was run.
+    is a text that stands on stdout alone, `document` is a text where nothing was run.
     """
-    if isinstance(found, str):
-        screen.say(found)
+    if isinstance(document, str):
+        screen.say(document)
         return
     paths = list(written)
     if result is not None:
-        write_text(result, to_json(found))
+        write_text(result, to_json(document))
         paths.append(result)
-    paths += rcdiag.report(found, html, plots=plots, force=True)
-    (screen if instead is None else screen.aside()).show(found)
+    paths += rcdiag.report(document, html, plots=plots, force=True)
+    (screen if instead is None else screen.aside()).show(document)
     for path in paths:
         screen.say(f"Wrote {path}")
     if instead is not None:
         write_out(instead)
-    screen.exit(found, fail_on)
+    screen.exit(document, fail_on)

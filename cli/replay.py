@@ -80,7 +80,7 @@ def replay(
     if model is None:
         trained.refuse_without_model(context)
     with screen.progress() as progress:
-        found = chosen(rcdiag.replay, dry_run)(
+        document = chosen(rcdiag.replay, dry_run)(
             dump,
             rollout=rollout,
             old=old,
@@ -125,4 +125,4 @@ def replay(
             force=force,
             progress=progress,
         )
-    finish(found, screen, result=result, html=html, plots=plots, fail_on=fail_on)
+    finish(document, screen, result=result, html=html, plots=plots, fail_on=fail_on)

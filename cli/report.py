@@ -32,6 +32,6 @@ def report(
     from cli.terminal.screen import Screen
 
     check_outputs([html, plots], force=force)
-    found = rcdiag.load_result(sys.stdin if result == "-" else Path(result))
+    document = rcdiag.load_result(sys.stdin if result == "-" else Path(result))
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    finish(found, screen, html=html, plots=plots, fail_on=fail_on)
+    finish(document, screen, html=html, plots=plots, fail_on=fail_on)

@@ -52,7 +52,7 @@ def score(
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_outputs([result, html, plots], force=force)
     with screen.progress() as progress:
-        found = chosen(rcdiag.score, dry_run)(
+        document = chosen(rcdiag.score, dry_run)(
             dump,
             behavior=behavior,
             target=target,
@@ -73,7 +73,7 @@ def score(
             progress=progress,
         )
     finish(
-        found,
+        document,
         screen,
         result=result,
         html=html,

@@ -80,9 +80,9 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'rcdiag' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The one error that a user can fix; everything else is a bug and keeps its traceback."""
+"""A user can fix one kind of error; everything else is a bug and keeps its traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class RcdiagError(Exception):
-    """What was wrong and where (`message`), and the way out (`hint`)."""
+    """An error that a user can fix: what was wrong and where (`message`), the way out (`hint`)."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         # Both go to the base class, so that the error survives pickling.
@@ -19,9 +19,9 @@ class RcdiagError(Exception):
         return self.message
 
 
-def one_of(option: str, value: str, known: Iterable[str]) -> str:
-    """Give `value` back if it is known; RcdiagError with the nearest and all known ones if not."""
-    names = list(known)
+def one_of(option: str, value: str, choices: Iterable[str]) -> str:
+    """Return `value` if it is a choice; else raise with the nearest and all choices."""
+    names = list(choices)
     if value in names:
         return value
     near = difflib.get_close_matches(value, names, n=1)

@@ -31,7 +31,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def not_writable(path: Path, error: OSError) -> RcdiagError:
-    """The error for an output that the system refuses."""
+    """Return the error for an output that the system refuses."""
     return RcdiagError(
         f"{path}: cannot be written ({error.strerror or error})",
         hint="choose another output path, or free space and permissions there",
@@ -44,7 +44,7 @@ def check_outputs(paths: Iterable[Path | None], *, force: bool) -> None:
         empty_folder = path.is_dir() and not any(path.iterdir())
         if path.exists() and not empty_folder and not force:
             raise RcdiagError(f"{path}: already there", hint="another path, or --force")
-        parent = next(each for each in path.absolute().parents if each.exists())
+        parent = next(folder for folder in path.absolute().parents if folder.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise RcdiagError(
                 f"{path}: cannot be written ({parent} is no folder that you may write to)",

@@ -1,4 +1,4 @@
-"""Registries: the definitions that a user can add to, by name, those of installed plugins included.
+"""Registries hold definitions by name: what ships, what users add, and installed plugins.
 
 A package of somebody else adds metrics, trainers, engines, ... by an entry point of the group
 `rcdiag.plugins`. The entry point names a function without arguments; it is called once, before a
@@ -20,7 +20,7 @@ GROUP = "rcdiag.plugins"
 
 
 class Definition(Protocol):
-    """Something that has a name by which users ask for it."""
+    """An object with the name by which users ask for it."""
 
     @property
     def name(self) -> str: ...
@@ -65,7 +65,7 @@ class Registry(Mapping[str, T], Generic[T]):
             self.remove(definition.name)
 
     def find(self, name: str, option: str = "") -> T:
-        """The definition of a name that a user gave by `option`; an unknown one is an error."""
+        """Find the definition of a name that a user gave by `option`, or refuse the name."""
         if name not in self:
             near = difflib.get_close_matches(name, self, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
@@ -92,7 +92,7 @@ _revision = 0
 
 
 def revision() -> int:
-    """A number that grows whenever a definition is added or taken out, of any registry."""
+    """Return a number that grows whenever any registry gains or loses a definition."""
     load_plugins()
     return _revision
 

@@ -1,1 +1,1 @@
-"""What a terminal shows of results."""
+"""The terminal shows results by these modules."""

@@ -1,4 +1,4 @@
-"""What all tables on the terminal share."""
+"""All tables on the terminal share these cells."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def level(name: str | None) -> str:
-    """A level in its colour."""
+    """Write a level in its colour."""
     return f"[{COLOURS[name]}]{name}[/]" if name else ""

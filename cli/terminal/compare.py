@@ -27,7 +27,7 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
 
 
 def _headlines(result: CompareResult) -> list[str]:
-    """The metrics of the first screen of `rcdiag score` that the result has, but for k3_kl."""
+    """Return the metrics of `score`'s first screen that the result has, but for k3_kl."""
     stored = next(iter(result.pairs.values())).mismatch
     return [
         name
@@ -47,11 +47,11 @@ def _policies(result: CompareResult, verbose: bool) -> Table:
     more = ("95% interval",) if verbose else ()
     table = _table("", "policy", "log-prob", "behind", *more, "sampler", left=2)
     table.add_column("what it is", style="dim")
-    for index, (name, each) in enumerate(result.policies.items(), 1):
-        near = "[green]nearest[/]" if each.nearest else ""
-        cells = [f"{each.log_prob_mean.value:.5f}", number(each.behind.value)]
-        cells += [interval(each.behind)] if verbose else []
-        table.add_row(str(index), name, *cells, near, each.about)
+    for index, (name, policy) in enumerate(result.policies.items(), 1):
+        near = "[green]nearest[/]" if policy.nearest else ""
+        cells = [f"{policy.log_prob_mean.value:.5f}", number(policy.behind.value)]
+        cells += [interval(policy.behind)] if verbose else []
+        table.add_row(str(index), name, *cells, near, policy.about)
     return table
 
 
@@ -67,7 +67,7 @@ def _matrix(result: CompareResult, metric: str) -> Table:
 
 
 def _cell(result: CompareResult, one: str, other: str, metric: str) -> str:
-    """Two digits; dim where it is noise."""
+    """Write two digits, dim where the number is noise."""
     pair = result.pairs[f"{one}->{other}"]
     value = pair.mismatch[metric].value
     text = (

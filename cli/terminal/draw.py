@@ -25,7 +25,7 @@ DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
-    """Numbers, findings, verdict."""
+    """Draw numbers, findings and the verdict."""
     DRAWN[result.kind](out, result, verbose)
     for finding in result.findings:
         _print_finding(out, finding)

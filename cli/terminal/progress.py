@@ -1,4 +1,4 @@
-"""The progress of long work on stderr: sentences, and a bar for each policy that is scored."""
+"""Long work shows its progress on stderr: sentences, and a bar for each scored policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Bars(Listener):
-    """Bars with tokens done, tokens per second and time left; none off a terminal."""
+    """Bars with scored tokens, tokens per second and time left; none off a terminal."""
 
     def __init__(self, screen: Screen) -> None:
         self.written: list[Path] = []
@@ -50,12 +50,12 @@ class Bars(Listener):
     def wrote(self, path: Path) -> None:
         self.written.append(path)
 
-    def tokens(self, policy: str, done: int, total: int) -> None:
+    def tokens(self, policy: str, scored: int, total: int) -> None:
         if policy not in self._tasks:
             self._bars.start()
-            task = self._bars.add_task(policy, total=total, completed=done, speed="starting")
-            self._tasks[policy] = (task, time.monotonic(), done)
+            task = self._bars.add_task(policy, total=total, completed=scored, speed="starting")
+            self._tasks[policy] = (task, time.monotonic(), scored)
             return
         task, start, first = self._tasks[policy]
-        speed = (done - first) / max(time.monotonic() - start, 1e-9)
-        self._bars.update(task, completed=done, speed=f"{speed:,.0f} tokens/s")
+        speed = (scored - first) / max(time.monotonic() - start, 1e-9)
+        self._bars.update(task, completed=scored, speed=f"{speed:,.0f} tokens/s")

@@ -1,4 +1,4 @@
-"""A replayed update on the terminal."""
+"""A replayed update is drawn on the terminal."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _gradient(preset: PresetReplay) -> list[str]:
 
 
 def _rewards(name: str, after: AfterStep) -> str:
-    """Of fresh samples, before and after the step."""
+    """Write the rewards of fresh samples before and after the step."""
     assert after.reward_before is not None
     assert after.reward_after is not None
     ends = [

@@ -1,4 +1,4 @@
-"""A score on the terminal: one screen, the verdict last."""
+"""A score is drawn on the terminal: one screen, the verdict last."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
 
 
 def _metric_table(values: dict[str, MetricValue], verbose: bool) -> Table:
-    """The numbers that decide; with `verbose` all of them and their meaning, family by family."""
+    """Draw the numbers that decide; `verbose` draws all, with their meaning, by family."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     table.add_column("metric", no_wrap=True)
     for name in ("value", "95% interval", "ideal"):
@@ -57,7 +57,7 @@ def _cells(name: str, value: MetricValue) -> list[str]:
 
 
 def _correction_table(result: ScoreResult) -> Table:
-    """What each preset would have kept, in numbers that no clamp hides anything from."""
+    """Draw what each preset would have kept, in numbers that no clamp distorts."""
     trainer = next(iter(result.corrections.values())).trainer
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(f"preset of {trainer}", no_wrap=True)
@@ -71,7 +71,7 @@ def _correction_table(result: ScoreResult) -> Table:
 
 
 def _histogram_line(histogram: dict[str, Any]) -> str:
-    """The log-ratio histogram in one line of blocks, log-scaled counts, four bins to a block."""
+    """Draw the log-ratio histogram in one line of blocks, log-scaled, four bins to a block."""
     edges, counts = histogram["edges"], histogram["counts"]
     filled = [index for index, count in enumerate(counts) if count]
     if not filled:

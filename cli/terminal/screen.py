@@ -1,4 +1,4 @@
-"""What the terminal shows: results on stdout, conversation and progress on stderr."""
+"""The terminal shows results on stdout, conversation and progress on stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rcdiag.results import SEVERITIES, Result, to_json, worst_severity
 
 
 class _Console(Console):
-    """A reader that has seen enough (`| head`) is no failure, nor a finding."""
+    """A console for which a reader that has seen enough (`| head`) is no failure."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -25,7 +25,7 @@ class _Console(Console):
 
 
 def drop(stream: IO[str]) -> None:
-    """Let what is still to come go nowhere: the reader at the other end has left."""
+    """Discard what is still to come: the reader at the other end has left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -39,7 +39,7 @@ def write_out(text: str) -> None:
 
 
 class Screen:
-    """stdout for the result, stderr for all else; `json` makes stdout one document."""
+    """A screen with the result on stdout, all else on stderr; `json` makes stdout one document."""
 
     def __init__(self, *, quiet: bool, verbose: bool, json: bool) -> None:
         self.quiet, self.verbose, self.json = quiet, verbose, json
@@ -47,7 +47,7 @@ class Screen:
         self.err = _Console(stderr=True, highlight=False)
 
     def aside(self) -> Screen:
-        """The same with the result on stderr too: stdout is for something else."""
+        """Return a screen with the result on stderr too: stdout is for something else."""
         other = Screen(quiet=self.quiet, verbose=self.verbose, json=False)
         other.out = other.err
         return other
@@ -57,7 +57,7 @@ class Screen:
             self.err.print(escape(text), soft_wrap=True)
 
     def progress(self) -> Bars:
-        """A listener for the library, to be used as a context: its bars go when the block ends."""
+        """Return a listener for the library, a context: its bars go when the block ends."""
         return Bars(self)
 
     def show(self, result: Result) -> None:

@@ -1,4 +1,4 @@
-"""A sweep on the terminal: what to take and why; the best setting of every family."""
+"""A sweep is drawn on the terminal: what to take and why, and each family's best setting."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
     out.print()
     shown = _shown(result, verbose)
     out.print(_candidates(result, shown))
-    for each in shown:  # below the table: beside it there is no room for words
-        if each.refused:
-            out.print(f"[dim]{each.name}: {escape('; '.join(each.refused))}[/]")
+    for candidate in shown:  # below the table: beside it there is no room for words
+        if candidate.refused:
+            out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
     out.print()
     for reason in result.recommendation.reasons:
         out.print(f"- {escape(reason)}")
@@ -53,7 +53,7 @@ def _families(result: SweepResult) -> Table:
 
 
 def _best(family: SweepFamily, count: int) -> SweepRow | None:
-    """The row with the least squared bias plus variance of the mean (rcdiag's proposal)."""
+    """Return the row with the least squared bias plus variance of the mean (rcdiag's proposal)."""
 
     def error(row: SweepRow) -> float:
         return (row.bias or 0.0) ** 2 + (row.variance or 0.0) / count
@@ -62,16 +62,25 @@ def _best(family: SweepFamily, count: int) -> SweepRow | None:
 
 
 def _shown(result: SweepResult, verbose: bool) -> list[Candidate]:
-    """By rank; those that are refused only if `verbose`, but for no correction at all."""
-    order = sorted(result.recommendation.candidates, key=lambda each: (each.rank or 99, each.name))
-    return [each for each in order if not each.refused or verbose or each.name == "none"]
+    """Return candidates by rank; refused ones only if `verbose`, but for no correction at all."""
+    order = sorted(
+        result.recommendation.candidates,
+        key=lambda candidate: (candidate.rank or 99, candidate.name),
+    )
+    return [
+        candidate
+        for candidate in order
+        if not candidate.refused or verbose or candidate.name == "none"
+    ]
 
 
 def _candidates(result: SweepResult, shown: list[Candidate]) -> Table:
     table = _table("candidate", "rank", "efficiency", "95% interval")
-    for each in shown:
-        chosen = each.name == result.recommendation.choice
-        name = f"[green bold]{each.name}[/]" if chosen else each.name
-        rank = "" if each.rank is None else str(each.rank)
-        table.add_row(name, rank, number(each.efficiency.value), interval(each.efficiency))
+    for candidate in shown:
+        chosen = candidate.name == result.recommendation.choice
+        name = f"[green bold]{candidate.name}[/]" if chosen else candidate.name
+        rank = "" if candidate.rank is None else str(candidate.rank)
+        table.add_row(
+            name, rank, number(candidate.efficiency.value), interval(candidate.efficiency)
+        )
     return table

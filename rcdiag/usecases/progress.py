@@ -11,7 +11,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Take a sentence about what happens now, or about what was left out."""
 
-    def tokens(self, policy: str, done: int, total: int) -> None:
+    def tokens(self, policy: str, scored: int, total: int) -> None:
         """Take the number of tokens of `total` that an engine has scored for `policy` so far."""
 
     def wrote(self, path: Path) -> None:
