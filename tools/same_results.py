@@ -158,7 +158,7 @@ def tolerance(command: Command, path: str, *, exact: bool, elsewhere: bool) -> T
         return COUNTS if path.endswith("counts[]") else HALF if half else OTHER_MACHINE
     if exact:
         return EXACT
-    return next((given for each, given, _ in LOOSE if re.fullmatch(each, path)), SUM_ORDER)
+    return next((given for pattern, given, _ in LOOSE if re.fullmatch(pattern, path)), SUM_ORDER)
 
 
 @dataclass(slots=True)
@@ -178,65 +178,65 @@ def compare(
     name: str, old: Leaves, new: Leaves, tolerance_of: Callable[[str], Tolerance]
 ) -> Comparison:
     """Hold the leaves of a command against those that are stored."""
-    found = Comparison()
+    comparison = Comparison()
     looked_at = set()
-    changes = [each for each in CHANGED if re.search(each.only, name)]
+    changes = [change for change in CHANGED if re.search(change.only, name)]
     for before, values in old.items():
-        change = next((each for each in changes if re.fullmatch(each.old, before)), None)
+        change = next((change for change in changes if re.fullmatch(change.old, before)), None)
         path = before
         if change is not None:
-            found.used.add(change)
-            found.purposeful += 1
+            comparison.used.add(change)
+            comparison.purposeful += 1
             if change.new == GONE:
                 if before in new:
-                    found.failures.append(f"{before}: is said to be gone, but is there")
+                    comparison.failures.append(f"{before}: is said to be gone, but is there")
                     looked_at.add(before)
                 continue
             if change.new != NEW_VALUE:
                 path = re.sub(change.old, change.new, before)
             if change.convert is not None:
-                values = [change.convert(each) for each in values]
+                values = [change.convert(value) for value in values]
         looked_at.add(path)
         if path not in new and change is not None and change.may_go:
             continue
         if path not in new:
             renamed = "" if path == before else f" (was {before})"
-            found.failures.append(f"{path}{renamed}: missing")
+            comparison.failures.append(f"{path}{renamed}: missing")
         elif change is None or change.new != NEW_VALUE:
             after = new[path]
             if change is not None and change.or_now is not None and len(values) == len(after):
                 pairs = zip(values, after, strict=True)
                 values = [now if now == change.or_now else old for old, now in pairs]
-            _compare_values(found, path, values, after, tolerance_of)
-    found.added = [path for path in new if path not in looked_at]
-    return found
+            _compare_values(comparison, path, values, after, tolerance_of)
+    comparison.added = [path for path in new if path not in looked_at]
+    return comparison
 
 
 def _compare_values(
-    found: Comparison,
+    comparison: Comparison,
     path: str,
     old: list[Leaf],
     new: list[Leaf],
     tolerance_of: Callable[[str], Tolerance],
 ) -> None:
-    if old == new and [type(each) for each in old] == [type(each) for each in new]:
-        found.same += len(old)
+    if old == new and [type(leaf) for leaf in old] == [type(leaf) for leaf in new]:
+        comparison.same += len(old)
         return
     if len(old) != len(new):
-        found.failures.append(f"{path}: {len(old)} values, now {len(new)}")
+        comparison.failures.append(f"{path}: {len(old)} values, now {len(new)}")
         return
     allowed = tolerance_of(path)
     for at, (before, after) in enumerate(zip(old, new, strict=True)):
         apart, size = _apart(before, after)
         if apart == 0.0:
-            found.same += 1
+            comparison.same += 1
         elif apart <= max(allowed.floor, allowed.relative * size):
-            found.reordered += 1
-            found.largest = max(found.largest, apart)
+            comparison.reordered += 1
+            comparison.largest = max(comparison.largest, apart)
         else:
             place = f"{path.removesuffix('[]')}[{at}]" if path.endswith("[]") else path
             part = f" (by {apart / size:.1e} of it)" if math.isfinite(apart) else ""
-            found.failures.append(f"{place}: {before!r}, now {after!r}{part}")
+            comparison.failures.append(f"{place}: {before!r}, now {after!r}{part}")
 
 
 def _apart(old: Leaf, new: Leaf) -> tuple[float, float]:
@@ -258,9 +258,9 @@ def machine() -> str:
     """A short name for what decides in which order float32 sums are made."""
     processor = Path("/proc/cpuinfo")
     lines = processor.read_text().splitlines() if processor.exists() else []
-    said = sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    described = sorted({line for line in lines if line.startswith(("model name", "flags"))})
     versions = [importlib.metadata.version(name) for name in ("numpy", "torch", "transformers")]
-    return hashlib.sha256("\n".join([*said, *versions]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([*described, *versions]).encode()).hexdigest()[:16]
 
 
 def _run(command: Command) -> tuple[Command, Leaves, float]:
@@ -293,14 +293,14 @@ def refuse_to_store(commands: list[Command], every: list[Command]) -> str | None
 def store(commands: list[Command], workers: int, checksum: str) -> None:
     """Run everything and keep it."""
     started = time.perf_counter()
-    found, spent = {}, {}
+    by_command, spent = {}, {}
     for command, leaves, seconds in run_all(commands, workers):
-        found[command.name], spent[command.name] = leaves, seconds
-    ordered = {command.name: found[command.name] for command in commands}
+        by_command[command.name], spent[command.name] = leaves, seconds
+    ordered = {command.name: by_command[command.name] for command in commands}
     about = {"commit": COMMIT, "machine": machine(), "tables": checksum}
     save(STORE, about, ordered)
-    values = sum(len(items) for each in ordered.values() for items in each.values())
-    codes = Counter(int(each["exit"][0]) for each in ordered.values())  # type: ignore[arg-type]
+    values = sum(len(items) for leaves in ordered.values() for items in leaves.values())
+    codes = Counter(int(leaves["exit"][0]) for leaves in ordered.values())  # type: ignore[arg-type]
     print(
         f"{len(commands):,} commands, {values:,} values, exit codes {dict(sorted(codes.items()))}"
     )
@@ -309,8 +309,8 @@ def store(commands: list[Command], workers: int, checksum: str) -> None:
     _say_crashes(ordered)
 
 
-def _say_crashes(found: dict[str, Leaves]) -> None:
-    crashed = [name for name, each in found.items() if each["exit"] == [float(TRACEBACK)]]
+def _say_crashes(by_command: dict[str, Leaves]) -> None:
+    crashed = [name for name, leaves in by_command.items() if leaves["exit"] == [float(TRACEBACK)]]
     if crashed:
         print(f"stopped with a traceback, a bug of rcdiag's: {', '.join(crashed)}")
 
@@ -345,59 +345,61 @@ def check(
         spent[command.name] = seconds
         fresh[command.name] = {"exit": leaves["exit"]}
         old = stored.get(command.name)
-        found = Comparison(failures=["not in the store"])
+        comparison = Comparison(failures=["not in the store"])
         if old is not None:
-            found = compare(
+            comparison = compare(
                 command.name,
                 old,
                 leaves,
                 partial(tolerance, command, exact=exact, elsewhere=elsewhere),
             )
-        results[command.name] = found
-        _say_command(command.name, found, verbose=verbose)
+        results[command.name] = comparison
+        _say_command(command.name, comparison, verbose=verbose)
     _say_crashes(fresh)
     _say_all(results, every=every)
     _say_time(started, spent)
     left = [name for name in stored if every and name not in results]
     if left:
         print(f"FAILED: {len(left)} stored commands were not run: {', '.join(left[:5])}")
-    return len(left) + sum(bool(found.failures) for found in results.values())
+    return len(left) + sum(bool(comparison.failures) for comparison in results.values())
 
 
-def _say_command(name: str, found: Comparison, *, verbose: bool) -> None:
-    if found.failures:
-        print(f"FAILED {name}: {len(found.failures):,} differ")
-        shown = found.failures if verbose else found.failures[:5]
+def _say_command(name: str, comparison: Comparison, *, verbose: bool) -> None:
+    if comparison.failures:
+        print(f"FAILED {name}: {len(comparison.failures):,} differ")
+        shown = comparison.failures if verbose else comparison.failures[:5]
         for failure in shown:
             print(f"    {failure}")
-        if len(shown) < len(found.failures):
-            print(f"    ... and {len(found.failures) - len(shown):,} more (-v)")
-    elif found.reordered:
-        print(f"order  {name}: {found.reordered:,} numbers, by at most {found.largest:.1e}")
+        if len(shown) < len(comparison.failures):
+            print(f"    ... and {len(comparison.failures) - len(shown):,} more (-v)")
+    elif comparison.reordered:
+        print(
+            f"order  {name}: {comparison.reordered:,} numbers, by at most {comparison.largest:.1e}"
+        )
     elif verbose:
-        print(f"same   {name}: {found.same:,} values")
+        print(f"same   {name}: {comparison.same:,} values")
 
 
 def _say_all(results: dict[str, Comparison], *, every: bool) -> None:
     """Sums over all commands, and where differences and additions lie."""
-    failed = [each for each in results.values() if each.failures]
+    failed = [outcome for outcome in results.values() if outcome.failures]
     for title, paths in (
-        ("differ", [text.partition(": ")[0] for each in failed for text in each.failures]),
-        ("added, not compared", [path for each in results.values() for path in each.added]),
+        ("differ", [text.partition(": ")[0] for outcome in failed for text in outcome.failures]),
+        ("added, not compared", [path for outcome in results.values() for path in outcome.added]),
     ):
         if paths:
             print(f"{title}: {len(paths):,} leaves, most of all")
             for path, count in Counter(map(_general, paths)).most_common(12):
                 print(f"    {count:9,}  {path}")
-    used = {change for each in results.values() for change in each.used}
+    used = {change for outcome in results.values() for change in outcome.used}
     for change in CHANGED:
         if every and change not in used:
             print(f"nothing matches this change any more: {change.old} ({change.reason})")
     print(
         f"{len(results):,} commands, {len(failed):,} failed; "
-        f"{sum(each.same for each in results.values()):,} values the same, "
-        f"{sum(each.reordered for each in results.values()):,} within the tolerance, "
-        f"{sum(each.purposeful for each in results.values()):,} leaves changed on purpose"
+        f"{sum(outcome.same for outcome in results.values()):,} values the same, "
+        f"{sum(outcome.reordered for outcome in results.values()):,} within the tolerance, "
+        f"{sum(outcome.purposeful for outcome in results.values()):,} leaves changed on purpose"
     )
 
 
@@ -423,11 +425,12 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="same-results-") as folder:
         tables = Path(folder)
         every = all_commands(tables, Path("sample_data"))
-        commands = [each for each in every if re.search(given.only, each.name)]
-        commands = [each for each in commands if each.quick or not given.quick]
+        commands = [command for command in every if re.search(given.only, command.name)]
+        commands = [command for command in commands if command.quick or not given.quick]
         if given.list:
-            for each in commands:
-                print(f"{each.name}: rcdiag {' '.join(each.arguments).replace(folder, 'TABLES')}")
+            for command in commands:
+                words = " ".join(command.arguments).replace(folder, "TABLES")
+                print(f"{command.name}: rcdiag {words}")
             return 0
         checksum = write_tables(tables, Path("sample_data"))
         write_configs(tables)

@@ -132,15 +132,15 @@ def _with_model() -> list[Line]:
 
 def _samples() -> list[Line]:
     """The shipped tables."""
-    found: list[Line] = []
+    lines: list[Line] = []
     for table in SAMPLES:
         for trainer in TRAINERS:
             quick = (table, trainer) in (("rollouts", "verl-0.9"), ("multi_turn", "slime"))
             line = f"score {table} --trainer {trainer}"
-            found.append((f"score {table} {trainer}", line, {"quick": quick}))
-        found.append((f"compare {table}", f"compare {table}", {"quick": table == "stale"}))
-        found.append((f"sweep {table}", f"sweep {table} --thresholds 2", {}))
-        found.append((f"replay {table}", f"replay {table}", {}))
+            lines.append((f"score {table} {trainer}", line, {"quick": quick}))
+        lines.append((f"compare {table}", f"compare {table}", {"quick": table == "stale"}))
+        lines.append((f"sweep {table}", f"sweep {table} --thresholds 2", {}))
+        lines.append((f"replay {table}", f"replay {table}", {}))
     odd = {
         "score stale float32": "score stale --arithmetic float32",
         "score multi_turn slime float32": "score multi_turn --trainer slime --arithmetic float32",
@@ -154,73 +154,73 @@ def _samples() -> list[Line]:
         "replay two steps": f"replay two_steps --step 3 {FEW_PRESETS} --rebaseline",
     }
     quick = ("score stale float32", "compare joined")
-    return found + [(name, line, {"quick": name in quick}) for name, line in odd.items()]
+    return lines + [(name, line, {"quick": name in quick}) for name, line in odd.items()]
 
 
 def _generated() -> list[Line]:
     """Every trainer on every generated table; compare, replay, and in turn float32 and sweep."""
-    found: list[Line] = []
+    lines: list[Line] = []
     for number, shape in enumerate(shapes()):
         table, quick = f"t{number:02}", number % 8 == 5
         for place, trainer in enumerate(TRAINERS):
             about = {"quick": quick and (place + number) % 9 < 3}
-            found.append((f"score {table} {trainer}", f"score {table} --trainer {trainer}", about))
+            lines.append((f"score {table} {trainer}", f"score {table} --trainer {trainer}", about))
         if number % 3 == 0:
             trainer = TRAINERS[number // 3 % 9]
             line = f"score {table} --trainer {trainer} --arithmetic float32"
-            found.append((f"score {table} {trainer} float32", line, {"quick": quick}))
+            lines.append((f"score {table} {trainer} float32", line, {"quick": quick}))
         line = f"compare {table} --seed {number}"
-        found.append((f"compare {table}", line, {"quick": quick}))
+        lines.append((f"compare {table}", line, {"quick": quick}))
         if number % 4 == 1:
             line = f"sweep {table} --thresholds 2"
-            found.append((f"sweep {table}", line, {"quick": number % 32 == 5}))
+            lines.append((f"sweep {table}", line, {"quick": number % 32 == 5}))
         # Prompt groups of one have no baseline but that of the batch.
         alone = shape.group in ("none", "ones") and shape.advantage == "none"
         advantage = " --advantage reinforce++" if alone else ""
         presets = "" if number % 5 == 0 else FEW_PRESETS
         line = f"replay {table} {presets} {advantage}"
-        found.append((f"replay {table}", line, {"quick": quick}))
-    return found
+        lines.append((f"replay {table}", line, {"quick": quick}))
+    return lines
 
 
 def _updates() -> list[Line]:
     """Every choice of an update, on small tables in turn and on a sample."""
     options = [f"--loss {loss}" for loss in LOSSES]
-    options += [f"--aggregation {each}" for each in AGGREGATIONS]
-    options += [f"--aggregation {each} --denominator all" for each in AGGREGATIONS]
-    options += [f"--denominator {each}" for each in DENOMINATORS]
-    options += [f"--advantage {each}" for each in ADVANTAGES]
-    options += [f"--advantage {each} --rebaseline" for each in ADVANTAGES]
+    options += [f"--aggregation {name}" for name in AGGREGATIONS]
+    options += [f"--aggregation {name} --denominator all" for name in AGGREGATIONS]
+    options += [f"--denominator {name}" for name in DENOMINATORS]
+    options += [f"--advantage {name}" for name in ADVANTAGES]
+    options += [f"--advantage {name} --rebaseline" for name in ADVANTAGES]
     options += [
         "--aggregation seq-mean-token-sum-norm --loss-scale-factor 100",
         "--clip-low 0.1 --clip-high 0.3",
         "--clip-low 0.02 --clip-high 0.02 --clip-c 1.5",
         "--current old --old rollout",
     ]
-    found: list[Line] = []
+    lines: list[Line] = []
     for chosen in options:
         for table in ("short_stale", "t79", "t82", "t94"):
             line = f"replay {table} {FEW_PRESETS} {chosen}"
             quick = table == "t82" and chosen.startswith("--loss")
-            found.append((f"replay {table} {chosen}", line, {"quick": quick}))
+            lines.append((f"replay {table} {chosen}", line, {"quick": quick}))
     for number, trainer in enumerate(TRAINERS):
         for loss in LOSSES:
             table = ("t79", "t82", "t98", "t86")[number % 4]
             line = f"replay {table} --trainer {trainer} --loss {loss}"
             quick = loss == "gspo"
-            found.append((f"replay {table} {trainer} {loss}", line, {"quick": quick}))
-    return found
+            lines.append((f"replay {table} {trainer} {loss}", line, {"quick": quick}))
+    return lines
 
 
 def _configs() -> list[Line]:
     """Trainers' own files, presets and settings by name."""
-    found: list[Line] = []
+    lines: list[Line] = []
     for config in CONFIGS:
         for table in ("stale", "t83", "t96"):
             line = f"score {table} --trainer-config {{tables}}/{config}.yaml"
-            found.append((f"score {table} config {config}", line, {"quick": table == "t83"}))
+            lines.append((f"score {table} config {config}", line, {"quick": table == "t83"}))
         line = f"replay t82 --trainer-config {{tables}}/{config}.yaml"
-        found.append((f"replay config {config}", line, {}))
+        lines.append((f"replay config {config}", line, {}))
     changed = {
         "threshold": "--preset decoupled_token_is --set decoupled_token_is.rollout_is_threshold=3",
         "bounds": "--set decoupled_token_is.rollout_is_threshold=0.5_5",
@@ -233,18 +233,18 @@ def _configs() -> list[Line]:
     for name, options in changed.items():
         for table in ("stale", "t82"):
             line = f"score {table} {options}"
-            found.append((f"score {table} set {name}", line, {"quick": table == "t82"}))
-    return found
+            lines.append((f"score {table} set {name}", line, {"quick": table == "t82"}))
+    return lines
 
 
 def _emitted() -> list[Line]:
     """Configurations that `sweep` writes."""
-    found: list[Line] = []
+    lines: list[Line] = []
     for trainer in ("verl", "verl-0.7.0", "slime"):
         for table in ("stale", "rollouts", "temperature", "t78"):
             line = f"sweep {table} --thresholds 2 --emit {trainer}"
-            found.append((f"emit {trainer} {table}", line, {"text": True, "quick": table == "t78"}))
+            lines.append((f"emit {trainer} {table}", line, {"text": True, "quick": table == "t78"}))
         for candidate in CANDIDATES:
             line = f"sweep t82 --thresholds 2 --emit {trainer} --candidate {candidate}"
-            found.append((f"emit {trainer} {candidate}", line, {"text": True}))
-    return found
+            lines.append((f"emit {trainer} {candidate}", line, {"text": True}))
+    return lines

@@ -55,13 +55,13 @@ def run(arguments: tuple[str, ...], *, text: bool) -> Leaves:
         sys.argv = before
     if "Traceback (most recent call last)" in err.getvalue():
         code = TRACEBACK
-    found: Leaves = {"exit": [float(code)]}
+    printed: Leaves = {"exit": [float(code)]}
     if code in (0, 1):
         try:
-            found |= _text(out.getvalue()) if text else leaves(json.loads(out.getvalue()))
+            printed |= _text(out.getvalue()) if text else leaves(json.loads(out.getvalue()))
         except json.JSONDecodeError:
             return {"exit": [float(NO_DOCUMENT)]}
-    return found
+    return printed
 
 
 def _text(printed: str) -> Leaves:
@@ -71,32 +71,32 @@ def _text(printed: str) -> Leaves:
 
 def leaves(document: Any) -> Leaves:
     """Every leaf of a document; a list of plain values is one leaf with several."""
-    found: Leaves = {}
-    _collect(document, "", "", found)
-    return found
+    collected: Leaves = {}
+    _collect(document, "", "", collected)
+    return collected
 
 
-def _collect(value: Any, path: str, key: str, found: Leaves) -> None:
+def _collect(value: Any, path: str, key: str, collected: Leaves) -> None:
     if isinstance(value, dict):
         if not value:
-            found[f"{path}/{{}}"] = []
-        for name, each in value.items():
+            collected[f"{path}/{{}}"] = []
+        for name, item in value.items():
             if name not in LEFT_OUT:
-                _collect(each, f"{path}/{name}" if path else name, name, found)
-    elif isinstance(value, list) and any(isinstance(each, (dict, list)) for each in value):
-        found[f"{path}/#"] = [float(len(value))]
-        for name, each in zip(_names(value), value, strict=True):
-            _collect(each, f"{path}/{name}", key, found)
+                _collect(item, f"{path}/{name}" if path else name, name, collected)
+    elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
+        collected[f"{path}/#"] = [float(len(value))]
+        for name, item in zip(_names(value), value, strict=True):
+            _collect(item, f"{path}/{name}", key, collected)
     elif isinstance(value, list):
-        found[f"{path}[]"] = [_plain(each, key) for each in value]
+        collected[f"{path}[]"] = [_plain(item, key) for item in value]
     else:
-        found[path] = [_plain(value, key)]
+        collected[path] = [_plain(value, key)]
 
 
 def _names(items: list[Any]) -> list[str]:
     """What each item of a list is called: findings and rules by name, so that order may change."""
     for key in ("slug", "name"):
-        names = [str(each.get(key)) for each in items if isinstance(each, dict) and each.get(key)]
+        names = [str(item.get(key)) for item in items if isinstance(item, dict) and item.get(key)]
         if len(names) == len(items):
             return [f"{name}~{names[:at].count(name)}" for at, name in enumerate(names)]
     return [str(at) for at in range(len(items))]

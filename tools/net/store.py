@@ -19,14 +19,14 @@ NUMBER, TEXT, TRUTH, NOTHING = range(4)
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 28}]
 
 
-def save(path: Path, about: dict[str, Any], found: dict[str, Leaves]) -> None:
+def save(path: Path, about: dict[str, Any], by_command: dict[str, Leaves]) -> None:
     """Write the leaves of all commands."""
-    paths = sorted({path for each in found.values() for path in each})
+    paths = sorted({path for leaves in by_command.values() for path in leaves})
     numbers = {path: at for at, path in enumerate(paths)}
     texts: dict[str, int] = {}
     ids, counts, kinds, values = [], [], [], []
-    for each in found.values():
-        for leaf, items in each.items():
+    for leaves in by_command.values():
+        for leaf, items in leaves.items():
             ids.append(numbers[leaf])
             counts.append(len(items))
             for item in items:
@@ -35,7 +35,7 @@ def save(path: Path, about: dict[str, Any], found: dict[str, Leaves]) -> None:
                 values.append(value)
     header = {
         **about,
-        "commands": {name: len(each) for name, each in found.items()},
+        "commands": {name: len(leaves) for name, leaves in by_command.items()},
         "paths": paths,
         "texts": list(texts),
         "leaves": len(ids),
@@ -48,7 +48,7 @@ def save(path: Path, about: dict[str, Any], found: dict[str, Leaves]) -> None:
         np.array(kinds, "u1"),
         np.array(values, "<f8"),
     ]
-    body = json.dumps(header).encode() + b"\n" + b"".join(each.tobytes() for each in blocks)
+    body = json.dumps(header).encode() + b"\n" + b"".join(block.tobytes() for block in blocks)
     path.write_bytes(lzma.compress(body, filters=FILTERS))
 
 
@@ -60,24 +60,25 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Leaves]]:
 
     def block(kind: str, count: int) -> list:
         nonlocal start
-        found = np.frombuffer(body, kind, count, start)
-        start += found.nbytes
-        return (np.cumsum(found) if kind == "<i4" and start == found.nbytes else found).tolist()
+        block_values = np.frombuffer(body, kind, count, start)
+        start += block_values.nbytes
+        is_first = kind == "<i4" and start == block_values.nbytes
+        return (np.cumsum(block_values) if is_first else block_values).tolist()
 
     ids, counts = block("<i4", header["leaves"]), block("<i4", header["leaves"])
     kinds, values = block("u1", header["values"]), block("<f8", header["values"])
-    found: dict[str, Leaves] = {}
+    by_command: dict[str, Leaves] = {}
     leaf = at = 0
     for name, size in header["commands"].items():
-        found[name] = {}
+        by_command[name] = {}
         for number, count in zip(ids[leaf : leaf + size], counts[leaf : leaf + size], strict=True):
             items = zip(kinds[at : at + count], values[at : at + count], strict=True)
-            found[name][header["paths"][number]] = [
+            by_command[name][header["paths"][number]] = [
                 _read(kind, value, header["texts"]) for kind, value in items
             ]
             at += count
         leaf += size
-    return header, found
+    return header, by_command
 
 
 def _coded(item: Leaf, texts: dict[str, int]) -> tuple[int, float]:

@@ -52,8 +52,8 @@ class Draw:
 
     def skewed(self, count: int) -> np.ndarray:
         """From 0 to 1, mostly near 0. Products: a power is not the same bits everywhere."""
-        found = self.uniform(count)
-        return found * found * found
+        numbers = self.uniform(count)
+        return numbers * numbers * numbers
 
     def normal(self, count: int) -> np.ndarray:
         """Near enough: twelve uniforms less six."""
@@ -121,7 +121,7 @@ def _corners() -> list[Shape]:
         replace(plain, mask="turns", temperature="many", version="token", nan="masked"),
         replace(plain, group="texts", steps=2, reward="gaps", advantage="row", single=True),
     ]
-    return [replace(each, seed=900 + at) for at, each in enumerate(corners)]
+    return [replace(shape, seed=900 + at) for at, shape in enumerate(corners)]
 
 
 def make_table(shape: Shape) -> pa.Table:
@@ -174,20 +174,24 @@ def _mask(shape: Shape, draw: Draw, lengths: np.ndarray) -> np.ndarray:
 def _log_probs(shape: Shape, draw: Draw, count: int) -> dict[str, np.ndarray]:
     """rollout, old and the others, of which each is the one before with noise of its own."""
     spread = {"same": 0.0, "tiny": 0.002, "small": 0.03, "wide": 0.4}.get(shape.spread, 0.05)
-    found = {"rollout": -0.01 - 7.0 * draw.skewed(count)}
+    log_probs = {"rollout": -0.01 - 7.0 * draw.skewed(count)}
     for name in ("engine", "old", "engine_again", "current"):
         noise = spread * draw.normal(count) - 0.5 * spread**2
-        base = found["engine" if name == "engine_again" and "engine" in found else "rollout"]
-        base = found["old"] if name == "current" else base
+        base = log_probs[
+            "engine" if name == "engine_again" and "engine" in log_probs else "rollout"
+        ]
+        base = log_probs["old"] if name == "current" else base
         if name == "engine_again":
             noise *= 0.01
         if name == "old" and shape.spread == "shifted":
             noise -= 0.1
-        found[name] = np.minimum(base + noise, -1e-9)
+        log_probs[name] = np.minimum(base + noise, -1e-9)
     if shape.spread == "extreme":
         for name in ("rollout", "old"):
-            found[name] = np.where(draw.uniform(count) < 0.015, found[name] - 40.0, found[name])
-    return {name: found[name] for name in ("rollout", "old", *shape.policies)}
+            log_probs[name] = np.where(
+                draw.uniform(count) < 0.015, log_probs[name] - 40.0, log_probs[name]
+            )
+    return {name: log_probs[name] for name in ("rollout", "old", *shape.policies)}
 
 
 def _spoil(
@@ -212,15 +216,15 @@ def _row_columns(
     """What there is once a row, and advantages and versions of tokens."""
     count, tokens = len(rows), int(lengths.sum())
     sizes = {"ones": 1, "eights": 8, "fours": 4, "texts": 4, "single": count}
-    found: dict[str, object] = {}
+    columns: dict[str, object] = {}
     if shape.steps is not None:
-        found["step"] = rows * shape.steps // count + 7
+        columns["step"] = rows * shape.steps // count + 7
     if shape.group == "mixed":
-        found["group_id"] = np.cumsum(draw.uniform(count) < 0.35)
+        columns["group_id"] = np.cumsum(draw.uniform(count) < 0.35)
     elif shape.group == "texts":
-        found["group_id"] = [f"problem {row // 4}" for row in rows]
+        columns["group_id"] = [f"problem {row // 4}" for row in rows]
     elif shape.group != "none":
-        found["group_id"] = rows // sizes[shape.group]
+        columns["group_id"] = rows // sizes[shape.group]
     reward = (draw.uniform(count) < 0.5).astype(np.float64)
     if shape.reward == "real":
         reward = draw.normal(count)
@@ -229,25 +233,25 @@ def _row_columns(
     if shape.reward == "gaps":
         reward[draw.uniform(count) < 0.1] = np.nan
     if shape.reward != "none":
-        found["reward"] = reward
+        columns["reward"] = reward
     advantage = draw.normal(count)
     if shape.advantage == "gaps":
         advantage[0] = np.nan
     if shape.advantage in ("row", "gaps"):
-        found["advantage"] = advantage
+        columns["advantage"] = advantage
     if shape.advantage == "token":
-        found["advantages"] = _lists(draw.normal(tokens), lengths, pa.float32())
+        columns["advantages"] = _lists(draw.normal(tokens), lengths, pa.float32())
     if shape.version == "row":
-        found["policy_version"] = draw.below(3, count)
+        columns["policy_version"] = draw.below(3, count)
     if shape.version == "token":
-        found["policy_version"] = _lists(draw.below(3, tokens), lengths, pa.int32())
+        columns["policy_version"] = _lists(draw.below(3, tokens), lengths, pa.int32())
     if shape.temperature == "one":
-        found["temperature"] = np.ones(count)
+        columns["temperature"] = np.ones(count)
     if shape.temperature == "many":
-        found["temperature"] = 0.5 + draw.below(3, count) * 0.25
+        columns["temperature"] = 0.5 + draw.below(3, count) * 0.25
     if shape.temperature == "gaps":
-        found["temperature"] = pa.array([None if row % 5 == 0 else 0.75 for row in rows])
-    return {name: pa.array(values) for name, values in found.items()}
+        columns["temperature"] = pa.array([None if row % 5 == 0 else 0.75 for row in rows])
+    return {name: pa.array(values) for name, values in columns.items()}
 
 
 def short_groups(table: pa.Table, groups: int, step: int | None = None) -> pa.Table:
