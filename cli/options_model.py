@@ -54,15 +54,15 @@ Minibatches = Annotated[
 ]
 Steps = Annotated[
     int,
-    typer.Option(min=1, help="Go on over so many steps of the table", rich_help_panel=PANEL),
+    typer.Option(min=1, help="Update over so many steps of the table", rich_help_panel=PANEL),
 ]
 Split = Annotated[
     int | None,
-    typer.Option(min=2, help="Also as so many mini-batches", rich_help_panel=PANEL),
+    typer.Option(min=2, help="Replay the batch as so many mini-batches too", rich_help_panel=PANEL),
 ]
 Lora = Annotated[
     int | None,
-    typer.Option(min=1, help="Rank, for models that do not fit", rich_help_panel=PANEL),
+    typer.Option(min=1, help="Rank of adapters, for models that do not fit", rich_help_panel=PANEL),
 ]
 Checkpointing = Annotated[
     bool, _of("Recompute activations: less memory, more time", "--checkpointing")
@@ -82,7 +82,7 @@ Evaluate = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Reward of so many fresh samples before and after; needs --reward",
+        help="Measure the reward of so many fresh samples before and after; needs --reward",
         rich_help_panel=PANEL,
     ),
 ]

@@ -25,7 +25,7 @@ TrainerName = Annotated[
     typer.Option(
         "--trainer",
         metavar="NAME",
-        help="Whose definitions and names: {trainers}",
+        help="Trainer whose definitions and names are used: {trainers}",
         rich_help_panel=PANEL,
     ),
 ]
@@ -33,7 +33,7 @@ Preset = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Only this preset of the trainer; repeatable; default all",
+        help="Take only this preset of the trainer; repeatable; default all",
         rich_help_panel=PANEL,
     ),
 ]

@@ -23,10 +23,14 @@ def _of(text: str, *names: str, metavar: str | None = None) -> Any:
 
 
 Rollout = Annotated[str, typer.Option("--rollout", metavar="NAME", help="Policy that sampled")]
-Old = Annotated[str, typer.Option("--old", metavar="NAME", help="Trainer's before the update")]
+Old = Annotated[
+    str, typer.Option("--old", metavar="NAME", help="Trainer's policy before the update")
+]
 Current = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Being updated; default `current` if there, else the old"),
+    typer.Option(
+        metavar="NAME", help="Policy being updated; default `current` if recorded, else the old"
+    ),
 ]
 Step = Annotated[int | None, _of("Which step of the table; default the last", metavar="N")]
 Loss = Annotated[

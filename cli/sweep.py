@@ -35,7 +35,7 @@ CandidateName = Annotated[
     typer.Option(
         "--candidate",
         metavar="NAME",
-        help="Print that of another candidate instead",
+        help="Print the configuration of another candidate instead",
         rich_help_panel=options.OUTPUT,
     ),
 ]

@@ -44,7 +44,7 @@ class Tokens:
     def _k3(self) -> Array:
         if self.clamped.dtype == np.float64:
             return np.expm1(self.clamped) - self.clamped
-        # As trainers write it, with what their arithmetic loses.
+        # Trainers write it so, and lose digits in their arithmetic.
         return self.ratio - self.clamped.dtype.type(1.0) - self.clamped
 
 

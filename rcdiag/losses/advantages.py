@@ -23,7 +23,7 @@ class Advantage:
     says: str
     formula: str
     source: str
-    # From rewards, prompt groups and numbers of unmasked tokens, all [rows], to [rows].
+    # It takes rewards, prompt groups and numbers of unmasked tokens, all [rows], and gives [rows].
     function: Callable[[Array, NDArray, Integers], Array]
     by_group: bool = True  # the baseline is made of the other sequences of the prompt
     direction: str = "advantages above 0 make tokens more likely"

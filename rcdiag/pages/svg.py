@@ -33,7 +33,7 @@ def _smaller(svg: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
     svg = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", svg)
-    # Within attributes: texts keep their digits.
+    # Only attributes lose digits: texts keep theirs.
     svg = re.sub(r'="[^"]*"', lambda match: re.sub(r"(\d\.\d\d)\d+", r"\1", match[0]), svg)
     return re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", svg))
 

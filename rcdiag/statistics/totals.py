@@ -111,7 +111,7 @@ class Totals:
     sequences: Array
     tokens: Array
     sums: Mapping[str, Array]  # of TOKEN_SUMS and of SEQUENCE_SUMS
-    # Of "token_ratio" and "seq_ratio": log sum ratio, log sum ratio^2, and the mean log_ratio
+    # "token_ratio" and "seq_ratio" hold log sum ratio, log sum ratio^2, and the mean log_ratio
     # weighted by ratio.
     log_sums: Mapping[str, Array]
     log_squares: Mapping[str, Array]

@@ -33,9 +33,9 @@ class ConfigFile:
 
     # Names that lead to the settings in a whole file; () where the settings are the file.
     path: tuple[str, ...] = ()
-    # From the settings of a file; None where another trainer or generation is likelier.
+    # It takes the settings of a file; None where another trainer or generation is likelier.
     claim: Callable[[Config], Claim | None] = lambda settings: None
-    # From a whole file and its settings, defaults filled in: what the rest of the file does.
+    # It takes a whole file and its settings, defaults filled in, and judges the rest of the file.
     findings: Callable[[Mapping[str, Any], Config], list[Finding]] = lambda document, settings: []
     # Settings for a correction; raises Inexpressible. None where rcdiag writes none.
     write: Callable[[Correction], Written] | None = None

@@ -167,7 +167,7 @@ def _finished(
 
 
 _FILE = "slime commit 624b824a8, slime/backends/megatron_utils/loss.py"
-# By --advantage-estimator; vanilla is that of all other estimators.
+# --advantage-estimator chooses the loss; all other estimators have vanilla.
 VANILLA = replace(
     clipped.VANILLA, function=vanilla, source=_FILE, settings=(*CLIP_RANGE, CLIP_C, *OWN)
 )
