@@ -27,3 +27,11 @@ def one_of(option: str, value: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(value, names, n=1)
     guess = f"did you mean {near[0]}? " if near else ""
     raise RcdiagError(f"{option} {value}: not known", hint=f"{guess}one of {', '.join(names)}")
+
+
+def setting(name: str, value: object = None) -> str:
+    """Name a setting of rcdiag as a message does: in Python's spelling and the command line's."""
+    option = f"--{name.replace('_', '-')}"
+    if value is None:
+        return f"`{name}` ({option})"
+    return f"`{name}={value}` ({option} {value})"

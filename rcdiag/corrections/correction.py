@@ -69,9 +69,18 @@ class Correction:
     @property
     def leaves_loss_alone(self) -> bool:
         """No weight and no rejection, and no PPO ratio that has the mismatch in it."""
-        in_ratio = self.mode == "bypass" and self.loss == "ppo_clip"
         rejects = bool(self.rejections) or self.veto is not None
-        return self.loss_weighting is None and not rejects and not in_ratio
+        return self.loss_weighting is None and not rejects and not self.ratio_corrects
+
+    @property
+    def ratio_corrects(self) -> bool:
+        """Whether the PPO ratio is taken against the rollout, so that the mismatch is in it."""
+        return self.mode == "bypass" and self.loss == "ppo_clip"
+
+    @property
+    def counts_mismatch_twice(self) -> bool:
+        """Weights on top of a PPO ratio that corrects already."""
+        return self.ratio_corrects and self.weighting is not None
 
 
 def _rounded(value: float | None) -> float | None:
