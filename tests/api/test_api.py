@@ -208,7 +208,7 @@ REFUSED = {
     "already there": lambda table: rcdiag.report("a.json", table),
     "out of range": lambda table: rcdiag.sweep(table, thresholds=1),
     "trainer nope": lambda table: rcdiag.sweep(table, emit="nope"),
-    "candidate nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
+    "candidate=nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
     "nothing is called": lambda table: rcdiag.explain("k3kl"),
 }
 

@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
-from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Tokens
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
-from rcdiag.trainers.trainer import Trainer
 from rcdiag.usecases.replay.advantages import formula_of, without_rejected
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.update import NAIVE, Update
@@ -24,21 +22,13 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class PresetEffect:
-    """What a preset's correction puts into the loss of one batch."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetEffect(TokenEffects):
+    """What a preset's correction puts into the loss of one batch; batch normalisation is done."""
 
     mode: str  # decoupled, bypass or naive
     loss: str  # name of the policy loss
-    kept: Flags  # [tokens]
-    weights: Array | None = None  # [tokens] in the loss; batch normalisation done
     metrics: Mapping[str, float] = field(default_factory=dict)  # as the trainer logs them
-
-    @property
-    def final(self) -> Array:
-        """Weights in the loss, 0 where a token is rejected, [tokens]."""
-        weights = np.ones(len(self.kept)) if self.weights is None else self.weights
-        return np.where(self.kept, weights, 0.0)
 
     def take(self, tokens: Flags) -> PresetEffect:
         """The effect on some of the tokens."""
@@ -67,21 +57,14 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     Source: verl 0.9.1, verl/trainer/ppo/core_algos.py, compute_policy_loss_bypass_mode.
     """
     if name == NAIVE:
-        return PresetEffect(NAIVE, update.loss, np.ones(batch.num_tokens, np.bool_))
+        everything = np.ones(batch.num_tokens, np.bool_)
+        return PresetEffect(everything, None, mode=NAIVE, loss=update.loss)
     trainer, correction = update.plan.trainer, update.plan.corrections[name]
     bypass = correction.mode == "bypass"
     loss = trainer.update.loss_of_type(correction.loss) if bypass else update.loss
-    effects, metrics = _effects(trainer, correction, batch, "current" if bypass else "old")
-    return PresetEffect(correction.mode, loss, effects.kept, effects.weights, metrics)
-
-
-def _effects(
-    trainer: Trainer, correction: Correction, batch: ReplayBatch, target: str
-) -> tuple[TokenEffects, Mapping[str, float]]:
-    """Mask and weights of every token, and what the trainer logs of them."""
     quantities = [*trainer.quantities(correction), *quantities_of(correction)]
     with np.errstate(all="ignore"):
-        pair = batch.pair("rollout", target)
+        pair = batch.pair("rollout", "current" if bypass else "old")
         rows = rows_of(
             pair,
             list(dict.fromkeys(quantities)),
@@ -90,10 +73,10 @@ def _effects(
         )
         effects = token_effects(correction, Tokens(pair.log_ratio), rows)
         metrics = trainer.metrics(Batch(rows), correction)
-    if effects.weights is None or not correction.batch_normalize:
-        return effects, metrics
-    factor = trainer.normaliser(Batch(rows), correction)
-    return TokenEffects(effects.kept, effects.weights / factor), metrics
+    weights = effects.weights
+    if weights is not None and correction.batch_normalize:
+        weights = weights / trainer.normaliser(Batch(rows), correction)
+    return PresetEffect(effects.kept, weights, mode=correction.mode, loss=loss, metrics=metrics)
 
 
 def loss_of_preset(name: str, batch: ReplayBatch, update: Update) -> PresetLoss:

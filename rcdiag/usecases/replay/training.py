@@ -78,7 +78,7 @@ class Training:
         if self.save is not None and presets != 1:
             raise RcdiagError(
                 f"{setting('save')} with {presets} presets",
-                hint=f"choose the one to save: {setting('preset', 'NAME')}",
+                hint=f"choose the one to save: {setting('presets', 'NAME', '--preset')}",
             )
         if self.evaluate and self.reward is None:
             raise RcdiagError(
