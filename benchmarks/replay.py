@@ -43,49 +43,38 @@ def reset_peak() -> int:
 
 
 def prepared(names: list[str]):
-    """Plan, parts and batch, as the use case makes them."""
+    """Update and batch, as the use case makes them."""
     from rcdiag.losses.settings import LossSettings
     from rcdiag.table.table import open_table
     from rcdiag.trainers import find_trainer
     from rcdiag.trainers.plan import plan_corrections, preset_configs
-    from rcdiag.usecases.replay.batch import replay_batch
-    from rcdiag.usecases.replay.preset import Update
-    from rcdiag.usecases.replay.run import Roles, read_step
+    from rcdiag.usecases.replay.batch import Roles, read_batch
+    from rcdiag.usecases.replay.update import Update
 
     trainer = find_trainer("verl")
     plan = plan_corrections(trainer, preset_configs(trainer, names, {}))
-    roles = Roles(old="rollout")
-    chosen, _, _ = read_step(open_table(TABLE), roles, None, prompts=True)
-    update = Update(loss="vanilla", settings=LossSettings(), advantage="column")
-    return (
-        plan,
-        [part.trajectories for part in chosen],
-        replay_batch(chosen, roles.names, "column"),
-        update,
-    )
+    update = Update(plan=plan, loss="vanilla", settings=LossSettings(), advantage="column")
+    return update, read_batch(open_table(TABLE), Roles(old="rollout"), None, "column", prompts=True)
 
 
 def rcdiag_run(names: list[str]) -> dict:
-    from rcdiag.engines.spec import parse_policy
-    from rcdiag.learning.learner import Training
-    from rcdiag.learning.settings import OptimizerSettings, SketchSettings
     from rcdiag.learning.trainee import Trainee
-    from rcdiag.usecases.replay.model_run import modelled
+    from rcdiag.usecases.replay.factors import factors
+    from rcdiag.usecases.replay.model_run import replay_presets
+    from rcdiag.usecases.replay.training import Training
+    from rcdiag.usecases.replay.updates import ModelReplay
 
-    plan, parts, batch, update = prepared(names)
-    trainee = Trainee.load(parse_policy("m=hf:float32", str(MODEL)))
-    training = Training(
-        optimizer=OptimizerSettings(name="adamw", learning_rate=1e-6, max_grad_norm=1.0),
-        learning_rate=1e-6,
-        sketch=SketchSettings(),
-    )
+    update, batch = prepared(names)
+    training = Training(model=str(MODEL))
+    trainee = Trainee.load(training.spec)
     before, start = reset_peak(), time.perf_counter()
-    done = modelled(trainee, plan, parts, batch, update, training, None)
+    replay = ModelReplay(learner=trainee, update=update, training=training, batch=batch).scored()
+    presets, backwards = replay_presets(replay, factors(replay.batch, 0), None)
     return {
         "seconds": time.perf_counter() - start,
         "extra_mb": (status("VmHWM") - before) / 2**20,
-        "updates": len(done.presets),
-        "backwards": done.backwards,
+        "updates": len(presets),
+        "backwards": backwards,
         "tokens": batch.num_tokens,
     }
 
@@ -95,10 +84,10 @@ def plain_run(updates: int) -> dict:
     import torch
     from transformers import AutoModelForCausalLM
 
-    _, parts, batch, _ = prepared(["decoupled_token_is"])
+    _, batch = prepared(["decoupled_token_is"])
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    rows = padded_rows(parts)
+    rows = padded_rows(batch.parts)
     before, start = reset_peak(), time.perf_counter()
     for _ in range(updates):
         model.load_state_dict(weights)

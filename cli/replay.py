@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import typer
 
 import rcdiag
@@ -79,50 +81,15 @@ def replay(
     check_outputs([result, html, plots], force=force)
     if model is None:
         trained.refuse_without_model(context)
+    names = inspect.signature(rcdiag.replay).parameters
+    keywords = {
+        **{name: value for name, value in context.params.items() if name in names},
+        "columns": options.parse_columns(column),
+        "presets": preset or [],
+        "settings": corrections.parse_settings(setting),
+        "loss_settings": loss_setting or [],
+        "lr": learning_rate,
+    }
     with screen.progress() as progress:
-        document = chosen(rcdiag.replay, dry_run)(
-            dump,
-            rollout=rollout,
-            old=old,
-            current=current,
-            columns=options.parse_columns(column),
-            trainer=trainer,
-            presets=preset or [],
-            settings=corrections.parse_settings(setting),
-            trainer_config=trainer_config,
-            step=step,
-            loss=loss,
-            loss_settings=loss_setting or [],
-            aggregation=aggregation,
-            denominator=denominator and denominator.value,
-            constant=constant,
-            loss_scale_factor=loss_scale_factor,
-            advantage=advantage,
-            rebaseline=rebaseline,
-            clip_low=clip_low,
-            clip_high=clip_high,
-            clip_c=clip_c,
-            dro_beta=dro_beta,
-            model=model,
-            precision=precision,
-            reference=reference.value,
-            optimizer=optimizer.value,
-            lr=learning_rate,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            max_grad_norm=max_grad_norm,
-            epochs=epochs,
-            minibatches=minibatches,
-            steps=steps,
-            split=split,
-            lora=lora,
-            checkpointing=checkpointing,
-            batch_tokens=batch_tokens,
-            reward=reward,
-            evaluate=evaluate,
-            save=save,
-            seed=seed,
-            force=force,
-            progress=progress,
-        )
-    finish(document, screen, result=result, html=html, plots=plots, fail_on=fail_on)
+        replayed = chosen(rcdiag.replay, dry_run)(dump, **keywords, progress=progress)
+    finish(replayed, screen, result=result, html=html, plots=plots, fail_on=fail_on)

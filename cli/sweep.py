@@ -70,7 +70,7 @@ def sweep(
         raise RcdiagError("--candidate without --emit", hint="--emit verl --candidate NAME")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_outputs([result, html, plots], force=force)
-    document = chosen(rcdiag.sweep, dry_run)(
+    swept = chosen(rcdiag.sweep, dry_run)(
         dump,
         behavior=behavior,
         target=target,
@@ -80,9 +80,5 @@ def sweep(
         candidate=candidate,
         seed=seed,
     )
-    emitted = (
-        rcdiag.emit(document, emit, candidate) if emit and not isinstance(document, str) else None
-    )
-    finish(
-        document, screen, result=result, html=html, plots=plots, instead=emitted, fail_on=fail_on
-    )
+    emitted = rcdiag.emit(swept, emit, candidate) if emit and not isinstance(swept, str) else None
+    finish(swept, screen, result=result, html=html, plots=plots, instead=emitted, fail_on=fail_on)

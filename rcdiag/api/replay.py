@@ -11,9 +11,10 @@ from rcdiag.files import check_outputs
 from rcdiag.results import ReplayResult
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
-from rcdiag.usecases.replay.options import LossOptions, LossSettingValues, TrainingOptions
-from rcdiag.usecases.replay.run import Roles
+from rcdiag.usecases.replay.batch import Roles
 from rcdiag.usecases.replay.run import replay as measure
+from rcdiag.usecases.replay.training import Training
+from rcdiag.usecases.replay.update import LossSettingValues, chosen_update
 from rcdiag.usecases.tables import Source, name_of, open_table
 
 
@@ -112,8 +113,17 @@ def replay(
         force: overwrite `save`.
         progress: listener for what happens meanwhile.
     """
-    progress = progress or SILENT
-    losses = LossOptions(
+    table = open_table(source, columns=columns)
+    plan = plan_of(
+        trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
+    )
+    check_outputs([None if save is None else Path(save)], force=force)
+    if current is None and "current" in table.policies:
+        current = "current"
+    roles = Roles(rollout=rollout, old=old, current=current)
+    update = chosen_update(
+        plan,
+        table.columns,
         loss=loss,
         loss_settings=loss_settings,
         aggregation=aggregation,
@@ -127,7 +137,9 @@ def replay(
         clip_c=clip_c,
         dro_beta=dro_beta,
     )
-    training = TrainingOptions(
+    training = Training(
+        model=None if model is None else str(model),
+        seed=seed,
         precision=precision,
         reference=reference,
         optimizer=optimizer,
@@ -145,28 +157,13 @@ def replay(
         reward=reward,
         evaluate=evaluate,
         save=None if save is None else Path(save),
-    )
-    table = open_table(source, columns=columns)
-    plan = plan_of(
-        trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
-    )
-    check_outputs([training.save], force=force)
-    if current is None and "current" in table.policies:
-        current = "current"
-    roles = Roles(rollout=rollout, old=old, current=current)
-    update = losses.update(plan.trainer, table.columns)
-    if model is None:
-        training.refuse_without_model()
-        trained = None
-        table.require(*(f"{name}_log_probs" for name in dict.fromkeys(roles.names)))
-    else:
-        trained = training.model(str(model), presets=len(plan.corrections), seed=seed)
-        table.require(f"{roles.rollout}_log_probs")
+    ).checked(presets=len(plan.corrections))
+    read = roles.names if training is None else (roles.rollout,)
+    table.require(*(f"{name}_log_probs" for name in dict.fromkeys(read)))
     yield f"{name_of(source)}: would replay {len(plan.corrections)} presets of {plan.trainer.name}"
-    if trained is None:
-        return measure(table, plan, update, roles=roles, step=step, seed=seed)
+    if training is None:
+        return measure(table, update, roles=roles, step=step, seed=seed)
     from rcdiag.usecases.replay.with_model import replay_with_model
 
-    return replay_with_model(
-        table, plan, update, trained, roles=roles, step=step, seed=seed, say=progress.say
-    )
+    say = (progress or SILENT).say
+    return replay_with_model(table, update, training, roles=roles, step=step, say=say)

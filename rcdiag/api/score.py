@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.engines.tokenizer import decoder
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import ScoreResult
 from rcdiag.table.table import Table
 from rcdiag.usecases.plans import Settings, plan_of
@@ -112,7 +112,8 @@ def _decoder(model: str | Path | None, table: Table, *policies: str) -> Decode:
     models = [folder for folder in named if Path(folder).is_dir()]
     if model is None and not models:
         raise RcdiagError(
-            "--include-text: the table names no model folder here whose tokenizer could be used",
-            hint="--model PATH",
+            f"{setting('include_text')}: the table names no model folder here whose tokenizer "
+            "could be used",
+            hint=setting("model", "PATH"),
         )
     return decoder(str(model or models[0]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rcdiag.api.usecase import Steps, usecase
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.configuration import check_configuration, configuration
@@ -41,7 +41,9 @@ def sweep(
         seed: seed of the bootstrap intervals.
     """
     if not 2 <= thresholds <= 100_000:
-        raise RcdiagError(f"--thresholds {thresholds}: out of range", hint="from 2 to 100000")
+        raise RcdiagError(
+            f"{setting('thresholds', thresholds)}: out of range", hint="take from 2 to 100000"
+        )
     if emit is not None:
         check_configuration(emit, candidate)
     table = open_table(source, columns=columns)

@@ -234,6 +234,11 @@ class Effect:
     weights: WeightSums | None  # of all tokens, before batch normalisation; None without weights
     kept_weights: WeightSums | None  # of tokens in the loss mask
 
+    @property
+    def loss_weights(self) -> WeightSums:
+        """Weights of the tokens in the loss mask; 1 for each without weights."""
+        return self.kept_weights or WeightSums(self.kept, self.kept)
+
 
 def apply(sums: TokenSums, settings: Settings) -> Effect:
     """Apply every setting to every sequence; all rejections look at the original mask."""
@@ -371,6 +376,12 @@ class TokenEffects:
     # [tokens] before batch normalisation; rejected tokens keep theirs, as in trainers. None
     # without weights, or where they are logged only.
     weights: Array | None
+
+    @property
+    def final(self) -> Array:
+        """Weights in the loss, 0 where a token is rejected, [tokens]."""
+        weights = np.ones(len(self.kept)) if self.weights is None else self.weights
+        return np.where(self.kept, weights, 0.0)
 
 
 def token_effects(correction: Correction, tokens: Tokens, rows: Rows) -> TokenEffects:

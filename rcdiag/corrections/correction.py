@@ -68,10 +68,19 @@ class Correction:
 
     @property
     def leaves_loss_alone(self) -> bool:
-        """Tell whether the loss has no weight, no rejection and no mismatch in its PPO ratio."""
-        in_ratio = self.mode == "bypass" and self.loss == "ppo_clip"
+        """Whether the loss has no weight, no rejection and no mismatch in its PPO ratio."""
         rejects = bool(self.rejections) or self.veto is not None
-        return self.loss_weighting is None and not rejects and not in_ratio
+        return self.loss_weighting is None and not rejects and not self.ratio_corrects
+
+    @property
+    def ratio_corrects(self) -> bool:
+        """Whether the PPO ratio is taken against the rollout, so that the mismatch is in it."""
+        return self.mode == "bypass" and self.loss == "ppo_clip"
+
+    @property
+    def counts_mismatch_twice(self) -> bool:
+        """Whether weights stand on top of a PPO ratio that corrects already."""
+        return self.ratio_corrects and self.weighting is not None
 
 
 def _rounded(value: float | None) -> float | None:

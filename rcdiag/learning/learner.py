@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,19 +78,3 @@ class Fresh:
 # Gives new responses to the batch's prompts, from how many in all (None: as many as were recorded)
 # and a seed.
 Sampler = Callable[[int | None, int], Fresh]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
-    """The settings of an update, and the reference that it is compared with."""
-
-    optimizer: OptimizerSettings
-    learning_rate: float
-    sketch: SketchSettings
-    reference: Literal["seq_is", "fresh", "none"] = "seq_is"
-    epochs: int = 1
-    minibatches: int = 1
-    split: int | None = None
-    evaluate: int | None = None  # fresh samples before and after
-    seed: int = 0
-    about: dict[str, Any] = field(default_factory=dict)  # for the result document

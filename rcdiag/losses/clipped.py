@@ -63,6 +63,7 @@ def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 VANILLA = PolicyLoss(
     name="vanilla",
+    alias="ppo_clip",
     says="PPO with dual clip, on the ratio of each token. Results call it ppo_clip. Weights "
     "multiply what is already clipped.",
     formula="M = max(-A r, -A clip(r)); where A < 0 min(M, -A c); "

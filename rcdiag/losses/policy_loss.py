@@ -29,8 +29,14 @@ class PolicyLoss:
     settings: tuple[LossSetting, ...] = ()
     direction: str = "minimised"
     see: tuple[str, ...] = ()
+    alias: str = ""  # what corrections (`loss_type`) and results call it, where not by its name
     given: str = ""  # the settings of the worked number, where the defaults do not do
     refused: bool = False  # rcdiag knows the loss and cannot compute it
+
+    @property
+    def loss_type(self) -> str:
+        """What corrections of bypass mode and results call the loss."""
+        return self.alias or self.name
 
     def __call__(self, batch: LossBatch, settings: LossSettings) -> TokenLosses:
         """Return the loss of every token of a batch, or of every row."""

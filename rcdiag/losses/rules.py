@@ -46,6 +46,15 @@ class UpdateRules:
             )
         return offered[name]
 
+    def loss_of_type(self, loss_type: str) -> str:
+        """Name of the loss that a correction of bypass mode asks for."""
+        names = {loss.loss_type: name for name, loss in self.offered.items()}
+        if loss_type not in names:
+            raise RcdiagError(
+                f"loss {loss_type}: this trainer does not have it", f"one of {', '.join(names)}"
+            )
+        return names[loss_type]
+
     def aggregation(self, loss: str, settings: LossSettings) -> Aggregation:
         """Return the aggregation that is set, or the one that this loss always has."""
         name = self.fixed.get(loss, settings.aggregation)

@@ -28,7 +28,7 @@ def families() -> dict[str, Trainer]:
 
 def find_trainer(name: str) -> Trainer:
     """Find the generation of that name; a trainer's name means its newest generation."""
-    return families().get(name) or TRAINERS.find(name, "--trainer")
+    return families().get(name) or TRAINERS.find(name, "trainer")
 
 
 def spoken_name(trainer: Trainer) -> str:

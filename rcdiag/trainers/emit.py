@@ -60,16 +60,21 @@ def emit(correction: Correction, trainer: str) -> Emitted:
             hint=f"one of {', '.join(writers())}",
         )
     try:
-        written = _checked(correction, chosen)
+        return emitted(correction, chosen)
     except Inexpressible as error:
         raise Inexpressible(
             f"{chosen.name} has no {error.message}", hint=_who_could(correction)
         ) from error
+
+
+def emitted(correction: Correction, trainer: Trainer) -> Emitted:
+    """The settings of a trainer; Inexpressible, with what it lacks alone, where there are none."""
+    written = _checked(correction, trainer)
     head = (
-        f"rcdiag reads it with --trainer-config FILE --trainer {chosen.name}",
-        *chosen.config.needs,
+        f"rcdiag reads it with --trainer-config FILE --trainer {trainer.name}",
+        *trainer.config.needs,
     )
-    return Emitted(chosen.name, written.settings, block(written, head, chosen.config.path))
+    return Emitted(trainer.name, written.settings, block(written, head, trainer.config.path))
 
 
 def expresses(trainer: Trainer, correction: Correction) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.corrections.correction import Correction, in_float32
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import Finding
 from rcdiag.trainers.trainer import Config, Refused, Trainer
 
@@ -36,7 +36,10 @@ def preset_configs(
         if name not in trainer.presets:
             raise _unknown(trainer, name)
         if names and name not in names:
-            raise RcdiagError(f"--set {name}...: not among --preset", hint=f"--preset {name}")
+            raise RcdiagError(
+                f"settings of `{name}` change, which is not among the presets",
+                hint=f"add it: {setting('presets', name, '--preset')}",
+            )
     return {
         name: {**trainer.presets[name], **overrides.get(name, {})}
         for name in (names or trainer.presets)

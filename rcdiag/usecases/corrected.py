@@ -1,4 +1,4 @@
-"""What every correction of a trainer would have done: one pass over the tokens, then results."""
+"""What every correction of a trainer would have left: one pass over the tokens, then results."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class CorrectionRows:
 
     @classmethod
     def of(
-        cls, steps: Mapping[Step, PolicyPair], plan: Plan, wanted: Sequence[Quantity]
+        cls, steps: Mapping[Step, PolicyPair], plan: Plan, quantities: Sequence[Quantity]
     ) -> CorrectionRows:
-        """From the pair on each step's rows; `wanted` are the `wanted_quantities` of the plan."""
+        """Reduce the pair of every step; `quantities` are the `wanted_quantities` of the plan."""
         rows = {
             step: rows_of(
                 pair,
-                wanted,
+                quantities,
                 pair.tokens.empty.get(step, 0),
                 keep_ratios=_keep_ratios(plan),
                 dtype=plan.dtype,
@@ -53,8 +53,8 @@ class CorrectionRows:
     @property
     def whole(self) -> Rows:
         """All steps as one batch."""
-        first, *others = self.steps.values()
-        for rows in others:
+        first, *later = self.steps.values()
+        for rows in later:
             first = first + rows
         return first
 
@@ -78,7 +78,7 @@ def wanted_quantities(plan: Plan) -> list[Quantity]:
 def _keep_ratios(plan: Plan) -> bool:
     """Whether the trainer logs percentiles of token weights, so that single ratios are kept."""
     weightings = [correction.weighting for correction in plan.corrections.values()]
-    by_token = any(each is not None and each.level == "token" for each in weightings)
+    by_token = any(one is not None and one.level == "token" for one in weightings)
     return plan.trainer.percentiles and by_token
 
 
@@ -98,18 +98,18 @@ def correction_results(
 def _result(
     plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
 ) -> CorrectionResult:
-    done = outcome(rows, correction)
+    left = outcome(rows, correction)
     weighting = correction.loss_weighting
     k_hat = None if weighting is None else k_hats.get(weighting.level)
-    numbers = {**honest(rows, correction, done), "khat": k_hat}
+    numbers = {**honest(rows, correction, left), "khat": k_hat}
     return CorrectionResult(
         trainer=plan.trainer.name,
         config=dict(plan.configs[name]),
-        kept_tokens=done.kept_tokens,
-        kept_sequences=done.kept_sequences,
-        weight_sum=None if done.weights is None else float(done.weights.sum.sum()),
+        kept_tokens=left.kept_tokens,
+        kept_sequences=left.kept_sequences,
+        weight_sum=None if left.weights is None else float(left.weights.sum.sum()),
         metrics=plan.trainer.metrics(Batch(rows), correction),
         honest=numbers,
         log_bounds=log_bounds(correction),
-        level=correction_level(numbers, correction, done),
+        level=correction_level(numbers, correction, left),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rcdiag.errors import RcdiagError, one_of
+from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.trainers import DEFAULT, find_trainer
 from rcdiag.trainers.config import read_trainer_config
 from rcdiag.trainers.plan import ARITHMETICS, Plan, plan_corrections, preset_configs
@@ -14,6 +14,7 @@ from rcdiag.trainers.plan import ARITHMETICS, Plan, plan_corrections, preset_con
 Settings = Mapping[str, Mapping[str, Any]]  # preset -> setting -> value
 # The name that the correction of a trainer's configuration file goes by, in place of a preset's.
 CONFIG = "config"
+PRESETS, SETTINGS = setting("presets", option="--preset"), setting("settings", option="--set")
 
 
 def plan_of(
@@ -29,19 +30,21 @@ def plan_of(
     `settings` changes some: preset -> setting -> value, and `config` is the preset's name where
     `trainer_config` is given.
     """
-    one_of("--arithmetic", arithmetic, ARITHMETICS)
+    one_of("arithmetic", arithmetic, ARITHMETICS)
     overrides = dict(settings or {})
     names = [presets] if isinstance(presets, str) else list(dict.fromkeys(presets))
     if trainer_config is None:
         chosen = find_trainer(trainer or DEFAULT)
         return plan_corrections(chosen, preset_configs(chosen, names, overrides), arithmetic)
     if names:
-        raise RcdiagError("--preset and --trainer-config", hint="one or the other")
+        both = f"{PRESETS} and {setting('trainer_config')}"
+        raise RcdiagError(f"{both} are given", hint="take one or the other")
     read = read_trainer_config(Path(trainer_config), trainer)
     changed = {**read.settings, **overrides.pop(CONFIG, {})}
     if overrides:
         raise RcdiagError(
-            f"--set {next(iter(overrides))}...: with --trainer-config there is `{CONFIG}` alone",
-            hint=f"--set {CONFIG}.SETTING=VALUE",
+            f"{SETTINGS} change `{next(iter(overrides))}`: {setting('trainer_config')} has "
+            f"`{CONFIG}` alone",
+            hint=f"change `{CONFIG}`, for example --set {CONFIG}.SETTING=VALUE",
         )
     return plan_corrections(read.trainer, {CONFIG: changed}, arithmetic, read.findings)

@@ -13,7 +13,7 @@ from typing import Any
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
 from rcdiag.statistics.accumulator import PairState, Step
 from rcdiag.statistics.adding import RunningSum
@@ -89,14 +89,14 @@ def _read(
     states: RunningSum[PairState] = RunningSum()
     rows: RunningSum[CorrectionRows] = RunningSum()
     bad: RunningSum[NonFinite] = RunningSum()
-    wanted = [] if plan is None else wanted_quantities(plan)
+    quantities = [] if plan is None else wanted_quantities(plan)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
         for batch in token_batches(dump, (behavior, target), executor):
             pair = PolicyPair(batch, behavior, target)
             bad.add(NonFinite.of(batch))
             steps = pair.by_step()
             if plan is not None:
-                corrected = executor.submit(CorrectionRows.of, steps, plan, wanted)
+                corrected = executor.submit(CorrectionRows.of, steps, plan, quantities)
             if len(pair.lengths):
                 states.add(PairState.of(pair, steps, executor))
             if plan is not None:
@@ -109,8 +109,8 @@ def _read(
 
 def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:
     """All steps as one batch."""
-    first, *others = steps.values()
-    for state in others:
+    first, *later = steps.values()
+    for state in later:
         first = first + state
     return first
 
@@ -123,10 +123,10 @@ def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
             {**token, "text": decode([token["token_id"]])[0]} for token in result.worst_tokens
         ],
         worst_token_ids=[
-            replace(each, text=decode([each.token_id])[0]) for each in result.worst_token_ids
+            replace(token, text=decode([token.token_id])[0]) for token in result.worst_token_ids
         ],
         worst_sequences=[
-            replace(each, texts=decode(each.token_ids)) for each in result.worst_sequences
+            replace(row, texts=decode(row.token_ids)) for row in result.worst_sequences
         ],
     )
 
@@ -137,14 +137,15 @@ def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = 
         raise RcdiagError(
             f"behavior and target are both `{behavior}`", hint="a mismatch needs two policies"
         )
-    there = [*dump.policies, *(name for name in scored if name not in dump.policies)]
-    missing = [name for name in (behavior, target) if name not in there]
-    if missing and len(there) >= 2:
+    policies = [*dump.policies, *(name for name in scored if name not in dump.policies)]
+    missing = [name for name in (behavior, target) if name not in policies]
+    if missing and len(policies) >= 2:
         raise RcdiagError(
             f"{dump.files[0].path}: no `{missing[0]}_log_probs`; there are policies "
-            f"{', '.join(there)}",
-            hint=f"choose two: --behavior {there[-2]} --target {there[-1]}; or score it: "
-            f"--policy {missing[0]}=hf:float32,model=PATH",
+            f"{', '.join(policies)}",
+            hint=f"choose two: {setting('behavior', policies[-2])}, "
+            f"{setting('target', policies[-1])}; or score it: "
+            f"{setting('policies', f'{missing[0]}=hf:float32,model=PATH', '--policy')}",
         )
     for name in missing:
         dump.require(f"{name}_log_probs")

@@ -45,7 +45,7 @@ def wanted_policies(
     default_model = None if model is None else str(model)
     ladders = [ladder] if isinstance(ladder, str) else list(ladder)
     texts = policy_texts(policies)
-    steps = [text for name in ladders for text in LADDERS[one_of("--ladder", name, LADDERS)]]
+    steps = [text for name in ladders for text in LADDERS[one_of("ladder", name, LADDERS)]]
     for text in dict.fromkeys(steps):
         name = text.partition("=")[0]
         if name in table.policies:
@@ -59,7 +59,7 @@ def wanted_policies(
     if not noise_floor:
         return specs
     about = table.metadata.get("policies", {}).values()
-    recorded = [spec for each in about if (spec := spec_of(each, default_model)) is not None]
+    recorded = [spec for policy in about if (spec := spec_of(policy, default_model)) is not None]
     return [*specs, again(to_repeat(specs or recorded))]
 
 
@@ -125,15 +125,16 @@ def scored_table(
 
 def description(name: str, table: Table, plan: ScoringPlan | None, output: Path | None) -> str:
     """What would run, for a dry run: rows, tokens, policies and where they go."""
-    lines = [f"{name}: {table.num_rows:,} sequences in {len(table.files)} files"]
+    files = "1 file" if len(table.files) == 1 else f"{len(table.files)} files"
+    lines = [f"{name}: {table.num_rows:,} sequences in {files}"]
     if plan is None:
         return "\n".join(
             [*lines, f"would compute from recorded policies: {', '.join(table.policies)}"]
         )
-    found = plan.survey
+    survey = plan.survey
     lines.append(
-        f"{found.tokens:,} tokens to run, {found.sampled_tokens:,} of them sampled; "
-        f"longest sequence {found.lengths.max():,}; {len(plan.ranges)} parts"
+        f"{survey.tokens:,} tokens to run, {survey.sampled_tokens:,} of them sampled; "
+        f"longest sequence {survey.lengths.max():,}; {len(plan.ranges)} parts"
     )
     for spec in plan.specs:
         options = ", ".join(f"{key}={value}" for key, value in spec.options.items())

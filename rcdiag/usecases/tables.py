@@ -42,8 +42,8 @@ def name_of(source: Source) -> str:
         source = [file.path for file in source.files]
     if isinstance(source, (str, Path)):
         return str(source)
-    first, *others = source
-    return f"{first} and {len(others)} more" if others else str(first)
+    first, *more = source
+    return f"{first} and {len(more)} more" if more else str(first)
 
 
 @contextlib.contextmanager

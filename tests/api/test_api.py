@@ -191,11 +191,13 @@ REFUSED = {
     "arithmetic int8: not known": lambda table: rcdiag.score(table, arithmetic="int8"),
     "no preset `x`": lambda table: rcdiag.score(table, presets="x"),
     "one or the other": lambda table: rcdiag.score(table, presets="x", trainer_config="c.yaml"),
-    "lr needs a model": lambda table: rcdiag.replay(table, lr=0.1),
+    "`lr` (--lr) needs a model": lambda table: rcdiag.replay(table, lr=0.1),
     "optimizer lion: not known": lambda table: rcdiag.replay(table, model="m", optimizer="lion"),
-    "epochs 0: too small": lambda table: rcdiag.replay(table, model="m", epochs=0),
-    "evaluate needs --reward": lambda table: rcdiag.replay(table, model="m", evaluate=3),
-    "--advantage gae": lambda table: rcdiag.replay(table, advantage="gae"),
+    "`epochs=0` (--epochs 0): too small": lambda table: rcdiag.replay(table, model="m", epochs=0),
+    "`evaluate` (--evaluate) needs `reward`": lambda table: rcdiag.replay(
+        table, model="m", evaluate=3
+    ),
+    "advantage gae": lambda table: rcdiag.replay(table, advantage="gae"),
     "no table": lambda table: rcdiag.compare(),
     "cannot be mapped": lambda table: rcdiag.score(
         rcdiag.open_table(table), columns={"step": "reward"}
@@ -206,7 +208,7 @@ REFUSED = {
     "already there": lambda table: rcdiag.report("a.json", table),
     "out of range": lambda table: rcdiag.sweep(table, thresholds=1),
     "trainer nope": lambda table: rcdiag.sweep(table, emit="nope"),
-    "candidate nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
+    "candidate=nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
     "nothing is called": lambda table: rcdiag.explain("k3kl"),
 }
 

@@ -58,9 +58,13 @@ ASKED = [
         "counts nothing",
         "another aggregation",
     ),
-    (("--model", "x", "--save", "out"), "--save with 19 presets", "--preset NAME"),
-    (("--model", "x", "--evaluate", "8"), "--evaluate needs --reward", "FILE.py:FUNCTION"),
-    (("--model", "x", "--reward", "no.py:one"), "--reward no.py:one: wanted FILE.py:FUNCTION", ""),
+    (("--model", "x", "--save", "out"), "(--save) with 19 presets", "--preset NAME"),
+    (("--model", "x", "--evaluate", "8"), "(--evaluate) needs `reward`", "FILE.py:FUNCTION"),
+    (
+        ("--model", "x", "--reward", "no.py:one"),
+        "(--reward no.py:one): is not FILE.py:FUNCTION",
+        "",
+    ),
 ]
 
 
@@ -146,7 +150,7 @@ def test_a_reward_file_that_cannot_be_loaded(rcdiag, table, reward, text, said):
     reward.write_text(text)
     ran = rcdiag("replay", table, "--model", "x", "--reward", f"{reward}:one")
     assert ran.code == 2
-    assert f"--reward {reward}:one: cannot be loaded" in ran.err
+    assert f"(--reward {reward}:one): cannot be loaded" in ran.err
     assert said in ran.err
 
 

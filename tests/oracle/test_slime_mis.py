@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.preset import Update, loss_of_preset
+from rcdiag.usecases.replay.preset import loss_of_preset
+from rcdiag.usecases.replay.update import Update
 from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import Padded, padded, plan_of, result_of
 from tests.corrections.configs import configs_of
@@ -172,9 +173,9 @@ def step_differences(
 ) -> list[str]:
     batch, rollout = drawn
     config = dict(plan.configs["it"])
-    update = Update(loss=loss, settings=chosen, advantage="column")
+    update = Update(plan=plan, loss=loss, settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
-    done = loss_of_preset(plan, "it", flat, update)
+    done = loss_of_preset("it", flat, update)
     answer = ask(
         loss,
         batch,

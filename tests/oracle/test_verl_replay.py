@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.preset import Update, loss_of_preset
+from rcdiag.usecases.replay.preset import loss_of_preset
+from rcdiag.usecases.replay.update import Update
 from tests.corrections.builders import Padded
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
 from tests.losses.rules import loss_settings
@@ -47,9 +48,9 @@ def of_verl(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chose
 
 
 def differences(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chosen) -> list[str]:
-    update = Update(loss="vanilla", settings=chosen, advantage="column")
+    update = Update(plan=plan, loss="vanilla", settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
-    done = loss_of_preset(plan, name, flat, update)
+    done = loss_of_preset(name, flat, update)
     ours = {**done.effect.metrics, **done.result.metrics}
     try:
         answer = of_verl(plan, name, batch, rollout, chosen)

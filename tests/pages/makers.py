@@ -15,8 +15,9 @@ from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections, preset_configs
 from rcdiag.usecases.compare.run import compare
-from rcdiag.usecases.replay.preset import Update
-from rcdiag.usecases.replay.run import Roles, replay
+from rcdiag.usecases.replay.batch import Roles
+from rcdiag.usecases.replay.run import replay
+from rcdiag.usecases.replay.update import Update
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
 from tests.pages.hostile import hostile_compare, hostile_score
@@ -40,8 +41,10 @@ def swept(thresholds: int = 60) -> Result:
 
 
 def replayed() -> Result:
-    update = Update(loss="vanilla", settings=LossSettings(), advantage="column")
-    return replay(open_table(SAMPLES / "stale.parquet"), every_preset(), update, roles=Roles())
+    update = Update(
+        plan=every_preset(), loss="vanilla", settings=LossSettings(), advantage="column"
+    )
+    return replay(open_table(SAMPLES / "stale.parquet"), update, roles=Roles())
 
 
 def replayed_with_model() -> Result:

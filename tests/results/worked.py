@@ -14,8 +14,8 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
-from rcdiag.usecases.replay.after_step import Stepped, after_step
-from rcdiag.usecases.replay.batch import Part, ReplayBatch, replay_batch
+from rcdiag.usecases.replay.after_step import after_step
+from rcdiag.usecases.replay.batch import ReplayBatch, Roles, replay_batch
 from rcdiag.usecases.replay.gradients import (
     Products,
     cosine,
@@ -69,8 +69,7 @@ def batch(old: Array, rollout: Array) -> ReplayBatch:
         reward=np.array([1.0, 0.0]),
         advantages=np.array([1.0, 1.0, 1.0, -1.0, -1.0]),
     )
-    part = Part(trajectories, np.ones(2, np.bool_))
-    return replay_batch([part], ("rollout", "old", "old"), "column")
+    return replay_batch([trajectories], Roles(), "column")
 
 
 @cache
@@ -82,8 +81,8 @@ def coefficients() -> dict[str, Any]:
 @cache
 def after() -> dict[str, Any]:
     new = OLD + np.concatenate([np.array(row) for row in LOG_RATIOS])
-    stepped = Stepped(log_probs=new, entropy_before=None, entropy_after=None, step_norm=0.0)
-    return named(after_step(batch(OLD, OLD - 0.1), stepped, (0.8, 1.2), 1e-6))
+    update = {"clip_range": (0.8, 1.2), "learning_rate": 1e-6, "step_norm": 0.0}
+    return named(after_step(batch(OLD, OLD - 0.1), new, **update))
 
 
 @cache

@@ -72,10 +72,10 @@ def choose(names: Sequence[str], chosen: Sequence[str], where: str, *, least: in
                 f"{where}: no `{name}_log_probs`; there are policies {', '.join(names)}",
                 hint="score it first: rcdiag score ... -o FILE",
             )
-    wanted = list(dict.fromkeys(chosen)) or list(names)
-    if len(wanted) < least:
+    policies = list(dict.fromkeys(chosen)) or list(names)
+    if len(policies) < least:
         raise RcdiagError(
-            f"{where}: {len(wanted)} policies to compare ({', '.join(wanted) or 'none'})",
-            hint="score another: --policy NAME=BACKEND:DTYPE --model PATH",
+            f"{where}: {len(policies)} policies to compare ({', '.join(policies) or 'none'})",
+            hint="score another: rcdiag score ... --policy NAME=BACKEND:DTYPE --model PATH -o FILE",
         )
-    return wanted
+    return policies

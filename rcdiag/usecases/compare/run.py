@@ -79,10 +79,10 @@ def compare(
             f"{one}->{other}": PairResult(
                 behavior=one,
                 target=other,
-                mismatch=found,
+                mismatch=metrics,
                 at_floor=at_floor(k2(moments, one, other), floor),
             )
-            for (one, other), found in values.items()
+            for (one, other), metrics in values.items()
         },
         nearest=[],
         ladder=ladder(moments, order, floor),
@@ -91,15 +91,16 @@ def compare(
         joined=joined,
         figures={f"{a}->{b}": data.figure() for (a, b), data in comparison.figures.items()},
     )
-    result = replace(result, nearest=[n for n, each in result.policies.items() if each.nearest])
+    nearest = [name for name, policy in result.policies.items() if policy.nearest]
+    result = replace(result, nearest=nearest)
     given = CheckInput(result=result, non_finite=non_finite, values=_touched(values.values()))
     return replace(result, findings=findings(given))
 
 
-def _touched(found: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
+def _touched(pairs: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
     """Every metric once: of a pair in which it is no number, if there is one."""
     merged: dict[str, MetricValue] = {}
-    for values in found:
+    for values in pairs:
         for name, value in values.items():
             if name not in merged or (value.value is not None and not isfinite(value.value)):
                 merged[name] = value
@@ -148,7 +149,7 @@ def _floor(
     repeats: Sequence[str],
     values: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> NoiseFloor | None:
-    """Of the first policy that was scored twice."""
+    """The noise floor of the first policy that was scored twice."""
     for name in repeats:
         first = repeat_of(about.get(name, {}))
         if first in moments.policies:
@@ -164,10 +165,11 @@ def _triangulation(
     behavior: str,
     floor: NoiseFloor | None,
 ) -> Triangulation | None:
-    """Of the sampler, the first re-scored policy, and the last of the ladder."""
+    """Triangulate the sampler, the first re-scored policy, and the last of the ladder."""
     engines = [name for name in order if role(name, about.get(name, {}), behavior) == "engine"]
     if behavior not in order or not engines or order[-1] in (behavior, *engines):
         return None
-    found = triangulate(moments, behavior, engines[0], order[-1], floor)
-    known = all(each.value is not None and isfinite(each.value) for each in found.k2.values())
-    return found if known else None
+    sides = triangulate(moments, behavior, engines[0], order[-1], floor)
+    values = [side.value for side in sides.k2.values()]
+    finite = all(value is not None and isfinite(value) for value in values)
+    return sides if finite else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,45 +14,43 @@ from rcdiag.usecases.replay.batch import ReplayBatch
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stepped:
-    """What the learner says after a step."""
-
-    log_probs: Array  # [tokens]
-    entropy_before: Array | None
-    entropy_after: Array | None
-    step_norm: float
-    reward_before: MetricValue | None = None
-    reward_after: MetricValue | None = None
-
-
 def after_step(
-    batch: ReplayBatch, stepped: Stepped, clip: tuple[float, float], learning_rate: float
+    batch: ReplayBatch,
+    new: Array,
+    *,
+    clip_range: tuple[float, float],
+    learning_rate: float,
+    step_norm: float,
+    entropy: Array | None = None,
+    rewards: tuple[MetricValue | None, MetricValue | None] = (None, None),
 ) -> AfterStep:
-    """Divergences by k3 on the recorded tokens; `clip` is the range of the PPO ratio."""
-    new = stepped.log_probs
+    """Compare the policy after a step with that before it, on the recorded tokens.
+
+    `new` are its log-probs and `entropy` its entropies, [tokens] nats; `clip_range` is where the
+    PPO ratio is not clipped, `rewards` are means of fresh samples before and after.
+    """
     change = new - batch.old
-    old_new = k3_kl(batch, batch.old, new)
     rollout_new, rollout_old = (
         k3_kl(batch, batch.rollout, new),
         k3_kl(batch, batch.rollout, batch.old),
     )
     ratio = np.exp(np.clip(change, -50.0, 50.0))
+    reward_before, reward_after = rewards
     return AfterStep(
         learning_rate=learning_rate,
-        step_norm=stepped.step_norm,
-        kl_old_new=old_new,
+        step_norm=step_norm,
+        kl_old_new=k3_kl(batch, batch.old, new),
         kl_rollout_new=rollout_new,
         log_prob_change_positive=_mean(change[batch.advantages > 0]),
         log_prob_change_negative=_mean(change[batch.advantages < 0]),
-        entropy_before=_mean(stepped.entropy_before),
-        entropy_after=_mean(stepped.entropy_after),
+        entropy_before=_mean(batch.tokens.entropy.get("old")),
+        entropy_after=_mean(entropy),
         perplexity_before=float(np.exp(-batch.old.mean())),
         perplexity_after=float(np.exp(-new.mean())),
-        beyond_clip=float(((ratio < clip[0]) | (ratio > clip[1])).mean()),
-        mismatch_growth=_over(rollout_new.value, rollout_old.value),
-        reward_before=stepped.reward_before,
-        reward_after=stepped.reward_after,
+        beyond_clip=float(((ratio < clip_range[0]) | (ratio > clip_range[1])).mean()),
+        mismatch_growth=_quotient(rollout_new.value, rollout_old.value),
+        reward_before=reward_before,
+        reward_after=reward_after,
     )
 
 
@@ -79,5 +75,5 @@ def _mean(values: Array | None) -> float | None:
     return float(values.mean()) if values is not None and len(values) else None
 
 
-def _over(value: float | None, other: float | None) -> float | None:
-    return value / other if value is not None and other else None
+def _quotient(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator is not None and denominator else None

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.losses import ADVANTAGES
+from rcdiag.learning.learner import Parts, Scores
+from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.columns import known_steps
+from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import Table
 from rcdiag.table.tokens import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
+from rcdiag.usecases.replay.advantages import token_advantages
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
-ROLES = ("rollout", "old", "current")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roles:
+    """Which recorded policies are the sampler, the trainer before, and the trainer during."""
+
+    rollout: str = "rollout"
+    old: str = "old"
+    current: str | None = None  # None: the old one, as at the first mini-batch
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Names of the rollout, old and current policies in the table."""
+        return self.rollout, self.old, self.current or self.old
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayBatch:
-    """The batch of one update: what trainers hold padded, flat."""
+    """The sampled tokens of one update, and the rows that they are read from.
+
+    The policies of `tokens` are `rollout`, `old` and `current`; its `advantages` are those of the
+    update, its `width` and its `empty` rows those of the training step, some of which trainers
+    count.
+    """
 
     step: int | None
-    tokens: TokenBatch  # log-probs under the policies `rollout`, `old` and `current`
-    advantages: Array  # [tokens]
-    width: int  # the longest response, masked tokens counted
-    empty: int  # rows without a sampled token: trainers count some of them
+    tokens: TokenBatch
+    parts: Parts  # the rows as a model reads them; tokens of other rows are masked
+    non_finite: NonFinite  # under the names that the policies have in the table
 
     @property
     def rollout(self) -> Array:
@@ -47,6 +69,12 @@ class ReplayBatch:
         return self.tokens.log_probs["current"]
 
     @property
+    def advantages(self) -> Array:
+        """Advantages that the update takes, [tokens]."""
+        assert self.tokens.advantages is not None
+        return self.tokens.advantages
+
+    @property
     def lengths(self) -> NDArray[np.int64]:
         """Sampled tokens of each sequence, [sequences]."""
         return self.tokens.lengths
@@ -58,131 +86,120 @@ class ReplayBatch:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.advantages)
+        """Sampled tokens of all sequences."""
+        return len(self.tokens.token_id)
+
+    @property
+    def empty(self) -> int:
+        """Rows without a sampled token."""
+        return sum(self.tokens.empty.values())
 
     def pair(self, behavior: str, target: str) -> PolicyPair:
         """Two of `rollout`, `old` and `current` on the tokens of the batch."""
         return PolicyPair(self.tokens, behavior, target)
 
-    def with_log_probs(self, **log_probs: Array) -> ReplayBatch:
-        """The batch with other log-probs [tokens] of `old` or `current`."""
-        known = {**self.tokens.log_probs, **log_probs}
-        return replace(self, tokens=replace(self.tokens, log_probs=known))
+    def scored(self, scores: Scores) -> ReplayBatch:
+        """The batch before the first step of a model that gives these log-probs and entropies."""
+        entropy = {} if scores.entropy is None else {"old": scores.entropy}
+        log_probs = {"rollout": self.rollout, "old": scores.log_probs, "current": scores.log_probs}
+        return replace(self, tokens=replace(self.tokens, log_probs=log_probs, entropy=entropy))
+
+    def with_current(self, log_probs: Array) -> ReplayBatch:
+        """The batch in the middle of an update, under other current log-probs [tokens]."""
+        policies = {**self.tokens.log_probs, "current": log_probs}
+        return replace(self, tokens=replace(self.tokens, log_probs=policies))
+
+    def with_advantages(self, advantages: Array) -> ReplayBatch:
+        """The batch with other advantages [tokens]."""
+        return replace(self, tokens=replace(self.tokens, advantages=advantages))
 
     def take(self, rows: NDArray[np.int64]) -> ReplayBatch:
         """Some sequences of the batch; rows without a token belong to the whole batch alone."""
         keep = np.isin(np.arange(len(self.lengths)), rows)
-        everything = bool(keep.all())
-        return replace(
-            self,
-            tokens=self.tokens if everything else self.tokens.take(keep, {}),
-            advantages=self.advantages[np.repeat(keep, self.lengths)],
-            empty=self.empty if everything else 0,
+        if keep.all():
+            return self
+        ends = np.cumsum([int((part.sampled_lengths > 0).sum()) for part in self.parts])
+        parts = [
+            _with_sampled_rows(part, flags)
+            for part, flags in zip(self.parts, np.split(keep, ends[:-1]), strict=True)
+        ]
+        return replace(self, tokens=self.tokens.take(keep, {}), parts=parts)
+
+
+def read_batch(
+    dump: Table, roles: Roles, step: int | None, advantage: str, *, prompts: bool = False
+) -> ReplayBatch:
+    """Read the rows of one training step: `step`, the last one, or all of a table without steps."""
+    steps = known_steps(dump)
+    chosen = steps[-1] if step is None and steps else step
+    if chosen is not None and chosen not in steps:
+        listed = ", ".join(map(str, steps))
+        raise RcdiagError(
+            f"{dump.files[0].path}: no step {step}",
+            hint=f"there are {listed}" if listed else "the table has no column `step`",
         )
+    names = tuple(dict.fromkeys(roles.names))
+    parts = [
+        _masked(part, rows_of_step(part, chosen))
+        for part in read_trajectories(dump, names, prompts=prompts)
+        if rows_of_step(part, chosen).any()
+    ]
+    if not any(part.mask.any() for part in parts):
+        raise RcdiagError(
+            f"{dump.files[0].path}: no unmasked response token to learn from",
+            hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
+        )
+    return replay_batch(parts, roles, advantage, chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of a table of which some are chosen; the tokens of the others are masked."""
-
-    trajectories: Trajectories
-    chosen: NDArray[np.bool_]  # [rows]
-
-
-def part_of(trajectories: Trajectories, step: int | None) -> Part:
-    """The rows of a step; all where there are no steps."""
-    if step is None or trajectories.step is None:
-        return Part(trajectories, np.ones(len(trajectories), np.bool_))
-    chosen = trajectories.step == step
-    mask = trajectories.mask & np.repeat(chosen, trajectories.response_ids.lengths)
-    return Part(replace(trajectories, mask=mask), chosen)
-
-
-def replay_batch(chosen: Sequence[Part], names: Sequence[str], advantage: str) -> ReplayBatch:
-    """The batch of some rows; `names` are the rollout, old and current policies of the table.
+def replay_batch(
+    parts: Sequence[Trajectories], roles: Roles, advantage: str, step: int | None = None
+) -> ReplayBatch:
+    """The batch of the rows of `step`; the tokens of all other rows are masked already.
 
     Current log-probs that are not recorded are those of the old policy: the first mini-batch.
     """
-    batches = [sampled_tokens(part.trajectories, tuple(dict.fromkeys(names))) for part in chosen]
-    tokens = batches[0]
-    for batch in batches[1:]:
-        tokens = tokens + batch
-    roles = {role: tokens.log_probs[name] for role, name in zip(ROLES, names, strict=True)}
-    tokens = replace(tokens, log_probs=roles)
-    rows = int(sum(part.chosen.sum() for part in chosen))
-    widest = (part.trajectories.response_ids.lengths[part.chosen] for part in chosen)
+    names = tuple(dict.fromkeys(roles.names))
+    tokens = reduce(add, (sampled_tokens(part, names) for part in parts))
+    by_role = zip(("rollout", "old", "current"), roles.names, strict=True)
+    empty: Mapping[int | None, int] = tokens.empty
+    if step is not None:
+        empty = {step: tokens.empty.get(step, 0)}
+    widths = [part.response_ids.lengths[rows_of_step(part, step)].max(initial=0) for part in parts]
     return ReplayBatch(
-        step=None,
-        tokens=tokens,
-        advantages=_advantages(tokens, advantage),
-        width=max(int(lengths.max(initial=0)) for lengths in widest),
-        empty=rows - len(tokens.lengths),
+        step=step,
+        tokens=replace(
+            tokens,
+            log_probs={role: tokens.log_probs[name] for role, name in by_role},
+            entropy={},
+            advantages=token_advantages(tokens, advantage),
+            empty=empty,
+            width=int(max(widths)),
+        ),
+        parts=parts,
+        non_finite=NonFinite.of(tokens),
     )
 
 
-def _advantages(tokens: TokenBatch, source: str) -> Array:
-    """Advantage of each token, [tokens]: by the column, or from rewards and groups."""
-    if source != "column":
-        by_row = computed_advantages(source, tokens.rewards, tokens.cluster, tokens.lengths)
-        return np.repeat(by_row, tokens.lengths)
-    found = tokens.advantages
-    if found is None:
-        assert tokens.advantage is not None
-        found = np.repeat(tokens.advantage, tokens.lengths)
-    unknown = int((~np.isfinite(found)).sum())
-    if unknown:
-        raise RcdiagError(
-            f"{unknown:,} unmasked tokens have no finite advantage",
-            hint="fill the column, or compute it: --advantage grpo",
-        )
-    return found
+def rows_of_step(part: Trajectories, step: int | None) -> Flags:
+    """Whether each row is of a training step, [rows]; all are where there are no steps."""
+    if step is None or part.step is None:
+        return np.ones(len(part), np.bool_)
+    return part.step == step
 
 
-def computed_advantages(
-    source: str, reward: Array, group: NDArray, lengths: NDArray[np.int64]
-) -> Array:
-    """[rows] by the formula of that name."""
-    unknown = int((~np.isfinite(reward)).sum())
-    if unknown:
-        raise RcdiagError(
-            f"{unknown:,} of {len(reward):,} rows have no finite reward to compute "
-            f"{source} advantages from",
-            hint="fill the column `reward`, or record `advantage` and take --advantage column",
-        )
-    _, sizes = np.unique(group, return_counts=True)
-    if ADVANTAGES[source].by_group and (sizes < 2).all():
-        raise RcdiagError(
-            f"every prompt group has one sequence: {source} has no baseline there",
-            hint="record `group_id`, or take --advantage reinforce++",
-        )
-    return ADVANTAGES[source](reward, group, lengths)
+def _masked(part: Trajectories, rows: Flags) -> Trajectories:
+    """All rows, with the tokens masked of those that `rows` [rows] leaves out."""
+    if rows.all():
+        return part
+    return replace(part, mask=part.mask & np.repeat(rows, part.response_ids.lengths))
 
 
-def without_rejected(batch: ReplayBatch, kept: NDArray[np.bool_], source: str) -> Array:
-    """[tokens] advantages whose baselines are made of the kept sequences alone (verl #6362)."""
-    rows = segment_sum(kept.astype(np.int64), batch.lengths) > 0
-    advantages = np.zeros(len(batch.lengths))
-    if rows.any():
-        part = (batch.tokens.rewards[rows], batch.group[rows], batch.lengths[rows])
-        advantages[rows] = ADVANTAGES[source](*part)
-    return np.repeat(advantages, batch.lengths)
+def _with_sampled_rows(part: Trajectories, keep: Flags) -> Trajectories:
+    """All rows, with the tokens masked of the rows that `keep` leaves out.
 
-
-def advantage_source(wanted: str | None, columns: Collection[str]) -> str:
-    """The column where there is one, else GRPO from rewards and groups."""
-    recorded = "advantage" in columns or "advantages" in columns
-    if wanted == "column" and not recorded:
-        raise RcdiagError(
-            "--advantage column: the table has neither `advantage` nor `advantages`",
-            hint="--advantage grpo computes it from `reward` and `group_id`",
-        )
-    if wanted is not None:
-        return wanted if wanted == "column" else ADVANTAGES.find(wanted, "--advantage").name
-    if recorded:
-        return "column"
-    if "reward" in columns:
-        return "grpo"
-    raise RcdiagError(
-        "the table has neither advantages nor rewards: there is no loss to replay",
-        hint="record `reward` (and `group_id`), or `advantage`",
-    )
+    `keep` counts the rows that have a sampled token.
+    """
+    rows = part.sampled_lengths > 0
+    rows[rows] = keep
+    return _masked(part, rows)

@@ -19,24 +19,21 @@ FACTORS = {
 
 
 def factors(batch: ReplayBatch, seed: int) -> dict[str, Factor]:
-    """KL and effective sample size of each."""
-    return {name: _factor(batch, *pair, seed) for name, pair in FACTORS.items()}
+    """KL and effective sample size of both factors and of their product."""
+    return {name: _factor(batch, *roles, seed) for name, roles in FACTORS.items()}
 
 
 def _factor(batch: ReplayBatch, behavior: str, target: str, seed: int) -> Factor:
     pair = batch.pair(behavior, target)
     suite = Suite(SuiteState.of(pair), seed)
-    log_ratio = pair.log_ratio
-    largest = METRICS["log_ratio_abs_max"].value(suite).value
-    filled = log_ratio_counts(log_ratio)
     return Factor(
         behavior=behavior,
         target=target,
         k3_kl=judged_metric(METRICS["k3_kl"], suite),
         ess_seq=judged_metric(METRICS["ess_seq"], suite),
-        log_ratio_abs_max=largest,
+        log_ratio_abs_max=METRICS["log_ratio_abs_max"].value(suite).value,
         log_ratio_histogram={
             "edges": np.asarray(LOG_RATIO_EDGES).tolist(),
-            "counts": filled.astype(float).tolist(),
+            "counts": log_ratio_counts(pair.log_ratio).astype(float).tolist(),
         },
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.learning.learner import Fresh
 from rcdiag.learning.sampling import SamplingSettings
 from rcdiag.learning.trainee import Trainee
@@ -29,10 +29,10 @@ class Prompts:
 
     ids: list[NDArray[np.int32]]
     group: NDArray[np.uint64]  # [prompts]
-    rows: list[dict[str, Any]]  # a row of each in the table
+    rows: list[dict[str, Any]]  # of the table, one for each prompt
     temperature: float
     max_new_tokens: int
-    samples: int  # of each prompt, as many as were recorded
+    samples: int  # for each prompt, as many as were recorded
 
 
 def prompts_of(
@@ -53,7 +53,7 @@ def prompts_of(
     if len(temperatures) != 1:
         raise RcdiagError(
             f"rows of {len(temperatures)} temperatures: fresh samples would be of several policies",
-            hint="replay rows of one temperature, or take --reference seq_is",
+            hint=f"replay rows of one temperature, or take {setting('reference', 'seq_is')}",
         )
     keys = sorted(first)
     whole = read([first[key][1] for key in keys])
@@ -70,20 +70,20 @@ def prompts_of(
 def sampler(
     trainee: Trainee, prompts: Prompts, reward: Reward, decode: Decode
 ) -> Callable[[int | None, int], Fresh]:
-    """A function of how many samples in all (None: as many as recorded) and a seed."""
+    """Make a function of how many samples in all (None: as many as recorded) and a seed."""
 
     def sample(count: int | None, seed: int) -> Fresh:
-        each = prompts.samples if count is None else max(-(-count // len(prompts.ids)), 1)
+        of_prompt = prompts.samples if count is None else max(-(-count // len(prompts.ids)), 1)
         settings = SamplingSettings(
             temperature=prompts.temperature,
             max_new_tokens=prompts.max_new_tokens,
             seed=seed,
-            samples=each,
+            samples=of_prompt,
         )
-        found = trainee.generate(prompts.ids, settings)
-        rewards = np.array([_rewarded(prompts, one, reward, decode) for one in found])
-        group = prompts.group[[one.prompt for one in found]]
-        return Fresh(parts=[_trajectories(prompts, found, group)], reward=rewards, group=group)
+        samples = trainee.generate(prompts.ids, settings)
+        rewards = np.array([_rewarded(prompts, one, reward, decode) for one in samples])
+        group = prompts.group[[one.prompt for one in samples]]
+        return Fresh(parts=[_trajectories(prompts, samples, group)], reward=rewards, group=group)
 
     return sample
 
@@ -94,26 +94,28 @@ def _rewarded(prompts: Prompts, one: Any, reward: Reward, decode: Decode) -> flo
         value = float(reward(texts[0], texts[1], prompts.rows[one.prompt]))
     except Exception as error:
         raise RcdiagError(
-            f"--reward: the function failed ({type(error).__name__}: {error})",
+            f"{setting('reward')}: the function failed ({type(error).__name__}: {error})",
             hint="it takes (prompt, response, row) and gives a number",
         ) from error
     if not np.isfinite(value):
-        raise RcdiagError(f"--reward: the function gave {value}", hint="it must give a number")
+        raise RcdiagError(
+            f"{setting('reward')}: the function gave {value}", hint="it must give a number"
+        )
     return value
 
 
-def _trajectories(prompts: Prompts, found: Sequence[Any], group: NDArray) -> Trajectories:
-    responses = _ragged([one.ids for one in found])
+def _trajectories(prompts: Prompts, samples: Sequence[Any], group: NDArray) -> Trajectories:
+    responses = _ragged([one.ids for one in samples])
     return Trajectories(
         first_row=0,
         response_ids=responses,
         mask=np.ones(len(responses.values), np.bool_),
-        prompt_ids=_ragged([prompts.ids[one.prompt] for one in found]),
-        temperature=np.full(len(found), prompts.temperature),
+        prompt_ids=_ragged([prompts.ids[one.prompt] for one in samples]),
+        temperature=np.full(len(samples), prompts.temperature),
         group=group,
     )
 
 
 def _ragged(lists: Sequence[NDArray]) -> Ragged:
-    lengths = np.array([len(each) for each in lists])
+    lengths = np.array([len(ids) for ids in lists])
     return Ragged(np.concatenate(lists), np.concatenate([[0], np.cumsum(lengths)]))

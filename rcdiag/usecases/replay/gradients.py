@@ -35,7 +35,7 @@ class Products:
 
     @classmethod
     def of(cls, g: Array, r: Array) -> Products:
-        """From sketches [groups, dims]."""
+        """The products of two sets of sketches [groups, dims]."""
         return cls(g @ g.T, g @ r.T, r @ r.T)
 
     def __len__(self) -> int:
@@ -60,12 +60,12 @@ def off_diagonal(products: Array, counts: Array) -> Array:
 
 
 def draws(groups: int, seed: int) -> Array:
-    """First once each, then groups drawn anew: [1 + REPLICATES, groups]."""
+    """How often each group comes: once, then drawn anew; [1 + REPLICATES, groups]."""
     random = np.random.default_rng(seed)
-    found = np.ones((1 + REPLICATES, groups))
+    counts = np.ones((1 + REPLICATES, groups))
     for replicate in range(1, 1 + REPLICATES):
-        found[replicate] = np.bincount(random.integers(groups, size=groups), minlength=groups)
-    return found
+        counts[replicate] = np.bincount(random.integers(groups, size=groups), minlength=groups)
+    return counts
 
 
 def cosine(products: Products, seed: int) -> MetricValue:
@@ -78,7 +78,7 @@ def cosine(products: Products, seed: int) -> MetricValue:
     counts = draws(len(products), seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         gr, gg, rr = (
-            off_diagonal(each, counts) for each in (products.gr, products.gg, products.rr)
+            off_diagonal(values, counts) for values in (products.gr, products.gg, products.rr)
         )
         values = np.where((gg > 0) & (rr > 0), gr / np.sqrt(gg * rr), np.nan)
     return _with_interval(np.clip(values, -1.0, 1.0))
@@ -121,14 +121,14 @@ def relative_variance(gg: Array) -> float | None:
 
 
 def _with_interval(values: Array) -> MetricValue:
-    """The first is the value; percentiles of the others where nearly all are defined."""
-    value, others = float(values[0]), values[1:]
-    known = others[np.isfinite(others)]
+    """The first value, with percentiles of the replicates where nearly all are defined."""
+    value, replicates = float(values[0]), values[1:]
+    finite = replicates[np.isfinite(replicates)]
     if not np.isfinite(value):
         return MetricValue(value=None)
-    if len(known) < 0.95 * len(others):
+    if len(finite) < 0.95 * len(replicates):
         return MetricValue(value=value)
-    low, high = np.quantile(known, [0.025, 0.975])
+    low, high = np.quantile(finite, [0.025, 0.975])
     return MetricValue(value=value, low=float(min(low, value)), high=float(max(high, value)))
 
 
@@ -187,10 +187,9 @@ def on_policy_coefficients(advantages: Array, tokens: int) -> Array:
 def gradients(
     replay: ModelReplay, presets: Mapping[str, PresetLoss], fresh: tuple[Fresh, Array] | None
 ) -> PresetGradients:
-    """One call for all presets and, where it is of the same rows, the reference.
+    """Compute the gradients of all presets, and the reference, at once where its rows are theirs.
 
-    `coefficients` are d loss / d log-prob of each token, [tokens], by preset. `fresh` are samples
-    of the policy itself with the advantage of each token.
+    `fresh` are samples of the policy itself with the advantage of each token.
     """
     batch, training = replay.batch, replay.training
     vectors = {name: loss.coefficients for name, loss in presets.items()}
@@ -199,7 +198,7 @@ def gradients(
         vectors[REFERENCE] = seq_is_coefficients(batch)
     usable = {name: values for name, values in vectors.items() if np.isfinite(values).all()}
     computed = replay.learner.gradients(
-        replay.parts, np.stack(list(usable.values())), sketch=training.sketch
+        batch.parts, np.stack(list(usable.values())), sketch=training.sketch
     )
     assert computed.sketches is not None
     whole = dict(zip(usable, computed.whole, strict=True))
@@ -223,24 +222,24 @@ def _fresh_reference(replay: ModelReplay, samples: Fresh, advantages: Array) -> 
     return Reference(computed.sketches[0], samples.group, computed.whole[0], computed.backwards)
 
 
-def gradient_report(found: PresetGradients, name: str, seed: int) -> GradientReport | None:
+def gradient_report(sketched: PresetGradients, name: str, seed: int) -> GradientReport | None:
     """The gradient of one preset in numbers; None where its coefficients are not finite."""
-    if name not in found.whole:
+    if name not in sketched.whole:
         return None
-    norm, sketch = found.whole[name].norm(), found.sketches[name]
-    reference = None if found.reference is None else found.reference.whole
+    norm, sketch = sketched.whole[name].norm(), sketched.sketches[name]
+    reference = None if sketched.reference is None else sketched.reference.whole
     of_reference = None if reference is None else reference.norm()
     sizes = np.sort(np.square(sketch).sum(axis=1))[::-1]
-    g, r = _by_prompt(found, name)
+    g, r = _by_prompt(sketched, name)
     products = None if r is None else Products.of(g, r)
     variance = relative_variance(g @ g.T)
     nothing = cosine(Products.of(g[:0], g[:0]), seed)
     count = max(round(TOP * len(sizes)), 1)
     return GradientReport(
         norm=norm,
-        norm_by_layer=found.whole[name].norm_by_layer(),
+        norm_by_layer=sketched.whole[name].norm_by_layer(),
         cosine=nothing if products is None else cosine(products, seed),
-        cosine_whole=found.whole[name].dot(reference) / (norm * of_reference)
+        cosine_whole=sketched.whole[name].dot(reference) / (norm * of_reference)
         if norm and of_reference
         else None,
         norm_ratio=norm / of_reference if of_reference else None,
@@ -250,13 +249,13 @@ def gradient_report(found: PresetGradients, name: str, seed: int) -> GradientRep
         signal_to_noise=1.0 / variance if variance else None,
         sequence_norms=np.sqrt(sizes[:LISTED]).tolist(),
         top_share=float(sizes[:count].sum() / sizes.sum()) if sizes.sum() > 0 else None,
-        skew=found.whole[SKEW].norm() / norm if norm and SKEW in found.whole else None,
+        skew=sketched.whole[SKEW].norm() / norm if norm and SKEW in sketched.whole else None,
     )
 
 
-def _by_prompt(found: PresetGradients, name: str) -> tuple[Array, Array | None]:
+def _by_prompt(sketched: PresetGradients, name: str) -> tuple[Array, Array | None]:
     """Sketches by prompt group, of the preset and of the reference; the same groups in both."""
-    g = by_group(found.sketches[name], found.group)
-    if found.reference is None:
+    g = by_group(sketched.sketches[name], sketched.group)
+    if sketched.reference is None:
         return g, None
-    return g, by_group(found.reference.sketches, found.reference.group)
+    return g, by_group(sketched.reference.sketches, sketched.reference.group)

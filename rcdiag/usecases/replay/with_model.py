@@ -3,208 +3,160 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from rcdiag.engines.checkpoint import check_checkpoint, limits
-from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.tokenizer import decoder
-from rcdiag.errors import RcdiagError
-from rcdiag.learning.learner import Parts, Sampler, Training
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.learning.learner import Sampler
 from rcdiag.learning.memory import TrainingPlan, check_memory
 from rcdiag.learning.policy import check_free
-from rcdiag.learning.settings import LoraSettings
 from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult, ReplayStep
 from rcdiag.table.columns import known_steps, read_rows
 from rcdiag.table.survey import check_limits
 from rcdiag.table.table import Table
-from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.replay.batch import ReplayBatch, replay_batch
+from rcdiag.usecases.replay.batch import ReplayBatch, Roles, read_batch
 from rcdiag.usecases.replay.factors import factors
-from rcdiag.usecases.replay.fresh_samples import Prompts, Reward, prompts_of, sampler
-from rcdiag.usecases.replay.model_run import ModelRun, run_on_model
-from rcdiag.usecases.replay.preset import Update, preset_replay
-from rcdiag.usecases.replay.run import Roles, read_step, result_of, with_findings
-from rcdiag.usecases.replay.several_steps import over_steps
+from rcdiag.usecases.replay.fresh_samples import Prompts, prompts_of, sampler
+from rcdiag.usecases.replay.model_run import over_steps, replay_presets
+from rcdiag.usecases.replay.run import replay_result
+from rcdiag.usecases.replay.training import Training
+from rcdiag.usecases.replay.update import Update
 from rcdiag.usecases.replay.updates import ModelReplay, train
 
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
-    """The model that is updated, and how."""
-
-    spec: PolicySpec
-    training: Training
-    lora: LoraSettings | None = None
-    checkpointing: bool = False
-    batch_tokens: int | None = None
-    reward: Reward | None = None
-    steps: int = 1
-    save: Path | None = None
-
-
 def replay_with_model(
     dump: Table,
-    plan: Plan,
     update: Update,
-    model: Model,
+    training: Training,
     *,
     roles: Roles,
     step: int | None = None,
-    seed: int = 0,
     say: Progress = lambda text: None,
 ) -> ReplayResult:
-    """As `replay`, with old and current log-probs, gradients and steps of a real model."""
+    """Replay as `replay` does, with log-probs, gradients and steps of a real model."""
     dump.require("prompt_ids")
-    rollout_only = replace(roles, old=roles.rollout, current=None)
-    first = _first_step(dump, step, model.steps)
-    chosen, number, non_finite = read_step(dump, rollout_only, first, prompts=True)
-    parts = [part.trajectories for part in chosen]
-    _check_limits(model, parts, dump)
-    prompts = _prompts(dump, parts, model)
-    if model.save is not None:
-        check_free(model.save)
-    presets = len(plan.corrections) + 3
-    check_memory(
-        TrainingPlan(
-            spec=model.spec,
-            presets=presets,
-            copies=presets - 2 if model.steps > 1 else 0,
-            optimizer=model.training.optimizer.name,
-            lora=model.lora,
-            checkpointing=model.checkpointing,
-            batch_tokens=model.batch_tokens,
-        ),
-        parts,
-    )
-    batch = replace(replay_batch(chosen, rollout_only.names, update.advantage), step=number)
-    say(f"loading {model.spec.model}")
+    first = _first_step(dump, step, training.steps)
+    batch = _read(dump, roles, first, update)
+    prompts = _checked(dump, batch, update, training)
+    say(f"loading {training.model}")
     trainee = Trainee.load(
-        model.spec,
-        lora=model.lora,
-        checkpointing=model.checkpointing,
-        batch_tokens=model.batch_tokens,
+        training.spec,
+        lora=training.lora_settings,
+        checkpointing=training.checkpointing,
+        batch_tokens=training.batch_tokens,
     )
-    say(f"gradients of {presets - 2} updates on {batch.num_tokens:,} tokens")
-    samples = _sampler(trainee, prompts, model)
-    run = ModelReplay(
-        learner=trainee,
-        plan=plan,
-        update=update,
-        training=model.training,
-        parts=parts,
-        batch=batch,
-    )
-    done = run_on_model(run, samples)
-    found = factors(done.batch, seed)
-    replays = {
-        name: preset_replay(
-            plan,
-            name,
-            each,
-            found,
-            gradient=done.gradients[name],
-            after_step=done.after[name],
-            split=done.splits.get(name),
-        )
-        for name, each in done.presets.items()
-    }
-    result = result_of(dump, plan, update, roles, done.batch, replays, found, seed)
-    result = replace(
-        result,
+    say(f"gradients of {len(update.names)} updates on {batch.num_tokens:,} tokens")
+    samples = _sampler(trainee, prompts, training)
+    replay = ModelReplay(learner=trainee, update=update, training=training, batch=batch).scored()
+    ratios = factors(replay.batch, training.seed)
+    presets, backwards = replay_presets(replay, ratios, samples)
+    counts = {"backwards": backwards, "updates": len(presets)}
+    result = replay_result(
+        dump,
+        update,
+        replay.batch,
+        presets,
+        ratios,
+        training.seed,
+        rollout=roles.rollout,
         old="computed",
         current="computed",
-        model=_about(model, done),
-        steps=_over_steps(run, dump, model, rollout_only, number, say),
+        model=training.to_dict() | counts,
+        steps=_over_steps(replay, dump, roles, say),
     )
-    if model.save is not None:
-        _save(replace(run, batch=done.batch), trainee, model)
-    return with_findings(result, plan, non_finite)
+    if training.save is not None:
+        _save(replay, trainee)
+    return result
+
+
+def _read(dump: Table, roles: Roles, step: int | None, update: Update) -> ReplayBatch:
+    """Read a step for a model, which gives the old and current log-probs itself."""
+    rollout = Roles(rollout=roles.rollout, old=roles.rollout)
+    return read_batch(dump, rollout, step, update.advantage, prompts=True)
 
 
 def _first_step(dump: Table, step: int | None, count: int) -> int | None:
-    """Where there are several steps to go, the first of the last so many."""
+    """The step to begin with; where several are to go, the first of the last so many."""
     if count == 1:
         return step
-    known = [each for each in known_steps(dump) if step is None or each >= step]
-    if len(known) < count:
+    steps = [number for number in known_steps(dump) if step is None or number >= step]
+    if len(steps) < count:
         raise RcdiagError(
-            f"--steps {count}: the table has {len(known)} steps to go", hint=f"--steps {len(known)}"
+            f"{setting('steps', count)}: the table has {len(steps)} steps to go",
+            hint=setting("steps", len(steps)),
         )
-    return known[-count] if step is None else step
+    return steps[-count] if step is None else step
 
 
-def _check_limits(model: Model, parts: Parts, dump: Table) -> None:
-    limit = limits(model.spec.model, check_checkpoint(model.spec.model))
-    for part in parts:
+def _checked(dump: Table, batch: ReplayBatch, update: Update, training: Training) -> Prompts | None:
+    """Check rows, rewards, output and memory before anything is loaded; give prompts to sample."""
+    limit = limits(training.spec.model, check_checkpoint(training.spec.model))
+    for part in batch.parts:
         check_limits(part, limit, partial(_where, dump, part.first_row))
+    prompts = _prompts(dump, batch, training)
+    if training.save is not None:
+        check_free(training.save)
+    updates = len(update.names)
+    check_memory(
+        TrainingPlan(
+            spec=training.spec,
+            presets=updates + 2,
+            copies=updates if training.steps > 1 else 0,
+            optimizer=training.optimizer,
+            lora=training.lora_settings,
+            checkpointing=training.checkpointing,
+            batch_tokens=training.batch_tokens,
+        ),
+        batch.parts,
+    )
+    return prompts
 
 
 def _where(dump: Table, first: int, row: int) -> str:
     return dump.where(first + row)
 
 
-def _prompts(dump: Table, parts: Parts, model: Model) -> Prompts | None:
-    """What fresh samples answer, where there are any; before anything is loaded."""
-    if model.training.reference != "fresh" and not model.training.evaluate:
+def _prompts(dump: Table, batch: ReplayBatch, training: Training) -> Prompts | None:
+    """What fresh samples answer, where there are any."""
+    if training.reference != "fresh" and not training.evaluate:
         return None
-    if model.reward is None:
+    if training.reward is None:
         raise RcdiagError(
             "fresh samples need a reward function",
-            hint="--reward FILE.py:FUNCTION, taking (prompt, response, row)",
+            hint=f"{setting('reward', 'FILE.py:FUNCTION')}, taking (prompt, response, row)",
         )
-    return prompts_of(parts, lambda rows: read_rows(dump, rows))
+    return prompts_of(batch.parts, partial(read_rows, dump))
 
 
-def _sampler(trainee: Trainee, prompts: Prompts | None, model: Model) -> Sampler | None:
-    if prompts is None or model.reward is None:
+def _sampler(trainee: Trainee, prompts: Prompts | None, training: Training) -> Sampler | None:
+    if prompts is None:
         return None
-    return sampler(trainee, prompts, model.reward, decoder(model.spec.model))
+    assert callable(training.reward)
+    return sampler(trainee, prompts, training.reward, decoder(training.spec.model))
 
 
-def _about(model: Model, done: ModelRun) -> dict[str, Any]:
-    training = model.training
-    return {
-        "model": model.spec.model,
-        "dtype": model.spec.dtype,
-        "options": model.spec.options,
-        "lora_rank": None if model.lora is None else model.lora.rank,
-        "checkpointing": model.checkpointing,
-        "reference": training.reference,
-        "epochs": training.epochs,
-        "minibatches": training.minibatches,
-        "backwards": done.backwards,
-        "updates": len(done.presets),
-        **training.about,
-    }
-
-
-def _save(run: ModelReplay, trainee: Trainee, model: Model) -> None:
+def _save(replay: ModelReplay, trainee: Trainee) -> None:
     """Save the model after the update of its one preset, which several steps have left there."""
-    assert model.save is not None
-    (name,) = run.plan.corrections
-    if model.steps == 1:
+    assert replay.training.save is not None
+    (name,) = replay.update.plan.corrections
+    if replay.training.steps == 1:
         trainee.restore()
-        train(run, name)
-    trainee.save(model.save)
+        train(replay, name)
+    trainee.save(replay.training.save)
 
 
-def _over_steps(
-    run: ModelReplay, dump: Table, model: Model, roles: Roles, first: int | None, say: Progress
-) -> list[ReplayStep]:
-    """Go on over `model.steps` steps of the table, from step `first`."""
-    if model.steps == 1 or first is None:
+def _over_steps(replay: ModelReplay, dump: Table, roles: Roles, say: Progress) -> list[ReplayStep]:
+    """Go on over `training.steps` steps of the table, from that of the batch."""
+    count, first = replay.training.steps, replay.batch.step
+    if count == 1 or first is None:
         return []
 
-    def batches() -> Iterator[tuple[Parts, ReplayBatch]]:
-        for number in [each for each in known_steps(dump) if each >= first][: model.steps]:
-            chosen, _, _ = read_step(dump, roles, number, prompts=True)
-            batch = replay_batch(chosen, roles.names, run.update.advantage)
-            yield [part.trajectories for part in chosen], replace(batch, step=number)
+    def batches() -> Iterator[ReplayBatch]:
+        for number in [number for number in known_steps(dump) if number >= first][:count]:
+            yield _read(dump, roles, number, replay.update)
 
-    return over_steps(run, batches(), say)
+    return over_steps(replay, batches(), say)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rcdiag.corrections.correction import Correction
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.emit import emit, expresses, on_sweep_page
+from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page
 from rcdiag.trainers.settings_text import Inexpressible
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds
@@ -18,7 +18,9 @@ from rcdiag.usecases.sweep.families import FAMILIES, Bounds
 def check_configuration(trainer: str, candidate: str | None) -> None:
     """Refuse before the sweep what no sweep could write."""
     if candidate is not None and candidate not in CANDIDATES:
-        raise RcdiagError(f"--candidate {candidate}: not known", hint=", ".join(CANDIDATES))
+        raise RcdiagError(
+            f"{setting('candidate', candidate)}: no such candidate", hint=", ".join(CANDIDATES)
+        )
     emit(CANDIDATES[candidate or "none"].correction, trainer)
 
 
@@ -32,12 +34,12 @@ def configuration(advice: Recommendation, trainer: str, candidate: str | None = 
         first = f"# {candidate}, as asked for; recommended: {advice.choice or advice.answer}"
         return _pasted([first], candidate, trainer)
     name = advice.choice or "none"
-    said = [f"# {name}: {advice.answer}", *(f"# {reason}" for reason in advice.reasons)]
+    comments = [f"# {name}: {advice.answer}", *(f"# {reason}" for reason in advice.reasons)]
     try:
-        return _pasted(said, name, trainer)
+        return _pasted(comments, name, trainer)
     except Inexpressible as error:
         lacking = [f"# nothing to paste: {error.message}; {error.hint}"]
-        return "\n".join([*said, *lacking, *_instead(advice, trainer), ""])
+        return "\n".join([*comments, *lacking, *_instead(advice, trainer), ""])
 
 
 def _pasted(comments: list[str], name: str, trainer: str) -> str:
@@ -49,20 +51,20 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
     """Comments that name the candidates that the trainer has, by rank, the close ones apart."""
     chosen = find_trainer(trainer)
     ranked = sorted(
-        (each for each in advice.candidates if each.rank is not None),
-        key=lambda each: each.rank or 0,
+        (candidate for candidate in advice.candidates if candidate.rank is not None),
+        key=lambda candidate: candidate.rank or 0,
     )
-    able = [each for each in ranked if expresses(chosen, CANDIDATES[each.name].correction)]
+    able = [one for one in ranked if expresses(chosen, CANDIDATES[one.name].correction)]
     if not able:
         return [f"# {chosen.name} has none of the candidates that were not refused"]
-    close = [each.name for each in able if each.indistinguishable]
-    first = (close or [each.name for each in able])[0]
-    said = (
+    close = [candidate.name for candidate in able if candidate.indistinguishable]
+    first = (close or [able[0].name])[0]
+    comment = (
         f"# {chosen.name} has {', '.join(close)}: within one standard error of the best"
         if close
         else f"# the best that {chosen.name} has is {first}, more than one standard error behind"
     )
-    return [said, f"# to write it: --emit {trainer} --candidate {first}"]
+    return [comment, f"# to write it: --emit {trainer} --candidate {first}"]
 
 
 def choice_configurations(choice: str | None) -> dict[str, str]:
@@ -89,9 +91,11 @@ def family_configurations(family: str, grid: Sequence[Bounds]) -> dict[str, Conf
 
 
 def _text_or_none(correction: Correction, trainer: str) -> str | None:
-    # Asked first: the error of `emit` looks for the trainers that could, which takes its time.
-    able = expresses(find_trainer(trainer), correction)
-    return emit(correction, trainer).text if able else None
+    # Not by `emit`: its error looks for the trainers that could, which takes its time.
+    try:
+        return emitted(correction, find_trainer(trainer)).text
+    except Inexpressible:
+        return None
 
 
 NUMBER = re.compile(r"(?<![A-Za-z0-9.])\d[\d.]*(?:e[+-]?\d+)?")

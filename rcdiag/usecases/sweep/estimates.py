@@ -145,10 +145,10 @@ class Formulas:
         if not self.state.has(self.family, name):
             nothing = np.full(self.settings.count, np.nan)
             return Estimates(nothing, nothing, nothing)
-        known = f"{name}_known"
-        sums, counts = self.column(name), self.column(known)
+        counted = f"{name}_count"
+        sums, counts = self.column(name), self.column(counted)
         all_sums = self.state.cluster("", name)[:, None]
-        all_counts = self.state.cluster("", known)[:, None]
+        all_counts = self.state.cluster("", counted)[:, None]
         kept, everyone = sums.sum(axis=0) / counts.sum(axis=0), all_sums.sum() / all_counts.sum()
         influence = (sums - kept * counts) / counts.sum(axis=0)
         influence = influence - (all_sums - everyone * all_counts) / all_counts.sum()

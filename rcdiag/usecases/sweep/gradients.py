@@ -15,15 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import quantities_of
+from rcdiag.corrections.apply import log_ratio, quantities_of, ratio, token_effects
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import SAFETY_BOUND, K, LogRatio, Quantity, Tokens
+from rcdiag.corrections.quantities import K, LogRatio, Quantity, Tokens
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.statistics.clusters import ClusterSums, Grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.table.segments import segment_sum
-from rcdiag.usecases.sweep.candidates import final_weights
 
 Array = NDArray[np.float64]
 
@@ -38,16 +37,14 @@ class Baseline:
 
     @classmethod
     def of(cls, group: NDArray[np.uint64] | None, reward: Array) -> Baseline:
-        known = ~np.isnan(reward)
-        if not known.any():
-            return cls(np.empty(0, np.uint64), np.empty(0), np.nan)
-        overall = float(reward[known].mean())
-        if group is None:
-            return cls(np.empty(0, np.uint64), np.empty(0), overall)
-        keys, index, sizes = np.unique(group[known], return_inverse=True, return_counts=True)
-        if sizes.max() < 2:
-            return cls(np.empty(0, np.uint64), np.empty(0), overall)
-        return cls(keys, np.bincount(index, reward[known]) / sizes, overall)
+        """The baseline of a table, from the group and the reward of every row; NaN = unknown."""
+        recorded = ~np.isnan(reward)
+        overall = float(reward[recorded].mean()) if recorded.any() else np.nan
+        if group is not None and recorded.any():
+            keys, index, sizes = np.unique(group[recorded], return_inverse=True, return_counts=True)
+            if sizes.max() >= 2:
+                return cls(keys, np.bincount(index, reward[recorded]) / sizes, overall)
+        return cls(np.empty(0, np.uint64), np.empty(0), overall)
 
     @property
     def kind(self) -> str:
@@ -61,8 +58,8 @@ class Baseline:
         if not len(self.keys):
             return pair.tokens.reward - self.overall
         at = np.minimum(np.searchsorted(self.keys, pair.tokens.cluster), len(self.keys) - 1)
-        known = self.keys[at] == pair.tokens.cluster
-        return pair.tokens.reward - np.where(known, self.means[at], np.nan)
+        rewarded = self.keys[at] == pair.tokens.cluster
+        return pair.tokens.reward - np.where(rewarded, self.means[at], np.nan)
 
 
 def recorded_advantage(pair: PolicyPair) -> Array:
@@ -74,10 +71,8 @@ def recorded_advantage(pair: PolicyPair) -> Array:
 
 def advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
     """The factor of a sequence's gradient: its recorded advantage, else reward less baseline."""
-    if pair.tokens.advantage is not None:
-        return pair.tokens.advantage
-    if baseline is None:
-        return np.full(len(pair.lengths), np.nan)
+    if pair.tokens.advantage is not None or baseline is None:
+        return recorded_advantage(pair)
     return baseline.advantage(pair)
 
 
@@ -101,11 +96,6 @@ def sketches(cells: NDArray[np.int64], values: Array, rows: int) -> Array:
     """
     sums = np.bincount(cells, values, rows * DIMENSIONS).astype(np.float64, copy=False)
     return sums.reshape(rows, DIMENSIONS)
-
-
-def reference_ratio(log_ratio: Array, lengths: NDArray[np.int64]) -> Array:
-    """Ratio of whole sequences, the untruncated importance weight, its log within +-20 nats."""
-    return np.exp(np.clip(segment_sum(log_ratio, lengths), -SAFETY_BOUND, SAFETY_BOUND))
 
 
 REFERENCE = "reference"
@@ -135,16 +125,15 @@ def candidate_gradients(
     cells = pair.tokens.owner * DIMENSIONS + bucket
     slope = sign * pair.values.target_miss * np.repeat(signal, pair.lengths)
     tokens, rows = Tokens(pair.log_ratio), rows_of(pair, _quantities(candidates.values()), 0)
-    true = np.exp(segment_sum(pair.log_ratio, pair.lengths))
-    reference = reference_ratio(pair.log_ratio, pair.lengths)
+    true = np.exp(log_ratio(rows, "sequence"))
     plain = sketches(cells, slope, len(rows))
     clusters = {
-        (REFERENCE, "gradient"): by_cluster.added(plain * reference[:, None]),
+        (REFERENCE, "gradient"): by_cluster.added(plain * ratio(rows, "sequence")[:, None]),
         (REFERENCE, "signals"): by_cluster.added((~np.isnan(advantage)).astype(np.float64)),
     }
     tails = {}
     for name, correction in candidates.items():
-        weights = final_weights(correction, tokens, rows)
+        weights = token_effects(correction, tokens, rows).final
         means = segment_sum(weights, pair.lengths) / pair.lengths
         sums = sketches(cells, slope * weights, len(rows))
         clusters[name, "gradient"] = by_cluster.added(sums)

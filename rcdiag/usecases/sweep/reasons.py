@@ -146,5 +146,5 @@ def choice(best: str, chosen: str, near: Sequence[str], scores: Scores) -> str:
     value = min(scores.value(best), 1.0)
     if len(near) == 1:
         return f"{best} scores {value:.3f}, and no other is within one standard error of it."
-    others = f"{len(near)} candidates are indistinguishable from {best} ({value:.3f}), itself too"
-    return f"{others}; {chosen} ({min(scores.value(chosen), 1.0):.3f}) is the simplest of them."
+    close = f"{len(near)} candidates are indistinguishable from {best} ({value:.3f}), itself too"
+    return f"{close}; {chosen} ({min(scores.value(chosen), 1.0):.3f}) is the simplest of them."

@@ -113,8 +113,8 @@ def _scored(evidence: Evidence) -> tuple[Scores, str, list[str]]:
     scores = by_gradient(evidence.state, names, evidence.seed)
     if scores is not None:
         return scores, reasons.by_gradient(evidence.state), []
-    known = bool(evidence.state.cluster(REFERENCE, "signals").any())
-    why = reasons.SIGNAL_LOST if known else reasons.NO_SIGNAL
+    signals = bool(evidence.state.cluster(REFERENCE, "signals").any())
+    why = reasons.SIGNAL_LOST if signals else reasons.NO_SIGNAL
     return by_bound(evidence.state, names, evidence.seed), reasons.BY_BOUND, [why]
 
 

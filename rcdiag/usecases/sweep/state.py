@@ -9,13 +9,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Settings, log_ratio
+from rcdiag.corrections.apply import Effect, Settings, apply, log_ratio
 from rcdiag.corrections.correction import Correction
 from rcdiag.statistics.clusters import ClusterSums, grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.statistics.suite import SuiteState
-from rcdiag.usecases.sweep.effects import FamilyEffect, family_effect
 from rcdiag.usecases.sweep.gradients import Baseline, candidate_gradients, recorded_advantage
 from rcdiag.usecases.sweep.sums import (
     FamilySums,
@@ -141,12 +140,12 @@ class SweepState:
             self._add_sums(("", name), by_cluster.of_clusters(sums))
         counts = [np.ones((len(chunk.rows), 1), np.bool_)]
         for family, settings in self.plan.settings.items():
-            applied = family_effect(chunk, settings)
-            self._add_family(family, family_sums(chunk, applied, settings, parts))
-            for name, sums in sums_by_cluster(chunk, applied, settings, parts).items():
+            effect = apply(chunk, settings)
+            self._add_family(family, family_sums(chunk, effect, settings, parts))
+            for name, sums in sums_by_cluster(chunk, effect, settings, parts).items():
                 self._add_sums((family, name), by_cluster.of_clusters(sums))
             if self.plan.grouped:
-                counts.append(_alive(applied, settings))
+                counts.append(_alive(effect, settings))
         if self.plan.grouped:
             self.groups = _added(self.groups, _groups(chunk, np.concatenate(counts, axis=1)))
 
@@ -193,8 +192,8 @@ def _added(one: Groups | None, other: Groups | None) -> Groups | None:
     return other if one is None else one if other is None else one + other
 
 
-def _alive(applied: FamilyEffect, settings: Settings) -> NDArray[np.bool_]:
-    lives = applied.kept > 0
+def _alive(effect: Effect, settings: Settings) -> NDArray[np.bool_]:
+    lives = effect.kept > 0
     return np.broadcast_to(lives, (len(lives), settings.count))
 
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Settings, log_ratio
+from rcdiag.corrections.apply import Effect, Settings, log_ratio
 from rcdiag.corrections.quantities import SAFETY_BOUND, TrueRatio, Unsafe
 from rcdiag.statistics.clusters import summing_matrix
-from rcdiag.usecases.sweep.effects import FamilyEffect
 from rcdiag.usecases.sweep.thresholds import Array, Chunk
 
 Bits = NDArray[np.uint8]
@@ -75,7 +74,7 @@ class Frame:
     by_cluster: csr_array  # [clusters, sequences]
     by_length: csr_array  # [LENGTHS + 1, sequences] of those that occur
     bins: NDArray[np.int64]  # which lengths these are
-    known: dict[str, Array]  # [sequences] rewards, advantages
+    signals: dict[str, Array]  # [sequences] rewards, advantages; NaN = unknown
     mass: Array  # [sequences] ratio of the sequence, times exp(-shift)
     true: Array  # [sequences] the same as it is
 
@@ -85,12 +84,11 @@ def frame(chunk: Chunk, cluster: NDArray[np.int64], shift: float) -> Frame:
     rows = chunk.rows
     bins, index = np.unique(np.searchsorted(LENGTHS, rows.lengths), return_inverse=True)
     logs = log_ratio(rows, "sequence")
-    known = {"reward": rows.reward, "advantage": chunk.advantage}
     return Frame(
         summing_matrix(cluster),
         summing_matrix(index),
         bins,
-        known,
+        {"reward": rows.reward, "advantage": chunk.advantage},
         np.exp(logs - shift),
         np.exp(logs),
     )
@@ -117,9 +115,9 @@ def base_sums(chunk: Chunk, parts: Frame) -> Sums:
         "above_clamp": (chunk.above_clamp > 0).astype(np.float64),
         "length_squared": np.square(rows.lengths.astype(np.float64)),
     }
-    for name, values in parts.known.items():
+    for name, values in parts.signals.items():
         columns[name] = np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)
-        columns[f"{name}_known"] = (~np.isnan(values)).astype(np.float64)
+        columns[f"{name}_count"] = (~np.isnan(values)).astype(np.float64)
     return {name: parts.by_cluster @ values for name, values in columns.items()}
 
 
@@ -147,24 +145,23 @@ class FamilySums:
         return FamilySums(totals, self.lengths.copy(), self.least.copy(), self.most.copy())
 
 
-def family_sums(
-    chunk: Chunk, effects: FamilyEffect, settings: Settings, parts: Frame
-) -> FamilySums:
-    """Add up the effects on a chunk."""
+def family_sums(chunk: Chunk, effect: Effect, settings: Settings, parts: Frame) -> FamilySums:
+    """Add up the effect of all settings of a family on a chunk."""
     rows, count = chunk.rows, settings.count
     lengths = rows.lengths[:, None].astype(np.float64)
-    means, share = effects.weights / lengths, effects.kept / lengths
+    weights = effect.loss_weights
+    means, share = weights.sum / lengths, effect.kept / lengths
     by_length = np.zeros((len(LENGTHS) + 1, count))
-    by_length[parts.bins] = parts.by_length @ _wide(effects.kept, count)
+    by_length[parts.bins] = parts.by_length @ _wide(effect.kept, count)
     totals = {
-        "squares": effects.squares.sum(axis=0),
+        "squares": weights.squares.sum(axis=0),
         "gap": np.abs(parts.true[:, None] - means).sum(axis=0),
         "over": np.maximum(means - parts.true[:, None], 0.0).sum(axis=0),
         "share": share.sum(axis=0),
         "share_squared": np.square(share).sum(axis=0),
         "share_length": (share * lengths).sum(axis=0),
     }
-    if (logged := effects.effect.weights) is not None:  # as trainers log them: before rejection
+    if (logged := effect.weights) is not None:  # as trainers log them: before rejection
         totals |= {
             "logged": logged.sum.sum(axis=0),
             "logged_squares": logged.squares.sum(axis=0),
@@ -182,35 +179,36 @@ def _wide(values: Array, count: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(values, (len(values), count)))
 
 
-def sums_by_cluster(chunk: Chunk, effects: FamilyEffect, settings: Settings, parts: Frame) -> Sums:
+def sums_by_cluster(chunk: Chunk, effect: Effect, settings: Settings, parts: Frame) -> Sums:
     """What intervals need, added up by cluster, [clusters, settings]."""
-    means = effects.weights / chunk.rows.lengths[:, None].astype(np.float64)
     return {
         name: parts.by_cluster @ _wide(values, settings.count)
-        for name, values in _columns(effects, settings, parts, means).items()
+        for name, values in _columns(chunk, effect, settings, parts).items()
     }
 
 
-def _columns(effects: FamilyEffect, settings: Settings, parts: Frame, means: Array) -> Sums:
+def _columns(chunk: Chunk, effect: Effect, settings: Settings, parts: Frame) -> Sums:
     """What intervals need, [sequences, settings]."""
-    lives = (effects.kept > 0).astype(np.float64)
+    weights = effect.loss_weights.sum
+    means = weights / chunk.rows.lengths[:, None].astype(np.float64)
+    lives = (effect.kept > 0).astype(np.float64)
     columns = {
-        "kept": effects.kept,
+        "kept": effect.kept,
         "alive": lives,
         "means": means,
         "squared_means": np.square(means),
     }
     if settings.rejects_tokens:
         # A sequence without a kept token has no kept mass, a NaN ratio or not.
-        columns["kept_mass"] = np.where(lives > 0, effects.mass, 0.0)
+        columns["kept_mass"] = np.where(lives > 0, chunk.kept_true_ratios(settings), 0.0)
     else:
         columns["lost_mass"] = np.where(lives > 0, 0.0, parts.mass[:, None])
     if settings.weighting is not None:
-        columns["weights"] = effects.weights
-    if effects.excess is not None:
-        columns["excess"] = effects.excess
-    for name, values in parts.known.items():
-        known = ~np.isnan(values)
-        columns[name] = np.where(known, values, 0.0)[:, None] * lives
-        columns[f"{name}_known"] = known[:, None] * lives
+        columns["weights"] = weights
+    if (excess := chunk.truncated_mass(settings)) is not None:
+        columns["excess"] = excess
+    for name, values in parts.signals.items():
+        finite = ~np.isnan(values)
+        columns[name] = np.where(finite, values, 0.0)[:, None] * lives
+        columns[f"{name}_count"] = finite[:, None] * lives
     return columns

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import Settings, WeightSums, token_bounds
+from rcdiag.corrections.apply import Settings, WeightSums, log_ratio, token_bounds
 from rcdiag.corrections.quantities import (
     SAFETY_BOUND,
     K,
@@ -70,11 +70,11 @@ def inside(binned: Array, window: Window) -> Array:
     """
     sums = np.zeros((len(binned), len(window.first)))
     for first in np.unique(window.first):
-        wanted = np.flatnonzero((window.first == first) & (window.last >= first))
-        if len(wanted):
-            last = window.last[wanted]
+        settings = np.flatnonzero((window.first == first) & (window.last >= first))
+        if len(settings):
+            last = window.last[settings]
             upward = np.cumsum(binned[:, first : last.max() + 1], axis=1)
-            sums[:, wanted] = upward[:, last - first]
+            sums[:, settings] = upward[:, last - first]
     return sums
 
 
@@ -189,7 +189,21 @@ class Chunk:
 
     def kept_true_ratios(self, settings: Settings) -> Array:
         """Sum of the true ratios of the tokens that rejection by token keeps."""
+        if not settings.rejects_tokens:
+            return self.rows.columns[TrueRatio()].sum[:, None]
         return self.inside(*_token_window(settings), "true")
+
+    def truncated_mass(self, settings: Settings) -> Array | None:
+        """(true ratio - C)+ at the level of the weights; None where nothing is truncated."""
+        if not settings.truncates:
+            return None
+        # True ratios are sorted by clamped ones: the same up to the clamp.
+        assert (settings.weight_upper < np.exp(SAFETY_BOUND)).all()
+        if settings.weighs_tokens:
+            edges, index = np.unique(settings.weight_upper, return_inverse=True)
+            return self.excess(edges)[:, index]
+        true = np.exp(log_ratio(self.rows, "sequence"))[:, None]
+        return np.maximum(true - settings.weight_upper, 0.0)
 
     def weights(self, settings: Settings) -> WeightSums:
         """Weights of all tokens by their own ratio, summed by sequence."""
@@ -239,12 +253,12 @@ def _token_window(settings: Settings) -> tuple[str, Window]:
 def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
     """A pair in parts of at most `size` sequences."""
     rows = rows_of(pair, QUANTITIES, 0)
-    log_ratio = pair.log_ratio
-    lowest = -segment_max(np.where(np.isnan(log_ratio), -np.inf, -log_ratio), pair.lengths)
+    ratios = pair.log_ratio
+    lowest = -segment_max(np.where(np.isnan(ratios), -np.inf, -ratios), pair.lengths)
     ends = np.concatenate([[0], np.cumsum(pair.lengths)])
     for start in range(0, len(rows), size):
         part = slice(start, min(start + size, len(rows)))
-        of_part = Tokens(log_ratio[ends[part.start] : ends[part.stop]])
+        of_part = Tokens(ratios[ends[part.start] : ends[part.stop]])
         yield Chunk(
             _slice(rows, part),
             of_part,

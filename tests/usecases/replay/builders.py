@@ -11,9 +11,9 @@ from rcdiag.results import PresetReplay, ReplayResult
 from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, preset_configs
-from rcdiag.usecases.replay.batch import ROLES, ReplayBatch, part_of, replay_batch
-from rcdiag.usecases.replay.preset import Update
-from rcdiag.usecases.replay.run import Roles, replay
+from rcdiag.usecases.replay.batch import ReplayBatch, Roles, replay_batch
+from rcdiag.usecases.replay.run import replay
+from rcdiag.usecases.replay.update import Update
 from tests.builders import flat, make_trajectories, write_table
 from tests.corrections.builders import plan_corrections
 from tests.losses.rules import default_settings
@@ -27,12 +27,13 @@ def plan_of(trainer: str = "verl-0.9", **configs: Mapping[str, Any]) -> Plan:
     return plan_corrections(found, configs or preset_configs(found, [], {}))
 
 
-def update_of(trainer: str = "verl-0.9", **given: Any) -> Update:
-    """The trainer's own loss and settings but for what is given."""
+def update_of(trainer: str = "verl-0.9", plan: Plan | None = None, **given: Any) -> Update:
+    """The trainer's own presets, loss and settings but for what is given."""
     names = ("loss", "advantage", "rebaseline")
     of_update = {"loss": "vanilla", "advantage": "column"}
     of_update |= {name: given.pop(name) for name in names if name in given}
-    return Update(settings=default_settings(trainer).changed(**given), **of_update)
+    settings = default_settings(trainer).changed(**given)
+    return Update(plan=plan or plan_of(trainer), settings=settings, **of_update)
 
 
 def replay_of(
@@ -47,7 +48,9 @@ def replay_of(
     dump = open_table(path)
     current = "current" if "current" in dump.policies else None
     roles = roles or Roles(current=current)
-    return replay(dump, plan or plan_of(), update or update_of(), roles=roles, **options)
+    update = update or update_of()
+    update = update if plan is None else replace(update, plan=plan)
+    return replay(dump, update, roles=roles, **options)
 
 
 def one(
@@ -88,4 +91,4 @@ def batch_of(
     rows = make_trajectories(rollout, old, mask, **columns)
     log_probs = {**rows.log_probs, "current": flat(old if current is None else current)}
     rows = replace(rows, log_probs=log_probs, advantages=flat(advantages))
-    return replay_batch([part_of(rows, None)], ROLES, "column")
+    return replay_batch([rows], Roles(current="current"), "column")

@@ -92,8 +92,8 @@ class Enumerated:
 
     def of_preset(self, plan: Plan, name: str) -> np.ndarray:
         """[81, WIDTH] the same by rcdiag; all tokens are counted, so rows stay independent."""
-        done = loss_of_preset(plan, name, self.batch, update_of(denominator="all"))
-        return self.of_coefficients(done.coefficients)
+        loss = loss_of_preset(name, self.batch, update_of(plan=plan, denominator="all"))
+        return self.of_coefficients(loss.coefficients)
 
     @cached_property
     def reference(self) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.usecases.replay.batch import ADVANTAGES, without_rejected
+from rcdiag.usecases.replay.advantages import ADVANTAGES, without_rejected
 from tests.usecases.replay.builders import batch_of, one, table_of
 
 REJECT = {"rollout_is": None, "rollout_rs": "seq_mean_k2", "rollout_rs_threshold": 0.5}
@@ -77,7 +77,7 @@ def test_advantages_without_rejected_rows_are_those_of_a_loop(source, rows):
     rewards, groups, lengths, stays = map(list, zip(*rows, strict=True))
     lists = [[-1.0] * count for count in lengths]
     batch = batch_of(lists, lists, lists, reward=rewards, cluster=groups)
-    found = without_rejected(batch, np.repeat(stays, lengths), source).tolist()
+    found = without_rejected(batch.tokens, np.repeat(stays, lengths), source).tolist()
     kept = [row for row in rows if row[3]]
     wanted: list[float] = []
     of_kept = iter(loop(source, kept))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rcdiag.corrections.apply import outcome, quantities_of
+from rcdiag.corrections.apply import outcome, quantities_of, token_effects
 from rcdiag.corrections.quantities import K, LogRatio, Tokens
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.table.segments import segment_sum
-from rcdiag.usecases.sweep.candidates import CANDIDATES, final_weights
+from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.gradients import Baseline, advantages
 from rcdiag.usecases.sweep.scores import bias_bound
@@ -30,7 +30,7 @@ def test_final_weights_are_those_of_the_corrections(name, batch):
     rows = rows_of(pair, [LogRatio(), K("k2"), K("k3"), *quantities_of(correction)], 0)
     with np.errstate(all="ignore"):
         done = outcome(rows, correction)
-        found = final_weights(correction, Tokens(pair.log_ratio), rows)
+        found = token_effects(correction, Tokens(pair.log_ratio), rows).final
     wanted = done.kept if done.kept_weights is None else done.kept_weights.sum
     assert segment_sum(found, pair.lengths) == pytest.approx(wanted, rel=1e-12)
 

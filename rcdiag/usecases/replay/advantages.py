@@ -1,0 +1,90 @@
+"""Advantages of the tokens of an update: recorded, or computed from rewards and prompt groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.losses import ADVANTAGES
+from rcdiag.table.segments import segment_sum
+from rcdiag.table.tokens import TokenBatch
+
+Array = NDArray[np.float64]
+COLUMN = "column"
+
+
+def advantage_source(source: str | None, columns: Collection[str]) -> str:
+    """Where advantages come from: `source`, else the column if there is one, else GRPO."""
+    recorded = "advantage" in columns or "advantages" in columns
+    if source == COLUMN and not recorded:
+        raise RcdiagError(
+            f"{setting('advantage', COLUMN)}: the table has neither `advantage` nor `advantages`",
+            hint=f"{setting('advantage', 'grpo')} computes it from `reward` and `group_id`",
+        )
+    if source is not None:
+        return source if source == COLUMN else ADVANTAGES.find(source, "advantage").name
+    if recorded:
+        return COLUMN
+    if "reward" in columns:
+        return "grpo"
+    raise RcdiagError(
+        "the table has neither advantages nor rewards: there is no loss to replay",
+        hint="record `reward` (and `group_id`), or `advantage`",
+    )
+
+
+def formula_of(source: str) -> str:
+    """The formula where advantages must be computed: GRPO in place of the column."""
+    return "grpo" if source == COLUMN else source
+
+
+def token_advantages(tokens: TokenBatch, source: str) -> Array:
+    """Advantage of each token, [tokens]: by the column, or from rewards and groups."""
+    if source != COLUMN:
+        by_row = computed_advantages(source, tokens.rewards, tokens.cluster, tokens.lengths)
+        return np.repeat(by_row, tokens.lengths)
+    recorded = tokens.advantages
+    if recorded is None:
+        assert tokens.advantage is not None
+        recorded = np.repeat(tokens.advantage, tokens.lengths)
+    missing = int((~np.isfinite(recorded)).sum())
+    if missing:
+        raise RcdiagError(
+            f"{missing:,} unmasked tokens have no finite advantage",
+            hint=f"fill the column, or compute it: {setting('advantage', 'grpo')}",
+        )
+    return recorded
+
+
+def computed_advantages(
+    source: str, reward: Array, group: NDArray, lengths: NDArray[np.int64]
+) -> Array:
+    """Advantage of each row by the formula of that name, [rows]."""
+    missing = int((~np.isfinite(reward)).sum())
+    if missing:
+        raise RcdiagError(
+            f"{missing:,} of {len(reward):,} rows have no finite reward to compute "
+            f"{source} advantages from",
+            hint="fill the column `reward`, or record `advantage` and take "
+            f"{setting('advantage', COLUMN)}",
+        )
+    _, sizes = np.unique(group, return_counts=True)
+    if ADVANTAGES[source].by_group and (sizes < 2).all():
+        raise RcdiagError(
+            f"every prompt group has one sequence: {source} has no baseline there",
+            hint=f"record `group_id`, or take {setting('advantage', 'reinforce++')}",
+        )
+    return ADVANTAGES[source](reward, group, lengths)
+
+
+def without_rejected(tokens: TokenBatch, kept: NDArray[np.bool_], source: str) -> Array:
+    """Advantages whose baselines are made of the kept sequences alone (verl #6362), [tokens]."""
+    rows = segment_sum(kept.astype(np.int64), tokens.lengths) > 0
+    advantages = np.zeros(len(tokens.lengths))
+    if rows.any():
+        part = (tokens.rewards[rows], tokens.cluster[rows], tokens.lengths[rows])
+        advantages[rows] = ADVANTAGES[source](*part)
+    return np.repeat(advantages, tokens.lengths)

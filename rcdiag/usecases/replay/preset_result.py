@@ -1,0 +1,119 @@
+"""A replayed preset as the result has it: its loss, who is pulled at, and its health."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.update_health import Evidence, health
+from rcdiag.losses.evaluate import LossResult
+from rcdiag.results import (
+    AfterStep,
+    Denominator,
+    Factor,
+    GradientReport,
+    Histogram,
+    PresetReplay,
+    SplitReport,
+)
+from rcdiag.statistics.hashing import mixed
+from rcdiag.table.segments import segment_sum
+from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.preset import PresetEffect, PresetLoss
+from rcdiag.usecases.replay.shares import coefficient_numbers, shares
+from rcdiag.usecases.replay.update import NAIVE, Update
+
+Array = NDArray[np.float64]
+DRAWN = 300  # tokens of a preset that are drawn
+WEIGHT_EDGES = np.linspace(-4.0, 2.0, 121)  # log10 of a weight
+
+
+def preset_replay(
+    name: str,
+    loss: PresetLoss,
+    factors: dict[str, Factor],
+    update: Update,
+    *,
+    gradient: GradientReport | None = None,
+    after_step: AfterStep | None = None,
+    split: SplitReport | None = None,
+) -> PresetReplay:
+    """Put a preset into the result; a model gives its gradient, what comes after, and the split."""
+    effect, batch, result = loss.effect, loss.batch, loss.result
+    policy_loss = update.plan.trainer.update.loss(effect.loss)
+    kept_rows = segment_sum(effect.kept.astype(np.int64), batch.lengths) > 0
+    metrics = {**effect.metrics, **result.metrics}
+    shared = shares(result.coefficients, batch)
+    evidence = Evidence(
+        mode=effect.mode,
+        loss_type=effect.loss,
+        undefined=result.undefined or _no_number(result),
+        metrics=metrics,
+        factors=factors,
+        kept_token_share=float(effect.kept.mean()),
+        kept_sequence_share=float(kept_rows.mean()),
+        ess_seq=_ess(effect.final, batch),
+        shares=shared,
+        gradient=gradient,
+        after=after_step,
+        uncorrected=name == NAIVE or update.plan.corrections[name].leaves_loss_alone,
+        double_counted=name != NAIVE and update.plan.corrections[name].counts_mismatch_twice,
+    )
+    return PresetReplay(
+        mode=effect.mode,
+        loss_type=policy_loss.loss_type,
+        config={} if name == NAIVE else dict(update.plan.configs[name]),
+        loss=None if result.undefined else result.loss,
+        undefined=result.undefined,
+        metrics=metrics,
+        coefficients=coefficient_numbers(result.coefficients),
+        shares=shared,
+        denominator=Denominator(**asdict(result.divided)),
+        kept_tokens=int(effect.kept.sum()),
+        kept_sequences=int(kept_rows.sum()),
+        gradient=gradient,
+        after_step=after_step,
+        split=split,
+        health=health(evidence),
+        scatter=_scatter(loss),
+        weights=_weights(effect),
+    )
+
+
+def _no_number(result: LossResult) -> str | None:
+    """Why there is no step although something is kept."""
+    if np.isfinite(result.loss) and np.isfinite(result.coefficients).all():
+        return None
+    return "the loss or its gradient is not a finite number"
+
+
+def _ess(final: Array, batch: ReplayBatch) -> float | None:
+    """(sum m)^2 / (n sum m^2) over sequences, m the mean weight of their tokens."""
+    means = segment_sum(final, batch.lengths) / batch.lengths
+    squares = float(np.square(means).sum())
+    if not squares or not np.isfinite(squares):
+        return None
+    return float(means.sum() ** 2 / (len(means) * squares))
+
+
+def _weights(effect: PresetEffect) -> Histogram | None:
+    """Counts of kept tokens by the size of their weight; those of 0 are in the lowest bin."""
+    if effect.weights is None:
+        return None
+    kept = effect.weights[effect.kept]
+    logs = np.full(len(kept), WEIGHT_EDGES[0])
+    np.log10(kept, out=logs, where=kept > 0)
+    counts, _ = np.histogram(np.clip(logs, WEIGHT_EDGES[0], WEIGHT_EDGES[-1]), WEIGHT_EDGES)
+    return {"edges": WEIGHT_EDGES.tolist(), "counts": counts.astype(float).tolist()}
+
+
+def _scatter(loss: PresetLoss) -> list[list[float]]:
+    """Log-prob, advantage and coefficient of a few tokens that are pulled at, by a hash."""
+    pulled = np.flatnonzero(loss.coefficients)
+    keys = mixed(pulled.astype(np.uint64))
+    some = np.sort(pulled[np.argsort(keys, kind="stable")[:DRAWN]])
+    columns = (loss.batch.current, loss.batch.advantages, loss.coefficients)
+    rows = np.stack([column[some] for column in columns], axis=1)
+    return [[float(f"{value:.4g}") for value in row] for row in rows[np.isfinite(rows).all(axis=1)]]

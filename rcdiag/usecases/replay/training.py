@@ -1,0 +1,150 @@
+"""How a real model takes the step: what a user chooses, checked, in the words of `learning`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from rcdiag.engines.spec import PolicySpec, parse_policy
+from rcdiag.errors import RcdiagError, one_of, setting
+from rcdiag.learning.settings import LoraSettings, OptimizerSettings, SketchSettings
+
+if TYPE_CHECKING:  # it loads transformers, which an update without a model does not need
+    from rcdiag.usecases.replay.fresh_samples import Reward
+
+OPTIMIZERS = ("sgd", "adamw")
+REFERENCES = ("seq_is", "fresh", "none")
+LEAST = {"split": 2}  # of counts; 1 of all others
+COUNTS = ("epochs", "minibatches", "steps", "split", "lora", "batch_tokens", "evaluate")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """The model that is updated, how it is updated, and what its gradient is compared with."""
+
+    model: str | None  # checkpoint folder
+    seed: int = 0
+    precision: str = "float32"
+    reference: str = "seq_is"
+    optimizer: str = "adamw"
+    lr: float = 1e-6
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    max_grad_norm: float = 1.0  # 0: gradients are never scaled down
+    epochs: int = 1
+    minibatches: int = 1
+    steps: int = 1
+    split: int | None = None
+    lora: int | None = None  # rank
+    checkpointing: bool = False
+    batch_tokens: int | None = None
+    reward: str | Reward | None = None
+    evaluate: int | None = None  # fresh samples before and after
+    save: Path | None = None
+    sketch: SketchSettings = field(default_factory=SketchSettings)
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The model as an engine loads it."""
+        return parse_policy(f"model=hf:{self.precision}", self.model)
+
+    @property
+    def optimizer_settings(self) -> OptimizerSettings:
+        """The optimizer of every step."""
+        return OptimizerSettings(
+            name=self.optimizer,
+            learning_rate=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm or None,
+        )
+
+    @property
+    def lora_settings(self) -> LoraSettings | None:
+        """The adapters that are trained in place of the weights, if any."""
+        return None if self.lora is None else LoraSettings(rank=self.lora)
+
+    def checked(self, presets: int) -> Training | None:
+        """Check the choice for an update of so many presets, and load the reward function.
+
+        None without a model, where none of these settings may be given, since they do nothing.
+        """
+        if self.model is None:
+            self._refuse_without_model()
+            return None
+        if self.save is not None and presets != 1:
+            raise RcdiagError(
+                f"{setting('save')} with {presets} presets",
+                hint=f"choose the one to save: {setting('presets', 'NAME', '--preset')}",
+            )
+        if self.evaluate and self.reward is None:
+            raise RcdiagError(
+                f"{setting('evaluate')} needs {setting('reward')}",
+                hint=setting("reward", "FILE.py:FUNCTION"),
+            )
+        for name in COUNTS:
+            value, least = getattr(self, name), LEAST.get(name, 1)
+            if value is not None and value < least:
+                raise RcdiagError(f"{setting(name, value)}: too small", hint=f"at least {least}")
+        one_of("reference", self.reference, REFERENCES)
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        if isinstance(self.reward, str):
+            return replace(self, reward=load_reward(self.reward))
+        return self
+
+    def _refuse_without_model(self) -> None:
+        for one in fields(self):
+            given = one.name not in ("model", "seed", "sketch")
+            if given and getattr(self, one.name) != one.default:
+                raise RcdiagError(
+                    f"{setting(one.name)} needs a model", hint=setting("model", "CHECKPOINT")
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings of the training as the result document holds them."""
+        return {
+            "model": self.spec.model,
+            "dtype": self.spec.dtype,
+            "options": self.spec.options,
+            "lora_rank": self.lora,
+            "checkpointing": self.checkpointing,
+            "reference": self.reference,
+            "epochs": self.epochs,
+            "minibatches": self.minibatches,
+            "optimizer": self.optimizer,
+            "learning_rate": self.lr,
+            "max_grad_norm": self.max_grad_norm or None,
+            "weight_decay": self.weight_decay,
+        }
+
+
+def load_reward(text: str) -> Reward:
+    """Give the function of FILE.py:FUNCTION; the file may import what lies in its own folder."""
+    path, _, name = text.rpartition(":")
+    file = Path(path)
+    if not name or not file.is_file():
+        raise RcdiagError(
+            f"{setting('reward', text)}: is not FILE.py:FUNCTION",
+            hint=f"for example {setting('reward', 'sample_data/reward.py:exact')}",
+        )
+    spec = importlib.util.spec_from_file_location("rcdiag_reward", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+        function = getattr(module, name)
+        if not callable(function):
+            raise TypeError(f"`{name}` is no function")
+        return cast("Reward", function)
+    except Exception as error:
+        raise RcdiagError(
+            f"{setting('reward', text)}: cannot be loaded ({type(error).__name__}: {error})",
+            hint="the file must run by itself and define the function",
+        ) from error
+    finally:
+        sys.path.pop(0)

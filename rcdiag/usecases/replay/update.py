@@ -1,0 +1,96 @@
+"""What a trainer makes of a batch: the corrections to replay, and how losses become one number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from rcdiag.errors import RcdiagError, one_of, setting
+from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, Denominator, LossSettings
+from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.replay.advantages import advantage_source
+
+NAIVE = "naive"  # the update without any correction
+# {"tau_pos": 2} or ["tau_pos=2"]
+LossSettingValues = Mapping[str, Any] | Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """One update as a trainer makes it, once for each of the plan's corrections."""
+
+    plan: Plan
+    loss: str  # of decoupled mode
+    settings: LossSettings
+    advantage: str  # column, grpo, ...
+    rebaseline: bool = False  # advantages anew, without the rejected rows
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the presets, and of the update without any correction."""
+        return (*self.plan.corrections, NAIVE)
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """The range within which the PPO ratio is not clipped."""
+        return 1.0 - self.settings.value(CLIP_LOW), 1.0 + self.settings.value(CLIP_HIGH)
+
+
+def chosen_update(
+    plan: Plan,
+    columns: Sequence[str],
+    *,
+    loss: str | None,
+    loss_settings: LossSettingValues,
+    aggregation: str | None,
+    denominator: str | None,
+    constant: float | None,
+    loss_scale_factor: float | None,
+    advantage: str | None,
+    rebaseline: bool,
+    **settings: float | None,
+) -> Update:
+    """Make the update that a user chose on a table with these columns.
+
+    None is the trainer's own choice. `settings` are those of losses that have options of their own.
+    """
+    rules = plan.trainer.update
+    name = loss or next(iter(rules.losses))
+    policy_loss = rules.loss(name, whose=plan.trainer.name)
+    values: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    values |= policy_loss.parsed(_texts(loss_settings))
+    chosen = rules.defaults.changed(
+        **values,
+        aggregation=aggregation or rules.defaults.aggregation,
+        denominator=_denominator(denominator, constant),
+        constant=constant,
+        scale_factor=loss_scale_factor,
+    )
+    reduction = rules.aggregation("", chosen)
+    if loss_scale_factor is not None and reduction.horizon == "none":
+        raise RcdiagError(
+            f"{setting('loss_scale_factor')}: {reduction.name} has none",
+            hint=setting("aggregation", "seq-mean-token-sum-norm"),
+        )
+    source = advantage_source(advantage, columns)
+    return Update(plan=plan, loss=name, settings=chosen, advantage=source, rebaseline=rebaseline)
+
+
+def _texts(settings: LossSettingValues) -> list[str]:
+    """The settings as NAME=VALUE, which the loss reads and checks."""
+    if isinstance(settings, Mapping):
+        return [f"{name}={value}" for name, value in settings.items()]
+    return list(settings)
+
+
+def _denominator(name: str | None, constant: float | None) -> Denominator | None:
+    """Check a denominator: a number goes with `constant`, and with no other."""
+    if name is not None:
+        one_of("denominator", name, get_args(Denominator))
+    if (name == "constant") != (constant is not None):
+        raise RcdiagError(
+            f"{setting('denominator', 'constant')} and {setting('constant', 'N')} go together",
+            hint=f"give what a step is divided by too, for example {setting('constant', 1024)}",
+        )
+    return cast(Denominator | None, name)
