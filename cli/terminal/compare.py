@@ -48,10 +48,10 @@ def _policies(result: CompareResult, verbose: bool) -> Table:
     table = _table("", "policy", "log-prob", "behind", *more, "sampler", left=2)
     table.add_column("what it is", style="dim")
     for index, (name, each) in enumerate(result.policies.items(), 1):
-        near = "[green]nearest[/]" if each.nearest else ""
+        near = "[green]nearest[/]" if each.may_be_nearest else ""
         cells = [f"{each.log_prob_mean.value:.5f}", number(each.behind.value)]
         cells += [interval(each.behind)] if verbose else []
-        table.add_row(str(index), name, *cells, near, each.about)
+        table.add_row(str(index), name, *cells, near, each.setup)
     return table
 
 

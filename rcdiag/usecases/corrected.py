@@ -109,7 +109,7 @@ def _result(
         kept_sequences=done.kept_sequences,
         weight_sum=None if done.weights is None else float(done.weights.sum.sum()),
         metrics=plan.trainer.metrics(Batch(rows), correction),
-        honest=numbers,
+        actual=numbers,
         log_bounds=log_bounds(correction),
         level=correction_level(numbers, correction, done),
     )

@@ -77,12 +77,12 @@ def _mirrored(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     differ = {
         name: {
-            "accepted_ratios": each.honest["accepted_ratios"],
+            "accepted_ratios": each.actual["accepted_ratios"],
             "kept_tokens": each.kept_tokens,
-            "kept_tokens_by_documents": each.honest["kept_tokens_by_documents"],
+            "kept_tokens_by_documents": each.actual["kept_tokens_by_documents"],
         }
         for name, each in result.corrections.items()
-        if each.honest.get("kept_tokens_by_documents", each.kept_tokens) != each.kept_tokens
+        if each.actual.get("kept_tokens_by_documents", each.kept_tokens) != each.kept_tokens
     }
     if not differ:
         return

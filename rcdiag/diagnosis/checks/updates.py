@@ -37,7 +37,7 @@ def _unsafe(given: CheckInput) -> Iterator[Observation]:
     """Presets whose health is bad; the update without correction is an example, not advice."""
     result: ReplayResult = given.result
     bad = {
-        name: [rule.said for rule in each.health.rules if rule.level == "error"]
+        name: [rule.message for rule in each.health.rules if rule.level == "error"]
         for name, each in result.presets.items()
         if each.health.verdict == "error" and each.mode != "naive" and not each.undefined
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.update_health import Evidence, health
 from rcdiag.losses.batch import loss_batch
-from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.evaluate import Divided, LossResult, evaluate
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, LossSettings
 from rcdiag.results import Denominator, Factor, Histogram, PresetReplay
@@ -204,7 +204,7 @@ def preset_replay(
         metrics=metrics,
         coefficients=coefficient_numbers(result.coefficients),
         shares=shared,
-        denominator=Denominator(**asdict(result.divided)),
+        denominator=_denominator(result.divided),
         kept_tokens=int(effect.kept.sum()),
         kept_sequences=int(kept_rows.sum()),
         gradient=gradient,
@@ -212,7 +212,17 @@ def preset_replay(
         split=model_parts.get("split"),
         health=health(evidence),
         scatter=_scatter(loss),
-        weights=_weights(effect),
+        weight_histogram=_weights(effect),
+    )
+
+
+def _denominator(divided: Divided) -> Denominator:
+    return Denominator(
+        setting=divided.which,
+        counted=divided.unit,
+        divisor=divided.used,
+        kept_count=divided.kept,
+        full_count=divided.all,
     )
 
 

@@ -77,7 +77,7 @@ def result_of(
         rollout=roles.rollout,
         old=roles.old,
         current=roles.names[2],
-        loss=update.loss,
+        policy_loss=update.loss,
         aggregation=update.settings.aggregation,
         advantage=update.advantage,
         clip_low=update.settings.value(CLIP_LOW),

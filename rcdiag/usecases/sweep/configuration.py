@@ -55,7 +55,7 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
     able = [each for each in ranked if expresses(chosen, CANDIDATES[each.name].correction)]
     if not able:
         return [f"# {chosen.name} has none of the candidates that were not refused"]
-    close = [each.name for each in able if each.indistinguishable]
+    close = [each.name for each in able if each.within_error_of_best]
     first = (close or [each.name for each in able])[0]
     said = (
         f"# {chosen.name} has {', '.join(close)}: within one standard error of the best"
