@@ -48,10 +48,10 @@ def _policies(result: CompareResult, verbose: bool) -> Table:
     table = _table("", "policy", "log-prob", "behind", *more, "sampler", left=2)
     table.add_column("what it is", style="dim")
     for index, (name, policy) in enumerate(result.policies.items(), 1):
-        near = "[green]nearest[/]" if policy.nearest else ""
+        near = "[green]nearest[/]" if policy.may_be_nearest else ""
         cells = [f"{policy.log_prob_mean.value:.5f}", number(policy.behind.value)]
         cells += [interval(policy.behind)] if verbose else []
-        table.add_row(str(index), name, *cells, near, policy.about)
+        table.add_row(str(index), name, *cells, near, policy.setup)
     return table
 
 

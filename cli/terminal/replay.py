@@ -15,7 +15,7 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     step = "" if result.step is None else f"step {result.step}: "
     out.print(
         f"{step}{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens; "
-        f"{result.loss} loss, {result.aggregation}, advantages: {result.advantage}\n"
+        f"{result.policy_loss} loss, {result.aggregation}, advantages: {result.advantage}\n"
     )
     out.print(_factors(result))
     out.print()
@@ -83,7 +83,7 @@ def _gradient(preset: PresetReplay) -> list[str]:
     after = preset.after_step
     kl = None if after is None else after.kl_old_new.value
     return [
-        f"{preset.gradient.norm:.2g}",
+        f"{preset.gradient.grad_norm:.2g}",
         cosine,
         "" if kl is None else f"{kl:.1g}",
     ]
@@ -122,5 +122,5 @@ def _rules(preset: PresetReplay) -> Table:
     table = _table("rule", "level", left=2)
     table.add_column("what it found", style="dim")
     for rule in preset.health.rules:
-        table.add_row(rule.name, f"[{COLOURS[rule.level]}]{rule.level}[/]", rule.said)
+        table.add_row(rule.name, f"[{COLOURS[rule.level]}]{rule.level}[/]", rule.message)
     return table

@@ -23,7 +23,7 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         f"[dim]intervals over {clusters(result)}[/]\n"
     )
     out.print(_metric_table(result.mismatch, verbose))
-    out.print(_histogram_line(result.figures["log_ratio"]))
+    out.print(_histogram_line(result.figures["log_ratio_histogram"]))
     if result.corrections:
         out.print()
         out.print(_correction_table(result))

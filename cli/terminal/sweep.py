@@ -46,8 +46,10 @@ def _families(result: SweepResult) -> Table:
             table.add_row(name, "[dim]keeps nothing[/]", "", "", "", "")
             continue
         bounds = " ".join(f"{value:.9g}" for value in row.bounds.values())
-        ess = [f"{value or 0.0:.3f}" for value in (row.ess_seq.value, row.ess_token)]
-        numbers = (*ess, f"{row.bias or 0.0:.3f}")
+        ess = [
+            f"{value or 0.0:.3f}" for value in (row.ess_seq_applied.value, row.ess_token_applied)
+        ]
+        numbers = (*ess, f"{row.weight_distance or 0.0:.3f}")
         table.add_row(name, bounds, percent(row.kept_token_share), *numbers)
     return table
 
@@ -56,7 +58,7 @@ def _best(family: SweepFamily, count: int) -> SweepRow | None:
     """Return the row with the least squared bias plus variance of the mean (rcdiag's proposal)."""
 
     def error(row: SweepRow) -> float:
-        return (row.bias or 0.0) ** 2 + (row.variance or 0.0) / count
+        return (row.weight_distance or 0.0) ** 2 + (row.weight_variance or 0.0) / count
 
     return min((row for row in family.rows if row.kept_tokens), key=error, default=None)
 

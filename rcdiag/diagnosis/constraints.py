@@ -39,7 +39,7 @@ class Judged:
     @property
     def effective_sequences(self) -> float:
         """Return the number of effective sequences under their applied weights."""
-        ess = self.row.ess_seq.value
+        ess = self.row.ess_seq_applied.value
         return 0.0 if ess is None or not math.isfinite(ess) else ess * self.sequences
 
     @property
@@ -55,7 +55,7 @@ def _tail_guide(it: Judged) -> Guide:
 
 def _tail_matters(it: Judged) -> bool:
     """Tell whether the tail of weights moves the mean: k-hat is blind to scale."""
-    ess = it.row.ess_seq.value
+    ess = it.row.ess_seq_applied.value
     return ess is None or not ess >= HARMLESS_ESS
 
 

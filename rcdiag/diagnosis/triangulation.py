@@ -55,20 +55,20 @@ def triangulate(
     odd = None if noise else _odd(apart)
     if odd is None:
         near = all(at_floor(distance, floor) or healthy(distance) for distance in apart.values())
-        verdict = "three-agree" if near else "three-differ"
+        finding = "three-agree" if near else "three-differ"
     else:
-        verdict = VERDICTS[odd]
+        finding = VERDICTS[odd]
     pairs = (
         ("trainer", sampler, engine),
         ("engine", sampler, trainer),
         ("sampler", engine, trainer),
     )
     return Triangulation(
-        sampler=sampler,
-        engine=engine,
-        trainer=trainer,
+        sampler_policy=sampler,
+        engine_policy=engine,
+        trainer_policy=trainer,
         k2={f"{one}~{other}": apart[left_out] for left_out, one, other in pairs},
-        verdict=verdict,
+        finding=finding,
         odd_one_out=None if odd is None else names[odd],
     )
 

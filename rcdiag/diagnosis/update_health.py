@@ -267,7 +267,7 @@ def health(evidence: Evidence) -> Health:
     undecided = [rule.name for rule in applying if rule.decides and rule.number(evidence) is None]
     if verdict == "ok" and undecided:
         verdict = "cannot judge"
-    return Health(verdict=verdict, rules=rules, missing=[*_missing(evidence), *undecided])
+    return Health(verdict=verdict, rules=rules, not_judged=[*_missing(evidence), *undecided])
 
 
 def _judged(rule: Rule[Evidence], evidence: Evidence) -> JudgedRule:
@@ -275,7 +275,7 @@ def _judged(rule: Rule[Evidence], evidence: Evidence) -> JudgedRule:
         name=rule.name,
         value=rule.number(evidence),
         level=rule.level(evidence),
-        said=rule.message(evidence),
+        message=rule.message(evidence),
         source=rule.guide.source,
     )
 

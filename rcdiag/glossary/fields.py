@@ -1,7 +1,7 @@
 """Fields of results, explained by the words that stand on them (`rcdiag/results/doc.py`).
 
-A field whose name something else has too is listed as `part.name`, e.g. `gradient.bias`, where the
-part is its dataclass: GradientReport. To add a field: its `Doc`; nothing is needed here.
+A field whose name something else has too is listed as `part.name`, e.g. `rule.value`, where the
+part is its dataclass: Rule. To add a field: its `Doc`; nothing is needed here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ALIASES = {
 class Field:
     """One meaning of a field name: where it stands first, and its words."""
 
-    dotted: str  # `gradient.bias`
+    dotted: str  # `rule.value`
     doc: Doc
     shown_by: str  # the command that shows it
 

@@ -121,7 +121,7 @@ def _listed_at(revision: int) -> dict[str, tuple[Kind, str]]:
 def _with_other_meanings(entry: Entry, asked: str) -> Entry:
     """Add a line on every name with a dot that ends in this one; `asked` may be an alias of it.
 
-    `gradient.bias` is one more meaning of `bias`; its own entry says everything about it.
+    `rule.value` is one more meaning of `value`; its own entry says everything about it.
     """
     bare = {folded(entry.name), folded(asked)}
     others = {

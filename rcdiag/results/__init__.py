@@ -32,6 +32,7 @@ from rcdiag.results.compare import (
     Rung,
     Triangulation,
 )
+from rcdiag.results.older import upgraded
 from rcdiag.results.plain import structured, unstructured
 from rcdiag.results.replay import (
     AfterStep,
@@ -128,16 +129,20 @@ def from_json(text: str, source: str) -> Result:
         ) from error
     if not isinstance(document, dict) or "format_version" not in document:
         raise RcdiagError(f"{source}: not a result of rcdiag", "give a file made by --result")
-    kind = KINDS.get(str(document.get("kind")))
-    if document["format_version"] != FORMAT_VERSION or kind is None:
-        what = f"kind {document.get('kind')!r}, format_version {document['format_version']}"
-        raise RcdiagError(f"{source}: cannot read {what}", "render it with the rcdiag that made it")
+    kind, version = str(document.get("kind")), document["format_version"]
+    if kind not in KINDS or version not in range(1, FORMAT_VERSION + 1):
+        what = f"kind {document.get('kind')!r}, format_version {version}"
+        raise RcdiagError(
+            f"{source}: cannot read {what}",
+            hint=f"this rcdiag reads {', '.join(KINDS)} of format_version 1 to {FORMAT_VERSION}; a "
+            "newer rcdiag made it, or something else did",
+        )
     return _read(kind, document, source)
 
 
-def _read(kind: type[Result], document: dict[str, Any], source: str) -> Result:
+def _read(kind: str, document: dict[str, Any], source: str) -> Result:
     try:
-        return cast(Result, structured(kind, document))
+        return cast(Result, structured(KINDS[kind], upgraded(document, kind)))
     except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
         raise RcdiagError(
             f"{source}: not a whole result ({type(error).__name__}: {error})",

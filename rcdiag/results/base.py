@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypedDict
 
 from rcdiag.results.doc import Doc
 
-# 1: the first.
-FORMAT_VERSION = 1
+# 1: the first. 2: other names for some fields (`results/older.py`).
+FORMAT_VERSION = 2
 # Metadata of a field that was added since: documents may lack it, and then it has its default.
 ADDED = {"added": True}
 
@@ -17,6 +17,11 @@ SEVERITIES = ("note", "warning", "error")
 LOG_RATIO = "log_ratio = target - behavior, in nats; tokens are sampled by the behavior policy"
 RATIO = "ratio = target / behavior probability"
 
+# Worked numbers of a correction: the longer sequence loses its last token, the shorter one all.
+TOY = (
+    "sequence weights truncated at 2, token_k1 0.6_1.6 (verl-0.9), log-ratios [0.1, -0.1, 1.5], "
+    "[-1.2, -0.5]: "
+)
 _INTERVAL = (
     "of the 95% interval of a number, made by resampling prompt groups; null where there are too "
     "few groups to tell."
@@ -48,7 +53,7 @@ class Provenance(TypedDict):
 KindName = Annotated[str, Doc("The command that made the result: score, compare, sweep or replay.")]
 FormatVersion = Annotated[
     int,
-    Doc("Version of the result document's format; rcdiag renders no other version than its own."),
+    Doc("Version of the result document's format; rcdiag reads its own and all that came before."),
 ]
 PROVENANCE = Doc(
     "Where a result comes from: command, versions, dump, rows, fingerprint, seed and time.",
@@ -165,6 +170,25 @@ BiasBound = Annotated[
     ),
 ]
 
+# Of a batch a number, of a sweep with its interval.
+ESS_TOKEN_APPLIED = Doc(
+    "Effective sample size of tokens, with the weights as they enter the loss and 0 for rejected "
+    "tokens.",
+    unit="fraction",
+    formula="(sum w)^2 / (N sum w^2) over all unmasked tokens",
+    healthy="ideal 1",
+    example=TOY + "0.4",
+    see=("rollout_corr/rollout_is_eff_sample_size", "ess_token"),
+)
+ESS_SEQ_APPLIED = Doc(
+    "Effective sample size of sequences, each with the mean weight of its tokens, rejected tokens "
+    "with weight 0.",
+    unit="fraction",
+    formula="(sum w)^2 / (n sum w^2) over sequences",
+    healthy="ideal 1",
+    example=TOY + "0.5",
+    see=("ess_seq",),
+)
 # At the level of the weights; of a batch a number, of a sweep with its interval.
 TRUNCATION_LOSS = Doc(
     "Share of the ratios that the upper bound C cuts off, at the level of the weights; for "

@@ -54,7 +54,7 @@ K2OfPairs = Annotated[dict[str, MetricValue], _K2]
 class PolicySummary:
     """One policy, and how near it is to the law that really sampled the tokens."""
 
-    about: Annotated[str, Doc("Engine and precision of a policy, as far as the table says.")]
+    setup: Annotated[str, Doc("Engine and precision of a policy, as far as the table says.")]
     role: Annotated[
         str,
         Doc(
@@ -83,10 +83,10 @@ class PolicySummary:
             direction="never negative; 0 for the best",
             healthy="ideal 0, within its interval: nothing tells it from the best",
             example="mean log-probs -1.04 of the best and -1.05: 0.01",
-            see=("nearest", "recorded-is-not-nearest"),
+            see=("may_be_nearest", "recorded-is-not-nearest"),
         ),
     ]
-    nearest: Annotated[
+    may_be_nearest: Annotated[
         bool,
         Doc(
             "Whether the interval of `behind` reaches 0: then nothing tells the policy from the "
@@ -94,7 +94,7 @@ class PolicySummary:
             see=("behind", "recorded-is-not-nearest"),
         ),
     ]
-    provenance: Annotated[
+    scoring: Annotated[
         dict[str, Any], Doc("How a policy was scored, as the table's metadata says it.")
     ]
 
@@ -220,11 +220,11 @@ class NoiseFloor:
 class Triangulation:
     """Which of recorded, re-scored and trainer log-probs stand apart from the others."""
 
-    sampler: Annotated[str, Doc("Name of the policy whose log-probs the sampler recorded.")]
-    engine: Annotated[str, Doc("Name of the policy that the inference engine scored again.")]
-    trainer: Annotated[str, Doc("Name of the policy that a trainer's model scored.")]
+    sampler_policy: Annotated[str, Doc("Name of the policy whose log-probs the sampler recorded.")]
+    engine_policy: Annotated[str, Doc("Name of the policy that the inference engine scored again.")]
+    trainer_policy: Annotated[str, Doc("Name of the policy that a trainer's model scored.")]
     k2: K2OfPairs
-    verdict: Annotated[
+    finding: Annotated[
         str,
         Doc(
             "Which of three policies in a comparison stands apart, as the slug of the finding that "
@@ -238,7 +238,7 @@ class Triangulation:
             "The policy of recorded, re-scored and trainer that stands apart from the two others; "
             "null where none does.",
             formula="k2 of the two others below a quarter of either's to it, intervals counted",
-            healthy="null, with the verdict three-agree",
+            healthy="null, with the finding three-agree",
             see=("three-agree", "three-differ", "engine-against-trainer"),
         ),
     ]
@@ -249,9 +249,13 @@ class JoinReport:
     """How several tables became one."""
 
     tables: Annotated[list[str], Doc("Paths of the tables that were joined.")]
-    rows: Annotated[list[int], Doc("Number of rows of each of the joined tables.", unit="rows")]
-    joined: Annotated[int, Doc("Number of samples that all tables have alike.", unit="samples")]
-    missing: Annotated[
+    table_rows: Annotated[
+        list[int], Doc("Number of rows of each of the joined tables.", unit="rows")
+    ]
+    common_samples: Annotated[
+        int, Doc("Number of samples that all tables have alike.", unit="samples")
+    ]
+    missing_rows: Annotated[
         dict[str, int],
         Doc("Number of rows of other tables that a table lacks, by table.", unit="rows"),
     ]
@@ -265,7 +269,7 @@ class JoinReport:
             see=("rows-left-out-of-the-join",),
         ),
     ]
-    named: Annotated[
+    left_out: Annotated[
         list[str], Doc("The first few samples that a join leaves out, and why it does.")
     ]
 
@@ -289,7 +293,7 @@ class CompareResult(Shown):
         dict[str, PairResult],
         Doc('The mismatch of every ordered pair of policies, by "behavior->target".'),
     ]
-    nearest: Annotated[
+    nearest_policies: Annotated[
         list[str],
         Doc(
             "Policies whose interval of `behind` reaches 0: nothing tells them from the one that "

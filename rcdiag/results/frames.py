@@ -122,7 +122,7 @@ def _by_step(result: ScoreResult) -> Iterator[tuple[int | None, str, CorrectionR
 
 def _corrections(result: ScoreResult) -> Iterator[Row]:
     for step, name, correction in _by_step(result):
-        yield {"step": step, "preset": name, **row_of(correction), **correction.honest}
+        yield {"step": step, "preset": name, **row_of(correction), **correction.actual}
 
 
 def _logged_by_corrections(result: ScoreResult) -> Iterator[Row]:

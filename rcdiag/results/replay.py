@@ -60,7 +60,7 @@ class GradientReport:
     Hoeffding 1948).
     """
 
-    norm: Annotated[
+    grad_norm: Annotated[
         float,
         Doc(
             "Norm of the gradient before any clipping by it.",
@@ -76,8 +76,8 @@ class GradientReport:
         Doc(
             "Norm of the gradient in each part of the model: embedding, layer 0, ..., norm, head.",
             unit=_UNIT,
-            formula="|G| of the part; squares add up to norm^2",
-            see=("norm", "embedding", "layer 0", "norm_by_layer.norm", "head"),
+            formula="|G| of the part; squares add up to grad_norm^2",
+            see=("grad_norm", "embedding", "layer 0", "norm_by_layer.norm", "head"),
         ),
     ]
     cosine: Annotated[
@@ -131,7 +131,7 @@ class GradientReport:
             see=("norm_ratio", "cosine"),
         ),
     ]
-    bias: Annotated[
+    squared_bias: Annotated[
         MetricValue,
         Doc(
             "Squared distance of the mean gradient from the mean reference, relative to the latter "
@@ -140,10 +140,10 @@ class GradientReport:
             formula="max(<G - R, G - R>, 0) / <R, R>, " + _OFF + "; " + _WITH,
             healthy="ideal 0; not judged; 1 is the bias of no step at all",
             example=_GROUPS + "1.5",
-            see=("gradient.variance", "bias", "cosine"),
+            see=("relative_variance", "cosine"),
         ),
     ]
-    variance: Annotated[
+    relative_variance: Annotated[
         float | None,
         Doc(
             "Noise of the gradient: trace of the covariance of its sum over the squared norm of "
@@ -152,7 +152,7 @@ class GradientReport:
             formula="(sum |G|^2 - |sum G|^2 / n) / <G, G>, " + _OFF + ", n groups; " + _WITH,
             healthy="ideal 0; not judged; above 1 noise is larger than the signal",
             example=_GROUPS + "0.1905",
-            see=("signal_to_noise", "variance"),
+            see=("signal_to_noise",),
         ),
     ]
     signal_to_noise: Annotated[
@@ -160,10 +160,10 @@ class GradientReport:
         Doc(
             "Squared norm of the mean gradient over its noise.",
             unit="none",
-            formula="1 / gradient.variance",
+            formula="1 / relative_variance",
             healthy="not judged; below 1 noise is larger than the signal",
             example=_GROUPS + "5.25",
-            see=("gradient.variance",),
+            see=("relative_variance",),
         ),
     ]
     sequence_norms: Annotated[
@@ -173,10 +173,10 @@ class GradientReport:
             "from a random sketch.",
             unit=_UNIT,
             formula="|gradient of the sequence|",
-            see=("gradient.top_share",),
+            see=("top_norm_share",),
         ),
     ]
-    top_share: Annotated[
+    top_norm_share: Annotated[
         float | None,
         Doc(
             "Share of the squared norms that the 1% of sequences with the largest have, one "
@@ -194,9 +194,10 @@ class GradientReport:
             "How much leaving out token weights would change a gradient of unclipped losses, "
             "relative to this gradient (after arXiv 2605.14220).",
             unit="none",
-            formula="|sum over tokens of (ratio - 1) A / N d log p| / norm, ratio = old / rollout",
+            formula="|sum over tokens of (ratio - 1) A / N d log p| / grad_norm, "
+            "ratio = old / rollout",
             healthy="ideal 0; not judged",
-            see=("gradient.bias", "mismatch"),
+            see=("squared_bias", "mismatch"),
         ),
     ]
 
@@ -213,7 +214,7 @@ class Coefficients:
             formula="sqrt(sum c^2); " + _C,
             healthy="no bound; compare presets with each other",
             example=_PULLED + "0.4123",
-            see=("coefficients", "norm"),
+            see=("coefficients", "grad_norm"),
         ),
     ]
     sum: Annotated[
@@ -364,49 +365,49 @@ class Shares:
 class Denominator:
     """What the loss is a mean over: which count was used, and what the others would be."""
 
-    which: Annotated[
+    setting: Annotated[
         str,
         Doc(
             "Which denominator of the loss was used: kept, all or constant.",
-            see=("used", "denominator.kept", "all", "constant"),
+            see=("divisor", "denominator.kept", "all", "constant"),
             one_of=("kept", "all", "constant"),
         ),
     ]
-    unit: Annotated[
+    counted: Annotated[
         str,
         Doc(
             "What the loss is a mean over, by its aggregation: tokens, sequences, or nothing for a "
             "sum.",
-            see=("used", "aggregation"),
+            see=("divisor", "aggregation"),
         ),
     ]
-    used: Annotated[
+    divisor: Annotated[
         float,
         Doc(
             "What the sum of losses is divided by in this replay, before any constant length: all "
-            "coefficients scale with 1 / used.",
-            unit="tokens or sequences, as `unit` says",
-            formula="the number that `which` says, of the `unit`",
-            healthy="no bound; above denominator.kept rejection lowers the learning rate",
+            "coefficients scale with 1 / divisor.",
+            unit="tokens or sequences, as `counted` says",
+            formula="the number that `setting` says, of what `counted` says",
+            healthy="no bound; above kept_count rejection lowers the learning rate",
             example="5 tokens of which 3 are kept: 3, or 5 with --denominator all",
-            see=("denominator", "which", "unit", "rejected-in-denominator"),
+            see=("denominator", "setting", "counted", "rejected-in-denominator"),
         ),
     ]
-    kept: Annotated[
+    kept_count: Annotated[
         float,
         Doc(
             "What the loss would be divided by with the denominator kept: how many tokens, or "
             "sequences, stay in the loss.",
-            unit="tokens or sequences, as `unit` says",
+            unit="tokens or sequences, as `counted` says",
             see=("denominator",),
         ),
     ]
-    all: Annotated[
+    full_count: Annotated[
         float,
         Doc(
             "What the loss would be divided by with the denominator all: how many tokens, or "
             "sequences, there are, rejected ones too.",
-            unit="tokens or sequences, as `unit` says",
+            unit="tokens or sequences, as `counted` says",
             see=("denominator",),
         ),
     ]
@@ -430,7 +431,7 @@ class Rule:
             one_of=("ok", "warning", "error"),
         ),
     ]
-    said: Annotated[str, Doc("What a rule of health says about the update, in words.")]
+    message: Annotated[str, Doc("What a rule of health says about the update, in words.")]
     source: Annotated[str, Doc("Whose rule a rule of health is.")]
 
 
@@ -454,7 +455,7 @@ class Health:
             see=("health", "health.kept_sequences", "health.ess_seq", "mismatch_k3"),
         ),
     ]
-    missing: Annotated[
+    not_judged: Annotated[
         list[str],
         Doc(
             "What of an update's health could not be judged, and what that needs.",
@@ -477,7 +478,7 @@ class AfterStep:
             unit="weight",
             formula="sqrt(sum over steps of |change of the weights|^2)",
             healthy="no bound",
-            see=("learning_rate", "norm"),
+            see=("learning_rate", "grad_norm"),
         ),
     ]
     kl_old_new: Annotated[
@@ -740,16 +741,16 @@ class PresetReplay:
     denominator: Annotated[
         Denominator,
         Doc(
-            "What the loss is divided by: `which` of kept, all and constant was used, what that is "
-            "in numbers, and what `kept` and `all` would be.",
-            unit="tokens or sequences, as `unit` says",
-            healthy="used equal to kept: rejection does not lower the learning rate",
+            "What the loss is divided by: `setting` says which of kept, all and constant was used, "
+            "`divisor` gives that number, `kept_count` and `full_count` what others would be.",
+            unit="tokens or sequences, as `counted` says",
+            healthy="divisor equal to kept_count: rejection does not lower the learning rate",
             trainers={
                 "verl": "set by the path through the trainer and by no setting",
                 "slime": "all",
             },
             example="rcdiag replay rollouts.parquet --denominator all",
-            see=("which", "unit", "used", "denominator.kept", "all", "constant"),
+            see=("setting", "counted", "divisor", "denominator.kept", "all", "constant"),
         ),
     ]
     kept_tokens: KeptTokens
@@ -761,7 +762,7 @@ class PresetReplay:
             "null without --model and where coefficients are not finite.",
             unit=_UNIT,
             formula="sum over tokens of c d log p / d parameters, c its coefficient",
-            see=("cosine", "norm_ratio", "gradient.bias", "gradient.variance", "reference"),
+            see=("cosine", "norm_ratio", "squared_bias", "relative_variance", "reference"),
             needs=_MODEL,
         ),
     ]
@@ -787,7 +788,7 @@ class PresetReplay:
         Health,
         Doc(
             "Whether a step was safe, by named rules; `verdict` is the worst of them.",
-            see=("health.verdict", "rules", "missing", "unsafe-update"),
+            see=("health.verdict", "rules", "not_judged", "unsafe-update"),
         ),
     ]
     scatter: Annotated[
@@ -799,7 +800,7 @@ class PresetReplay:
             see=("coefficients",),
         ),
     ] = field(default_factory=list)
-    weights: Annotated[
+    weight_histogram: Annotated[
         Histogram | None,
         Doc(
             "Kept tokens by the size of their weight in the loss, as log10: `edges` and `counts`; "
@@ -900,7 +901,9 @@ class ReplayResult(Shown):
             "`computed` where the model computed them.",
         ),
     ]
-    loss: Annotated[str, Doc("Name of the policy loss of decoupled mode.", example="--loss gspo")]
+    policy_loss: Annotated[
+        str, Doc("Name of the policy loss of decoupled mode.", example="--loss gspo")
+    ]
     aggregation: Annotated[
         str,
         Doc(

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 from rcdiag.results.base import (
+    ESS_SEQ_APPLIED,
+    ESS_TOKEN_APPLIED,
     FORMAT_VERSION,
     LEVELS,
     LOG_RATIO,
     RATIO,
+    TOY,
     TRUNCATION_LOSS,
     Behavior,
     BiasBound,
@@ -40,12 +43,6 @@ from rcdiag.results.base import (
 from rcdiag.results.doc import Doc
 from rcdiag.results.show import Shown
 
-# Worked numbers of a correction: the longer sequence loses its last token, the shorter one all.
-_TOY = (
-    "sequence weights truncated at 2, token_k1 0.6_1.6 (verl-0.9), log-ratios [0.1, -0.1, 1.5], "
-    "[-1.2, -0.5]: "
-)
-
 
 class _CorrectionNumbers(TypedDict):
     """Numbers of a correction beside what its trainer logs: no clamp, rows with a token, float64.
@@ -54,30 +51,8 @@ class _CorrectionNumbers(TypedDict):
     smoothed importance sampling (k-hat); bounds on the bias are those for values within [-1, 1].
     """
 
-    ess_token_applied: Annotated[
-        float | None,
-        Doc(
-            "Effective sample size of tokens, with the weights as they enter the loss and 0 for "
-            "rejected tokens.",
-            unit="fraction",
-            formula="(sum w)^2 / (N sum w^2) over all unmasked tokens",
-            healthy="ideal 1",
-            example=_TOY + "0.4",
-            see=("rollout_corr/rollout_is_eff_sample_size", "ess_token"),
-        ),
-    ]
-    ess_seq_applied: Annotated[
-        float | None,
-        Doc(
-            "Effective sample size of sequences, each with the mean weight of its tokens, rejected "
-            "tokens with weight 0.",
-            unit="fraction",
-            formula="(sum w)^2 / (n sum w^2) over sequences",
-            healthy="ideal 1",
-            example=_TOY + "0.5",
-            see=("ess_seq",),
-        ),
-    ]
+    ess_token_applied: Annotated[float | None, ESS_TOKEN_APPLIED]
+    ess_seq_applied: Annotated[float | None, ESS_SEQ_APPLIED]
     lost_target_mass_token: Annotated[
         float | None,
         Doc(
@@ -86,7 +61,7 @@ class _CorrectionNumbers(TypedDict):
             formula="E[ratio 1(rejected)] / E[ratio] over tokens",
             direction=RATIO,
             healthy="ideal 0",
-            example=_TOY + "0.7284",
+            example=TOY + "0.7284",
         ),
     ]
     lost_target_mass_seq: Annotated[
@@ -98,7 +73,7 @@ class _CorrectionNumbers(TypedDict):
             formula="E[prod ratio 1(rejected)] / E[prod ratio] over sequences",
             direction=RATIO,
             healthy="ideal 0",
-            example=_TOY + "0.03917",
+            example=TOY + "0.03917",
         ),
     ]
     truncation_loss: Annotated[float | None, TRUNCATION_LOSS]
@@ -111,7 +86,7 @@ class _CorrectionNumbers(TypedDict):
             formula="E[1(|log_ratio| >= 20)] over tokens",
             direction=RATIO,
             healthy="ideal 0",
-            example=_TOY + "0",
+            example=TOY + "0",
         ),
     ]
     unsafe_sequences: Annotated[
@@ -122,7 +97,7 @@ class _CorrectionNumbers(TypedDict):
             formula="E[1(|sum log_ratio| >= 20)] over sequences",
             direction=RATIO,
             healthy="ideal 0",
-            example=_TOY + "0",
+            example=TOY + "0",
         ),
     ]
     keep_length_correlation: KeepLengthCorrelation
@@ -145,7 +120,7 @@ class _CorrectionNumbers(TypedDict):
             unit="groups",
             formula="count of groups with size >= 2 and fewer than 2 kept sequences",
             healthy="ideal 0",
-            example=_TOY + "0",
+            example=TOY + "0",
         ),
     ]
     denominator_kept: Annotated[
@@ -155,7 +130,7 @@ class _CorrectionNumbers(TypedDict):
             "up to 0.7.1, and its engine workers in decoupled mode with token-mean.",
             unit="tokens",
             formula="count of kept tokens",
-            example=_TOY + "2",
+            example=TOY + "2",
             see=("denominator_all",),
         ),
     ]
@@ -166,7 +141,7 @@ class _CorrectionNumbers(TypedDict):
             "mode, IcePop, mask mode of 0.6.0, and slime. Rejection then shrinks the loss.",
             unit="tokens",
             formula="count of unmasked tokens",
-            example=_TOY + "5",
+            example=TOY + "5",
             see=("denominator_kept",),
         ),
     ]
@@ -194,7 +169,7 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
             unit="ratio",
             formula="code [1/upper, 1/lower], documents [lower, upper]",
             direction=RATIO,
-            example=_TOY + "token_k1 code [0.625, 1.667], documents [0.6, 1.6]",
+            example=TOY + "token_k1 code [0.625, 1.667], documents [0.6, 1.6]",
             see=("mirrored-bounds", "token_k1"),
         ),
     ]
@@ -206,7 +181,7 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
             unit="tokens",
             formula="count of tokens with lower <= ratio <= upper",
             direction=RATIO,
-            example=_TOY + "3",
+            example=TOY + "3",
             see=("mirrored-bounds",),
         ),
     ]
@@ -217,7 +192,7 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
             "stands only where that differs from the code.",
             unit="sequences",
             formula="count of sequences with a token that would be kept",
-            example=_TOY + "2",
+            example=TOY + "2",
             see=("mirrored-bounds",),
         ),
     ]
@@ -238,11 +213,11 @@ class CorrectionResult:
             "normalisation; null without weights.",
             unit="ratio",
             formula="sum of applied weights over tokens",
-            example=_TOY + "6.365",
+            example=TOY + "6.365",
         ),
     ]
     metrics: LoggedMetrics
-    honest: Annotated[
+    actual: Annotated[
         dict[str, Any],
         Doc(
             "Numbers of a correction beside the trainer's own: without clamps, over sequences with "
@@ -254,11 +229,11 @@ class CorrectionResult:
     log_bounds: Annotated[
         dict[str, list[float]],
         Doc(
-            "Log-ratios at which a correction begins to act, by level (token, sequence, "
+            "Log-ratios at which a correction begins to act, by scope (token, sequence, "
             "geometric): what figures mark.",
             unit="nats",
             formula="log of each bound; -upper and -lower for k1 bounds",
-            example=_TOY + "sequence [0.6931], token [-0.47, 0.5108]",
+            example=TOY + "sequence [0.6931], token [-0.47, 0.5108]",
         ),
     ] = field(default_factory=dict)
     level: Annotated[
@@ -266,7 +241,7 @@ class CorrectionResult:
         Doc(
             "The worst level of the numbers that speak about a correction; error where no token is "
             "kept.",
-            see=(*LEVELS, "honest"),
+            see=(*LEVELS, "actual"),
             one_of=LEVELS,
         ),
     ] = None
@@ -274,7 +249,7 @@ class CorrectionResult:
 
 Corrections = Annotated[
     dict[str, CorrectionResult],
-    Doc("Every correction on the batch, by the name of its preset.", see=("config", "honest")),
+    Doc("Every correction on the batch, by the name of its preset.", see=("config", "actual")),
 ]
 Mismatch = Annotated[
     dict[str, MetricValue],
@@ -344,7 +319,7 @@ class SequenceTokens:
     ]
     step: Step
     reward: Annotated[float | None, Doc("Reward of the sequence; null without rewards.")]
-    length: Annotated[int, Doc("Number of unmasked tokens of the sequence.", unit="tokens")]
+    num_tokens: Annotated[int, Doc("Number of unmasked tokens of the sequence.", unit="tokens")]
     log_ratio_sum: Annotated[
         float,
         Doc(
@@ -388,7 +363,7 @@ class JointCounts(TypedDict):
 class Path(TypedDict):
     """How the log-ratio of one sequence adds up along its tokens."""
 
-    tokens: Annotated[
+    token_counts: Annotated[
         list[int], Doc("Numbers of tokens at which the sum of a path is taken.", unit="tokens")
     ]
     sums: Annotated[
@@ -404,7 +379,7 @@ class Path(TypedDict):
 class ScoreFigures(TypedDict):
     """What the figures of a score are drawn from."""
 
-    log_ratio: Annotated[
+    log_ratio_histogram: Annotated[
         Histogram, Doc("Histogram of the log-ratios of tokens.", unit="nats", direction=LOG_RATIO)
     ]
     log_probs: Annotated[
@@ -413,11 +388,17 @@ class ScoreFigures(TypedDict):
     paths: Annotated[list[Path], Doc("Summed log-ratios along a few sequences, chosen by a hash.")]
     sequence_log_ratio: Annotated[
         list[int],
-        Doc("Sequences by their summed log-ratio, in the bins of log_ratio.", unit="sequences"),
+        Doc(
+            "Sequences by their summed log-ratio, in the bins of `log_ratio_histogram`.",
+            unit="sequences",
+        ),
     ]
     geometric_log_ratio: Annotated[
         list[int],
-        Doc("Sequences by their mean log-ratio, in the bins of log_ratio.", unit="sequences"),
+        Doc(
+            "Sequences by their mean log-ratio, in the bins of `log_ratio_histogram`.",
+            unit="sequences",
+        ),
     ]
 
 
@@ -443,7 +424,7 @@ class ScoreResult(Shown):
     num_sequences: NumSequences
     num_tokens: NumTokens
     empty_sequences: EmptySequences
-    policies: Annotated[
+    scoring: Annotated[
         dict[str, Any], Doc("How each policy was scored, as far as the table's metadata says so.")
     ]
     num_clusters: NumClusters

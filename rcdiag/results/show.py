@@ -134,7 +134,7 @@ def _of_compare(result: CompareResult) -> Summary:
     """The policies, the one that is nearest to the sampler first."""
     order = sorted(result.policies.items(), key=lambda item: item[1].behind.value or 0.0)
     rows = [
-        (name, each.role, each.about, _number(each.behind.value), "nearest" * each.nearest)
+        (name, each.role, each.setup, _number(each.behind.value), "nearest" * each.may_be_nearest)
         for name, each in order
     ]
     columns = ("policy", "role", "about", "behind, nats per token", "")
@@ -172,7 +172,7 @@ def _of_replay(result: ReplayResult) -> Summary:
     ]
     rows.sort(key=lambda row: UPDATE_LEVELS.index(row[-1]))
     step = "" if result.step is None else f"step {result.step}, "
-    about = f"{result.trainer}, {result.loss} loss, {step}{_size(result)}"
+    about = f"{result.trainer}, {result.policy_loss} loss, {step}{_size(result)}"
     return Summary(about, ("preset", "loss", "kept", "|coefficients|", "health"), rows, "presets")
 
 

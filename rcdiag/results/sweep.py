@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from rcdiag.results.base import (
     ADDED,
+    ESS_SEQ_APPLIED,
+    ESS_TOKEN_APPLIED,
     FORMAT_VERSION,
     LOG_RATIO,
     PROVENANCE,
@@ -110,28 +112,8 @@ class SweepRow:
             see=("kept_sequences", "lost_mass"),
         ),
     ]
-    ess_token: Annotated[
-        float | None,
-        Doc(
-            "Effective sample size of tokens under the applied weights, rejected tokens with "
-            "weight 0, as ess_token_applied.",
-            unit="fraction",
-            formula="(sum w)^2 / (N sum w^2) over all unmasked tokens",
-            healthy="ideal 1",
-            see=("ess_token_applied",),
-        ),
-    ]
-    ess_seq: Annotated[
-        MetricValue,
-        Doc(
-            "Effective sample size of sequences under the applied weights, rejected sequences with "
-            "weight 0, as ess_seq_applied.",
-            unit="fraction",
-            formula="(sum w)^2 / (n sum w^2) over sequences",
-            healthy="ideal 1",
-            see=("ess_seq_applied",),
-        ),
-    ]
+    ess_token_applied: Annotated[float | None, ESS_TOKEN_APPLIED]
+    ess_seq_applied: Annotated[MetricValue, ESS_SEQ_APPLIED]
     ess_trainer: Annotated[
         float | None,
         Doc(
@@ -172,19 +154,20 @@ class SweepRow:
         ),
     ]
     truncation_loss: Annotated[MetricValue, TRUNCATION_LOSS]
-    variance: Annotated[
+    weight_variance: Annotated[
         float | None,
         Doc(
             "Variance over sequences of the mean applied weight: what weighting adds in noise.",
             unit="ratio^2",
             formula="E[w^2] - E[w]^2 " + _OVER_ALL,
-            healthy="ideal 0; not judged by itself: bias^2 + variance / n picks the best setting "
+            healthy="ideal 0; not judged by itself: "
+            "weight_distance^2 + weight_variance / n picks the best setting "
             "of a family",
             example=_TOY + "0.5625",
-            see=("bias", "ess_seq_applied"),
+            see=("weight_distance", "ess_seq_applied"),
         ),
     ]
-    bias: Annotated[
+    weight_distance: Annotated[
         float | None,
         Doc(
             "Distance of the applied weights from the ratios of whole sequences, given that those "
@@ -195,7 +178,7 @@ class SweepRow:
             direction=RATIO,
             healthy="ideal 0, at most 2; not judged by itself",
             example=_TOY + "0.25",
-            see=("bias_bound", "variance", "efficiency"),
+            see=("bias_bound", "weight_variance", "efficiency"),
         ),
     ]
     bias_bound: BiasBound
@@ -277,7 +260,7 @@ class SweepFamily:
 
     title: Annotated[str, Doc("Name of an estimator family as figures and tables print it.")]
     about: Annotated[str, Doc("What an estimator family does to weights and to the loss mask.")]
-    level: Annotated[
+    scope: Annotated[
         str,
         Doc(
             "What the bounds of an estimator family hold by: token, sequence or geometric mean.",
@@ -313,14 +296,15 @@ class Candidate:
         Doc(
             "How well a candidate serves, free of scale: the descent expected of its gradient at "
             "the best step size, relative to the reference without noise. Where that gradient is "
-            "not to be had or not to be believed it is 1 - bias / 2. `method` says which.",
+            "not to be had or not to be believed it is 1 - weight_distance / 2. `method` says "
+            "which.",
             unit="none",
             formula="(m . g)^2 / (|g|^2 E|mean|^2); m the candidate's mean gradient, g that of "
             "untruncated ratios of sequences",
             healthy="ideal 1; it ranks candidates of one table and is not comparable between "
             "tables (rcdiag's proposal)",
             example="a gradient across the reference: 0; the reference itself without noise: 1",
-            see=("bias", "indistinguishable"),
+            see=("weight_distance", "within_error_of_best"),
         ),
     ]
     refused: Annotated[
@@ -341,7 +325,7 @@ class Candidate:
             see=("efficiency", "refused"),
         ),
     ]
-    indistinguishable: Annotated[
+    within_error_of_best: Annotated[
         bool,
         Doc(
             "Whether a candidate lies within one standard error of the best: then the table does "
@@ -391,7 +375,7 @@ class Recommendation:
             "Every estimator that the recommendation chooses among.", see=("efficiency", "refused")
         ),
     ]
-    configurations: Annotated[
+    choice_yaml: Annotated[
         dict[str, str],
         Doc(
             "By trainer, the YAML that a reader pastes into its configuration to take the choice; "
@@ -405,7 +389,9 @@ class Recommendation:
 class ForecastPoint:
     """Acceptance and effective sample size that are expected at one response length."""
 
-    length: Annotated[int, Doc("Response length of a point of the forecast.", unit="tokens")]
+    response_length: Annotated[
+        int, Doc("Response length of a point of the forecast.", unit="tokens")
+    ]
     ess_seq: Annotated[
         float,
         Doc(
@@ -452,10 +438,12 @@ class HeldOutBin:
     """A bin of lengths that the law was not fitted on: expected and observed numbers."""
 
     label: Annotated[str, Doc("Range of lengths of a held-out bin.")]
-    sequences: Annotated[
+    num_sequences: Annotated[
         int, Doc("Number of sequences of a held-out bin of lengths.", unit="sequences")
     ]
-    length: Annotated[float, Doc("Mean length of the sequences of a held-out bin.", unit="tokens")]
+    mean_length: Annotated[
+        float, Doc("Mean length of the sequences of a held-out bin.", unit="tokens")
+    ]
     expected_geo: Annotated[
         float,
         Doc(
@@ -636,7 +624,7 @@ class SweepResult(Shown):
     target: Target
     num_sequences: NumSequences
     num_tokens: NumTokens
-    num_groups: Annotated[
+    num_groups_with_two: Annotated[
         int,
         Doc(
             "Number of prompt groups of at least two sequences.",
@@ -655,7 +643,9 @@ class SweepResult(Shown):
     ]
     families: Annotated[
         dict[str, SweepFamily],
-        Doc("Every estimator family over its settings, by name.", see=("bounds", "bias")),
+        Doc(
+            "Every estimator family over its settings, by name.", see=("bounds", "weight_distance")
+        ),
     ]
     recommendation: Annotated[
         Recommendation, Doc("Which estimator to take, and why.", see=("answer", "choice"))

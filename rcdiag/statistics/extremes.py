@@ -105,7 +105,7 @@ def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
         sample_id=None if pair.tokens.sample_id is None else pair.tokens.sample_id[index],
         step=None if pair.tokens.step is None else int(pair.tokens.step[index]),
         reward=None if reward is None or np.isnan(reward) else reward,
-        length=end - start,
+        num_tokens=end - start,
         log_ratio_sum=float(log_ratio[start:end].sum()),
         positions=pair.tokens.position[kept].tolist(),
         token_ids=pair.tokens.token_id[kept].tolist(),

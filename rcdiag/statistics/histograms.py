@@ -71,7 +71,7 @@ class FigureData:
         counts = self.log_probs
         behavior, target = np.nonzero(counts)
         return {
-            "log_ratio": {
+            "log_ratio_histogram": {
                 "edges": LOG_RATIO_EDGES.tolist(),
                 "counts": self.log_ratio.tolist(),
             },
@@ -79,7 +79,7 @@ class FigureData:
                 "edges": LOG_PROB_EDGES.tolist(),
                 "cells": np.stack([behavior, target, counts[behavior, target]], axis=1).tolist(),
             },
-            "paths": [{"tokens": tokens, "sums": sums} for _, tokens, sums in self.paths],
+            "paths": [{"token_counts": tokens, "sums": sums} for _, tokens, sums in self.paths],
         }
 
 

@@ -157,16 +157,16 @@ def _report(
     named += [f"{sample} (not in {name})" for name, ids in lacking.items() for sample in ids]
     return JoinReport(
         tables=[str(dump.files[0].path) for dump in dumps],
-        rows=[dump.num_rows for dump in dumps],
-        joined=wide.filter(in_all & same).select(pl.len()).collect().item(),
-        missing={name: len(ids) for name, ids in lacking.items()},
+        table_rows=[dump.num_rows for dump in dumps],
+        common_samples=wide.filter(in_all & same).select(pl.len()).collect().item(),
+        missing_rows={name: len(ids) for name, ids in lacking.items()},
         tokens_differ=len(wrong),
-        named=named[:NAMED],
+        left_out=named[:NAMED],
     )
 
 
 def _write(rows: pl.LazyFrame, path: Path, report: JoinReport) -> None:
-    if report.joined == 0:
+    if report.common_samples == 0:
         raise RcdiagError(
             f"{', '.join(report.tables)}: no sample is in all tables with the same tokens "
             f"({report.tokens_differ:,} have other tokens)",

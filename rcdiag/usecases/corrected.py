@@ -109,7 +109,7 @@ def _result(
         kept_sequences=left.kept_sequences,
         weight_sum=None if left.weights is None else float(left.weights.sum.sum()),
         metrics=plan.trainer.metrics(Batch(rows), correction),
-        honest=numbers,
+        actual=numbers,
         log_bounds=log_bounds(correction),
         level=correction_level(numbers, correction, left),
     )

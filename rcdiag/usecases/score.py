@@ -66,7 +66,7 @@ def score(
         num_tokens=int(whole.table.lengths.sum()),
         empty_sequences=dump.num_rows - len(whole.table),
         num_clusters=len(whole.tokens),
-        policies=policies,
+        scoring=policies,
         mismatch=values,
         corrections=_corrected(plan, rows, values),
         steps=_by_step(steps, seed, plan, rows),

@@ -77,12 +77,12 @@ def _mirrored(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     differ = {
         name: {
-            "accepted_ratios": correction.honest["accepted_ratios"],
+            "accepted_ratios": correction.actual["accepted_ratios"],
             "kept_tokens": correction.kept_tokens,
-            "kept_tokens_by_documents": correction.honest["kept_tokens_by_documents"],
+            "kept_tokens_by_documents": correction.actual["kept_tokens_by_documents"],
         }
         for name, correction in result.corrections.items()
-        if correction.honest.get("kept_tokens_by_documents", correction.kept_tokens)
+        if correction.actual.get("kept_tokens_by_documents", correction.kept_tokens)
         != correction.kept_tokens
     }
     if not differ:

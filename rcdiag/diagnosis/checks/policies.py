@@ -15,9 +15,9 @@ def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observ
     """Report the verdict on sampler, engine and trainer, where it is this one."""
     result: CompareResult = given.result
     trio = result.triangulation
-    if trio is None or trio.verdict != slug:
+    if trio is None or trio.finding != slug:
         return
-    who = f"`{trio.sampler}`, `{trio.engine}`, `{trio.trainer}`"
+    who = f"`{trio.sampler_policy}`, `{trio.engine_policy}`, `{trio.trainer_policy}`"
     apart = ", ".join(f"{pair} {distance.value:.2g}" for pair, distance in trio.k2.items())
     yield Observation(
         message=f"{meaning} ({who}; k2 in nats per token: {apart})",
@@ -105,7 +105,7 @@ def _not_nearest(given: CheckInput) -> Iterator[Observation]:
     samplers = [name for name, policy in result.policies.items() if policy.role == "sampler"]
     for sampler in samplers:
         behind = result.policies[sampler].behind
-        if result.policies[sampler].nearest or behind.low is None:
+        if result.policies[sampler].may_be_nearest or behind.low is None:
             continue
         best = max(
             result.policies, key=lambda name: result.policies[name].log_prob_mean.value or 0.0
@@ -115,7 +115,7 @@ def _not_nearest(given: CheckInput) -> Iterator[Observation]:
             f"{behind.value:.2g} nats per token ({behind.low:.2g} to {behind.high:.2g}): "
             f"`{sampler}` is not the law that sampled, and importance weights against it "
             "correct for the wrong policy",
-            evidence={"nearest": result.nearest, "behind": behind.value},
+            evidence={"nearest": result.nearest_policies, "behind": behind.value},
         )
 
 

@@ -50,7 +50,7 @@ NON_FINITE_LOG_PROBS = Check(
 def _temperature_unknown(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     key = "rows_scored_at_temperature_1_because_unknown"
-    rows = {name: policy[key] for name, policy in result.policies.items() if policy.get(key)}
+    rows = {name: policy[key] for name, policy in result.scoring.items() if policy.get(key)}
     if rows:
         yield Observation(
             message=f"{max(rows.values())} rows state no temperature; they were scored at 1",
@@ -126,20 +126,20 @@ FEW_PROMPT_GROUPS = Check(
 def _left_out_of_join(given: CheckInput) -> Iterator[Observation]:
     result: CompareResult = given.result
     report = result.joined
-    if report is None or not (report.tokens_differ or any(report.missing.values())):
+    if report is None or not (report.tokens_differ or any(report.missing_rows.values())):
         return
     lacking = "; ".join(
-        f"{table} lacks {count:,}" for table, count in report.missing.items() if count
+        f"{table} lacks {count:,}" for table, count in report.missing_rows.items() if count
     )
     differ = f"{report.tokens_differ:,} have other tokens" if report.tokens_differ else ""
     reasons = "; ".join(reason for reason in (lacking, differ) if reason)
     yield Observation(
-        message=f"{report.joined:,} samples are in all tables with the same tokens; left out: "
-        f"{reasons} (first: {', '.join(report.named)})",
+        message=f"{report.common_samples:,} samples are in all tables with the same tokens; "
+        f"left out: {reasons} (first: {', '.join(report.left_out)})",
         evidence={
-            "missing": report.missing,
+            "missing": report.missing_rows,
             "tokens_differ": report.tokens_differ,
-            "named": report.named,
+            "named": report.left_out,
         },
     )
 

@@ -37,7 +37,7 @@ def _unsafe(given: CheckInput) -> Iterator[Observation]:
     """Report presets with bad health; the update without correction is no advice, and stays out."""
     result: ReplayResult = given.result
     bad = {
-        name: [rule.said for rule in preset.health.rules if rule.level == "error"]
+        name: [rule.message for rule in preset.health.rules if rule.level == "error"]
         for name, preset in result.presets.items()
         if preset.health.verdict == "error" and preset.mode != "naive" and not preset.undefined
     }

@@ -12,9 +12,7 @@ from rcdiag.results import CompareResult
 
 def context(result: CompareResult) -> dict[str, Any]:
     """Return how each policy was scored, where the table tells it."""
-    scored = {
-        name: policy.provenance for name, policy in result.policies.items() if policy.provenance
-    }
+    scored = {name: policy.scoring for name, policy in result.policies.items() if policy.scoring}
     return {"provenance_of_policies": scored}
 
 

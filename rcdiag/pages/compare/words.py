@@ -10,7 +10,7 @@ from rcdiag.results import CompareResult
 def verdict(result: CompareResult) -> Verdict:
     """Return the verdict on several policies: the largest step, and who is near the sampler."""
     ladder = result.ladder
-    near = f"nearest to the sampler: {', '.join(result.nearest) or 'not known'}"
+    near = f"nearest to the sampler: {', '.join(result.nearest_policies) or 'not known'}"
     if not ladder.rungs:
         return by_findings(result.findings, near)
     whole = f"{ladder.policies[0]} → {ladder.policies[-1]}: k2 {number(ladder.whole.value)} nats"

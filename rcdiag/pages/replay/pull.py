@@ -31,8 +31,8 @@ def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
     """Return the first preset of each set with the same weights on the same tokens; six at most."""
     first: dict[tuple[float, ...], tuple[str, PresetReplay]] = {}
     for name, preset in result.presets.items():
-        if preset.weights is not None and preset.kept_tokens:
-            first.setdefault(tuple(preset.weights["counts"]), (name, preset))
+        if preset.weight_histogram is not None and preset.kept_tokens:
+            first.setdefault(tuple(preset.weight_histogram["counts"]), (name, preset))
     return list(first.values())[:MOST_PANELS]
 
 
@@ -57,8 +57,11 @@ def weights(result: ReplayResult, figure: Figure) -> None:
     for axes, (name, preset) in zip(
         panels(figure, len(presets), sharex=True), presets, strict=True
     ):
-        assert preset.weights is not None
-        edges, counts = np.array(preset.weights["edges"]), np.array(preset.weights["counts"])
+        assert preset.weight_histogram is not None
+        edges, counts = (
+            np.array(preset.weight_histogram["edges"]),
+            np.array(preset.weight_histogram["counts"]),
+        )
         histogram(axes, 10.0**edges, counts)
         axes.axvline(1.0, color=INK, linewidth=0.8)
         axes.set_xscale("log")

@@ -34,4 +34,4 @@ def verdict(result: ReplayResult) -> Verdict:
 
 def divided(by: Denominator) -> str:
     """Say what the loss is divided by."""
-    return "nothing" if by.unit == "nothing" else f"{by.used:,.0f} {by.unit}"
+    return "nothing" if by.counted == "nothing" else f"{by.divisor:,.0f} {by.counted}"

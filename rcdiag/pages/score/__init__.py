@@ -21,7 +21,7 @@ def context(result: ScoreResult) -> dict[str, Any]:
         "clusters": clusters(result),
         "correction_rows": correction_rows(result),
         "trainer": trainers[0] if trainers else None,
-        "provenance_of_policies": result.policies,
+        "provenance_of_policies": result.scoring,
     }
 
 

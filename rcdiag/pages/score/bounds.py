@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Level -> where the result holds its counts, and its words.
 LEVELS = {
-    "token": ("log_ratio", "of tokens"),
+    "token": ("log_ratio_histogram", "of tokens"),
     "sequence": ("sequence_log_ratio", "of sequences (sum)"),
     "geometric": ("geometric_log_ratio", "of sequences (mean)"),
 }
@@ -24,7 +24,7 @@ LEVELS = {
 
 def ratios_and_bounds(result: ScoreResult, figure: Figure) -> None:
     """Draw ratios by level on one log axis each, with the bounds that presets put there."""
-    edges = np.array(result.figures["log_ratio"]["edges"])
+    edges = np.array(result.figures["log_ratio_histogram"]["edges"])
     panels = figure.subplots(3, 1)
     for (level, (name, words)), axes in zip(LEVELS.items(), panels, strict=True):
         data = result.figures[name]

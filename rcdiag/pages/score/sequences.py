@@ -19,7 +19,7 @@ def paths(result: ScoreResult, figure: Figure) -> None:
     """Draw the cumulative log-ratio of a sample of sequences, and of the worst."""
     axes = figure.add_subplot()
     for path in result.figures["paths"]:
-        axes.plot(path["tokens"], path["sums"], color=FIRST, alpha=0.45, linewidth=0.8)
+        axes.plot(path["token_counts"], path["sums"], color=FIRST, alpha=0.45, linewidth=0.8)
     for sequence in result.worst_sequences[:5]:
         sums = np.cumsum(sequence.log_ratio)
         axes.plot(np.arange(1, len(sums) + 1), sums, color=SECOND, linewidth=1.1)

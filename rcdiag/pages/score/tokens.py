@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def log_ratio_histogram(result: ScoreResult, figure: Figure) -> None:
     """Draw tokens by log-ratio on logarithmic axes, either sign on its own side of 0."""
     axes = figure.add_subplot()
-    data = result.figures["log_ratio"]
+    data = result.figures["log_ratio_histogram"]
     edges, counts = np.array(data["edges"]), np.array(data["counts"])
     smallest = edges[edges > 0][0]
     histogram(axes, edges, counts)

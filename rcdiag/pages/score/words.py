@@ -47,15 +47,15 @@ def correction_rows(result: ScoreResult) -> list[CorrectionRow]:
 
 
 def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -> CorrectionRow:
-    honest = correction.honest
-    lost = [honest[f"lost_target_mass_{level}"] for level in ("token", "seq")]
+    actual = correction.actual
+    lost = [actual[f"lost_target_mass_{level}"] for level in ("token", "seq")]
     return CorrectionRow(
         name=name,
         kept_tokens=part_of(correction.kept_tokens, tokens),
         kept_sequences=part_of(correction.kept_sequences, sequences),
-        ess_tokens=fraction(honest["ess_token_applied"]),
-        ess_sequences=fraction(honest["ess_seq_applied"]),
-        k_hat="" if honest["khat"] is None else f"{honest['khat']:.2f}",
+        ess_tokens=fraction(actual["ess_token_applied"]),
+        ess_sequences=fraction(actual["ess_seq_applied"]),
+        k_hat="" if actual["khat"] is None else f"{actual['khat']:.2f}",
         lost_mass=fraction(max((share for share in lost if share is not None), default=None)),
         level=correction.level or "",
     )

@@ -123,11 +123,11 @@ def _trade_off(axes: Axes, family: SweepFamily) -> Marker:
 
 
 def _bias(row: SweepRow) -> float:
-    return NAN if row.bias is None else row.bias
+    return NAN if row.weight_distance is None else row.weight_distance
 
 
 def _ess(row: SweepRow) -> float:
-    return NAN if row.ess_seq.value is None else row.ess_seq.value
+    return NAN if row.ess_seq_applied.value is None else row.ess_seq_applied.value
 
 
 def _kept(row: SweepRow) -> float:
@@ -142,7 +142,7 @@ def trade_offs(result: SweepResult, figure: Figure) -> None:
     axes = figure.add_subplot()
     for family in result.families.values():
         x, y = zip(*_front([(_bias(row), _ess(row)) for row in family.rows]), strict=True)
-        axes.plot(x, y, color=COLOURS[family.level], linewidth=1.0, alpha=0.7)
+        axes.plot(x, y, color=COLOURS[family.scope], linewidth=1.0, alpha=0.7)
     for index, (level, colour) in enumerate(COLOURS.items()):
         place: dict[str, Any] = {"xycoords": "axes fraction", "fontsize": 9, "ha": "right"}
         axes.annotate(f"bounds on {level}", (0.98, 0.18 - 0.06 * index), color=colour, **place)

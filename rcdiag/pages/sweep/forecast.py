@@ -18,7 +18,7 @@ def forecast(result: SweepResult, figure: Figure) -> None:
     """Draw acceptance and ESS against length."""
     axes = figure.add_subplot()
     points = result.forecast.points
-    at = [point.length for point in points]
+    at = [point.response_length for point in points]
     seq, geo = (
         " to ".join(f"{bound:g}" for bound in bounds)
         for bounds in (result.forecast.seq_bounds, result.forecast.geo_bounds)
@@ -35,7 +35,7 @@ def forecast(result: SweepResult, figure: Figure) -> None:
     for bin_ in result.forecast.held_out:
         for value, colour, fill in ((bin_.seen_seq, SECOND, "full"), (bin_.seen_geo, INK, "none")):
             seen = NAN if value.value is None else value.value
-            axes.plot(bin_.length, seen, "o", color=colour, markersize=4, fillstyle=fill)
+            axes.plot(bin_.mean_length, seen, "o", color=colour, markersize=4, fillstyle=fill)
     axes.set_xscale("log", base=2)
     axes.set_ylim(-0.03, 1.03)
     axes.set_xlabel("response length (tokens)")

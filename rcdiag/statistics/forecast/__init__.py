@@ -65,7 +65,7 @@ def _points(law: TokenLaw, windows: Windows) -> list[ForecastPoint]:
     columns = (LENGTHS, expected_ess(law, LENGTHS), seq, geo)
     return [
         ForecastPoint(
-            length=int(length),
+            response_length=int(length),
             ess_seq=float(ess),
             accepted_seq=float(inside),
             accepted_geo=float(geometric),

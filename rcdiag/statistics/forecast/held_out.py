@@ -172,8 +172,8 @@ def _bin(data: Sums, law: TokenLaw, windows: Windows) -> HeldOutBin:
     seen = [_metric(*ends) for ends in zip(value[:2], low[:2], high[:2], strict=True)]
     return HeldOutBin(
         label=f"{data.lengths.min():.0f} to {data.lengths.max():.0f}",
-        sequences=len(data),
-        length=float(data.lengths.mean()),
+        num_sequences=len(data),
+        mean_length=float(data.lengths.mean()),
         expected_geo=float(geo),
         seen_geo=seen[0],
         expected_seq=float(seq),

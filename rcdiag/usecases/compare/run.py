@@ -84,15 +84,15 @@ def compare(
             )
             for (one, other), metrics in values.items()
         },
-        nearest=[],
+        nearest_policies=[],
         ladder=ladder(moments, order, floor),
         triangulation=_triangulation(moments, order, about, behavior, floor),
         noise_floor=floor,
         joined=joined,
         figures={f"{a}->{b}": data.figure() for (a, b), data in comparison.figures.items()},
     )
-    nearest = [name for name, policy in result.policies.items() if policy.nearest]
-    result = replace(result, nearest=nearest)
+    nearest = [name for name, policy in result.policies.items() if policy.may_be_nearest]
+    result = replace(result, nearest_policies=nearest)
     given = CheckInput(result=result, non_finite=non_finite, values=_touched(values.values()))
     return replace(result, findings=findings(given))
 
@@ -132,12 +132,12 @@ def _summaries(
     behind = behind_the_best(moments)
     return {
         name: PolicySummary(
-            about=describe(about.get(name, {})),
+            setup=describe(about.get(name, {})),
             role=role(name, about.get(name, {}), behavior),
             log_prob_mean=mean(moments.log_prob(name), moments.tokens),
             behind=behind[name],
-            nearest=is_nearest(behind[name]),
-            provenance=about.get(name, {}),
+            may_be_nearest=is_nearest(behind[name]),
+            scoring=about.get(name, {}),
         )
         for name in moments.policies
     }

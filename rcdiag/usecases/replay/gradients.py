@@ -236,7 +236,7 @@ def gradient_report(sketched: PresetGradients, name: str, seed: int) -> Gradient
     nothing = cosine(Products.of(g[:0], g[:0]), seed)
     count = max(round(TOP * len(sizes)), 1)
     return GradientReport(
-        norm=norm,
+        grad_norm=norm,
         norm_by_layer=sketched.whole[name].norm_by_layer(),
         cosine=nothing if products is None else cosine(products, seed),
         cosine_whole=sketched.whole[name].dot(reference) / (norm * of_reference)
@@ -244,11 +244,11 @@ def gradient_report(sketched: PresetGradients, name: str, seed: int) -> Gradient
         else None,
         norm_ratio=norm / of_reference if of_reference else None,
         norm_ratio_unbiased=nothing if products is None else relative_norm(products, seed),
-        bias=nothing if products is None else relative_bias(products, seed),
-        variance=variance,
+        squared_bias=nothing if products is None else relative_bias(products, seed),
+        relative_variance=variance,
         signal_to_noise=1.0 / variance if variance else None,
         sequence_norms=np.sqrt(sizes[:LISTED]).tolist(),
-        top_share=float(sizes[:count].sum() / sizes.sum()) if sizes.sum() > 0 else None,
+        top_norm_share=float(sizes[:count].sum() / sizes.sum()) if sizes.sum() > 0 else None,
         skew=sketched.whole[SKEW].norm() / norm if norm and SKEW in sketched.whole else None,
     )
 

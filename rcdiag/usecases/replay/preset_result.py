@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.update_health import Evidence, health
-from rcdiag.losses.evaluate import LossResult
+from rcdiag.losses.evaluate import Divided, LossResult
 from rcdiag.results import (
     AfterStep,
     Denominator,
@@ -70,7 +68,7 @@ def preset_replay(
         metrics=metrics,
         coefficients=coefficient_numbers(result.coefficients),
         shares=shared,
-        denominator=Denominator(**asdict(result.divided)),
+        denominator=_denominator(result.divided),
         kept_tokens=int(effect.kept.sum()),
         kept_sequences=int(kept_rows.sum()),
         gradient=gradient,
@@ -78,7 +76,7 @@ def preset_replay(
         split=split,
         health=health(evidence),
         scatter=_scatter(loss),
-        weights=_weights(effect),
+        weight_histogram=_weights(effect),
     )
 
 
@@ -117,3 +115,13 @@ def _scatter(loss: PresetLoss) -> list[list[float]]:
     columns = (loss.batch.current, loss.batch.advantages, loss.coefficients)
     rows = np.stack([column[some] for column in columns], axis=1)
     return [[float(f"{value:.4g}") for value in row] for row in rows[np.isfinite(rows).all(axis=1)]]
+
+
+def _denominator(divided: Divided) -> Denominator:
+    return Denominator(
+        setting=divided.which,
+        counted=divided.unit,
+        divisor=divided.used,
+        kept_count=divided.kept,
+        full_count=divided.all,
+    )

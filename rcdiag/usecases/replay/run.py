@@ -53,7 +53,7 @@ def replay_result(
     result = ReplayResult(
         provenance=provenance(dump, seed),
         trainer=update.plan.trainer.name,
-        loss=update.loss,
+        policy_loss=update.loss,
         aggregation=update.settings.aggregation,
         advantage=update.advantage,
         clip_low=update.settings.value(CLIP_LOW),

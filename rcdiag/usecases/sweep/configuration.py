@@ -57,7 +57,7 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
     able = [one for one in ranked if expresses(chosen, CANDIDATES[one.name].correction)]
     if not able:
         return [f"# {chosen.name} has none of the candidates that were not refused"]
-    close = [candidate.name for candidate in able if candidate.indistinguishable]
+    close = [candidate.name for candidate in able if candidate.within_error_of_best]
     first = (close or [able[0].name])[0]
     comment = (
         f"# {chosen.name} has {', '.join(close)}: within one standard error of the best"

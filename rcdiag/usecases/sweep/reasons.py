@@ -124,7 +124,7 @@ def best_bound(families: Mapping[str, SweepFamily], sequences: int) -> list[str]
     errors = {
         row.bounds["upper"]: _error(row, sequences)
         for row in families["seq_tis"].rows
-        if row.truncation_loss.value is not None and row.variance is not None
+        if row.truncation_loss.value is not None and row.weight_variance is not None
     }
     if not errors or max(errors.values()) <= 0.0:
         return []
@@ -137,8 +137,8 @@ def best_bound(families: Mapping[str, SweepFamily], sequences: int) -> list[str]
 
 def _error(row: SweepRow, sequences: int) -> float:
     assert row.truncation_loss.value is not None
-    assert row.variance is not None
-    return row.truncation_loss.value**2 + row.variance / sequences
+    assert row.weight_variance is not None
+    return row.truncation_loss.value**2 + row.weight_variance / sequences
 
 
 def choice(best: str, chosen: str, near: Sequence[str], scores: Scores) -> str:

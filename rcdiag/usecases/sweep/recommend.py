@@ -162,7 +162,7 @@ def _chosen(
                 efficiency=scores.metric(name),
                 refused=broken[name],
                 rank=rank if name in allowed else None,
-                indistinguishable=name in near,
+                within_error_of_best=name in near,
             )
             for rank, name in enumerate(order, 1)
         ],

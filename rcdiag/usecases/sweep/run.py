@@ -59,7 +59,7 @@ def sweep(
         family: SweepFamily(
             title=about.title,
             about=about.about,
-            level=about.level,
+            scope=about.level,
             axis=about.axis,
             rows=sweep_rows(state, family, grids[family], groups),
             configurations=family_configurations(family, grids[family]),
@@ -74,11 +74,11 @@ def sweep(
         target=target,
         num_sequences=len(whole.table),
         num_tokens=int(whole.table.lengths.sum()),
-        num_groups=int(groups[""][0]),
+        num_groups_with_two=int(groups[""][0]),
         num_clusters=len(whole.tokens),
         length_quartiles=length_quartiles(state),
         families=families,
-        recommendation=replace(advice, configurations=choice_configurations(advice.choice)),
+        recommendation=replace(advice, choice_yaml=choice_configurations(advice.choice)),
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
     )
     given = CheckInput(result=result, non_finite=non_finite, values=values)
