@@ -79,8 +79,9 @@ reports: $(READY) ## render the reports of the sample data again
 	@$(RCDIAG) compare reports/demo/ladder.parquet -q --force \
 	    --result reports/ladder.json --html reports/ladder.html
 
-schema: $(READY) ## write the JSON Schemas of results again, after a field changed
+schema: $(READY) ## write what is generated from definitions again: JSON Schemas, index of names
 	@$(PY) -m rcdiag.results.schema
+	@$(PY) -c "from rcdiag.glossary.index import write_index; write_index()"
 
 clean: ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

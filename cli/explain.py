@@ -33,7 +33,7 @@ def explain(
     """Say what a name means: formula, direction, healthy range, who calls it what."""
     answer = rcdiag.explain() if name is None else rcdiag.explain(name)
     if json:
-        from cli.terminal.screen import write_out
+        from cli.terminal.console import write_out
         from rcdiag.glossary.document import document
 
         write_out(document(answer))
@@ -43,10 +43,10 @@ def explain(
         _draw_entry(answer)
 
 
-def _screen() -> Console:
-    from cli.terminal.screen import Screen
+def _console() -> Console:
+    from cli.terminal.console import TerminalConsole
 
-    return Screen(quiet=False, verbose=False, json=False).out
+    return TerminalConsole(highlight=False)
 
 
 def _grid(*columns: dict[str, Any]) -> Table:
@@ -64,7 +64,7 @@ def _draw_names(lines_by_kind: dict[str, dict[str, str]]) -> None:
 
     from rcdiag.glossary import headings
 
-    out = _screen()
+    out = _console()
     for kind, lines in lines_by_kind.items():
         out.print(Text(headings()[kind], "bold"))
         width = max(map(len, lines))
@@ -86,7 +86,7 @@ def _draw_entry(entry: Entry) -> None:
         value = getattr(entry, row)
         if value:
             grid.add_row(_label(entry, row), _cell(value))
-    out = _screen()
+    out = _console()
     out.print(Text.assemble((entry.name, "bold"), (f"  {entry.kind}", "dim")))
     out.print(grid, width=min(out.width, WIDTH))
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import rcdiag
 from cli.options import FailOn
-from cli.terminal.screen import Screen, write_out
+from cli.terminal.console import write_out
+from cli.terminal.screen import Screen
 from rcdiag.files import write_text
 from rcdiag.results import Result, to_json
 

@@ -36,19 +36,26 @@ class Registry(Mapping[str, T], Generic[T]):
         """`what` is the word for one definition in messages: "metric", "trainer"."""
         self.what = what
         self._definitions: dict[str, T] = {}
+        self.ship(definitions)
+
+    def ship(self, definitions: Iterable[T]) -> None:
+        """Register what rcdiag itself brings: `revision` stays 0."""
         for definition in definitions:
-            self.add(definition)
+            self._register(definition)
 
     def add(self, definition: T) -> T:
         """Register a definition; a name that is taken is refused, never replaced."""
+        self._register(definition)
+        _changed()
+        return definition
+
+    def _register(self, definition: T) -> None:
         if definition.name in self._definitions:
             raise RcdiagError(
                 f"{self.what} `{definition.name}` is defined twice",
                 hint="give the new one another name; nothing that ships is replaced",
             )
         self._definitions[definition.name] = definition
-        _changed()
-        return definition
 
     def remove(self, name: str) -> None:
         """Take a definition out again."""
@@ -92,7 +99,10 @@ _revision = 0
 
 
 def revision() -> int:
-    """Return a number that grows whenever any registry gains or loses a definition."""
+    """Return a number that grows whenever any registry gains or loses a definition.
+
+    It is 0 as long as there is only what rcdiag itself brings.
+    """
     load_plugins()
     return _revision
 

@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from typing import IO
-
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from cli.options import FailOn
+from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
 from rcdiag.results import SEVERITIES, Result, to_json, worst_severity
-
-
-class _Console(Console):
-    """A console for which a reader that has seen enough (`| head`) is no failure."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        drop(self.file)
-
-
-def drop(stream: IO[str]) -> None:
-    """Discard what is still to come: the reader at the other end has left."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def write_out(text: str) -> None:
-    """Write to stdout as it is, whether or not somebody reads to the end."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        drop(sys.stdout)
 
 
 class Screen:
@@ -43,8 +17,8 @@ class Screen:
 
     def __init__(self, *, quiet: bool, verbose: bool, json: bool) -> None:
         self.quiet, self.verbose, self.json = quiet, verbose, json
-        self.out = _Console(highlight=False)
-        self.err = _Console(stderr=True, highlight=False)
+        self.out = TerminalConsole(highlight=False)
+        self.err = TerminalConsole(stderr=True, highlight=False)
 
     def aside(self) -> Screen:
         """Return a screen with the result on stderr too: stdout is for something else."""

@@ -38,6 +38,7 @@ def _example(backend: Backend) -> str:
 KIND: Kind = Kind(
     title="backend",
     plural="Backends that score policies",
-    lines=lambda: {name: first_clause(backend.says) for name, backend in BACKENDS.items()},
+    names=lambda: BACKENDS,
+    line=lambda name: first_clause(BACKENDS[name].says),
     entry=entry,
 )

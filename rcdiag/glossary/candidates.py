@@ -36,6 +36,7 @@ def entry(name: str) -> Entry:
 KIND: Kind = Kind(
     title=TITLE,
     plural="Candidates of `rcdiag sweep`",
-    lines=lambda: {name: _what(name).rstrip(".") for name in CANDIDATES},
+    names=lambda: CANDIDATES,
+    line=lambda name: _what(name).rstrip("."),
     entry=entry,
 )

@@ -1,9 +1,9 @@
-"""What is said about one name, and what a kind of names is."""
+"""What is known about one name, and what a kind of names is."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -38,14 +38,19 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """Names that are explained alike. To add a kind: a module with one, a line in `lookup.py`."""
+    """Names that are explained alike. To add a kind: a module with one, a line in `kinds.py`."""
 
     title: str  # of a single one
     plural: str
-    lines: Callable[[], dict[str, str]]  # name -> one line, in the order of the list
+    names: Callable[[], Iterable[str]]  # in the order of the list
+    line: Callable[[str], str]  # what a list says about one of these names
     entry: Callable[[str], Entry]  # of one of these names, or of what `find` gave back
     find: Callable[[str], str | None] = lambda name: None  # a name that is not in the list
     aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def lines(self) -> dict[str, str]:
+        """Every name with its line, in the order of the list."""
+        return {name: self.line(name) for name in self.names()}
 
 
 said = partial(Entry, name="", kind="")  # `by_hand` gives it its name and kind
@@ -58,7 +63,8 @@ def by_hand(
     return Kind(
         title=title,
         plural=plural,
-        lines=lambda: {name: first_clause(entry.what) for name, entry in entries.items()},
+        names=lambda: entries,
+        line=lambda name: first_clause(entries[name].what),
         entry=lambda name: replace(entries[name], name=name, kind=title),
         aliases=aliases or {},
     )

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from rcdiag.glossary import options, presets
 from rcdiag.glossary.describe import describe
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.glossary.words import WORDS
 from rcdiag.glossary.written import settings_of
-from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
+from rcdiag.usecases.sweep.families import FAMILIES, Bounds, Family, settings
 
 TITLE = "estimator family"
 _OF_K = ("_k2", "_k3")
 
 
-def own() -> list[str]:
-    """Families whose names nothing else has; `lookup.py` adds the others to what has their name."""
-    taken = {*options.KIND.lines(), *presets.KIND.lines(), *WORDS}
-    return [name for name in FAMILIES if name not in taken]
+def _listed() -> dict[str, Family]:
+    """Families by their names; `family.veto` where something else is called `veto`."""
+    taken = {*options.KIND.names(), *presets.KIND.names(), *WORDS}
+    return {f"family.{name}" if name in taken else name: FAMILIES[name] for name in FAMILIES}
 
 
 def bounds_text(bounds: Bounds) -> str:
@@ -26,10 +24,9 @@ def bounds_text(bounds: Bounds) -> str:
     return ", ".join(f"{name} {value:.9g}" for name, value in bounds.items()) or "no bounds"
 
 
-@cache
-def _some(name: str) -> Bounds:
+def _some(family: Family) -> Bounds:
     """A setting from the middle of those that are tried."""
-    tried = settings(FAMILIES[name], 20)
+    tried = settings(family, 20)
     return tried[len(tried) // 2]
 
 
@@ -42,7 +39,8 @@ def _units(name: str) -> str:
 
 
 def entry(name: str) -> Entry:
-    family, bounds = FAMILIES[name], _some(name)
+    family = _listed()[name]
+    bounds = _some(family)
     correction = family.correction(bounds)
     return Entry(
         name=name,
@@ -60,6 +58,7 @@ def entry(name: str) -> Entry:
 KIND: Kind = Kind(
     title=TITLE,
     plural="Estimator families of `rcdiag sweep`",
-    lines=lambda: {name: first_clause(FAMILIES[name].about) for name in own()},
+    names=_listed,
+    line=lambda listed: first_clause(_listed()[listed].about),
     entry=entry,
 )

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rcdiag.diagnosis.constraints import CONSTRAINTS
-from rcdiag.diagnosis.correction_health import CORRECTION_RULES, LOST_MASS
 from rcdiag.glossary.entry import Entry, Kind, first_clause, folded
 from rcdiag.glossary.guides import range_of
+from rcdiag.glossary.kinds import PLACES, kind_at
 from rcdiag.results import KINDS, base, compare, replay, score, sweep
 from rcdiag.results.doc import Doc, described_types, documented_fields
-from rcdiag.statistics.metrics import METRICS
-from rcdiag.statistics.metrics.metric import Guide
+from rcdiag.results.guide import Guide
 
 TITLE = "field of a result"
 # In this order fields of one name are told.
@@ -28,14 +26,6 @@ _MODULES = (base, score, sweep, replay, compare)
 _TABLES = {"compare": "scored.parquet"}
 _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 
-# Fields that are judged, or that have the guide of another number.
-GUIDES: dict[str, Guide | None] = {
-    **{name: rule.guide for name, rule in CORRECTION_RULES.items() if rule.see == (name,)},
-    "lost_mass": LOST_MASS,
-    "kl_token": METRICS["k3_kl"].guide,
-}
-# A field that says which rules fail is explained with the names of all of them.
-_RULES = {"refused": lambda: tuple(f"constraint.{name}" for name in CONSTRAINTS)}
 ALIASES = {
     **dict.fromkeys(("lower", "upper", "rs_lower", "rs_upper", "is_upper"), "bounds"),
     "result.trainer": "correction.trainer",
@@ -55,14 +45,8 @@ class Field:
 def meanings() -> dict[str, tuple[Field, ...]]:
     """Field name -> its meanings; those with a formula come first."""
     places = _places()
-    owners = [
-        owner
-        for module in _MODULES
-        for owner in vars(module).values()
-        if isinstance(owner, type) and owner in places and owner.__module__ == module.__name__
-    ]
     found: dict[str, dict[str, Field]] = {}
-    for owner in owners:
+    for owner in _parts().values():
         command, path = places[owner]
         for each in documented_fields(owner):
             needs = f"{each.doc.needs} " if each.doc.needs else ""
@@ -72,6 +56,18 @@ def meanings() -> dict[str, tuple[Field, ...]]:
     return {
         name: tuple(sorted(fields.values(), key=lambda field: field.doc.formula is None))
         for name, fields in found.items()
+    }
+
+
+@cache
+def _parts() -> dict[str, type]:
+    """Part of a result -> its dataclass or TypedDict, in the order of `_MODULES`."""
+    return {
+        part_of(owner): owner
+        for module in _MODULES
+        for name, owner in vars(module).items()
+        if isinstance(owner, type) and owner.__module__ == module.__name__
+        if not name.startswith("_") and any(described_types(owner))
     }
 
 
@@ -107,27 +103,28 @@ def _items(kind: Any) -> str:
     return around + "".join(_items(each) for each in typing.get_args(kind))
 
 
-def kind(taken: Callable[[], Collection[str]]) -> Kind:
-    """Make the kind of names; names in `taken` mean something else, so that fields get dots."""
+def _names() -> list[str]:
+    """The names that mean nothing else; where the bare one does, those with a dot."""
+    others = {
+        folded(name)
+        for kind in map(kind_at, PLACES)
+        if kind is not KIND
+        for name in (*kind.names(), *kind.aliases)
+    }
+    found: list[str] = []
+    for name, fields in meanings().items():
+        first = [] if folded(name) in others else [name]
+        found += [*first, *(field.dotted for field in fields[len(first) :])]
+    return [name for name in dict.fromkeys(found) if folded(name) not in others]
 
-    @cache
-    def listed() -> dict[str, Field]:
-        others = set(taken())
-        found: dict[str, Field] = {}
-        for name, fields in meanings().items():
-            first = [] if folded(name) in others else [(name, fields[0])]
-            rest = fields[1:] if first else fields
-            found |= dict([*first, *((field.dotted, field) for field in rest)])
-        return {name: field for name, field in found.items() if folded(name) not in others}
 
-    return Kind(
-        title=TITLE,
-        plural="Fields of results",
-        lines=lambda: {name: first_clause(field.doc.says) for name, field in listed().items()},
-        entry=lambda name: _entry(name, listed().get(name) or _dotted()[name]),
-        find=lambda name: name if name in _dotted() else None,
-        aliases=ALIASES,
-    )
+def _line(name: str) -> str:
+    """What a field with a dot in its name says is read off its own part of a result alone."""
+    part, _, bare = name.rpartition(".")
+    if not part:
+        return first_clause(meanings()[bare][0].doc.says)
+    docs = {field.name: field.doc for field in documented_fields(_parts()[part])}
+    return first_clause(docs[bare].says)
 
 
 @cache
@@ -141,10 +138,32 @@ def _dotted() -> dict[str, Field]:
     return found
 
 
-def _entry(name: str, field: Field) -> Entry:
+def guides() -> dict[str, Guide | None]:
+    """The guides of fields that are judged, or that have the guide of another number."""
+    from rcdiag.diagnosis.correction_health import CORRECTION_RULES, LOST_MASS
+    from rcdiag.statistics.metrics import METRICS
+
+    return {
+        **{name: rule.guide for name, rule in CORRECTION_RULES.items() if rule.see == (name,)},
+        "lost_mass": LOST_MASS,
+        "kl_token": METRICS["k3_kl"].guide,
+    }
+
+
+def _rules(name: str) -> tuple[str, ...]:
+    """A field that says which rules fail is explained with the names of all of them."""
+    if name != "refused":
+        return ()
+    from rcdiag.diagnosis.constraints import CONSTRAINTS
+
+    return tuple(f"constraint.{rule}" for rule in CONSTRAINTS)
+
+
+def entry(name: str) -> Entry:
+    field = _dotted()[name] if "." in name else meanings()[name][0]
     doc = field.doc
     bare = name.rpartition(".")[2]
-    healthy = [doc.healthy, range_of(None, GUIDES.get(bare))]
+    healthy = [doc.healthy, range_of(None, guides().get(bare))]
     return Entry(
         name=name,
         kind=TITLE,
@@ -155,5 +174,16 @@ def _entry(name: str, field: Field) -> Entry:
         healthy="; ".join(filter(None, healthy)) or None,
         generations=doc.trainers,
         example=doc.example or field.shown_by,
-        see=(*doc.see, *(_RULES[bare]() if bare in _RULES else ())),
+        see=(*doc.see, *_rules(bare)),
     )
+
+
+KIND: Kind = Kind(
+    title=TITLE,
+    plural="Fields of results",
+    names=_names,
+    line=_line,
+    entry=entry,
+    find=lambda name: name if name in _dotted() else None,
+    aliases=ALIASES,
+)

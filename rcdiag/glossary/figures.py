@@ -30,7 +30,8 @@ def _registered(name: str) -> str | None:
 KIND: Kind = Kind(
     title=TITLE,
     plural="Figures of reports",
-    lines=lambda: {name: f"{figure.title} ({figure.kind})" for name, figure in FIGURES.items()},
+    names=lambda: FIGURES,
+    line=lambda name: f"{FIGURES[name].title} ({FIGURES[name].kind})",
     entry=entry,
     find=_registered,
 )

@@ -26,6 +26,7 @@ def entry(slug: str) -> Entry:
 KIND: Kind = Kind(
     title="finding",
     plural="Findings",
-    lines=lambda: {slug: check.asks for slug, check in all_checks().items()},
+    names=all_checks,
+    line=lambda slug: all_checks()[slug].asks,
     entry=entry,
 )

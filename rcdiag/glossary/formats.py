@@ -19,6 +19,7 @@ def entry(name: str) -> Entry:
 KIND: Kind = Kind(
     title="format",
     plural="Formats of dumps",
-    lines=lambda: {name: first_clause(reader.says) for name, reader in READERS.items()},
+    names=lambda: READERS,
+    line=lambda name: first_clause(READERS[name].says),
     entry=entry,
 )

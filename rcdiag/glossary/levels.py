@@ -39,6 +39,7 @@ def entry(name: str) -> Entry:
 KIND: Kind = Kind(
     title="level",
     plural="Levels",
-    lines=lambda: {name: first_clause(what) for name, what in LEVELS.items()},
+    names=lambda: LEVELS,
+    line=lambda name: first_clause(LEVELS[name]),
     entry=entry,
 )

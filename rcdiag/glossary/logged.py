@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from rcdiag.glossary.entry import Entry, Kind, first_clause
@@ -101,21 +102,26 @@ def _example(keys: list[KeyWords]) -> str | None:
     return f"{keys[0].example}: {values}" if values else keys[0].example
 
 
-def _lines() -> dict[str, str]:
-    """One line for each key; those that differ in a placeholder alone share that of the first."""
+def _names() -> Iterator[str]:
+    """Every key; of those that differ in a placeholder alone, the first."""
     patterns: set[str] = set()
-    lines = {}
     for words in (each[0] for each in _all_keys().values()):
         if words.pattern is None or words.pattern not in patterns:
-            lines[listed(words)] = first_clause(words.says)
+            yield listed(words)
         patterns.add(words.pattern or "")
-    return lines
+
+
+def _line(name: str) -> str:
+    words = _spelt(name)
+    assert words is not None
+    return first_clause(words.says)
 
 
 KIND: Kind = Kind(
     title="number that trainers log",
     plural="Numbers that trainers log (a prefix may be left out)",
-    lines=_lines,
+    names=_names,
+    line=_line,
     entry=entry,
     find=find,
 )

@@ -75,7 +75,8 @@ _LOSS = "policy loss"
 POLICY_LOSSES: Kind = Kind(
     title=_LOSS,
     plural="Policy losses of `rcdiag replay`",
-    lines=lambda: {name: first_clause(loss.says) for name, loss in policy_losses().items()},
+    names=policy_losses,
+    line=lambda listed: first_clause(policy_losses()[listed].says),
     entry=_loss,
 )
 
@@ -119,17 +120,17 @@ def _aggregation(name: str) -> Entry:
     )
 
 
-def _aggregation_lines() -> dict[str, str]:
-    says = {name: each.says for name, each in aggregations().items()}
-    says |= {listed: DENOMINATORS[name].says for listed, name in _denominators().items()}
-    return {name: first_clause(text) for name, text in says.items()}
+def _aggregation_line(name: str) -> str:
+    denominator = _denominators().get(name)
+    return first_clause((DENOMINATORS[denominator] if denominator else aggregations()[name]).says)
 
 
 _AGGREGATION = "aggregation"
 REDUCTIONS: Kind = Kind(
     title=_AGGREGATION,
     plural="Aggregations of a loss, and what they divide by",
-    lines=_aggregation_lines,
+    names=lambda: (*aggregations(), *_denominators()),
+    line=_aggregation_line,
     entry=_aggregation,
 )
 
@@ -155,7 +156,8 @@ _ADVANTAGE = "advantage"
 ADVANTAGE_FORMULAS: Kind = Kind(
     title=_ADVANTAGE,
     plural="Advantages that `rcdiag replay` computes",
-    lines=lambda: {name: first_clause(each.says) for name, each in ADVANTAGES.items()},
+    names=lambda: ADVANTAGES,
+    line=lambda name: first_clause(ADVANTAGES[name].says),
     entry=_advantage,
 )
 
@@ -197,6 +199,7 @@ _SETTING = "setting of a loss"
 LOSS_SETTINGS: Kind = Kind(
     title=_SETTING,
     plural="Settings of a loss in `rcdiag replay`",
-    lines=lambda: {name: first_clause(each.says) for name, each in loss_settings().items()},
+    names=loss_settings,
+    line=lambda name: first_clause(loss_settings()[name].says),
     entry=_loss_setting,
 )

@@ -38,6 +38,7 @@ def _path(name: str) -> str:
 KIND: Kind = Kind(
     title="metric",
     plural="Metrics of a pair of policies",
-    lines=lambda: {name: metric.label for name, metric in METRICS.items()},
+    names=lambda: METRICS,
+    line=lambda name: METRICS[name].label,
     entry=entry,
 )

@@ -111,6 +111,7 @@ def _example(over: str) -> str:
 KIND: Kind = Kind(
     title="option of rejection",
     plural="Options of rejection and levels of weights",
-    lines=lambda: {**LEVELS, **{option: statistic(option) for option in OPTIONS}},
+    names=lambda: (*LEVELS, *OPTIONS),
+    line=lambda option: LEVELS.get(option) or statistic(option),
     entry=entry,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rcdiag.glossary.describe import describe, settings_text
 from rcdiag.glossary.entry import Entry, Kind
 from rcdiag.glossary.generations import grouped
@@ -50,12 +52,10 @@ def _line(name: str) -> str:
     return newest if len(said) == 1 else f"{newest} (not so in every generation)"
 
 
-def _lines() -> dict[str, str]:
-    return {
-        name: _line(name)
-        for trainer in reversed(list(TRAINERS.values()))
-        for name in trainer.presets
-    }
+def _names() -> Iterable[str]:
+    """Those of the newest generations first."""
+    newest_first = reversed(list(TRAINERS.values()))
+    return dict.fromkeys(name for trainer in newest_first for name in trainer.presets)
 
 
-KIND: Kind = Kind(title="preset", plural="Presets", lines=_lines, entry=entry)
+KIND: Kind = Kind(title="preset", plural="Presets", names=_names, line=_line, entry=entry)

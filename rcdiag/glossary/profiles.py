@@ -31,6 +31,7 @@ def entry(name: str) -> Entry:
 KIND: Kind = Kind(
     title="profile",
     plural="Profiles: mismatch along an axis",
-    lines=lambda: {name: f"mismatch by {axis.title}" for name, axis in PROFILES.items()},
+    names=lambda: PROFILES,
+    line=lambda name: f"mismatch by {PROFILES[name].title}",
     entry=entry,
 )

@@ -44,7 +44,8 @@ def _kind(title: str, plural: str, prefix: str, rules: Mapping[str, Rule[Any]], 
     return Kind(
         title=title,
         plural=plural,
-        lines=lambda: {f"{prefix}{name}": first_clause(rule.says) for name, rule in rules.items()},
+        names=lambda: [f"{prefix}{name}" for name in rules],
+        line=lambda name: first_clause(rules[name.removeprefix(prefix)].says),
         entry=entry,
         find=lambda name: f"{prefix}{name}" if name in rules else None,
     )

@@ -48,6 +48,7 @@ def entry(name: str) -> Entry:
 KIND: Kind = Kind(
     title="setting",
     plural="Settings of trainers",
-    lines=lambda: {name: first_clause(words.says) for name, words in _words().items()},
+    names=_words,
+    line=lambda name: first_clause(_words()[name].says),
     entry=entry,
 )

@@ -50,7 +50,8 @@ def find(name: str) -> str | None:
 KIND: Kind = Kind(
     title="trainer",
     plural="Trainers",
-    lines=lambda: {name: _line(name) for name in TRAINERS},
+    names=lambda: TRAINERS,
+    line=_line,
     entry=entry,
     find=find,
 )

@@ -55,15 +55,11 @@ TREATMENTS: dict[str, Entry] = {
 }
 
 
-def _lines() -> dict[str, str]:
-    """The first clause of each."""
-    return {name: first_clause(entry.what) for name, entry in TREATMENTS.items()}
-
-
 KIND: Kind = Kind(
     title=TITLE,
     plural="Treatments of weights outside the bounds",
-    lines=_lines,
+    names=lambda: TREATMENTS,
+    line=lambda name: first_clause(TREATMENTS[name].what),
     entry=TREATMENTS.__getitem__,
     aliases={"truncate": "TIS", "zero": "IcePop", "mask": "MIS"},
 )

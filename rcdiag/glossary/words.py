@@ -158,7 +158,8 @@ WORDS = {name: replace(entry, name=name) for name, entry in _ENTRIES.items()}
 KIND: Kind = Kind(
     title=TITLE,
     plural="Words",
-    lines=lambda: {name: first_clause(entry.what) for name, entry in WORDS.items()},
+    names=lambda: WORDS,
+    line=lambda name: first_clause(WORDS[name].what),
     entry=WORDS.__getitem__,
     aliases={
         "batch normalization": "batch normalisation",

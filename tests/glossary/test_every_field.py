@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rcdiag.glossary import explain, names
-from rcdiag.glossary.fields import GUIDES, TITLE, meanings, part_of
+from rcdiag.glossary.fields import TITLE, guides, meanings, part_of
 from rcdiag.results.doc import documented_fields
 from tests.results.test_docs import ALL
 
@@ -65,8 +65,8 @@ def test_a_field_without_a_worked_number_shows_where_it_stands():
 
 
 def test_a_judged_field_says_where_its_levels_begin():
-    assert set(GUIDES) <= set(meanings())
-    for name in GUIDES:
+    assert set(guides()) <= set(meanings())
+    for name in guides():
         assert "warning at or " in explain(name).healthy
     assert "ideal 0; warning at or above 0.05" in explain("truncation_loss").healthy
 

@@ -13,7 +13,7 @@ from cli.options_model import OptimizerName, ReferenceName
 from cli.options_update import Denominators
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.glossary import explain, names
-from rcdiag.glossary.lookup import KINDS
+from rcdiag.glossary.kinds import kinds
 from rcdiag.glossary.losses import aggregations, loss_settings, policy_losses
 from rcdiag.losses import ADVANTAGES, DENOMINATORS
 from rcdiag.losses.settings import Denominator
@@ -118,7 +118,7 @@ def test_every_setting_of_a_loss():
 
 def test_a_name_with_a_dot_is_one_more_meaning_of_the_bare_name():
     listed = {name for lines in names().values() for name in lines}
-    answered = {*listed, *(alias for kind in KINDS for alias in kind.aliases)}
+    answered = {*listed, *(alias for kind in kinds() for alias in kind.aliases)}
     with_dots = [name for name in listed if name.partition(".")[2] in answered]
     assert {"gradient.bias", "coefficients.norm", "health.cosine"} <= set(with_dots)
     for name in with_dots:

@@ -118,4 +118,4 @@ def test_a_name_with_two_senses_tells_both():
         "As sweep_row.ess_seq: Effective sample size of sequences under the applied" in found.what
     )
     assert explain("geo_rs_seq_tis").kind == "preset"
-    assert "In `rcdiag sweep` an estimator family" in explain("geo_rs_seq_tis").what
+    assert "As family.geo_rs_seq_tis: " in explain("geo_rs_seq_tis").what

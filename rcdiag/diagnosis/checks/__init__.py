@@ -1,6 +1,6 @@
 """Checks ask questions of results, and say what an alarm means.
 
-To add a check: `CHECKS.add(Check(...))`, here or from outside; that is all.
+To add a check: a `Check` in the tuple of its file, or `CHECKS.add(Check(...))` from outside.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from rcdiag.results import Finding
 
 __all__ = ["CHECKS", "STAGES", "Check", "CheckInput", "Observation", "all_checks", "findings"]
 
-for _check in (
-    *TABLE_CHECKS,
-    *POLICY_CHECKS,
-    *SWEEP_CHECKS,
-    *UPDATE_CHECKS,
-    FEW_PROMPT_GROUPS,
-    *CORRECTION_CHECKS,
-    *TRAINER_CONFIG_CHECKS,
-):
-    CHECKS.add(_check)
+CHECKS.ship(
+    (
+        *TABLE_CHECKS,
+        *POLICY_CHECKS,
+        *SWEEP_CHECKS,
+        *UPDATE_CHECKS,
+        FEW_PROMPT_GROUPS,
+        *CORRECTION_CHECKS,
+        *TRAINER_CONFIG_CHECKS,
+    )
+)
 
 
 def all_checks() -> dict[str, Check]:

@@ -1,7 +1,7 @@
 """The mismatch metrics, family by family, in the order in which a reader should see them.
 
 Direction everywhere: log_ratio = log target - log behavior, in nats. To add a metric:
-`METRICS.add(Metric(...))`, here or from outside; that is all.
+a `Metric` in the tuple of its family, or `METRICS.add(Metric(...))` from outside; that is all.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ __all__ = [
 ]
 
 _MAGNITUDES = (*DIVERGENCES, *LOG_RATIOS, *PROBABILITIES, *PERPLEXITIES)
-for _metric in (*_MAGNITUDES, *OVERLAPS, *TAILS, *VALIDITIES):
-    METRICS.add(_metric)
+METRICS.ship((*_MAGNITUDES, *OVERLAPS, *TAILS, *VALIDITIES))
 
 
 def metric_descriptions() -> dict[str, str]:

@@ -34,5 +34,4 @@ VALIDITY = Family(
     gate=True,
 )
 
-for _family in (MAGNITUDE, OVERLAP, TAIL, VALIDITY):
-    FAMILIES.add(_family)
+FAMILIES.ship((MAGNITUDE, OVERLAP, TAIL, VALIDITY))

@@ -130,14 +130,11 @@ class Metric:
 class MetricRegistry(Registry[Metric]):
     """Metrics by name; the sums that a metric brings along come and go with it."""
 
-    def add(self, definition: Metric) -> Metric:
+    def _register(self, definition: Metric) -> None:
         """Register a metric, and the sums that the pass over a table must add up for it."""
-        super().add(definition)
-        for token_sum in definition.token_sums:
-            TOKEN_SUMS.add(token_sum)
-        for sequence_sum in definition.sequence_sums:
-            SEQUENCE_SUMS.add(sequence_sum)
-        return definition
+        super()._register(definition)
+        TOKEN_SUMS.ship(definition.token_sums)
+        SEQUENCE_SUMS.ship(definition.sequence_sums)
 
     def remove(self, name: str) -> None:
         """Take a metric out again, with the sums that it brought along."""

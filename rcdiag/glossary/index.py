@@ -1,0 +1,53 @@
+"""Which kind explains a name, so that only that kind is imported.
+
+The shipped `index.json` lists all names that rcdiag itself brings. `make schema` writes it anew, and
+a test holds it against the definitions. Where somebody else has added a definition, the names are
+read off the definitions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from rcdiag import registry
+from rcdiag.errors import RcdiagError
+from rcdiag.glossary.entry import folded
+from rcdiag.glossary.kinds import PLACES, kind_at
+
+FILE = Path(__file__).with_name("index.json")
+
+
+def listed() -> Mapping[str, tuple[str, str]]:
+    """Folded name or alias -> place of the first kind that has it, and the name."""
+    return _listed_at(registry.revision())
+
+
+@lru_cache(maxsize=1)
+def _listed_at(revision: int) -> dict[str, tuple[str, str]]:
+    """Made anew when a registry changes."""
+    names = defined() if revision else json.loads(FILE.read_text(encoding="utf-8"))
+    found: dict[str, tuple[str, str]] = {}
+    for place in reversed(PLACES):
+        found |= {folded(each): (place, name) for each, name in names[place].items()}
+    return found
+
+
+def defined() -> dict[str, dict[str, str]]:
+    """Place of a kind -> its aliases and names -> the name that each stands for."""
+    return {
+        place: {**kind.aliases, **{name: name for name in kind.names()}}
+        for place, kind in ((place, kind_at(place)) for place in PLACES)
+    }
+
+
+def write_index(file: Path = FILE) -> None:
+    """Write the names of all definitions into a file."""
+    if registry.revision():
+        raise RcdiagError(
+            "the index lists what rcdiag itself brings, and a plugin has added definitions",
+            hint="uninstall the plugin and write the index again",
+        )
+    file.write_text(json.dumps(defined(), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,52 @@
+"""The kinds of names. A kind is imported when it is asked for. To add one: a line in `PLACES`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+from rcdiag.glossary.entry import Kind
+
+# Module and variable of every kind; a name that several kinds have is explained by the first.
+PLACES = (
+    "metrics.KIND",
+    "profiles.KIND",
+    "levels.KIND",
+    "findings.KIND",
+    "words.KIND",
+    "treatments.KIND",
+    "presets.KIND",
+    "options.KIND",
+    "settings.KIND",
+    "trainers.KIND",
+    "families.KIND",
+    "candidates.KIND",
+    "answers.KIND",
+    "roles.KIND",
+    "backends.KIND",
+    "formats.KIND",
+    "losses.POLICY_LOSSES",
+    "losses.REDUCTIONS",
+    "losses.ADVANTAGE_FORMULAS",
+    "choice_words.KIND",
+    "losses.LOSS_SETTINGS",
+    "training_words.KIND",
+    "rules.KIND",
+    "rules.CONSTRAINT_KIND",
+    "result_names.KIND",
+    "logged.KIND",
+    "figures.KIND",
+    "fields.KIND",  # gives way to all others
+)
+
+
+def kind_at(place: str) -> Kind:
+    """The kind at one of `PLACES`."""
+    module, _, variable = place.partition(".")
+    kind: Kind = getattr(importlib.import_module(f"rcdiag.glossary.{module}"), variable)
+    return kind
+
+
+def kinds() -> Iterator[Kind]:
+    """All kinds."""
+    return map(kind_at, PLACES)

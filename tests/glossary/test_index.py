@@ -1,0 +1,48 @@
+"""The shipped index of names is that of the definitions, and a name imports its own kind alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from rcdiag.glossary.index import FILE
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_shipped_index_is_that_of_the_definitions(tmp_path):
+    run(
+        "from pathlib import Path; from rcdiag.glossary.index import write_index\n"
+        f"write_index(Path({str(tmp_path / 'index.json')!r}))"
+    )
+    assert FILE.read_text() == (tmp_path / "index.json").read_text(), "run `make schema`"
+
+
+def test_a_metric_is_explained_without_trainers_and_pages():
+    code = (
+        "import sys, rcdiag; rcdiag.explain('k3_kl')\n"
+        "others = ('rcdiag.trainers', 'rcdiag.pages', 'rcdiag.usecases', 'rcdiag.engines')\n"
+        "print([name for name in others if name in sys.modules])"
+    )
+    assert run(code) == "[]\n"
+
+
+def test_a_definition_of_somebody_else_is_found_and_never_written_into_the_index():
+    code = """
+from dataclasses import replace
+from rcdiag import explain
+from rcdiag.errors import RcdiagError
+from rcdiag.glossary.index import write_index
+from rcdiag.statistics.metrics import METRICS
+assert explain("bias").kind == "field of a result"
+METRICS.add(replace(METRICS["k3_kl"], name="bias"))
+assert explain("bias").kind == "metric"
+try:
+    write_index()
+except RcdiagError as error:
+    print(error.message)
+"""
+    assert "a plugin has added definitions" in run(code)
