@@ -33,7 +33,7 @@ def has_an_open_source(guide: Guide) -> bool:
     return bool(guide.source) and not NOWHERE.search(guide.source)
 
 
-def test_a_metric_is_complete():
+def test_every_metric_is_complete():
     for name in METRICS:
         metric = METRICS[name]
         assert metric.name == name
@@ -51,7 +51,7 @@ def test_a_metric_is_complete():
         assert metric.formula in metric_descriptions()[name]
 
 
-def test_the_worked_example_of_a_metric_is_its_value():
+def test_the_worked_example_of_every_metric_is_its_value():
     for name in METRICS:
         value = METRICS[name].value(Suite(SuiteState.of(toy_pair()), seed=0)).value
         if value is None:
@@ -81,7 +81,7 @@ def test_what_is_called_symmetric_is_so_and_all_else_is_not():
             assert same == (metric.direction == SYMMETRIC), name
 
 
-def test_a_family_is_complete():
+def test_every_family_is_complete():
     for name in FAMILIES:
         family = FAMILIES[name]
         assert family.question.endswith("?")
@@ -89,7 +89,7 @@ def test_a_family_is_complete():
         assert family.fix
 
 
-def test_a_check_is_complete():
+def test_every_check_is_complete():
     for slug in all_checks():
         check = all_checks()[slug]
         assert check.slug == slug
@@ -115,7 +115,7 @@ def test_what_trainers_find_in_settings_has_its_words():
     assert words <= slugs()
 
 
-def test_a_rule_is_complete():
+def test_every_rule_is_complete():
     for rule in RULES:
         assert is_a_sentence(rule.says)
         assert has_an_open_source(rule.guide)

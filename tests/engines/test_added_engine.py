@@ -21,12 +21,9 @@ from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
 from rcdiag.usecases.compare.roles import describe, ladder_order, role
 from tests.builders import write_table
-from tests.cli.conftest import rcdiag as rcdiag_fixture
 from tests.engines.toy_engine import PROBABILITIES, make_checkpoint
 from tests.plugins import install, rcdiag_with
 from tests.usecases.compare.tables import about
-
-rcdiag = rcdiag_fixture
 
 PLUGIN = "from tests.engines.toy_engine import register"
 

@@ -17,7 +17,7 @@ A = worked.LOG_RATIOS
 TOKENS = [value for row in A for value in row]
 
 
-def test_a_metric_has_all_that_a_reader_needs():
+def test_every_metric_has_all_that_a_reader_needs():
     for name in METRICS:
         found = explain(name)
         assert found.formula == METRICS[name].formula

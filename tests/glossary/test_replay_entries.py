@@ -45,7 +45,7 @@ def test_generations_that_have_a_loss():
         assert _written_out(explain(name).generations) == set(having(LOSSES[name]))
 
 
-def test_a_loss_names_its_source_and_its_settings():
+def test_every_loss_names_its_source_and_its_settings():
     for name in LOSSES:
         loss, found = policy_losses()[name], explain(name)
         assert loss.source in found.what

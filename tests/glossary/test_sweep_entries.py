@@ -46,7 +46,7 @@ def test_worked_numbers_of_a_row(name, value):
     assert explain(name).example.endswith(f", rewards 1 and 0: {value:.4g}")
 
 
-def test_a_number_of_a_row_has_all_that_a_reader_needs():
+def test_every_number_of_a_row_has_all_that_a_reader_needs():
     for field in [field for field in documented_fields(SweepRow) if field.name != "bounds"]:
         assert field.doc.formula
         assert field.doc.unit
@@ -91,7 +91,7 @@ def test_worked_numbers_of_the_ladder(name, values):
     assert explain("whole").example.endswith(": 0.08")
 
 
-def test_settings_of_a_candidate_are_read_back_as_what_it_does():
+def test_settings_of_every_candidate_are_read_back_as_what_it_does():
     for name in CANDIDATES:
         written = explain(name).generations
         assert written

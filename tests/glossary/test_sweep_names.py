@@ -17,7 +17,7 @@ def test_every_family_is_explained_by_what_it_does():
         assert FAMILIES[name].about in explain(name).what
 
 
-def test_a_family_has_bounds_a_level_and_a_correction():
+def test_every_family_has_bounds_a_level_and_a_correction():
     for name in own():
         found = explain(name)
         assert found.kind == "estimator family"
