@@ -4,11 +4,14 @@ PY := .venv/bin/python
 RCDIAG := .venv/bin/rcdiag
 READY := .venv/.ready
 LAST := sample_data/policy/step_8
-# Tests run side by side, one thread each.
+# Tests run side by side, one thread each; a file stays in one process, so that its results are
+# made once. Files start in the order of tests/conftest.py: the longest first.
 ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+PYTEST := $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+QUICK := not engine and not browser and not slow and not gpu and not oracle
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check nightly test-pages test-slow test-oracle test-gpu sample-data bench reports schema clean
+.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench reports schema clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -24,30 +27,30 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 	    -o reports/demo/scored.parquet --result reports/demo/result.json \
 	    --html reports/demo/report.html --plots reports/demo/plots
 
-test: check ## set up and pass all tests, real vLLM included
+test: lint ## set up and pass all tests, real vLLM included (under 7 minutes on two cores)
 	@[ -n "$(CHROMIUM)" ] || \
 	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
-	@$(ALONE) $(PY) -m pytest -q -n auto --dist loadfile \
-	    -m "$(if $(CHROMIUM),(engine or browser),engine) and not slow and not gpu and not oracle" tests
+	@$(PYTEST) -m "$(if $(CHROMIUM),,not browser and )not slow and not gpu and not oracle" tests
 
-check: $(READY) ## ruff, format, types, quick tests
+check: lint ## ruff, format, types, quick tests
+	@$(PYTEST) -m "$(QUICK)" tests
+
+lint: $(READY) ## ruff, format, types
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(ALONE) $(PY) -m pytest -q -n auto --dist worksteal \
-	    -m "not engine and not slow and not gpu and not oracle and not browser" tests
 
-nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, coverage
+nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, all drawn examples, coverage
 	@$(ALONE) $(PY) tools/same_results.py
 	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
-	    $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile -m oracle tests; \
+	    $(PYTEST) -m oracle tests; \
 	else echo "left out: comparison with the trainers' own code (the package index is not reached)"; fi
 	@$(PY) -m pytest -q -m slow tests
-	@set -o pipefail; $(ALONE) $(PY) -m pytest -q -n auto --dist worksteal --cov=rcdiag --cov=cli --cov-report=term:skip-covered \
-	    -m "not engine and not slow and not gpu and not oracle and not browser" tests | tail -n 80
+	@set -o pipefail; HYPOTHESIS_PROFILE=nightly $(PYTEST) --cov=rcdiag --cov=cli \
+	    --cov-report=term:skip-covered -m "$(QUICK)" tests | tail -n 80
 
 test-pages: $(READY) ## open the reports in headless Chromium
-	@$(ALONE) $(PY) -m pytest -q -n auto --dist loadfile -m browser tests
+	@$(PYTEST) -m browser tests
 
 test-slow: $(READY) ## tests that take minutes
 	@$(PY) -m pytest -q -m slow tests

@@ -1,7 +1,35 @@
-"""Settings and fixtures of the whole suite; builders of test data are in `tests.builders`."""
+"""Settings of the whole suite, and which files start first; builders are in `tests.builders`."""
 
+from __future__ import annotations
+
+import os
+
+import pytest
 from hypothesis import settings
 
+from tests.examples import NIGHTLY
+
 # The same examples every time: a suite that fails by chance is not believed.
-settings.register_profile("rcdiag", deadline=None, derandomize=True, max_examples=50, database=None)
-settings.load_profile("rcdiag")
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=50, database=None)
+settings.register_profile(NIGHTLY, settings.get_profile("quick"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# Files that take longest: started first, so that all workers end at about the same time.
+LONGEST = (
+    "engines/test_vllm.py",
+    "pages/test_every_page.py",
+    "engines/test_resume.py",
+    "engines/test_output.py",
+    "test_sample_data.py",
+    "pages/test_keyboard.py",
+    "cli/test_sweep_outputs.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        found = [place for place, name in enumerate(LONGEST) if path.endswith(f"/tests/{name}")]
+        return found[0] if found else len(LONGEST)
+
+    items.sort(key=rank)

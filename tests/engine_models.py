@@ -19,6 +19,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from tests.cli.conftest import Ran
+
 VOCABULARY = 320
 CONTEXT = 256
 SIZES = {
@@ -101,7 +103,8 @@ def scored(path: Path, column: str) -> np.ndarray:
     return pq.read_table(path)[column].combine_chunks().flatten().to_numpy(zero_copy_only=False)
 
 
-def rcdiag(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def rcdiag_alone(*arguments: object, cwd: Path | None = None) -> Ran:
     """Run the command line in a process of its own."""
     command = [sys.executable, "-m", "cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)

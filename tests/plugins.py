@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
 
@@ -27,9 +29,38 @@ def install(folder: Path, name: str, source: str, **modules: str) -> Path:
 
 def rcdiag_with(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process that finds the packages in `folder`."""
+    return _process(folder, "-m", "cli.main", *map(str, arguments))
+
+
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, sys
+from cli.main import main
+
+printed = []
+for words in json.loads(sys.argv[1]):
+    sys.argv, out = ["rcdiag", *words], io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            main()
+    except SystemExit as stop:
+        assert not stop.code, (words, stop.code)
+    printed.append(out.getvalue())
+json.dump(printed, sys.stdout)
+"""
+
+
+def printed_with(folder: Path, *commands: Sequence[object]) -> list[str]:
+    """Stdout of several commands, run in one process that finds the packages in `folder`."""
+    words = [[str(word) for word in command] for command in commands]
+    ran = _process(folder, "-c", ONE_AFTER_THE_OTHER, json.dumps(words))
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def _process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     paths = [str(folder), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", *map(str, arguments)],
+        [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "300"},
         capture_output=True,
         text=True,

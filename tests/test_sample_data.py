@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from rcdiag.table.table import open_table
 from rcdiag.usecases.score import score
-from tests.engine_models import rcdiag, scored
+from tests.engine_models import rcdiag_alone, scored
 
 DATA = Path("sample_data")
 TABLES = ["rollouts", "multi_turn", "stale", "temperature"]
@@ -120,9 +119,9 @@ def last_step(tmp_path_factory) -> Path:
     ]
     options = [part for policy in policies for part in ("--policy", policy)]
     out = folder / "scored.parquet"
-    done = rcdiag("score", folder / "last.parquet", *options, "-o", out, "--json")
-    assert done.returncode == 0, done.stderr
-    json.loads(done.stdout)
+    done = rcdiag_alone("score", folder / "last.parquet", *options, "-o", out, "--json")
+    assert done.code == 0, done.err
+    assert done.document["kind"] == "score"
     return out
 
 

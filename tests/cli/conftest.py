@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,24 @@ def dump_with_shift(path: Path, shift: float, **columns: object) -> Path:
         old_log_probs=target,
         **columns,
     )
+
+
+@pytest.fixture(scope="module")
+def run_once() -> Rcdiag:
+    """`rcdiag(*arguments)` for fixtures whose files many tests read."""
+
+    def run(*arguments: object) -> Ran:
+        with pytest.MonkeyPatch.context() as patch:
+            out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
+            patch.setattr(sys, "argv", ["rcdiag", *map(str, arguments)])
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            with pytest.raises(SystemExit) as stopped:
+                main()
+        texts = (stream.buffer.getvalue().decode() for stream in (out, err))
+        return Ran(int(stopped.value.code or 0), *texts)
+
+    return run
 
 
 @pytest.fixture

@@ -7,34 +7,45 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import BEHAVIOR
+from tests.cli.conftest import BEHAVIOR, Ran
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
 
 BASE = base_log_probs(12)
 SCORED = [about("vllm", "vllm", "bfloat16"), about("vllm_again", "vllm", repeat_of="vllm")]
 
 
-@pytest.fixture
-def three(tmp_path) -> Path:
+def three_policies(path: Path) -> Path:
     policies = {
         "rollout": BASE,
         "vllm": shifted(BASE, 0.05, 1),
         "vllm_again": shifted(BASE, 0.05, 2),
         "old": shifted(BASE, 0.3, 3),
     }
-    return write_policies(tmp_path / "three.parquet", policies, SCORED)
+    return write_policies(path, policies, SCORED)
 
 
-def test_result_page_and_figures_are_written(rcdiag, three, tmp_path):
-    out = tmp_path / "out"
-    ran = rcdiag(
-        "compare", three, "--result", out / "r.json", "--html", out / "r.html", "--plots", out / "p"
-    )
-    assert ran.code == 0
+@pytest.fixture
+def three(tmp_path) -> Path:
+    return three_policies(tmp_path / "three.parquet")
+
+
+@pytest.fixture(scope="module")
+def written(run_once, tmp_path_factory) -> tuple[Path, Ran]:
+    """The folder of one run with all its files, and what the run said; the table is gone."""
+    folder = tmp_path_factory.mktemp("compare")
+    table, out = three_policies(folder / "three.parquet"), folder / "out"
+    files = ("--result", out / "r.json", "--html", out / "r.html", "--plots", out / "p")
+    ran = run_once("compare", table, *files, "-v")
+    assert ran.code == 0, ran.err
+    table.unlink()
+    return out, ran
+
+
+def test_result_page_and_figures_are_written(written):
+    out, ran = written
     assert json.loads((out / "r.json").read_text())["kind"] == "compare"
     assert "vllm_again" in (out / "r.html").read_text()
-    written = {each.suffix for each in (out / "p").iterdir()}
-    assert written == {".png", ".svg"}
+    assert {each.suffix for each in (out / "p").iterdir()} == {".png", ".svg"}
     for path in (out / "r.json", out / "r.html"):
         assert f"Wrote {path}" in ran.err
 
@@ -59,16 +70,13 @@ def test_a_folder_of_figures_with_something_in_it_is_refused(rcdiag, three, tmp_
     assert [each.name for each in (tmp_path / "plots").iterdir()] == ["mine"]
 
 
-def test_a_report_renders_the_stored_result_to_the_same_bytes(rcdiag, three, tmp_path):
-    first = rcdiag(
-        "compare", three, "--result", tmp_path / "r.json", "--html", tmp_path / "1.html", "-v"
-    )
-    three.unlink()
-    again = rcdiag("report", tmp_path / "r.json", "--html", tmp_path / "2.html", "-v")
+def test_a_report_renders_the_stored_result_to_the_same_bytes(rcdiag, written, tmp_path):
+    out, first = written
+    again = rcdiag("report", out / "r.json", "--html", tmp_path / "2.html", "-v")
     assert again.out == first.out
-    assert (tmp_path / "2.html").read_bytes() == (tmp_path / "1.html").read_bytes()
-    document = rcdiag("report", tmp_path / "r.json", "--json").out
-    assert document == (tmp_path / "r.json").read_text()
+    assert (tmp_path / "2.html").read_bytes() == (out / "r.html").read_bytes()
+    document = rcdiag("report", out / "r.json", "--json").out
+    assert document == (out / "r.json").read_text()
 
 
 @pytest.mark.parametrize("names", [["vllm", "vllm_again"], ["rollout", "old"]])

@@ -77,12 +77,14 @@ def test_json_goes_to_stdout_alone(rcdiag, table):
     assert ran.document["kind"] == "replay"
 
 
-@pytest.fixture
-def stored(rcdiag, table, tmp_path) -> Path:
-    options = ("--result", tmp_path / "r.json", "--html", tmp_path / "r.html")
-    assert rcdiag("replay", table, *options, "-q").code == 0
+@pytest.fixture(scope="module")
+def stored(run_once, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("replay")
+    table = dump_with_shift(folder / "t.parquet", 0.1, **COLUMNS)
+    options = ("--result", folder / "r.json", "--html", folder / "r.html")
+    assert run_once("replay", table, *options, "-q").code == 0
     table.unlink()
-    return tmp_path / "r.json"
+    return folder / "r.json"
 
 
 def test_a_stored_result_comes_back_as_it_was(rcdiag, stored):
@@ -93,7 +95,7 @@ def test_a_stored_result_comes_back_as_it_was(rcdiag, stored):
 def test_the_page_made_again_has_the_same_bytes(rcdiag, stored, tmp_path):
     again = tmp_path / "again.html"
     assert rcdiag("report", stored, "--html", again, "-q").code == 0
-    assert again.read_bytes() == (tmp_path / "r.html").read_bytes()
+    assert again.read_bytes() == stored.with_suffix(".html").read_bytes()
 
 
 def test_the_screen_made_again_is_the_same(rcdiag, table, tmp_path):

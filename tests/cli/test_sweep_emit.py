@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rcdiag.results import MetricValue
+import rcdiag as api
+from rcdiag.results import MetricValue, SweepResult
 from rcdiag.results.sweep import Candidate, Recommendation
 from rcdiag.table.table import open_table
 from rcdiag.trainers import TRAINERS, find_trainer
@@ -42,17 +43,27 @@ every_case = pytest.mark.parametrize(("trainer", "candidate"), CASES)
 NUMBERS = ("kept_tokens", "kept_sequences", "weight_sum")
 
 
-@pytest.fixture
-def table(tmp_path) -> Path:
-    return sampled_table(tmp_path / "table.parquet")
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    return sampled_table(tmp_path_factory.mktemp("tables") / "table.parquet")
+
+
+@pytest.fixture(scope="module")
+def swept(table) -> SweepResult:
+    return api.sweep(table, thresholds=FEW[1])
 
 
 def written(rcdiag, table: Path, trainer: str, *options: str) -> Path:
     """What the command prints, as a file beside the table."""
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer, *options)
     assert ran.code == 0, ran.err
+    return kept(ran.out, table)
+
+
+def kept(text: str, table: Path) -> Path:
+    """A configuration as a file beside the table."""
     path = table.with_suffix(".yaml")
-    path.write_text(ran.out)
+    path.write_text(text)
     return path
 
 
@@ -65,39 +76,40 @@ def read_back(rcdiag, table: Path, config: Path, *options: str) -> dict:
 
 
 @every_case
-def test_reading_back_gives_the_numbers_of_the_correction_itself(rcdiag, table, trainer, candidate):
+def test_reading_back_gives_the_numbers_of_the_correction_itself_and_of_its_row(
+    rcdiag, table, swept, trainer, candidate
+):
+    """That the command prints what `emit` gives: tests/api/test_same_as_commands.py."""
     verl = find_trainer("verl")
     plan = Plan(verl, {"it": verl.settings}, {"it": CANDIDATES[candidate].correction})
     itself = score(open_table(table), plan=plan).corrections["it"]
     wanted = {name: getattr(itself, name) for name in NUMBERS}
     if itself.weight_sum is not None:
         wanted["weight_sum"] = pytest.approx(itself.weight_sum, rel=1e-12)
-    config = written(rcdiag, table, trainer, "--candidate", candidate)
-    assert read_back(rcdiag, table, config) == wanted
-    assert read_back(rcdiag, table, config, "--trainer", trainer) == wanted
-
-
-@pytest.mark.parametrize(("trainer", "candidate"), [each for each in CASES if each[1] != "none"])
-def test_reading_back_gives_the_numbers_of_the_row(rcdiag, table, trainer, candidate):
-    named = CANDIDATES[candidate]
-    document = rcdiag("sweep", table, *FEW, "--json").document
-    rows = document["families"][named.family]["rows"]
-    (row,) = [each for each in rows if each["bounds"] == named.bounds]
-    config = written(rcdiag, table, trainer, "--candidate", candidate)
+    config = kept(api.emit(swept, trainer, candidate), table)
     found = read_back(rcdiag, table, config)
-    assert found["kept_tokens"] == row["kept_tokens"]
-    assert found["kept_sequences"] == row["kept_sequences"]
-    if row["kept_tokens"] == document["num_tokens"] and found["weight_sum"] is not None:
-        mean = found["weight_sum"] / document["num_tokens"]
-        assert mean == pytest.approx(row["mean_weight"]["value"], rel=1e-9)
+    assert found == wanted
+    assert read_back(rcdiag, table, config, "--trainer", trainer) == wanted
+    if candidate != "none":
+        assert_numbers_of_the_row(found, swept, candidate)
+
+
+def assert_numbers_of_the_row(found: dict, swept: SweepResult, candidate: str) -> None:
+    named = CANDIDATES[candidate]
+    rows = swept.families[named.family].rows
+    (row,) = [each for each in rows if each.bounds == named.bounds]
+    assert found["kept_tokens"] == row.kept_tokens
+    assert found["kept_sequences"] == row.kept_sequences
+    if row.kept_tokens == swept.num_tokens and found["weight_sum"] is not None:
+        mean = found["weight_sum"] / swept.num_tokens
+        assert mean == pytest.approx(row.mean_weight.value, rel=1e-9)
 
 
 @pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
-def test_the_choice_stands_alone_on_stdout_with_its_reasons(rcdiag, table, trainer):
+def test_the_choice_stands_alone_on_stdout_with_its_reasons(rcdiag, table, swept, trainer):
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer)
-    advice = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]
-    assert ran.out.startswith(f"# {advice['choice']}: correct\n")
-    for reason in advice["reasons"]:
+    assert ran.out.startswith(f"# {swept.recommendation.choice}: correct\n")
+    for reason in swept.recommendation.reasons:
         assert f"\n# {reason}\n" in ran.out
     lines = [line for line in ran.out.splitlines() if not line.lstrip().startswith("#")]
     assert isinstance(yaml.safe_load(ran.out), dict)
@@ -106,16 +118,15 @@ def test_the_choice_stands_alone_on_stdout_with_its_reasons(rcdiag, table, train
     assert "behavior: rollout" in ran.err
 
 
-def test_the_recommended_configuration_is_read_back_as_its_candidate(rcdiag, table):
-    choice = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]["choice"]
+def test_the_recommended_configuration_is_read_back_as_its_candidate(rcdiag, table, swept):
+    choice = swept.recommendation.choice
     asked = read_back(rcdiag, table, written(rcdiag, table, "verl", "--candidate", choice))
     assert read_back(rcdiag, table, written(rcdiag, table, "verl")) == asked
 
 
-def test_another_candidate_is_not_called_the_recommended_one(rcdiag, table):
+def test_another_candidate_is_not_called_the_recommended_one(rcdiag, table, swept):
     ran = rcdiag("sweep", table, *FEW, "--emit", "verl", "--candidate", "token_tis_5")
-    first = ran.out.splitlines()[0]
-    choice = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]["choice"]
+    first, choice = ran.out.splitlines()[0], swept.recommendation.choice
     assert first == f"# token_tis_5, as asked for; recommended: {choice}"
 
 
@@ -189,9 +200,11 @@ def test_a_trainer_may_have_none_of_the_candidates():
     assert "# slime has none of the candidates that were not refused" in text
 
 
-def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(rcdiag, table, tmp_path):
+def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(
+    rcdiag, table, swept, tmp_path
+):
     """The fault was an exit with 2 after the result was written and nothing was printed."""
-    choice = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]["choice"]
+    choice = swept.recommendation.choice
     lame = replace(TRAINERS["slime"].config, write=refuses(CANDIDATES[choice].correction))
     trainer = replace(TRAINERS["slime"], name="lame", family="lame", config=lame)
     with TRAINERS.with_added(trainer):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import dump_with_shift
+from tests.cli.conftest import Ran, dump_with_shift
 from tests.cli.sweep_tables import FEW, sampled_table
 
 
@@ -16,11 +16,20 @@ def table(tmp_path) -> Path:
     return sampled_table(tmp_path / "table.parquet")
 
 
-def test_result_page_and_figures_are_written(rcdiag, table, tmp_path):
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def written(run_once, tmp_path_factory) -> tuple[Path, Ran]:
+    """The folder of one run with all its files, and what the run said; the table is gone."""
+    folder = tmp_path_factory.mktemp("sweep")
+    table, out = sampled_table(folder / "table.parquet"), folder / "out"
     files = ("--result", out / "r.json", "--html", out / "r.html", "--plots", out / "p")
-    ran = rcdiag("sweep", table, *FEW, *files)
+    ran = run_once("sweep", table, *FEW, *files, "-v")
     assert ran.code == 0, ran.err
+    table.unlink()
+    return out, ran
+
+
+def test_result_page_and_figures_are_written(written):
+    out, ran = written
     assert json.loads((out / "r.json").read_text())["kind"] == "sweep"
     assert "family-token_tis" in (out / "r.html").read_text()
     assert {each.suffix for each in (out / "p").iterdir()} == {".png", ".svg"}
@@ -33,18 +42,21 @@ def test_the_document_on_stdout_is_the_one_in_the_file(rcdiag, table, tmp_path):
     assert ran.out == (tmp_path / "r.json").read_text()
 
 
-def test_a_report_renders_the_stored_result_to_the_same_bytes(rcdiag, table, tmp_path):
-    files = ("--result", tmp_path / "r.json", "--html", tmp_path / "1.html")
-    first = rcdiag("sweep", table, *FEW, *files, "-v")
-    table.unlink()
-    again = rcdiag("report", tmp_path / "r.json", "--html", tmp_path / "2.html", "-v")
+def test_a_report_renders_the_stored_result_to_the_same_bytes(rcdiag, written, tmp_path):
+    out, first = written
+    again = rcdiag("report", out / "r.json", "--html", tmp_path / "2.html", "-v")
     assert again.out == first.out
-    assert (tmp_path / "2.html").read_bytes() == (tmp_path / "1.html").read_bytes()
-    document = rcdiag("report", tmp_path / "r.json", "--json").out
-    assert document == (tmp_path / "r.json").read_text()
+    assert (tmp_path / "2.html").read_bytes() == (out / "r.html").read_bytes()
+    document = rcdiag("report", out / "r.json", "--json").out
+    assert document == (out / "r.json").read_text()
 
 
-@pytest.mark.parametrize("shift", [0.0, 4.0, float("nan")])
+SLOW = pytest.mark.slow  # a page of a sweep takes seconds: one hostile table in `make test`
+
+
+@pytest.mark.parametrize(
+    "shift", [pytest.param(0.0, marks=SLOW), pytest.param(4.0, marks=SLOW), float("nan")]
+)
 def test_any_table_makes_a_page(rcdiag, tmp_path, shift):
     table = dump_with_shift(tmp_path / "a.parquet", shift)
     ran = rcdiag("sweep", table, *FEW, "--html", tmp_path / "r.html")

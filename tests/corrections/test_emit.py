@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import yaml
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rcdiag.corrections.bounds import equivalent
@@ -25,6 +25,7 @@ from tests.corrections.batches import batches, seeded
 from tests.corrections.builders import Padded, plan_of, presets_of, results_of
 from tests.corrections.configs import configs_of
 from tests.corrections.drawn_corrections import by_k, corrections_of
+from tests.examples import dear
 
 every_writer = pytest.mark.parametrize("trainer", writers())
 TOKEN = Weighting("token", 2.0)
@@ -66,14 +67,14 @@ def assert_reads_back(correction: Correction, trainer: str, batch: Padded) -> No
 
 @every_writer
 @given(data=st.data(), seed=st.integers(0, 2**16), sd=st.sampled_from((0.02, 0.3, 1.0)))
-@settings(max_examples=60)
+@dear(60)
 def test_what_is_written_keeps_the_same_and_weighs_the_same(trainer, data, seed, sd):
     assert_reads_back(data.draw(corrections_of(trainer)), trainer, seeded(seed, sd=sd, bias=-0.01))
 
 
 @every_writer
 @given(data=st.data())
-@settings(max_examples=60)
+@dear(60)
 def test_settings_that_a_trainer_reads_can_be_written_for_it(trainer, data):
     correction = plan_of(trainer, data.draw(configs_of(trainer))).corrections["it"]
     batch = data.draw(batches(kinds=("near", "wide", "far", "cancelling", "equal")))

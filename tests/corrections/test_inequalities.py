@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.trainers import TRAINERS
@@ -15,6 +15,7 @@ from tests.corrections.batches import batches
 from tests.corrections.builders import plan_of, presets_of, result_of, results_of, without_prefix
 from tests.corrections.comparisons import changed_outcome
 from tests.corrections.configs import configs_of
+from tests.examples import dear
 
 every_trainer = pytest.mark.parametrize("trainer", TRAINERS)
 K_TRAINERS = pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0", "verl-0.9"])
@@ -24,7 +25,7 @@ POWERS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 @every_trainer
 @given(batch=batches(kinds=("equal",)))
-@settings(max_examples=10)
+@dear(10)
 def test_identical_policies_need_no_correction(trainer, batch):
     tokens = int(batch.mask.sum())
     for name, found in results_of(presets_of(trainer), batch).items():
@@ -46,7 +47,7 @@ def test_identical_policies_need_no_correction(trainer, batch):
 
 @every_trainer
 @given(batch=batches(), data=st.data())
-@settings(max_examples=40)
+@dear(40)
 def test_honest_numbers_keep_within_their_ranges(trainer, batch, data):
     found = result_of(trainer, data.draw(configs_of(trainer)), batch)
     honest = found.honest
@@ -64,7 +65,7 @@ def test_honest_numbers_keep_within_their_ranges(trainer, batch, data):
 
 @every_trainer
 @given(batch=batches(), data=st.data())
-@settings(max_examples=40)
+@dear(40)
 def test_no_mass_is_lost_where_nothing_is_rejected(trainer, batch, data):
     found = result_of(trainer, data.draw(configs_of(trainer)), batch)
     lost = [found.honest[f"lost_target_mass_{level}"] for level in ("token", "seq")]
@@ -77,7 +78,7 @@ def test_no_mass_is_lost_where_nothing_is_rejected(trainer, batch, data):
 @pytest.mark.parametrize("trainer", ["verl-0.8.0", "verl-0.9"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @given(batch=batches(kinds=("near", "equal")))
-@settings(max_examples=30)
+@dear(30)
 def test_icepop_and_truncation_agree_inside_the_bounds(trainer, level, batch):
     reach = np.exp(np.abs(batch.log_ratio).sum(axis=1).max()) * 1.01
     popped, truncated = (
@@ -102,7 +103,7 @@ def k_config(option: str, lower: float, upper: float) -> dict[str, Any]:
     option=st.sampled_from(OPTIONS),
     bounds=st.lists(st.sampled_from(POWERS), min_size=4, max_size=4).map(sorted),
 )
-@settings(max_examples=40)
+@dear(40)
 def test_wider_bounds_of_k_keep_more(trainer, batch, option, bounds):
     wide = result_of(trainer, k_config(option, bounds[0], bounds[3]), batch)
     narrow = result_of(trainer, k_config(option, bounds[1], bounds[2]), batch)
@@ -118,7 +119,7 @@ def test_wider_bounds_of_k_keep_more(trainer, batch, option, bounds):
     level=st.sampled_from(("token", "sequence", "geometric")),
     bounds=st.lists(st.sampled_from(POWERS), min_size=4, max_size=4).map(sorted),
 )
-@settings(max_examples=40)
+@dear(40)
 def test_wider_bounds_of_ratios_keep_more(trainer, batch, level, bounds):
     wide, narrow = (
         result_of(
@@ -142,7 +143,7 @@ def test_wider_bounds_of_ratios_keep_more(trainer, batch, level, bounds):
     option=st.sampled_from(("token_k1", "seq_sum_k1", "seq_mean_k1")),
     bounds=st.lists(st.sampled_from(POWERS), min_size=2, max_size=2).map(sorted),
 )
-@settings(max_examples=40)
+@dear(40)
 def test_the_documents_of_k1_are_the_code_with_its_bounds_swapped(trainer, batch, option, bounds):
     lower, upper = bounds
     ours = result_of(trainer, k_config(option, lower, upper), batch)
@@ -158,7 +159,7 @@ def test_the_documents_of_k1_are_the_code_with_its_bounds_swapped(trainer, batch
 
 @every_trainer
 @given(batch=batches(), data=st.data())
-@settings(max_examples=20)
+@dear(20)
 def test_weights_alone_keep_every_token(trainer, batch, data):
     config = data.draw(configs_of(trainer))
     correction = plan_of(trainer, config).corrections["it"]

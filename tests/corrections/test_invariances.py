@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.trainers import TRAINERS
@@ -25,6 +25,7 @@ from tests.corrections.builders import (
 )
 from tests.corrections.comparisons import changed_in_any, changed_metrics, changed_outcome
 from tests.corrections.configs import configs_of
+from tests.examples import dear
 
 every_trainer = pytest.mark.parametrize("trainer", TRAINERS)
 # Without log-ratios of a thousand, next to which nothing else is left.
@@ -33,7 +34,7 @@ MODERATE = batches(kinds=("near", "wide", "met", "equal"))
 
 @every_trainer
 @given(batch=MODERATE, data=st.data())
-@settings(max_examples=10)
+@dear(10)
 def test_the_order_of_rows(trainer, batch, data):
     plan = presets_of(trainer)
     order = np.array(data.draw(st.permutations(range(len(batch)))))
@@ -43,7 +44,7 @@ def test_the_order_of_rows(trainer, batch, data):
 
 @every_trainer
 @given(batch=MODERATE, data=st.data(), cuts=st.integers(2, 5))
-@settings(max_examples=20)
+@dear(20)
 def test_shards(trainer, batch, data, cuts):
     plan = plan_of(trainer, data.draw(configs_of(trainer)))
     assert changed_in_any(results_of(plan, batch), results_of(plan, batch, cuts)) == {}
@@ -100,7 +101,7 @@ def test_rows_of_every_step_add_up_by_step_and_to_the_whole():
 
 @every_trainer
 @given(batch=batches(), data=st.data())
-@settings(max_examples=10)
+@dear(10)
 def test_masked_places(trainer, batch, data):
     plan = presets_of(trainer)
     garbage = st.sampled_from((0.0, -7.0, np.nan, np.inf, -np.inf, 1e300))
@@ -123,7 +124,7 @@ AT_ROW_LEVEL = re.compile(r"rollout_(is|rs)_(max|min|ratio_fraction_(high|low))$
 
 @pytest.mark.parametrize("trainer", [name for name in TRAINERS if name != "slime"])
 @given(data=st.data(), seed=st.integers(0, 50), count=st.integers(1, 3))
-@settings(max_examples=20)
+@dear(20)
 def test_rows_without_a_token_change_means_over_rows_alone(trainer, data, seed, count):
     plan = plan_of(trainer, data.draw(configs_of(trainer)))
     batch = replace(seeded(seed, rows=6), group=None, reward=None)
@@ -152,7 +153,7 @@ def test_rows_without_a_token_enter_means_with_a_perplexity_of_one(trainer, coun
 
 
 @given(data=st.data(), seed=st.integers(0, 50), count=st.integers(1, 3))
-@settings(max_examples=20)
+@dear(20)
 def test_slime_divides_by_all_rows(data, seed, count):
     plan = plan_of("slime", {**data.draw(configs_of("slime")), "tis_batch_normalize": False})
     batch = replace(seeded(seed, rows=6), group=None, reward=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.corrections.apply import TokenEffects, outcome, quantities_of, token_effects
@@ -28,6 +28,7 @@ from tests.corrections.builders import (
     trajectories_of,
 )
 from tests.corrections.drawn_corrections import corrections_of
+from tests.examples import dear
 
 every_trainer = pytest.mark.parametrize("trainer", list(TRAINERS))
 
@@ -57,6 +58,7 @@ def rows_kept(kept: np.ndarray, batch: Padded) -> int:
 
 @every_trainer
 @given(batch=batches() | st.integers(0, 99).map(seeded))
+@dear(50)
 def test_tokens_add_up_to_what_every_preset_reports(trainer, batch):
     plan = presets_of(trainer)
     for name, wanted in results_of(plan, batch).items():
@@ -70,6 +72,7 @@ def test_tokens_add_up_to_what_every_preset_reports(trainer, batch):
 
 @every_trainer
 @given(data=st.data(), batch=batches())
+@dear(50)
 def test_tokens_add_up_to_the_rows_of_any_correction(trainer, data, batch):
     correction = data.draw(corrections_of(trainer))
     pair = pair_of(trajectories_of(batch), "rollout", "old")
@@ -94,7 +97,7 @@ def statistics(correction: Correction) -> list[Quantity]:
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.0", "verl-0.9"])
 @given(batch=batches())
-@settings(max_examples=25)
+@dear(25)
 def test_tokens_of_every_preset_are_those_of_a_loop(trainer, batch):
     plan = presets_of(trainer)
     for name, correction in plan.corrections.items():

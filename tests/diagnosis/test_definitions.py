@@ -33,33 +33,33 @@ def has_an_open_source(guide: Guide) -> bool:
     return bool(guide.source) and not NOWHERE.search(guide.source)
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_a_metric_is_complete(name):
-    metric = METRICS[name]
-    assert metric.name == name
-    assert metric.label
-    assert is_a_sentence(metric.says)
-    assert metric.formula
-    assert not metric.formula.endswith(".")
-    assert metric.direction
-    assert metric.presupposes in (None, BEHAVIOR_SAMPLED)
-    assert metric.family in FAMILIES.values()
-    assert metric.guide is None or has_an_open_source(metric.guide)
-    assert not NOWHERE.search(metric.source)
-    for other in metric.see:
-        assert explain(other), other
-    assert metric.formula in metric_descriptions()[name]
+def test_every_metric_is_complete():
+    for name in METRICS:
+        metric = METRICS[name]
+        assert metric.name == name
+        assert metric.label
+        assert is_a_sentence(metric.says)
+        assert metric.formula
+        assert not metric.formula.endswith(".")
+        assert metric.direction
+        assert metric.presupposes in (None, BEHAVIOR_SAMPLED)
+        assert metric.family in FAMILIES.values()
+        assert metric.guide is None or has_an_open_source(metric.guide)
+        assert not NOWHERE.search(metric.source)
+        for other in metric.see:
+            assert explain(other), other
+        assert metric.formula in metric_descriptions()[name]
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_the_worked_example_of_a_metric_is_its_value(name):
-    value = METRICS[name].value(Suite(SuiteState.of(toy_pair()), seed=0)).value
-    if value is None:
-        assert METRICS[name].example == ""
-        return
-    given, _, text = METRICS[name].example.rpartition(": ")
-    assert f"{given}: " in (RATIOS_OF_EXAMPLE, PAIR_OF_EXAMPLE)
-    assert text == f"{value:.4g}"
+def test_the_worked_example_of_every_metric_is_its_value():
+    for name in METRICS:
+        value = METRICS[name].value(Suite(SuiteState.of(toy_pair()), seed=0)).value
+        if value is None:
+            assert METRICS[name].example == ""
+            continue
+        given, _, text = METRICS[name].example.rpartition(": ")
+        assert f"{given}: " in (RATIOS_OF_EXAMPLE, PAIR_OF_EXAMPLE)
+        assert text == f"{value:.4g}"
 
 
 def test_the_example_is_of_the_toy():
@@ -81,31 +81,31 @@ def test_what_is_called_symmetric_is_so_and_all_else_is_not():
             assert same == (metric.direction == SYMMETRIC), name
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_is_complete(name):
-    family = FAMILIES[name]
-    assert family.question.endswith("?")
-    assert family.slug
-    assert family.fix
+def test_every_family_is_complete():
+    for name in FAMILIES:
+        family = FAMILIES[name]
+        assert family.question.endswith("?")
+        assert family.slug
+        assert family.fix
 
 
-@pytest.mark.parametrize("slug", all_checks())
-def test_a_check_is_complete(slug):
-    check = all_checks()[slug]
-    assert check.slug == slug
-    assert check.severity in SEVERITIES
-    assert check.stages
-    assert set(check.stages) <= set(STAGES)
-    assert check.asks.endswith("?")
-    assert is_a_sentence(check.says)
-    assert check.fix
-    assert check.example
-    assert not NOWHERE.search(f"{check.says} {check.fix} {check.source}")
-    for other in check.see:
-        assert explain(other), other
-    entry = explain(slug)
-    assert entry.kind == "finding"
-    assert check.fix in entry.what
+def test_every_check_is_complete():
+    for slug in all_checks():
+        check = all_checks()[slug]
+        assert check.slug == slug
+        assert check.severity in SEVERITIES
+        assert check.stages
+        assert set(check.stages) <= set(STAGES)
+        assert check.asks.endswith("?")
+        assert is_a_sentence(check.says)
+        assert check.fix
+        assert check.example
+        assert not NOWHERE.search(f"{check.says} {check.fix} {check.source}")
+        for other in check.see:
+            assert explain(other), other
+        entry = explain(slug)
+        assert entry.kind == "finding"
+        assert check.fix in entry.what
 
 
 def test_what_trainers_find_in_settings_has_its_words():
@@ -115,9 +115,9 @@ def test_what_trainers_find_in_settings_has_its_words():
     assert words <= slugs()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_rule_is_complete(rule):
-    assert is_a_sentence(rule.says)
-    assert has_an_open_source(rule.guide)
-    for other in rule.see:
-        assert explain(other), other
+def test_every_rule_is_complete():
+    for rule in RULES:
+        assert is_a_sentence(rule.says)
+        assert has_an_open_source(rule.guide)
+        for other in rule.see:
+            assert explain(other), other

@@ -1,8 +1,15 @@
+"""A tiny model and its table, and the command line in this process, which starts no engine."""
+
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import rcdiag
 from tests.engine_models import make_model, make_table, reference
+
+__all__ = ["rcdiag"]
 
 
 @pytest.fixture(scope="session")

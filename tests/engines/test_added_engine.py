@@ -58,7 +58,7 @@ def dump(tmp_path) -> Path:
     )
 
 
-def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp_path):
+def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp_path, rcdiag):
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     plugin, out = install(tmp_path / "site", "toy_plugin", PLUGIN), tmp_path / "scored.parquet"
     ran = rcdiag_with(
@@ -85,22 +85,22 @@ def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp
     assert found["noise_floor"]["policy"] == "low"
 
     # Without the package its policies are still called by the name of what scored them.
-    ran = rcdiag_with(tmp_path, "compare", out, "--target", "toy", "--json")
-    assert ran.returncode == 0, ran.stderr
-    policies = json.loads(ran.stdout)["policies"]
+    policies = rcdiag("compare", out, "--target", "toy", "--json").document["policies"]
     assert (policies["toy"]["role"], policies["low"]["role"]) == ("toy", "toy")
 
 
-def test_help_errors_and_explain_name_an_installed_engine(dump, tmp_path):
-    plugin = install(tmp_path / "site", "toy_plugin", PLUGIN)
-    assert "toy" in rcdiag_with(plugin, "score", "--help").stdout
-    refused = rcdiag_with(plugin, "score", dump, "--model", "m", "--policy", "x=tpy")
-    assert refused.returncode == 2
-    assert "no backend `tpy`; there are hf, vllm, toy" in refused.stderr
-    explained = rcdiag_with(plugin, "explain", "toy")
-    assert "the log-probs that the checkpoint states" in explained.stdout
-    assert "nats taken off each log-prob" in explained.stdout
-    assert "toy" in rcdiag_with(plugin, "explain").stdout
+def test_help_errors_and_explain_name_an_added_engine(dump, rcdiag, monkeypatch):
+    """Those of an installed one: tests/test_contributing.py."""
+    monkeypatch.setenv("COLUMNS", "300")
+    with BACKENDS.with_added(toy()):
+        assert "toy" in rcdiag("score", "--help").out
+        refused = rcdiag("score", dump, "--model", "m", "--policy", "x=tpy")
+        assert refused.code == 2
+        assert "no backend `tpy`; there are hf, vllm, toy" in refused.err
+        explained = rcdiag("explain", "toy").out
+        assert "Toy: for tests." in explained
+        assert "Nats." in explained
+        assert "toy" in rcdiag("explain").out
 
 
 def test_a_plugin_that_fails_is_named_by_the_command_and_leaves_help_alone(dump, tmp_path):

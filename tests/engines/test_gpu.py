@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.engine_models import rcdiag, scored
+from tests.engine_models import rcdiag_alone, scored
 
 pytestmark = pytest.mark.gpu
 
@@ -29,8 +29,8 @@ def run(qwen3, table, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("gpu") / "scored.parquet"
     options = [part for name, what in POLICIES.items() for part in ("--policy", f"{name}={what}")]
     pair = ("--behavior", "prefill", "--target", "fp32")
-    done = rcdiag("score", table, "--model", qwen3, *options, *pair, "-o", out, "--json")
-    assert done.returncode == 0, done.stderr
+    done = rcdiag_alone("score", table, "--model", qwen3, *options, *pair, "-o", out, "--json")
+    assert done.code == 0, done.err
     return out
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.engine_models import make_model, make_table, rcdiag
+from tests.engine_models import make_model, make_table, rcdiag_alone
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    return make_model(tmp_path_factory.mktemp("models") / "qwen3", "qwen3")
+    """Without a tokenizer: token ids are all that engines read."""
+    folder = make_model(tmp_path_factory.mktemp("models") / "qwen3", "qwen3")
+    for file in folder.glob("*token*"):
+        file.unlink()
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -31,80 +35,65 @@ def table(tmp_path_factory) -> Path:
     return path
 
 
-def test_rows_and_columns_stay_and_scores_come_last(table, model, tmp_path):
-    out = tmp_path / "out.parquet"
-    done = rcdiag(
-        "score",
-        table,
-        "--model",
-        model,
-        "--policy",
-        "new=hf:float32",
-        "--behavior",
-        "new",
-        "--target",
-        "old",
-        "-o",
-        out,
-        "--json",
-    )
-    assert done.returncode == 0, done.stderr
+NEW = ("--policy", "new=hf:float32", "--behavior", "new", "--target", "old")
+
+
+@pytest.fixture(scope="module")
+def scored(table, model, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+    """The table with a policy more, and the result document."""
+    out = tmp_path_factory.mktemp("scored") / "out.parquet"
+    done = rcdiag_alone("score", table, "--model", model, *NEW, "-o", out, "--json")
+    assert done.code == 0, done.err
+    return out, done.document
+
+
+def test_rows_and_columns_stay_and_scores_come_last(scored, table):
+    out, document = scored
     before, after = pq.read_table(table), pq.read_table(out)
     assert after.column_names == [*before.column_names, "new_log_probs"]
     assert after.select(before.column_names).equals(before)
     assert after.schema.metadata[b"theirs"] == b"kept"
-    document = json.loads(done.stdout)
     assert document["provenance"]["dump"] == [str(table)]
     slugs = {finding["slug"] for finding in document["findings"]}
     assert {"temperature-unknown", "sequences-without-tokens"} <= slugs
 
 
-def test_a_recorded_policy_is_not_overwritten(table, model, tmp_path):
+def test_comparing_needs_no_tokenizer_and_text_does(rcdiag, scored, model):
+    out, _ = scored
+    pair = ("--behavior", "new", "--target", "old")
+    assert rcdiag("compare", out, *pair, "--json").code == 0
+    refused = rcdiag("score", out, *pair, "--include-text", "--model", model)
+    assert refused.code == 2
+    assert "no tokenizer in the folder" in refused.err
+
+
+def test_a_recorded_policy_is_not_overwritten(rcdiag, table, model, tmp_path):
     out = tmp_path / "out.parquet"
-    done = rcdiag(
-        "score",
-        table,
-        "--model",
-        model,
-        "--policy",
-        "old=hf:float32",
-        "--policy",
-        "rollout=hf:bfloat16",
-        "-o",
-        out,
-    )
-    assert done.returncode == 2
-    assert "`old_log_probs` is recorded" in done.stderr
+    policies = ("--policy", "old=hf:float32", "--policy", "rollout=hf:bfloat16")
+    done = rcdiag("score", table, "--model", model, *policies, "-o", out)
+    assert done.code == 2
+    assert "`old_log_probs` is recorded" in done.err
     assert not out.exists()
 
 
-def test_force_replaces_all_of_a_policy(table, model, tmp_path):
-    out = tmp_path / "out.parquet"
-    done = rcdiag(
-        "score",
-        table,
-        "--model",
-        model,
-        "--policy",
-        "old=hf:float32",
-        "--policy",
-        "rollout=hf:bfloat16",
-        "-o",
-        out,
-        "--force",
-        "--json",
-    )
-    assert done.returncode == 0, done.stderr
+def test_force_replaces_all_of_a_policy(scored, model, tmp_path):
+    table, _ = scored
+    out, policies = tmp_path / "out.parquet", ("--policy", "old=hf:float32", "--behavior", "new")
+    options = ("-o", out, "--force", "--json")
+    done = rcdiag_alone("score", table, "--model", model, *policies, *options)
+    assert done.code == 0, done.err
     names = pq.read_schema(out).names
-    assert names[-2:] == ["old_log_probs", "rollout_log_probs"]
+    assert names[-2:] == ["new_log_probs", "old_log_probs"]
     assert "old_entropy" not in names
+    values = [pq.read_table(out)[name].to_pylist() for name in names[-2:]]
+    assert values[0] == values[1]
 
 
 def test_model_alone_fills_what_the_default_pair_lacks(table, model, tmp_path):
     """`rollout` is not there and comes from vLLM; `old` is recorded and stays."""
     out = tmp_path / "out.parquet"
-    done = rcdiag("score", table, "--model", model, "-o", out, "--json")
-    assert done.returncode == 0, done.stderr
+    done = rcdiag_alone("score", table, "--model", model, "-o", out, "--json")
+    assert done.code == 0, done.err
     policies = json.loads(pq.read_schema(out).metadata[b"rcdiag"])["policies"]
     assert set(policies) == {"rollout"}
     assert (policies["rollout"]["backend"], policies["rollout"]["dtype"]) == ("vllm", "bfloat16")
@@ -113,62 +102,16 @@ def test_model_alone_fills_what_the_default_pair_lacks(table, model, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that nobody can fill")
-def test_an_output_that_the_system_refuses_is_said(table, model):
-    done = rcdiag(
-        "score",
-        table,
-        "--model",
-        model,
-        "--policy",
-        "new=hf:float32",
-        "--behavior",
-        "new",
-        "--target",
-        "old",
-        "-o",
-        "/proc/out.parquet",
-    )
-    assert done.returncode == 2
-    assert "cannot be written" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_an_output_that_the_system_refuses_is_said(rcdiag, table, model):
+    done = rcdiag("score", table, "--model", model, *NEW, "-o", "/proc/out.parquet")
+    assert done.code == 2
+    assert "cannot be written" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_without_an_output_nothing_is_kept_but_the_numbers(table, model, tmp_path):
-    done = rcdiag(
-        "score",
-        table,
-        "--model",
-        model,
-        "--policy",
-        "new=hf:float32",
-        "--behavior",
-        "new",
-        "--target",
-        "old",
-        "--json",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "not kept" in done.stderr
-    assert json.loads(done.stdout)["num_tokens"] > 0
+    done = rcdiag_alone("score", table, "--model", model, *NEW, "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "not kept" in done.err
+    assert done.document["num_tokens"] > 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_scoring_by_every_engine_and_comparing_need_no_tokenizer(table, model, tmp_path):
-    """Token ids are all that they read; text is what `--include-text` asks for."""
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    for file in model.iterdir():
-        if "token" not in file.name:
-            shutil.copyfile(file, bare / file.name)
-    out, pair = tmp_path / "out.parquet", ("--behavior", "a", "--target", "b")
-    done = rcdiag(
-        *("score", table, "--model", bare, "-o", out, *pair),
-        *("--policy", "a=vllm:float32", "--policy", "b=hf:float32"),
-    )
-    assert done.returncode == 0, done.stderr
-    done = rcdiag("compare", out, *pair, "--json")
-    assert done.returncode == 0, done.stderr
-    refused = rcdiag("score", out, *pair, "--include-text", "--model", bare)
-    assert refused.returncode == 2
-    assert "no tokenizer in the folder" in refused.stderr

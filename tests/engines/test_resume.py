@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.engine_models import make_model, make_table, rcdiag
+from tests.engine_models import make_model, make_table
 
 pytestmark = pytest.mark.engine
 
@@ -22,8 +22,8 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:
-    """Enough tokens for three parts."""
-    return make_table(tmp_path_factory.mktemp("tables") / "table.parquet", rows=5200)
+    """Enough tokens for a dozen parts."""
+    return make_table(tmp_path_factory.mktemp("tables") / "table.parquet", rows=1300)
 
 
 def arguments(table: Path, model: Path, out: Path) -> list[str]:
@@ -32,10 +32,21 @@ def arguments(table: Path, model: Path, out: Path) -> list[str]:
     return ["score", str(table), "--model", str(model), *policies, *pair]
 
 
+# The command line with parts so small that a short table has many.
+RCDIAG = [
+    *(sys.executable, "-c"),
+    "import cli.main, rcdiag.engines.run as run; run.TOKENS_PER_PART = 8192; cli.main.main()",
+]
+
+
+def rcdiag(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RCDIAG, *command], capture_output=True, text=True, check=False)
+
+
 def kill_when(command: list[str], ready, limit: float = 240.0) -> None:
     """Run until `ready()`, then kill -9, as a scheduler or the kernel would."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "cli.main", *command],
+        [*RCDIAG, *command],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

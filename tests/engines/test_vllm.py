@@ -1,25 +1,26 @@
-"""Real vLLM, in the processes that users get it in."""
+"""Real vLLM, in the processes that users get it in: one table, scored once, for all tests here."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.engine_models import rcdiag, scored
+from tests.engine_models import rcdiag_alone, scored
 
 pytestmark = pytest.mark.engine
 
 POLICIES = {
     "prefill": "vllm:float32,entropy=true,top_k=3",
     "decode": "vllm:float32,path=decode,entropy=true,top_k=3",
-    "chunked": "vllm:float32,max_num_batched_tokens=64,max_num_seqs=16",
     "bf16": "vllm:bfloat16",
     "hf": "hf:float32",
 }
+CHUNKED = "max_num_batched_tokens=64,max_num_seqs=16"
 
 PLAIN = """
 import json, os, sys
@@ -44,23 +45,22 @@ json.dump(found, open(out, "w"))
 
 @pytest.fixture(scope="module")
 def run(qwen3, table, adapter, tmp_path_factory) -> Path:
-    """One table scored by every engine path; all tests below read it."""
+    """One table scored by every engine path, and `bf16` once more for the noise floor."""
     out = tmp_path_factory.mktemp("vllm") / "scored.parquet"
     policies = {
         **POLICIES,
-        "lora_vllm": f"vllm:float32,adapter={adapter}",
+        "lora_vllm": f"vllm:float32,{CHUNKED},adapter={adapter}",
         "lora_hf": f"hf:float32,adapter={adapter}",
     }
     options = [part for name, what in policies.items() for part in ("--policy", f"{name}={what}")]
-    pair = ("--behavior", "prefill", "--target", "hf")
-    done = rcdiag("score", table, "--model", qwen3, *options, *pair, "-o", out, "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["mismatch"]["log_ratio_abs_max"]["value"] < 1e-4
+    pair = ("--behavior", "prefill", "--target", "hf", "--noise-floor")
+    done = rcdiag_alone("score", table, "--model", qwen3, *options, *pair, "-o", out, "--json")
+    assert done.code == 0, done.err
+    assert done.document["mismatch"]["log_ratio_abs_max"]["value"] < 1e-4
     return out
 
 
-@pytest.mark.parametrize("policy", ["prefill", "decode", "chunked"])
+@pytest.mark.parametrize("policy", ["prefill", "decode"])
 def test_float32_equals_the_plain_forward_of_transformers(policy, run, expected):
     """At each row's temperature, on one-token prompts and responses, and the longest row."""
     found = scored(run, f"{policy}_log_probs")
@@ -97,7 +97,7 @@ def test_bfloat16_is_near_float32_but_not_it(run):
     assert 1e-5 < gap.mean() < 0.1
 
 
-def test_an_adapter_scores_like_that_of_transformers(run):
+def test_an_adapter_scores_like_that_of_transformers_though_sequences_come_in_chunks(run):
     ours, theirs = scored(run, "lora_vllm_log_probs"), scored(run, "lora_hf_log_probs")
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
     assert np.abs(ours - scored(run, "prefill_log_probs")).max() > 0.1
@@ -125,23 +125,53 @@ def test_how_each_policy_was_scored_is_in_the_metadata(run):
 )
 def test_what_the_engine_cannot_do_is_said(options, words, qwen3, table, tmp_path):
     out = tmp_path / "out.parquet"
-    done = rcdiag(
-        "score",
-        table,
-        "--model",
-        qwen3,
-        "--policy",
-        f"a=vllm:float32,{options}",
-        "--policy",
-        "b=hf:float32",
-        "--behavior",
-        "a",
-        "--target",
-        "b",
-        "-o",
-        out,
+    done = rcdiag_alone(
+        *("score", table, "--model", qwen3, "-o", out, "--behavior", "a", "--target", "b"),
+        *("--policy", f"a=vllm:float32,{options}", "--policy", "b=hf:float32"),
     )
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
     assert not out.exists()
+
+
+# What `compare` makes of them.
+
+
+@pytest.fixture(scope="module")
+def compared(run) -> dict[str, Any]:
+    policies = [word for name in ("bf16", "bf16_again", "hf") for word in ("--policy", name)]
+    done = rcdiag_alone("compare", run, *policies, "--behavior", "bf16", "--target", "hf", "--json")
+    assert done.code == 0, done.err
+    return done.document
+
+
+def test_the_repeat_is_the_same_policy_in_other_batches(run):
+    found = json.loads(pq.read_schema(run).metadata[b"rcdiag"])["policies"]
+    one, again = found["bf16"], found["bf16_again"]
+    assert again["options"] == {**one["options"], "max_num_seqs": 5, "repeat_of": "bf16"}
+    for key in ("backend", "dtype", "model", "weights_fingerprint"):
+        assert again[key] == one[key], key
+
+
+def test_the_repeat_is_the_floor_and_engines_in_other_precision_are_above_it(compared):
+    assert compared["ladder"]["policies"] == ["bf16", "hf"]
+    floor = compared["noise_floor"]
+    assert (floor["policy"], floor["repeat"]) == ("bf16", "bf16_again")
+    pair = compared["pairs"]["bf16->hf"]
+    assert pair["mismatch"]["k2_kl"]["value"] > floor["k2"]["value"] >= 0.0
+    assert pair["at_floor"] is False
+
+
+def test_precision_of_a_tiny_model_is_a_small_mismatch(compared):
+    """bfloat16 has 8 bits: log-probs of a few nats differ by some hundredths."""
+    k3 = compared["pairs"]["bf16->hf"]["mismatch"]["k3_kl"]["value"]
+    assert 1e-7 < k3 < 1e-2
+
+
+def test_compare_scores_what_is_missing_itself_and_leaves_the_table_alone(run, qwen3):
+    policies = ("--policy", "hf", "--policy", "hf_bf16=hf:bfloat16")
+    found = rcdiag_alone("compare", run, "--model", qwen3, "--json", *policies).document
+    assert list(found["policies"]) == found["ladder"]["policies"] == ["hf", "hf_bf16"]
+    assert "hf_bf16_log_probs" not in pq.read_schema(run).names
+    assert found["provenance"]["dump"] == [str(run)]

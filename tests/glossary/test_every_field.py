@@ -15,16 +15,16 @@ from tests.results.test_docs import ALL
 REPORTS = Path(__file__).parents[2] / "reports"
 
 
-@pytest.mark.parametrize("owner", ALL, ids=part_of)
-def test_every_field_answers_to_its_name_with_and_without_its_part(owner):
-    for field in documented_fields(owner):
-        dotted = f"{part_of(owner)}.{field.name}"
-        told = (explain(field.name).what, explain(dotted).what)
-        if explain(dotted).kind == TITLE:
-            assert told[1].startswith(field.doc.says.rstrip("."))
-        else:  # what the number counts is explained as a choice, with formula and trainers
-            assert dotted == "denominator.kept"
-        assert explain(dotted).example or explain(dotted).see
+def test_every_field_answers_to_its_name_with_and_without_its_part():
+    for owner in ALL:
+        for field in documented_fields(owner):
+            dotted = f"{part_of(owner)}.{field.name}"
+            told = (explain(field.name).what, explain(dotted).what)
+            if explain(dotted).kind == TITLE:
+                assert told[1].startswith(field.doc.says.rstrip("."))
+            else:  # what the number counts is explained as a choice, with formula and trainers
+                assert dotted == "denominator.kept"
+            assert explain(dotted).example or explain(dotted).see
 
 
 def test_a_name_with_several_meanings_tells_all_of_them():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import get_args
 
-import pytest
-
 from rcdiag.corrections.correction import Level
 from rcdiag.diagnosis.checks import all_checks
 from rcdiag.diagnosis.correction_health import CORRECTION_RULES
@@ -23,36 +21,36 @@ from tests.glossary.found import corrections, logged
 KEY = "number that trainers log"
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_logged_key_with_and_without_its_prefix(trainer):
-    for key in logged(trainer):
-        found = explain(key)
-        assert found.kind == KEY, key
-        said = [text.partition(": ")[0] for text in found.generations.values()]
-        assert key in said, (trainer, key)
-        bare = key.removeprefix("mis_") if trainer == "slime" else key.rpartition("/")[2]
-        assert explain(bare).kind in (KEY, "metric"), bare
+def test_every_logged_key_with_and_without_its_prefix():
+    for trainer in TRAINERS:
+        for key in logged(trainer):
+            found = explain(key)
+            assert found.kind == KEY, key
+            said = [text.partition(": ")[0] for text in found.generations.values()]
+            assert key in said, (trainer, key)
+            bare = key.removeprefix("mis_") if trainer == "slime" else key.rpartition("/")[2]
+            assert explain(bare).kind in (KEY, "metric"), bare
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_number_of_a_correction(trainer):
-    documented = set(CorrectionNumbers.__annotations__)
-    for each in corrections(trainer):
-        assert CorrectionNumbers.__required_keys__ <= set(each.honest) <= documented
-    for name in documented:
-        assert explain(name).kind == FIELD, name
-    assert set(CORRECTION_RULES) - {"everything_rejected"} <= documented
+def test_every_number_of_a_correction():
+    for trainer in TRAINERS:
+        documented = set(CorrectionNumbers.__annotations__)
+        for each in corrections(trainer):
+            assert CorrectionNumbers.__required_keys__ <= set(each.honest) <= documented
+        for name in documented:
+            assert explain(name).kind == FIELD, name
+        assert set(CORRECTION_RULES) - {"everything_rejected"} <= documented
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_trainer_preset_and_setting(trainer):
-    assert explain(trainer).name == trainer
-    for preset in TRAINERS[trainer].presets:
-        assert trainer in _written_out(explain(preset).generations)
-    for setting in TRAINERS[trainer].settings:
-        found = explain(setting)
-        assert found.kind == "setting"
-        assert trainer in _written_out(found.generations)
+def test_every_trainer_preset_and_setting():
+    for trainer in TRAINERS:
+        assert explain(trainer).name == trainer
+        for preset in TRAINERS[trainer].presets:
+            assert trainer in _written_out(explain(preset).generations)
+        for setting in TRAINERS[trainer].settings:
+            found = explain(setting)
+            assert found.kind == "setting"
+            assert trainer in _written_out(found.generations)
 
 
 def _written_out(generations: dict[str, str]) -> set[str]:
@@ -94,19 +92,19 @@ WORDS = (
 )
 
 
-@pytest.mark.parametrize("word", [*WORDS.split(), "batch normalisation", "batch normalization"])
-def test_the_words_of_the_glossary(word):
-    assert explain(word).what
+def test_the_words_of_the_glossary():
+    for word in [*WORDS.split(), "batch normalisation", "batch normalization"]:
+        assert explain(word).what
 
 
-@pytest.mark.parametrize("kind", names())
-def test_every_listed_name_leads_to_an_entry(kind):
-    for name, line in names()[kind].items():
-        found = explain(name)
-        assert found.name == name
-        assert found.kind == kind
-        assert found.what
-        assert line
-        assert "\n" not in line
-        for other in found.see:
-            assert explain(other), (name, other)
+def test_every_listed_name_leads_to_an_entry():
+    for kind in names():
+        for name, line in names()[kind].items():
+            found = explain(name)
+            assert found.name == name
+            assert found.kind == kind
+            assert found.what
+            assert line
+            assert "\n" not in line
+            for other in found.see:
+                assert explain(other), (name, other)

@@ -46,14 +46,10 @@ def test_worked_numbers_of_a_row(name, value):
     assert explain(name).example.endswith(f", rewards 1 and 0: {value:.4g}")
 
 
-@pytest.mark.parametrize(
-    "field",
-    [field for field in documented_fields(SweepRow) if field.name != "bounds"],
-    ids=lambda field: field.name,
-)
-def test_a_number_of_a_row_has_all_that_a_reader_needs(field):
-    assert field.doc.formula
-    assert field.doc.unit
+def test_every_number_of_a_row_has_all_that_a_reader_needs():
+    for field in [field for field in documented_fields(SweepRow) if field.name != "bounds"]:
+        assert field.doc.formula
+        assert field.doc.unit
 
 
 @pytest.mark.parametrize(
@@ -95,15 +91,15 @@ def test_worked_numbers_of_the_ladder(name, values):
     assert explain("whole").example.endswith(": 0.08")
 
 
-@pytest.mark.parametrize("name", CANDIDATES)
-def test_settings_of_a_candidate_are_read_back_as_what_it_does(name):
-    written = explain(name).generations
-    assert written
-    for trainers, text in written.items():
-        trainer = find_trainer(trainers.split(", ")[-1].rpartition(" to ")[2])
-        settings = yaml.safe_load(f"{{{text}}}")
-        read = trainer.read({**trainer.settings, **settings})
-        assert equivalent(CANDIDATES[name].correction, read), (trainers, text)
+def test_settings_of_every_candidate_are_read_back_as_what_it_does():
+    for name in CANDIDATES:
+        written = explain(name).generations
+        assert written
+        for trainers, text in written.items():
+            trainer = find_trainer(trainers.split(", ")[-1].rpartition(" to ")[2])
+            settings = yaml.safe_load(f"{{{text}}}")
+            read = trainer.read({**trainer.settings, **settings})
+            assert equivalent(CANDIDATES[name].correction, read), (trainers, text)
 
 
 def test_the_order_of_candidates_is_told():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rcdiag.glossary import explain
 from rcdiag.glossary.answers import ANSWERS as EXPLAINED_ANSWERS
 from rcdiag.glossary.families import KIND as FAMILY
@@ -14,28 +12,28 @@ from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.families import FAMILIES
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_is_explained_by_what_it_does(name):
-    assert FAMILIES[name].about.partition(";")[0].rstrip(".") in explain(name).what
+def test_every_family_is_explained_by_what_it_does():
+    for name in FAMILIES:
+        assert FAMILIES[name].about.partition(";")[0].rstrip(".") in explain(name).what
 
 
-@pytest.mark.parametrize("name", FAMILY.names())
-def test_a_family_has_bounds_a_level_and_a_correction(name):
-    family, found = FAMILIES[name.removeprefix("family.")], explain(name)
-    assert found.kind == "estimator family"
-    assert family.about in found.what
-    assert f"Bounds hold by {family.level}" in found.what
-    assert family.axis in found.example
-    assert "decoupled" in found.example
+def test_every_family_has_bounds_a_scope_and_a_correction():
+    for name in FAMILY.names():
+        family, entry = FAMILIES[name.removeprefix("family.")], explain(name)
+        assert entry.kind == "estimator family"
+        assert family.about in entry.what
+        assert f"Bounds hold by {family.level}" in entry.what
+        assert family.axis in entry.example
+        assert "decoupled" in entry.example
 
 
-@pytest.mark.parametrize("name", CANDIDATES)
-def test_every_candidate_is_explained_by_its_family_and_bounds(name):
-    found = explain(name)
-    assert found.kind == "candidate"
-    assert f"Of the family {CANDIDATES[name].family}," in found.what
-    for key, value in CANDIDATES[name].bounds.items():
-        assert f"{key} {value:g}" in found.what
+def test_every_candidate_is_explained_by_its_family_and_bounds():
+    for name in CANDIDATES:
+        found = explain(name)
+        assert found.kind == "candidate"
+        assert f"Of the family {CANDIDATES[name].family}," in found.what
+        for key, value in CANDIDATES[name].bounds.items():
+            assert f"{key} {value:g}" in found.what
 
 
 def test_every_bound_of_a_family_is_explained():

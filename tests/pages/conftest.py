@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,13 +24,17 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def rendered(tmp_path_factory) -> Callable[[str], Path]:
-    """The file of a page, by its name in MAKERS."""
-    folder = tmp_path_factory.mktemp("pages")
+    """The file of a page, by its name in MAKERS; processes of one run share it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages"
+    folder.mkdir(exist_ok=True)
 
     def render(name: str) -> Path:
         path = folder / f"{name}.html"
         if not path.exists():
-            path.write_text(page(MAKERS[name]()))
+            made = folder / f"{name}.{os.getpid()}"
+            made.write_text(page(MAKERS[name]()))
+            made.rename(path)
         return path
 
     return render

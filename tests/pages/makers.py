@@ -72,7 +72,7 @@ MAKERS: dict[str, Callable[[], Result]] = {
     "score-turns": lambda: scored("multi_turn.parquet", text=True),
     "score-temperature": lambda: scored("temperature.parquet"),
     "compare": lambda: compare(open_table(SAMPLES / "rollouts.parquet")),
-    "sweep": lambda: swept(12),  # few rows: axe looks at every cell, and that takes its time
+    "sweep": lambda: swept(6),  # few rows: axe looks at every cell, and that takes its time
     "replay": replayed,
     "replay-model": replayed_with_model,
     "replay-steps": replayed_over_steps,

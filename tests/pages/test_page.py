@@ -41,17 +41,21 @@ def result(tmp_path_factory) -> ScoreResult:
     return score(open_table(path), plan=plan)
 
 
+@pytest.fixture(scope="module")
+def text(result) -> str:
+    return page(result)
+
+
 def test_every_figure_is_drawn(result):
     assert [spec.name for spec, _ in drawn(result)] == OF_SCORE
 
 
-def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result):
-    assert page(result) == page(result)
-    assert page(from_json(to_json(result), "r.json")) == page(result)
+def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result, text):
+    assert page(result) == text
+    assert page(from_json(to_json(result), "r.json")) == text
 
 
-def test_nothing_is_fetched_and_nothing_runs(result):
-    text = page(result)
+def test_nothing_is_fetched_and_nothing_runs(text):
     assert "<script" not in text
     assert "default-src 'none'" in text
     outside = re.findall(r"""(?:src|href)=["'](?!#|data:)([^"']+)""", text)
@@ -73,9 +77,9 @@ class _Ids(HTMLParser):
                 self.references.append(value.removeprefix("#"))
 
 
-def test_ids_are_unique_and_references_find_theirs(result):
+def test_ids_are_unique_and_references_find_theirs(text):
     parser = _Ids()
-    parser.feed(page(result))
+    parser.feed(text)
     assert len(parser.ids) == len(set(parser.ids))
     known = {*parser.ids, ""}
     assert [r for r in parser.references if r not in known and not r.startswith("data:")] == []

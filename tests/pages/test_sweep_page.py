@@ -126,23 +126,20 @@ def test_the_configuration_of_the_choice_is_what_emit_gives(result, text):
 def test_a_result_stored_before_configurations_says_that_it_has_none(result):
     document = json.loads(to_json(result))
     del document["recommendation"]["configurations"]
+    document["families"] = {name: document["families"][name] for name in ("token_tis", "seq_tis")}
     for family in document["families"].values():
         del family["configurations"]
     older = page(from_json(json.dumps(document), "r.json"))
     assert "This result holds no configuration to paste" in older
     assert "To paste" not in older
     assert "<select>" not in older
-    assert list(Families(older).found) == list(result.families)
+    assert list(Families(older).found) == ["token_tis", "seq_tis"]
 
 
 def test_configurations_are_a_small_part_of_the_document(result):
     families = {name: replace(each, configurations={}) for name, each in result.families.items()}
     without = to_json(replace(result, families=families))
     assert len(to_json(result)) < 1.1 * len(without)
-
-
-def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result, text):
-    assert page(from_json(to_json(result), "r.json")) == text
 
 
 def test_nothing_is_fetched(text):

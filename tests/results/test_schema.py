@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,13 @@ from rcdiag.results.schema import FOLDER, json_schema, write_schemas
 SHIPPED = sorted((Path(__file__).parents[2] / "reports").glob("*.json"))
 
 
+@cache
+def validator(kind: str) -> Draft202012Validator:
+    return Draft202012Validator(json_schema(kind))
+
+
 def valid(document: dict) -> None:
-    Draft202012Validator(json_schema(document["kind"])).validate(document)
+    validator(document["kind"]).validate(document)
 
 
 @pytest.mark.parametrize("kind", KINDS)

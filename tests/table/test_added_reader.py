@@ -178,17 +178,23 @@ PLUGIN = """
 """
 
 
-def test_a_reader_of_an_installed_package_is_found_by_the_command_line(tmp_path):
+def test_a_reader_of_an_installed_package_is_found_by_the_command_line(tmp_path, rcdiag):
     plugin = install(tmp_path / "site", "toy_reader", PLUGIN)
     path = write(tmp_path / "a.toyjsonl", rows_of())
     ran = rcdiag_with(plugin, "score", path, "--json")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["num_sequences"] == 60
-    assert "toyjsonl" in rcdiag_with(plugin, "score", "--help").stdout
-    assert "Toy: JSON lines" in rcdiag_with(plugin, "explain", "toyjsonl").stdout
-    without = rcdiag_with(tmp_path, "score", path)
-    assert without.returncode == 2
-    assert "known formats: parquet;" in without.stderr
+    without = rcdiag("score", path)
+    assert without.code == 2
+    assert "known formats: parquet;" in without.err
+
+
+def test_an_added_reader_is_in_the_help_and_explained(rcdiag, monkeypatch):
+    """Those of an installed one: tests/test_contributing.py."""
+    monkeypatch.setenv("COLUMNS", "300")
+    with READERS.with_added(TOY):
+        assert "toyjsonl" in rcdiag("score", "--help").out
+        assert "Toy: JSON lines" in rcdiag("explain", "toyjsonl").out
 
 
 def test_a_table_of_another_format_is_scored_by_an_engine_and_goes_on_after_a_kill(tmp_path):

@@ -48,17 +48,17 @@ def test_generations_are_those_of_the_registry() -> None:
     assert list(PACKAGE_OF) == list(TRAINERS)
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_logged_key_has_words_and_no_words_are_orphaned(trainer: str) -> None:
-    keys = read_keys(PACKAGE_OF[trainer]).values()
-    known = {key.names[trainer] for key in keys if trainer in key.names}
-    elsewhere = {key.names[trainer] for key in keys if trainer in key.names and key.result}
-    assert known - elsewhere == all_logged(trainer)
+def test_every_logged_key_has_words_and_no_words_are_orphaned() -> None:
+    for trainer in TRAINERS:
+        keys = read_keys(PACKAGE_OF[trainer]).values()
+        known = {key.names[trainer] for key in keys if trainer in key.names}
+        elsewhere = {key.names[trainer] for key in keys if trainer in key.names and key.result}
+        assert known - elsewhere == all_logged(trainer)
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_setting_has_words(trainer: str) -> None:
-    assert set(TRAINERS[trainer].settings) <= set(read_settings(PACKAGE_OF[trainer]))
+def test_every_setting_has_words() -> None:
+    for trainer in TRAINERS:
+        assert set(TRAINERS[trainer].settings) <= set(read_settings(PACKAGE_OF[trainer]))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -108,12 +108,12 @@ def _value(key: KeyWords, trainer: str) -> float:
     return result.loss if key.result else result.metrics[key.names[trainer]]
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_worked_numbers(trainer: str) -> None:
-    for name, key in read_keys(PACKAGE_OF[trainer]).items():
-        assert key.example, name
-        if trainer in key.names and key.numbers:
-            assert f"{key.numbers[trainer]:.4g}" == f"{_value(key, trainer):.4g}", name
+def test_worked_numbers() -> None:
+    for trainer in TRAINERS:
+        for name, key in read_keys(PACKAGE_OF[trainer]).items():
+            assert key.example, name
+            if trainer in key.names and key.numbers:
+                assert f"{key.numbers[trainer]:.4g}" == f"{_value(key, trainer):.4g}", name
 
 
 def test_the_texts_of_worked_numbers_are_those_of_the_toy() -> None:
@@ -216,12 +216,15 @@ def test_which_losses_log_a_key(package: str) -> None:
                 assert replayed(newest, loss).metrics[key.names[newest]] == 0.0, name
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_a_loss_without_a_number_logs_0_or_nothing(trainer: str) -> None:
-    for key in read_keys(PACKAGE_OF[trainer]).values():
-        if trainer in key.names and "a loss that has no such number" in key.generations[trainer]:
-            in_all = all(key.names[trainer] in keys for keys in by_losses(trainer).values())
-            assert key.generations[trainer].endswith("logs 0" if in_all else "logs nothing")
+def test_a_loss_without_a_number_logs_0_or_nothing() -> None:
+    for trainer in TRAINERS:
+        for key in read_keys(PACKAGE_OF[trainer]).values():
+            if (
+                trainer in key.names
+                and "a loss that has no such number" in key.generations[trainer]
+            ):
+                in_all = all(key.names[trainer] in keys for keys in by_losses(trainer).values())
+                assert key.generations[trainer].endswith("logs 0" if in_all else "logs nothing")
 
 
 # The reader.

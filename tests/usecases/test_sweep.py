@@ -42,8 +42,12 @@ def run(folder, rows_per_group: int | None = None, **more: object) -> SweepResul
     return sweep(open_table(path), thresholds=20)
 
 
-def test_every_family_and_candidate_is_there(tmp_path):
-    result = run(tmp_path)
+@pytest.fixture(scope="module")
+def result(tmp_path_factory) -> SweepResult:
+    return run(tmp_path_factory.mktemp("sweep"))
+
+
+def test_every_family_and_candidate_is_there(result):
     assert list(result.families) == list(FAMILIES)
     assert all(family.rows for family in result.families.values())
     assert {each.name for each in result.recommendation.candidates} == set(CANDIDATES)
@@ -52,8 +56,7 @@ def test_every_family_and_candidate_is_there(tmp_path):
     assert result.forecast.points
 
 
-def test_the_document_is_read_back_as_it_was(tmp_path):
-    result = run(tmp_path)
+def test_the_document_is_read_back_as_it_was(result):
     document = to_json(result)
     assert to_json(from_json(document, "it")) == document
 
@@ -72,30 +75,28 @@ def test_rows_are_the_numbers_of_score(tmp_path):
     assert row.ess_trainer == pytest.approx(ess, rel=1e-12)
 
 
-def test_how_the_rows_are_cut_into_batches_does_not_matter(tmp_path, monkeypatch):
-    whole = run(tmp_path)
+def test_how_the_rows_are_cut_into_batches_does_not_matter(result, tmp_path, monkeypatch):
     monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 1)
     cut = run(tmp_path, rows_per_group=7)
-    for name, family in whole.families.items():
+    for name, family in result.families.items():
         for row, other in zip(family.rows, cut.families[name].rows, strict=True):
             assert other.kept_tokens == row.kept_tokens
             assert other.kept_groups == row.kept_groups
             assert other.ess_token == close(row.ess_token)
             assert other.ess_seq.value == close(row.ess_seq.value)
             assert other.mean_weight.low == close(row.mean_weight.low)
-    assert cut.recommendation.answer == whole.recommendation.answer
-    assert cut.recommendation.choice == whole.recommendation.choice
+    assert cut.recommendation.answer == result.recommendation.answer
+    assert cut.recommendation.choice == result.recommendation.choice
 
 
 def close(value: float | None) -> Any:
     return None if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_advantages_are_taken_where_they_are_recorded(tmp_path):
-    result = run(tmp_path, advantage=[float(row % 2) for row in range(ROWS)])
-    rows = result.families["geo_rs"].rows
-    assert any(row.advantage_shift.value for row in rows)
-    assert all(row.advantage_shift.value is None for row in run(tmp_path).families["geo_rs"].rows)
+def test_advantages_are_taken_where_they_are_recorded(result, tmp_path):
+    recorded = run(tmp_path, advantage=[float(row % 2) for row in range(ROWS)])
+    assert any(row.advantage_shift.value for row in recorded.families["geo_rs"].rows)
+    assert all(row.advantage_shift.value is None for row in result.families["geo_rs"].rows)
 
 
 def test_values_that_are_no_numbers_are_a_cause_to_fix(tmp_path):

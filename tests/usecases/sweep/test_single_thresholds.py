@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.corrections.correction import Correction
@@ -15,6 +15,7 @@ from rcdiag.results.sweep import SweepRow
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds
 from tests.corrections.batches import batches
 from tests.corrections.builders import Padded, padded
+from tests.examples import dear
 from tests.usecases.sweep.builders import finite, pair_from, rows_of_family, single
 
 TRAINER_ESS = "rollout_corr/rollout_is_eff_sample_size"
@@ -88,7 +89,7 @@ def drawn_settings(draw: st.DrawFn, family: str, batch: Padded) -> list[Bounds]:
 
 @EVERY
 @given(data=st.data(), batch=batches())
-@settings(max_examples=40)
+@dear(40)
 def test_drawn_tables_and_bounds(family, data, batch):
     grid = data.draw(drawn_settings(family, batch))
     for row in rows_of_family(family, grid, batch):
