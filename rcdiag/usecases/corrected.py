@@ -52,7 +52,7 @@ class CorrectionRows:
 
     @property
     def whole(self) -> Rows:
-        """All steps as one batch."""
+        """The rows of all steps as one batch."""
         first, *later = self.steps.values()
         for rows in later:
             first = first + rows
@@ -60,14 +60,14 @@ class CorrectionRows:
 
 
 def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
-    """The rows of all steps; single ratios give way to counts when there are too many."""
+    """Bound the rows of all steps: single ratios give way to counts when there are too many."""
     kept = {step: rows.ratios for step, rows in steps.items() if rows.ratios is not None}
     sketches = dict(zip(kept, bounded_sketches(list(kept.values())), strict=True))
     return {step: replace(rows, ratios=sketches.get(step)) for step, rows in steps.items()}
 
 
 def wanted_quantities(plan: Plan) -> list[Quantity]:
-    """What all corrections of a plan together read of the tokens, each once."""
+    """List what all corrections of a plan together read of the tokens."""
     quantities: dict[Quantity, None] = {}
     for correction in plan.corrections.values():
         quantities |= dict.fromkeys(plan.trainer.quantities(correction))
@@ -76,7 +76,7 @@ def wanted_quantities(plan: Plan) -> list[Quantity]:
 
 
 def _keep_ratios(plan: Plan) -> bool:
-    """Whether the trainer logs percentiles of token weights, so that single ratios are kept."""
+    """Tell whether the trainer logs percentiles of token weights: then single ratios are kept."""
     weightings = [correction.weighting for correction in plan.corrections.values()]
     by_token = any(one is not None and one.level == "token" for one in weightings)
     return plan.trainer.percentiles and by_token
@@ -85,7 +85,7 @@ def _keep_ratios(plan: Plan) -> bool:
 def correction_results(
     plan: Plan, rows: Rows, k_hats: KHats | None = None
 ) -> dict[str, CorrectionResult]:
-    """Every correction of a plan on one batch of rows."""
+    """Apply every correction of a plan to one batch of rows."""
     if not len(rows):
         return {}
     with np.errstate(all="ignore"):

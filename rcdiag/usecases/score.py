@@ -85,7 +85,7 @@ def score(
 def _read(
     dump: Table, behavior: str, target: str, plan: Plan | None
 ) -> tuple[PairState, CorrectionRows | None, NonFinite]:
-    """One pass over the table."""
+    """Read the table in one pass."""
     states: RunningSum[PairState] = RunningSum()
     rows: RunningSum[CorrectionRows] = RunningSum()
     bad: RunningSum[NonFinite] = RunningSum()
@@ -108,7 +108,7 @@ def _read(
 
 
 def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:
-    """All steps as one batch."""
+    """Add all steps up to one batch."""
     first, *later = steps.values()
     for state in later:
         first = first + state
@@ -116,7 +116,7 @@ def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:
 
 
 def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
-    """The same with the text of every token that is named."""
+    """Give every token that the result names its text."""
     return replace(
         result,
         worst_tokens=[
@@ -132,7 +132,7 @@ def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
 
 
 def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
-    """Both policies are recorded, or among those that are about to be `scored`."""
+    """Refuse a pair of which a policy is neither recorded nor about to be `scored`."""
     if behavior == target:
         raise RcdiagError(
             f"behavior and target are both `{behavior}`", hint="a mismatch needs two policies"
@@ -154,7 +154,7 @@ def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = 
 def _corrected(
     plan: Plan | None, rows: CorrectionRows | None, values: dict[str, MetricValue]
 ) -> dict[str, CorrectionResult]:
-    """Every correction on the whole table as one batch."""
+    """Apply every correction to the whole table as one batch."""
     if plan is None or rows is None:
         return {}
     return correction_results(plan, rows.whole, _k_hats(values))
@@ -176,7 +176,7 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
 def _by_step(
     steps: Mapping[Step, SuiteState], seed: int, plan: Plan | None, rows: CorrectionRows | None
 ) -> dict[str, StepResult]:
-    """The numbers of every training step, a batch of the trainer; empty where there is only one."""
+    """Give the numbers of every training step, a batch of the trainer; none of a single step."""
     if len(steps) < 2:
         return {}
     results = {}

@@ -124,7 +124,7 @@ def scored_table(
 
 
 def description(name: str, table: Table, plan: ScoringPlan | None, output: Path | None) -> str:
-    """What would run, for a dry run: rows, tokens, policies and where they go."""
+    """Say what would run, for a dry run: rows, tokens, policies and where they go."""
     files = "1 file" if len(table.files) == 1 else f"{len(table.files)} files"
     lines = [f"{name}: {table.num_rows:,} sequences in {files}"]
     if plan is None:

@@ -114,7 +114,7 @@ class ReplayBatch:
         return replace(self, tokens=replace(self.tokens, advantages=advantages))
 
     def take(self, rows: NDArray[np.int64]) -> ReplayBatch:
-        """Some sequences of the batch; rows without a token belong to the whole batch alone."""
+        """Take some sequences; rows without a token belong to the whole batch alone."""
         keep = np.isin(np.arange(len(self.lengths)), rows)
         if keep.all():
             return self
@@ -182,21 +182,21 @@ def replay_batch(
 
 
 def rows_of_step(part: Trajectories, step: int | None) -> Flags:
-    """Whether each row is of a training step, [rows]; all are where there are no steps."""
+    """Flag the rows of a training step, [rows]; all of them where there are no steps."""
     if step is None or part.step is None:
         return np.ones(len(part), np.bool_)
     return part.step == step
 
 
 def _masked(part: Trajectories, rows: Flags) -> Trajectories:
-    """All rows, with the tokens masked of those that `rows` [rows] leaves out."""
+    """Mask the tokens of the rows that `rows` [rows] leaves out."""
     if rows.all():
         return part
     return replace(part, mask=part.mask & np.repeat(rows, part.response_ids.lengths))
 
 
 def _with_sampled_rows(part: Trajectories, keep: Flags) -> Trajectories:
-    """All rows, with the tokens masked of the rows that `keep` leaves out.
+    """Mask the tokens of the rows that `keep` leaves out.
 
     `keep` counts the rows that have a sampled token.
     """

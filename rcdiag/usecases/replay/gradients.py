@@ -60,7 +60,7 @@ def off_diagonal(products: Array, counts: Array) -> Array:
 
 
 def draws(groups: int, seed: int) -> Array:
-    """How often each group comes: once, then drawn anew; [1 + REPLICATES, groups]."""
+    """Draw how often each group comes, [1 + REPLICATES, groups]; in the first row it is once."""
     random = np.random.default_rng(seed)
     counts = np.ones((1 + REPLICATES, groups))
     for replicate in range(1, 1 + REPLICATES):

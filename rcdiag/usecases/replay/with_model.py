@@ -121,7 +121,7 @@ def _where(dump: Table, first: int, row: int) -> str:
 
 
 def _prompts(dump: Table, batch: ReplayBatch, training: Training) -> Prompts | None:
-    """What fresh samples answer, where there are any."""
+    """Give the prompts that fresh samples answer, where there are any."""
     if training.reference != "fresh" and not training.evaluate:
         return None
     if training.reward is None:

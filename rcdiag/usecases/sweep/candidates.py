@@ -18,7 +18,7 @@ class Setting:
 
     @property
     def correction(self) -> Correction:
-        """What the candidate does to a batch; nothing without a family."""
+        """The correction that the setting stands for; none without a family."""
         if self.family == "none":
             return Correction()
         return FAMILIES[self.family].correction(self.bounds)

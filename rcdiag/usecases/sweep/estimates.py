@@ -168,7 +168,7 @@ class Formulas:
         return np.where(defined, np.clip(correlation, -1.0, 1.0), np.nan)
 
     def clamped_share(self) -> float:
-        """At the safety bound or beyond: of tokens, or of sequences, as the weights are."""
+        """Share of tokens, or of sequences, as the weights are, at the safety bound or beyond."""
         settings = self.settings
         by_token = settings.rejects_tokens or settings.weighs_tokens
         if settings.weighting is None and not settings.rejections:
@@ -178,7 +178,7 @@ class Formulas:
 
 
 def _undefined(estimates: Estimates) -> Estimates:
-    """As many estimates, none of which has a value."""
+    """Give as many estimates, none of which has a value."""
     nothing = np.full_like(estimates.values, np.nan)
     return Estimates(nothing, nothing, nothing)
 
@@ -194,7 +194,7 @@ def cuts(sequences: Array) -> NDArray[np.int64]:
 
 
 def length_quartiles(state: SweepState) -> list[float]:
-    """The three cuts, in tokens."""
+    """Give the three lengths that part the quarters of the sequences, in tokens."""
     return [float(cut) for cut in cuts(state.lengths[0])]
 
 
@@ -233,7 +233,7 @@ def kept_groups(state: SweepState) -> GroupCounts:
 
 
 def _rows(of: Formulas, settings: list[Bounds], groups: NDArray[np.int64]) -> list[SweepRow]:
-    """Everything about each setting."""
+    """Make the row of every setting."""
     tokens, sequences = of.base["tokens"], of.base["sequences"]
     kept, lives = of.column("kept"), of.column("alive")
     values = {
@@ -271,7 +271,7 @@ def _rows(of: Formulas, settings: list[Bounds], groups: NDArray[np.int64]) -> li
 
 
 def _at(values: dict[str, Estimates], plain: dict[str, Array], at: int) -> dict[str, Any]:
-    """The numbers of one setting."""
+    """Give the numbers of one setting."""
     estimates: dict[str, Any] = {name: value.metric(at) for name, value in values.items()}
     return estimates | {name: _number(numbers[at]) for name, numbers in plain.items()}
 

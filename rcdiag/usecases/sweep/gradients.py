@@ -48,7 +48,7 @@ class Baseline:
 
     @property
     def kind(self) -> str:
-        """What is taken off the reward, in words."""
+        """Say what is taken off the reward."""
         return "the mean of its prompt group" if len(self.keys) else "the mean of all"
 
     def advantage(self, pair: PolicyPair) -> Array:

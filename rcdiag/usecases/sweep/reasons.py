@@ -28,7 +28,7 @@ BY_BOUND = (
 
 
 def by_gradient(state: SweepState) -> str:
-    """How candidates were scored."""
+    """Say how candidates were scored."""
     batches = len(state.steps)
     of = "the table" if batches == 1 else f"one of the {batches} steps"
     signal = "recorded advantages"
@@ -43,7 +43,7 @@ def by_gradient(state: SweepState) -> str:
 
 
 def table(sequences: int, clusters: int) -> list[str]:
-    """What it is judged on, where that is little."""
+    """Say on how few sequences candidates are judged; nothing where they are enough."""
     if clusters >= FEW_CLUSTERS:
         return []
     return [f"{sequences:,} sequences in {clusters} clusters are few: errors are rough guesses."]
@@ -54,7 +54,7 @@ def not_numbers(tokens: int) -> str:
 
 
 def gate(values: Mapping[str, MetricValue]) -> list[str]:
-    """Why the recorded behavior policy is not the one that sampled; empty where it may be."""
+    """Say why the recorded behavior policy is not the one that sampled; nothing where it may be."""
     sentences = []
     kappa, z = values["kappa"], values["ratio_mean_z"]
     if kappa.level == "error":

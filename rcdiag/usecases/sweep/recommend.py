@@ -55,7 +55,7 @@ class Evidence:
 
 
 def recommend(evidence: Evidence) -> Recommendation:
-    """Gate, constraints, scores, one-standard-error rule."""
+    """Recommend by the gate, the constraints, the scores and the one-standard-error rule."""
     sentences = [*reasons.table(evidence.sequences, evidence.clusters)]
     if evidence.bad_tokens:  # step 0: hygiene
         sentences.append(reasons.not_numbers(evidence.bad_tokens))
@@ -106,7 +106,7 @@ def _distance(evidence: Evidence) -> float:
 
 
 def _scored(evidence: Evidence) -> tuple[Scores, str, list[str]]:
-    """Steps 2 and 4: by gradients, or by the bound where the reference cannot be believed."""
+    """Score by gradients (step 2), or by the bound where the reference cannot be believed (4)."""
     names = list(CANDIDATES)
     if guard := _guard(evidence):
         return by_bound(evidence.state, names, evidence.seed), reasons.BY_BOUND, [guard]
@@ -119,7 +119,7 @@ def _scored(evidence: Evidence) -> tuple[Scores, str, list[str]]:
 
 
 def _guard(evidence: Evidence) -> str | None:
-    """Whether too few sequences, or a tail too heavy, carry the reference."""
+    """Say that too few sequences, or a tail too heavy, carry the reference; None if not."""
     ess, tail = evidence.values["ess_seq"].value, evidence.values["khat_seq"]
     left = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
     if not holds(EFFECTIVE_SEQUENCES, left):

@@ -44,7 +44,7 @@ def sweep(
     thresholds: int = 60,
     trainer: str = DEFAULT,
 ) -> SweepResult:
-    """Every family over about `thresholds` settings, the recommendation and the forecast.
+    """Sweep every family over about `thresholds` settings, recommend one, and forecast.
 
     `trainer` is whose configuration the reader wants: it is checked here and changes no number.
     """
@@ -86,7 +86,7 @@ def sweep(
 
 
 def sweep_plan(dump: Table, grids: Grids) -> SweepPlan:
-    """What is tried on a table: thresholds, candidates and the baseline of its rewards."""
+    """Plan what is tried on a table: thresholds, candidates and the baseline of its rewards."""
     plans = {
         family: [FAMILIES[family].correction(bounds) for bounds in grid]
         for family, grid in grids.items()
@@ -103,7 +103,7 @@ def sweep_plan(dump: Table, grids: Grids) -> SweepPlan:
 
 
 def _read(dump: Table, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
-    """One pass over the table."""
+    """Read the table in one pass."""
     plan = sweep_plan(dump, grids)
     state: SweepState | None = None
     bad: RunningSum[NonFinite] = RunningSum()

@@ -21,7 +21,7 @@ REPLICATES = 1000
 
 
 def draws(clusters: int, seed: int) -> Array:
-    """How often each cluster comes, [1 + REPLICATES, clusters]; the first row is the table."""
+    """Draw how often each cluster comes, [1 + REPLICATES, clusters]; the first row is the table."""
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(clusters, np.full(clusters, 1.0 / clusters), REPLICATES)
     return np.concatenate([np.ones((1, clusters)), drawn.astype(np.float64)])
@@ -82,7 +82,7 @@ class Reference:
 
 
 def resolved(square: Array) -> bool:
-    """Whether |g|^2 is two standard errors above 0."""
+    """Tell whether |g|^2 is two standard errors above 0."""
     return bool(square[0] > 2.0 * np.std(square[1:]))
 
 
@@ -100,7 +100,7 @@ class Scores:
         return float(self.replicates[name][0])
 
     def metric(self, name: str) -> MetricValue:
-        """Percentile interval; within [0, 1], as the score is."""
+        """Give the score with its percentile interval, both within [0, 1]."""
         replicates = self.replicates[name]
         if not np.isfinite(replicates[0]):
             return MetricValue(value=None)
@@ -112,14 +112,14 @@ class Scores:
         return MetricValue(value=value, low=float(low), high=float(high))
 
     def within(self, best: str, other: str) -> bool:
-        """Whether `other` is within one standard error of `best`, both drawn together."""
+        """Tell whether `other` is within one standard error of `best`, both drawn together."""
         gap = self.replicates[best] - self.replicates[other]
         finite = gap[1:][np.isfinite(gap[1:])]
         return bool(gap[0] <= np.std(finite) + ROUNDING)
 
 
 def by_gradient(state: SweepState, names: list[str], seed: int) -> Scores | None:
-    """Scale-free efficiency; None where rewards are unknown or their gradient is lost in noise."""
+    """Score by efficiency; None where rewards are unknown or their gradient is lost in noise."""
     sizes = state.cluster(REFERENCE, "signals")
     if not sizes.any():
         return None

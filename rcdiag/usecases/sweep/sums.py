@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Whether every prompt group keeps at least one sequence, and at least two; one bit each."""
+    """The prompt groups that keep at least one sequence, and at least two: one bit for either."""
 
     keys: NDArray[np.uint64]  # [groups] ascending
     one: Bits  # [groups, settings / 8]
     two: Bits  # [groups, settings / 8]
 
     def __add__(self, other: Groups) -> Groups:
-        """The groups of both: one sequence kept in either makes two."""
+        """Join the groups of both: one sequence kept in either makes two."""
         keys = np.union1d(self.keys, other.keys)
         one = np.zeros((len(keys), self.one.shape[1]), np.uint8)
         two = np.zeros_like(one)
@@ -46,7 +46,7 @@ class Groups:
         return Groups(keys, one, two)
 
     def kept(self, settings: int) -> NDArray[np.int64]:
-        """Groups with two kept sequences, [settings]."""
+        """Count the groups with two kept sequences, [settings]."""
         counts = np.zeros(settings, np.int64)
         for start in range(0, len(self.keys), UNPACKED):
             part = self.two[start : start + UNPACKED]
@@ -55,7 +55,7 @@ class Groups:
 
 
 def groups_of(keys: NDArray[np.uint64], counts: NDArray) -> Groups:
-    """Groups from numbers of kept sequences, [groups, settings]."""
+    """Make groups from numbers of kept sequences, [groups, settings]."""
     return Groups(keys, np.packbits(counts >= 1, axis=1), np.packbits(counts >= 2, axis=1))
 
 
@@ -80,7 +80,7 @@ class Frame:
 
 
 def frame(chunk: Chunk, cluster: NDArray[np.int64], shift: float) -> Frame:
-    """Sequences by the number of their cluster, and by length."""
+    """Lay out how sequences are added up: by the number of their cluster, and by length."""
     rows = chunk.rows
     bins, index = np.unique(np.searchsorted(LENGTHS, rows.lengths), return_inverse=True)
     logs = log_ratio(rows, "sequence")
@@ -95,14 +95,14 @@ def frame(chunk: Chunk, cluster: NDArray[np.int64], shift: float) -> Frame:
 
 
 def count_lengths(lengths: NDArray[np.int64]) -> Array:
-    """Sequences and their tokens by the bins of LENGTHS, [2, LENGTHS + 1]."""
+    """Count sequences and their tokens by the bins of LENGTHS, [2, LENGTHS + 1]."""
     bins = np.searchsorted(LENGTHS, lengths)
     size = len(LENGTHS) + 1
     return np.stack([np.bincount(bins, None, size), np.bincount(bins, lengths, size)])
 
 
 def base_sums(chunk: Chunk, parts: Frame) -> Sums:
-    """What does not depend on the settings, [clusters]."""
+    """Add up what does not depend on the settings, [clusters]."""
     rows = chunk.rows
     columns = {
         "tokens": rows.lengths.astype(np.float64),
@@ -140,7 +140,7 @@ class FamilySums:
         return self
 
     def copy(self) -> FamilySums:
-        """The same sums in memory of their own."""
+        """Copy the sums into memory of their own."""
         totals = {name: values.copy() for name, values in self.totals.items()}
         return FamilySums(totals, self.lengths.copy(), self.least.copy(), self.most.copy())
 
@@ -175,12 +175,12 @@ def family_sums(chunk: Chunk, effect: Effect, settings: Settings, parts: Frame) 
 
 
 def _wide(values: Array, count: int) -> Array:
-    """All settings in their own columns."""
+    """Give every setting a column of its own."""
     return np.ascontiguousarray(np.broadcast_to(values, (len(values), count)))
 
 
 def sums_by_cluster(chunk: Chunk, effect: Effect, settings: Settings, parts: Frame) -> Sums:
-    """What intervals need, added up by cluster, [clusters, settings]."""
+    """Add up by cluster what intervals need, [clusters, settings]."""
     return {
         name: parts.by_cluster @ _wide(values, settings.count)
         for name, values in _columns(chunk, effect, settings, parts).items()
@@ -188,7 +188,7 @@ def sums_by_cluster(chunk: Chunk, effect: Effect, settings: Settings, parts: Fra
 
 
 def _columns(chunk: Chunk, effect: Effect, settings: Settings, parts: Frame) -> Sums:
-    """What intervals need, [sequences, settings]."""
+    """Compute what intervals need, [sequences, settings]."""
     weights = effect.loss_weights.sum
     means = weights / chunk.rows.lengths[:, None].astype(np.float64)
     lives = (effect.kept > 0).astype(np.float64)

@@ -148,7 +148,7 @@ class Chunk:
     def _values(
         self, what: str, edges: Array, bins: NDArray[np.int64]
     ) -> NDArray[np.floating] | None:
-        """What is added up of each token; None to count."""
+        """Give what is added up of each token; None to count."""
         if what == "over":
             return self.true - np.concatenate([[0.0], edges])[bins]
         values: dict[str, NDArray[np.floating]] = {
