@@ -38,7 +38,7 @@ def test_every_logged_key_with_and_without_its_prefix(trainer):
 def test_every_number_of_a_correction(trainer):
     documented = set(CorrectionNumbers.__annotations__)
     for each in corrections(trainer):
-        assert CorrectionNumbers.__required_keys__ <= set(each.honest) <= documented
+        assert CorrectionNumbers.__required_keys__ <= set(each.actual) <= documented
     for name in documented:
         assert explain(name).kind == FIELD, name
     assert set(CORRECTION_RULES) - {"everything_rejected"} <= documented

@@ -15,7 +15,7 @@ def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observ
     """The verdict on sampler, engine and trainer, where it is this one."""
     result: CompareResult = given.result
     trio = result.triangulation
-    if trio is None or trio.finding != slug:
+    if trio is None or trio.agreement != slug:
         return
     who = f"`{trio.sampler_policy}`, `{trio.engine_policy}`, `{trio.trainer_policy}`"
     apart = ", ".join(f"{pair} {each.value:.2g}" for pair, each in trio.k2.items())

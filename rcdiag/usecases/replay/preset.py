@@ -218,7 +218,7 @@ def preset_replay(
 
 def _denominator(divided: Divided) -> Denominator:
     return Denominator(
-        setting=divided.which,
+        basis=divided.which,
         counted=divided.unit,
         divisor=divided.used,
         kept_count=divided.kept,
