@@ -192,16 +192,16 @@ def test_the_engine(runs: Runs) -> None:
         [np.array(row) for row in pq.read_table(runs.scored)["flat_log_probs"].to_pylist()]
     )
     np.testing.assert_allclose(scored, -np.log(len(PROBABILITIES)), rtol=1e-6)
-    policies = runs.documents["score"]["policies"]
+    policies = runs.documents["score"]["scoring"]
     assert (policies["flat"]["backend"], policies["flat"]["device"]) == ("uniform", "cpu")
-    assert runs.documents["compare"]["policies"]["flat"]["about"] == "uniform float32"
+    assert runs.documents["compare"]["policies"]["flat"]["setup"] == "uniform float32"
     assert "uniform float32" in runs.screens["compare"]
     assert "uniform" in runs.pages["score"]
 
 
 def test_the_loss(runs: Runs) -> None:
     document = runs.documents["replay"]
-    assert document["loss"] == "spo"
+    assert document["policy_loss"] == "spo"
     preset = document["presets"]["acme_narrow"]
     assert set(preset["metrics"]) >= {"ppo_kl"}
     # Current is old here, so that the ratio is 1 and the loss of a token is -A times its weight.

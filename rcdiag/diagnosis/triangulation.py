@@ -55,9 +55,9 @@ def triangulate(
     odd = None if noise else _odd(apart)
     if odd is None:
         near = all(at_floor(distance, floor) or healthy(distance) for distance in apart.values())
-        finding = "three-agree" if near else "three-differ"
+        agreement = "three-agree" if near else "three-differ"
     else:
-        finding = VERDICTS[odd]
+        agreement = VERDICTS[odd]
     pairs = (
         ("trainer", sampler, engine),
         ("engine", sampler, trainer),
@@ -68,7 +68,7 @@ def triangulate(
         engine_policy=engine,
         trainer_policy=trainer,
         k2={f"{one}~{other}": apart[left_out] for left_out, one, other in pairs},
-        finding=finding,
+        agreement=agreement,
         odd_one_out=None if odd is None else names[odd],
     )
 

@@ -62,7 +62,7 @@ OTHERS: dict[str, Entry] = {
         see=("reference", "seq_is"),
     ),
     "reference.none": said(
-        what="No reference: cosine, norm_ratio and bias are null.",
+        what="No reference: cosine, norm_ratio and squared_bias are null.",
         example=f"{_REPLAY} --model CHECKPOINT --reference none",
         see=("reference",),
     ),

@@ -51,7 +51,7 @@ def entry(name: str) -> Entry:
         units=_units(name),
         generations=settings_of(correction),
         example=f"{bounds_text(bounds)}: {describe(correction)}",
-        see=("bounds", family.level, "bias", "efficiency"),
+        see=("bounds", family.level, "weight_distance", "efficiency"),
     )
 
 

@@ -33,8 +33,8 @@ NAMES: dict[str, Entry] = {
     "health.cannot judge": said(
         what="Verdict on an update where no rule of health is broken and a number that decides is "
         "not known: it is never ok then.",
-        example="rcdiag replay rollouts.parquet --json | jq '.presets[].health.missing'",
-        see=("health", "missing", "health.verdict"),
+        example="rcdiag replay rollouts.parquet --json | jq '.presets[].health.not_judged'",
+        see=("health", "not_judged", "health.verdict"),
     ),
 }
 

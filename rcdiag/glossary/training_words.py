@@ -20,7 +20,7 @@ TRAINING: dict[str, Entry] = {
     "lora_rank": said(
         what="Rank of the adapters that are trained in place of the weights; null without.",
         example=f"{_MODEL} --lora 16",
-        see=("model", "norm"),
+        see=("model", "norm_by_layer"),
     ),
     "checkpointing": said(
         what="Whether activations are computed again in the backward pass: less memory, more time, "
@@ -70,7 +70,7 @@ TRAINING: dict[str, Entry] = {
     "max_grad_norm": said(
         what="Longer gradients are scaled down to this norm; null: never.",
         example=f"{_MODEL} --max-grad-norm 1",
-        see=("norm", "optimizer"),
+        see=("grad_norm", "optimizer"),
     ),
     "weight_decay": said(
         what="Weight decay of the optimizer.",

@@ -224,11 +224,11 @@ class Triangulation:
     engine_policy: Annotated[str, Doc("Name of the policy that the inference engine scored again.")]
     trainer_policy: Annotated[str, Doc("Name of the policy that a trainer's model scored.")]
     k2: K2OfPairs
-    finding: Annotated[
+    agreement: Annotated[
         str,
         Doc(
-            "Which of three policies in a comparison stands apart, as the slug of the finding that "
-            "says so.",
+            "Whether three policies of a comparison agree, and which one stands apart, as the slug "
+            "of the finding that says so.",
             see=("three-agree", "three-differ", "engine-against-trainer"),
         ),
     ]
@@ -238,7 +238,7 @@ class Triangulation:
             "The policy of recorded, re-scored and trainer that stands apart from the two others; "
             "null where none does.",
             formula="k2 of the two others below a quarter of either's to it, intervals counted",
-            healthy="null, with the finding three-agree",
+            healthy="null, with the agreement three-agree",
             see=("three-agree", "three-differ", "engine-against-trainer"),
         ),
     ]

@@ -17,7 +17,7 @@ Places = Mapping[str, Names]
 _PRESET: Places = {
     "": {"weights": "weight_histogram"},
     "/denominator": {
-        "which": "setting",
+        "which": "basis",
         "unit": "counted",
         "used": "divisor",
         "kept": "kept_count",
@@ -49,7 +49,7 @@ _FROM_1: Mapping[str, Places] = {
             "sampler": "sampler_policy",
             "engine": "engine_policy",
             "trainer": "trainer_policy",
-            "verdict": "finding",
+            "verdict": "agreement",
         },
         "joined": {
             "rows": "table_rows",

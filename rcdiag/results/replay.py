@@ -365,7 +365,7 @@ class Shares:
 class Denominator:
     """What the loss is a mean over: which count was used, and what the others would be."""
 
-    setting: Annotated[
+    basis: Annotated[
         str,
         Doc(
             "Which denominator of the loss was used: kept, all or constant.",
@@ -387,10 +387,10 @@ class Denominator:
             "What the sum of losses is divided by in this replay, before any constant length: all "
             "coefficients scale with 1 / divisor.",
             unit="tokens or sequences, as `counted` says",
-            formula="the number that `setting` says, of what `counted` says",
+            formula="the number that `basis` says, of what `counted` says",
             healthy="no bound; above kept_count rejection lowers the learning rate",
             example="5 tokens of which 3 are kept: 3, or 5 with --denominator all",
-            see=("denominator", "setting", "counted", "rejected-in-denominator"),
+            see=("denominator", "basis", "counted", "rejected-in-denominator"),
         ),
     ]
     kept_count: Annotated[
@@ -741,7 +741,7 @@ class PresetReplay:
     denominator: Annotated[
         Denominator,
         Doc(
-            "What the loss is divided by: `setting` says which of kept, all and constant was used, "
+            "What the loss is divided by: `basis` says which of kept, all and constant was used, "
             "`divisor` gives that number, `kept_count` and `full_count` what others would be.",
             unit="tokens or sequences, as `counted` says",
             healthy="divisor equal to kept_count: rejection does not lower the learning rate",
@@ -750,7 +750,7 @@ class PresetReplay:
                 "slime": "all",
             },
             example="rcdiag replay rollouts.parquet --denominator all",
-            see=("setting", "counted", "divisor", "denominator.kept", "all", "constant"),
+            see=("basis", "counted", "divisor", "denominator.kept", "all", "constant"),
         ),
     ]
     kept_tokens: KeptTokens

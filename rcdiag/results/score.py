@@ -319,7 +319,7 @@ class SequenceTokens:
     ]
     step: Step
     reward: Annotated[float | None, Doc("Reward of the sequence; null without rewards.")]
-    num_tokens: Annotated[int, Doc("Number of unmasked tokens of the sequence.", unit="tokens")]
+    num_tokens: NumTokens
     log_ratio_sum: Annotated[
         float,
         Doc(

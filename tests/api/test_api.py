@@ -129,7 +129,7 @@ def test_corrections_as_a_frame(table):
     correction = result.corrections["decoupled_token_is"]
     assert (row["step"], row["preset"]) == (None, "decoupled_token_is")
     assert row["weight_sum"] == correction.weight_sum
-    assert row["ess_token_applied"] == correction.honest["ess_token_applied"]
+    assert row["ess_token_applied"] == correction.actual["ess_token_applied"]
     logged = result.frame("logged").filter(pl.col("step").is_null(), preset="decoupled_token_is")
     assert dict(zip(logged["metric"], logged["value"], strict=True)) == correction.metrics
 
@@ -144,7 +144,7 @@ def test_every_frame_of_every_kind(table, tmp_path):
     assert compared.frame().height == sum(len(each.mismatch) for each in compared.pairs.values())
     assert compared.frame("policies")["policy"].to_list() == list(compared.policies)
     assert swept.frame().height == sum(len(each.rows) for each in swept.families.values())
-    assert swept.frame()["ess_seq"].is_not_null().any()
+    assert swept.frame()["ess_seq_applied"].is_not_null().any()
     assert swept.frame("candidates").height == len(swept.recommendation.candidates)
     assert replayed.frame()["preset"].to_list() == list(replayed.presets)
     assert replayed.frame()["coefficients_norm"].to_list() == [

@@ -10,8 +10,8 @@ def test_several_tables_are_one_and_what_is_left_out_is_found(rcdiag, tmp_path):
     two = dump_with_shift(tmp_path / "b.parquet", 0.05, sample_id=["x", "y", "other"])
     document = rcdiag("compare", one, two, "--json").document
     assert set(document["policies"]) == {"rollout", "old", "rollout_b", "old_b"}
-    assert document["num_sequences"] == document["joined"]["joined"] == 2
-    assert document["joined"]["missing"] == {"run_a": 1, "b": 1}
+    assert document["num_sequences"] == document["joined"]["common_samples"] == 2
+    assert document["joined"]["missing_rows"] == {"run_a": 1, "b": 1}
     (finding,) = [f for f in document["findings"] if f["slug"] == "rows-left-out-of-the-join"]
     assert finding["severity"] == "warning"
     assert "z (not in b)" in finding["message"]

@@ -42,7 +42,7 @@ def test_all_names_a_line_each(rcdiag):
 def test_one_name_as_json(rcdiag, name):
     document = rcdiag("explain", name, "--json").document
     assert document["kind"] == "explain"
-    assert document["format_version"] == 1
+    assert document["format_version"] == 2
     assert document["provenance"]["command"].startswith("rcdiag explain")
     assert document["entry"]["what"] == explain(name).what
     assert document["entry"]["generations"] == explain(name).generations
@@ -67,6 +67,6 @@ def test_every_name_of_a_result_is_explained(rcdiag, doubtful):
     found += [each["slug"] for each in document["findings"]]
     found += [value["level"] for value in document["mismatch"].values() if value["level"]]
     for each in document["corrections"].values():
-        found += [each["trainer"], *each["config"], *each["metrics"], *each["honest"]]
+        found += [each["trainer"], *each["config"], *each["metrics"], *each["actual"]]
     for name in dict.fromkeys(found):
         assert explain(name).what

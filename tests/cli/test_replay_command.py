@@ -40,7 +40,7 @@ def presets_of(ran) -> dict:
 def test_json_is_one_document_with_what_the_contract_names(rcdiag, table):
     ran = rcdiag("replay", table, "--json", "--seed", 7)
     document = ran.document
-    assert (document["format_version"], document["kind"]) == (1, "replay")
+    assert (document["format_version"], document["kind"]) == (2, "replay")
     assert document["provenance"]["dump"] == [str(table)]
     assert document["provenance"]["seed"] == 7
     assert list(document["presets"]) == [*TRAINERS["verl-0.9"].presets, "naive"]
@@ -107,7 +107,7 @@ def test_slime_has_its_own_denominators_and_no_dual_clip(rcdiag, tmp_path):
     found = rcdiag("replay", path, "--trainer", "slime", "--json").document
     assert found["presets"]["naive"]["loss"] == pytest.approx(-(1.2 + 4 * 1.2 - 2 * exp(1.5)) / 3)
     assert found["aggregation"] == "seq-mean-token-mean"
-    assert {each["denominator"]["which"] for each in found["presets"].values()} == {"all"}
+    assert {each["denominator"]["basis"] for each in found["presets"].values()} == {"all"}
 
 
 REJECT = ("--set", "decoupled_k3_rs.rollout_rs_threshold=0.3", "--preset", "decoupled_k3_rs")

@@ -51,11 +51,11 @@ def test_the_document_has_gradient_and_step_of_every_preset(rcdiag, model, table
     document = ran.document
     assert list(document["presets"]) == ["decoupled_token_is", "bypass_pg_is", "naive"]
     for preset in document["presets"].values():
-        assert preset["gradient"]["norm"] > 0
+        assert preset["gradient"]["grad_norm"] > 0
         assert preset["gradient"]["cosine"].keys() >= {"value", "low", "high"}
         assert preset["after_step"]["kl_old_new"]["value"] > 1e-3
         assert preset["after_step"]["learning_rate"] == 0.1
-        assert preset["health"]["missing"] == []
+        assert preset["health"]["not_judged"] == []
     assert document["model"]["model"] == str(model)
     assert (document["model"]["updates"], document["model"]["reference"]) == (3, "seq_is")
     assert document["factors"]["staleness"]["k3_kl"]["value"] == 0.0

@@ -171,7 +171,7 @@ def advice(choice, *ranked) -> Recommendation:
                 efficiency=MetricValue(value=0.5),
                 refused=[],
                 rank=rank,
-                indistinguishable=close,
+                within_error_of_best=close,
             )
             for rank, (name, close) in enumerate(ranked, 1)
         ],

@@ -42,9 +42,9 @@ def changed_outcome(wanted: CorrectionResult, found: CorrectionResult) -> list[s
         for name in ("kept_tokens", "kept_sequences", "weight_sum")
         if not _same(getattr(wanted, name), getattr(found, name))
     ]
-    keys = set(wanted.honest) | set(found.honest)
+    keys = set(wanted.actual) | set(found.actual)
     return names + [
-        name for name in sorted(keys) if not _same(wanted.honest[name], found.honest[name])
+        name for name in sorted(keys) if not _same(wanted.actual[name], found.actual[name])
     ]
 
 

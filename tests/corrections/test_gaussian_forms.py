@@ -70,8 +70,8 @@ def test_mean_of_truncated_weights_and_what_truncation_takes(spread, bound):
     wanted = below(bound, spread, 1.0) + bound * above(bound, spread)
     config = {**AT_LEVEL, "rollout_is_threshold": bound}
     assert agrees(logged("rollout_is_mean"), wanted, config, spread)
-    assert agrees(lambda found: found.honest["truncation_loss"], 1.0 - wanted, config, spread)
-    assert agrees(lambda found: found.honest["bias_bound"], 1.0 - wanted, config, spread)
+    assert agrees(lambda found: found.actual["truncation_loss"], 1.0 - wanted, config, spread)
+    assert agrees(lambda found: found.actual["bias_bound"], 1.0 - wanted, config, spread)
 
 
 @pytest.mark.parametrize("spread", SPREADS)
@@ -82,14 +82,14 @@ def test_sample_size_of_truncated_weights(spread):
     config = {**AT_LEVEL, "rollout_is_threshold": bound}
     for name in ("ess_token_applied", "ess_seq_applied"):
         wanted = mean**2 / squares
-        assert agrees(lambda found, name=name: found.honest[name], wanted, config, spread, 4)
+        assert agrees(lambda found, name=name: found.actual[name], wanted, config, spread, 4)
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.3, 0.5])
 def test_sample_size_of_weights_as_they_are(spread):
     config = {**AT_LEVEL, "rollout_is_threshold": 1e9}
     wanted = float(np.exp(-(spread**2)))
-    assert agrees(lambda found: found.honest["ess_seq_applied"], wanted, config, spread, 4)
+    assert agrees(lambda found: found.actual["ess_seq_applied"], wanted, config, spread, 4)
 
 
 def kept_share(found: CorrectionResult) -> float:
@@ -119,7 +119,7 @@ def test_lost_target_mass(spread, lower, upper):
     }
     wanted = above(upper, spread, 1.0) + below(lower, spread, 1.0)
     lost = "lost_target_mass_seq"
-    assert agrees(lambda found: found.honest[lost], wanted, config, spread, 4, "verl-0.7.0")
+    assert agrees(lambda found: found.actual[lost], wanted, config, spread, 4, "verl-0.7.0")
 
 
 @pytest.mark.parametrize("length", [25, 100])

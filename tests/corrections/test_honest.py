@@ -52,11 +52,11 @@ def test_kept_tokens_and_weights(trainer, data, batch):
 @dear(50)
 def test_sample_sizes(trainer, data, batch):
     config = data.draw(configs_of(trainer))
-    rows, honest = corrected(config, batch), result_of(trainer, config, batch).honest
+    rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
     of_tokens = [weight for row in rows for weight in final_weights(row)]
     of_rows = [sum(final_weights(row)) / len(row.ratios) for row in rows]
-    assert honest["ess_token_applied"] == close(kish(of_tokens))
-    assert honest["ess_seq_applied"] == close(kish(of_rows))
+    assert actual["ess_token_applied"] == close(kish(of_tokens))
+    assert actual["ess_seq_applied"] == close(kish(of_rows))
 
 
 @TRAINERS
@@ -64,13 +64,13 @@ def test_sample_sizes(trainer, data, batch):
 @dear(50)
 def test_lost_target_mass(trainer, data, batch):
     config = data.draw(configs_of(trainer))
-    rows, honest = corrected(config, batch), result_of(trainer, config, batch).honest
+    rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
     pairs = [pair for row in rows for pair in zip(row.ratios, row.kept, strict=True)]
     lost = sum(ratio for ratio, kept in pairs if not kept)
-    assert honest["lost_target_mass_token"] == close(lost / sum(ratio for ratio, _ in pairs))
+    assert actual["lost_target_mass_token"] == close(lost / sum(ratio for ratio, _ in pairs))
     products = [prod(row.ratios) for row in rows]
     gone = sum(mass for mass, row in zip(products, rows, strict=True) if not any(row.kept))
-    assert honest["lost_target_mass_seq"] == close(gone / sum(products))
+    assert actual["lost_target_mass_seq"] == close(gone / sum(products))
 
 
 def truncation_loss(config: Config, rows: list[Corrected]) -> float | None:
@@ -89,8 +89,8 @@ def truncation_loss(config: Config, rows: list[Corrected]) -> float | None:
 @dear(50)
 def test_truncation_loss(trainer, data, batch):
     config = data.draw(configs_of(trainer))
-    rows, honest = corrected(config, batch), result_of(trainer, config, batch).honest
-    assert honest["truncation_loss"] == close(truncation_loss(config, rows))
+    rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
+    assert actual["truncation_loss"] == close(truncation_loss(config, rows))
 
 
 @TRAINERS
@@ -98,14 +98,14 @@ def test_truncation_loss(trainer, data, batch):
 @dear(50)
 def test_bound_on_the_bias(trainer, data, batch):
     config = data.draw(configs_of(trainer))
-    rows, honest = corrected(config, batch), result_of(trainer, config, batch).honest
+    rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
     if config["rollout_is"] != "sequence" or config["rollout_is_threshold"] is None:
-        assert honest["bias_bound"] is None
+        assert actual["bias_bound"] is None
         return
     products = [prod(row.ratios) for row in rows]
     weights = [sum(final_weights(row)) / len(row.ratios) for row in rows]
     gaps = sum(abs(one - other) for one, other in zip(products, weights, strict=True))
-    assert honest["bias_bound"] == close(gaps / sum(products))
+    assert actual["bias_bound"] == close(gaps / sum(products))
 
 
 def correlation(pairs: list[tuple[float, float]]) -> float | None:
@@ -123,16 +123,16 @@ def correlation(pairs: list[tuple[float, float]]) -> float | None:
 @dear(50)
 def test_who_is_kept(trainer, data, batch):
     config = data.draw(configs_of(trainer))
-    rows, honest = corrected(config, batch), result_of(trainer, config, batch).honest
+    rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
     shares = [sum(row.kept) / len(row.kept) for row in rows]
     lengths = [(share, float(len(row.kept))) for share, row in zip(shares, rows, strict=True)]
     rewards = [(share, row.reward) for share, row in zip(shares, rows, strict=True)]
-    assert honest["keep_length_correlation"] == close(correlation(lengths))
-    assert honest["keep_reward_correlation"] == close(correlation(rewards))
+    assert actual["keep_length_correlation"] == close(correlation(lengths))
+    assert actual["keep_reward_correlation"] == close(correlation(rewards))
     sizes = Counter(row.group for row in rows)
     left = Counter(row.group for row in rows if any(row.kept))
     few = [group for group, size in sizes.items() if size >= 2 and left[group] < 2]
-    assert honest["groups_below_two"] == len(few)
+    assert actual["groups_below_two"] == len(few)
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0", "verl-0.9"])
@@ -147,18 +147,18 @@ def test_a_combination_keeps_what_all_of_its_options_keep(trainer, data, batch):
 
 def test_tokens_at_the_safety_bound_are_counted():
     batch = padded([[20.0, 0.0], [-25.0, 19.0], [19.0, 2.0], [0.0]])
-    honest = result_of("verl-0.9", {"rollout_is": None}, batch).honest
-    assert honest["unsafe_tokens"] == pytest.approx(2 / 7)
-    assert honest["unsafe_sequences"] == pytest.approx(2 / 4)
+    actual = result_of("verl-0.9", {"rollout_is": None}, batch).actual
+    assert actual["unsafe_tokens"] == pytest.approx(2 / 7)
+    assert actual["unsafe_sequences"] == pytest.approx(2 / 4)
 
 
 def test_sequence_mass_is_right_where_the_products_overflow():
     batch = padded([[800.0], [800.0 + log(3.0)], [0.0]])
     config = {"rollout_is": None, "rollout_rs": "seq_max_k2", "rollout_rs_threshold": "1"}
-    honest = result_of("verl-0.9", config, batch).honest
-    assert honest["lost_target_mass_seq"] == pytest.approx(1.0)
-    assert honest["lost_target_mass_token"] == pytest.approx(1.0)
-    kept = result_of("verl-0.9", {"rollout_is": None}, batch).honest
+    actual = result_of("verl-0.9", config, batch).actual
+    assert actual["lost_target_mass_seq"] == pytest.approx(1.0)
+    assert actual["lost_target_mass_token"] == pytest.approx(1.0)
+    kept = result_of("verl-0.9", {"rollout_is": None}, batch).actual
     assert (kept["lost_target_mass_token"], kept["lost_target_mass_seq"]) == (None, 0.0)
 
 
@@ -167,4 +167,4 @@ def test_rejection_can_leave_a_group_without_a_baseline():
     rows = [[0.0], [3.0], [0.1], [0.2], [3.0], [3.0], [0.0]]
     groups = [1, 1, 2, 2, 3, 3, 4]  # one left, two left, none left, one from the start
     batch = padded(rows, group=np.array(groups))
-    assert result_of("verl-0.9", config, batch).honest["groups_below_two"] == 2
+    assert result_of("verl-0.9", config, batch).actual["groups_below_two"] == 2

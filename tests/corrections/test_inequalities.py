@@ -35,12 +35,12 @@ def test_identical_policies_need_no_correction(trainer, batch):
         gaps = {key: value for key, value in found.metrics.items() if key.endswith(ends)}
         assert len(gaps) >= 3, name
         assert set(gaps.values()) == {0.0}, name
-        assert found.honest["ess_token_applied"] == pytest.approx(1.0, abs=1e-12), name
-        assert found.honest["ess_seq_applied"] == pytest.approx(1.0, abs=1e-12), name
-        assert found.honest["lost_target_mass_token"] == 0.0, name
-        assert found.honest["lost_target_mass_seq"] == 0.0, name
-        assert found.honest["truncation_loss"] in (None, 0.0), name
-        assert found.honest["bias_bound"] in (None, 0.0), name
+        assert found.actual["ess_token_applied"] == pytest.approx(1.0, abs=1e-12), name
+        assert found.actual["ess_seq_applied"] == pytest.approx(1.0, abs=1e-12), name
+        assert found.actual["lost_target_mass_token"] == 0.0, name
+        assert found.actual["lost_target_mass_seq"] == 0.0, name
+        assert found.actual["truncation_loss"] in (None, 0.0), name
+        assert found.actual["bias_bound"] in (None, 0.0), name
         means = [value for key, value in found.metrics.items() if key.endswith("_is_mean")]
         assert means == pytest.approx([1.0] * len(means), abs=1e-7), name
 
@@ -50,16 +50,16 @@ def test_identical_policies_need_no_correction(trainer, batch):
 @dear(40)
 def test_honest_numbers_keep_within_their_ranges(trainer, batch, data):
     found = result_of(trainer, data.draw(configs_of(trainer)), batch)
-    honest = found.honest
+    actual = found.actual
     for name in ("ess_token_applied", "ess_seq_applied"):
-        assert honest[name] is None or 0.0 < honest[name] <= 1.0 + 1e-12, name
+        assert actual[name] is None or 0.0 < actual[name] <= 1.0 + 1e-12, name
     for name in ("lost_target_mass_token", "lost_target_mass_seq", "unsafe_tokens"):
-        assert honest[name] is None or 0.0 <= honest[name] <= 1.0, name
+        assert actual[name] is None or 0.0 <= actual[name] <= 1.0, name
     for name in ("keep_length_correlation", "keep_reward_correlation"):
-        assert honest[name] is None or abs(honest[name]) <= 1.0 + 1e-12, name
-    assert honest["truncation_loss"] is None or 0.0 <= honest["truncation_loss"] <= 1.0
-    assert 0 <= found.kept_tokens <= honest["denominator_all"] == batch.mask.sum()
-    assert honest["denominator_kept"] == found.kept_tokens
+        assert actual[name] is None or abs(actual[name]) <= 1.0 + 1e-12, name
+    assert actual["truncation_loss"] is None or 0.0 <= actual["truncation_loss"] <= 1.0
+    assert 0 <= found.kept_tokens <= actual["denominator_all"] == batch.mask.sum()
+    assert actual["denominator_kept"] == found.kept_tokens
     assert found.kept_sequences <= found.kept_tokens
 
 
@@ -68,7 +68,7 @@ def test_honest_numbers_keep_within_their_ranges(trainer, batch, data):
 @dear(40)
 def test_no_mass_is_lost_where_nothing_is_rejected(trainer, batch, data):
     found = result_of(trainer, data.draw(configs_of(trainer)), batch)
-    lost = [found.honest[f"lost_target_mass_{level}"] for level in ("token", "seq")]
+    lost = [found.actual[f"lost_target_mass_{level}"] for level in ("token", "seq")]
     if found.kept_tokens == batch.mask.sum():
         assert set(lost) <= {0.0, None}
     if found.kept_tokens == 0:
@@ -89,7 +89,7 @@ def test_icepop_and_truncation_agree_inside_the_bounds(trainer, level, batch):
     assert metrics.pop("rollout_is_oob_ratio") == 0.0
     assert metrics == pytest.approx(without_prefix(truncated.metrics), rel=1e-12, abs=1e-12)
     assert popped.weight_sum == pytest.approx(truncated.weight_sum)
-    assert popped.honest["ess_token_applied"] == truncated.honest["ess_token_applied"]
+    assert popped.actual["ess_token_applied"] == truncated.actual["ess_token_applied"]
 
 
 def k_config(option: str, lower: float, upper: float) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_wider_bounds_of_k_keep_more(trainer, batch, option, bounds):
     narrow = result_of(trainer, k_config(option, bounds[1], bounds[2]), batch)
     assert narrow.kept_tokens <= wide.kept_tokens
     assert narrow.kept_sequences <= wide.kept_sequences
-    lost = [each.honest["lost_target_mass_token"] for each in (wide, narrow)]
+    lost = [each.actual["lost_target_mass_token"] for each in (wide, narrow)]
     assert None in lost or lost[0] <= lost[1] + 1e-12
 
 
@@ -149,12 +149,12 @@ def test_the_documents_of_k1_are_the_code_with_its_bounds_swapped(trainer, batch
     ours = result_of(trainer, k_config(option, lower, upper), batch)
     swapped = result_of(trainer, k_config(option, 1.0 / upper, 1.0 / lower), batch)
     if lower == 1.0 / upper:
-        assert "kept_tokens_by_documents" not in ours.honest
+        assert "kept_tokens_by_documents" not in ours.actual
         assert changed_outcome(ours, swapped) == []
         return
-    assert ours.honest["kept_tokens_by_documents"] == swapped.kept_tokens
-    assert ours.honest["kept_sequences_by_documents"] == swapped.kept_sequences
-    assert swapped.honest["kept_tokens_by_documents"] == ours.kept_tokens
+    assert ours.actual["kept_tokens_by_documents"] == swapped.kept_tokens
+    assert ours.actual["kept_sequences_by_documents"] == swapped.kept_sequences
+    assert swapped.actual["kept_tokens_by_documents"] == ours.kept_tokens
 
 
 @every_trainer

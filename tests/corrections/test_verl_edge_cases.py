@@ -63,8 +63,8 @@ def test_bounds_are_kept_and_beyond_them_not(trainer, bounds, option):
 def test_the_logged_ess_may_exceed_one(trainer, size):
     found = metric(trainer, SEQUENCE, [[-15.0, -15.0]], "rollout_is_eff_sample_size")
     assert found == pytest.approx(size, abs=0.01)
-    honest = result_of(trainer, SEQUENCE, padded([[-15.0, -15.0]])).honest
-    assert honest["ess_token_applied"] == honest["ess_seq_applied"] == pytest.approx(1.0)
+    actual = result_of(trainer, SEQUENCE, padded([[-15.0, -15.0]])).actual
+    assert actual["ess_token_applied"] == actual["ess_seq_applied"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("trainer", BY_K)
@@ -111,7 +111,7 @@ def test_where_all_icepop_weights_are_zero_the_ess_is_no_number(trainer):
     config = {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}
     found = result_of(trainer, config, padded([[3.0, -3.0]]))
     assert np.isnan(without_prefix(found.metrics)["rollout_is_eff_sample_size"])
-    assert found.honest["ess_token_applied"] is None
+    assert found.actual["ess_token_applied"] is None
     assert found.weight_sum == 0.0
 
 
@@ -138,7 +138,7 @@ def test_a_token_that_is_no_number_is_rejected_and_in_the_metrics(trainer):
     assert np.isnan(without_prefix(found.metrics)["kl"])
     rows = result_of(trainer, {**config, "rollout_rs": "seq_sum_k1"}, batch)
     assert (rows.kept_tokens, rows.kept_sequences) == (1, 1)
-    assert rows.honest["ess_token_applied"] is None or np.isfinite(rows.honest["ess_token_applied"])
+    assert rows.actual["ess_token_applied"] is None or np.isfinite(rows.actual["ess_token_applied"])
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.6.1", "verl-20251203", "verl-0.7.0"])

@@ -115,10 +115,10 @@ def test_bounds_of_k1_are_held_against_one_over_the_ratio(trainer, option, bound
     found = run(trainer, rollout_is=None, rollout_rs=option, rollout_rs_threshold=bounds)
     assert found.kept_tokens == sum(OF_ROWS[row] for row in code)
     assert found.kept_sequences == len(code)
-    assert found.honest["kept_tokens_by_documents"] == sum(OF_ROWS[row] for row in documents)
-    assert found.honest["kept_sequences_by_documents"] == len(documents)
+    assert found.actual["kept_tokens_by_documents"] == sum(OF_ROWS[row] for row in documents)
+    assert found.actual["kept_sequences_by_documents"] == len(documents)
     lower, upper = map(float, bounds.split("_"))
-    sets = found.honest["accepted_ratios"][option]
+    sets = found.actual["accepted_ratios"][option]
     assert sets["code"] == pytest.approx([1.0 / upper, 1.0 / lower])
     assert sets["documents"] == pytest.approx([lower, upper])
 
@@ -127,7 +127,7 @@ def test_bounds_of_k1_are_held_against_one_over_the_ratio(trainer, option, bound
 @pytest.mark.parametrize(("bounds", "code", "documents"), [("0.6_1.6", 8, 9), ("0.7_2.0", 8, 9)])
 def test_the_same_of_tokens(trainer, bounds, code, documents):
     found = run(trainer, rollout_is=None, rollout_rs="token_k1", rollout_rs_threshold=bounds)
-    assert (found.kept_tokens, found.honest["kept_tokens_by_documents"]) == (code, documents)
+    assert (found.kept_tokens, found.actual["kept_tokens_by_documents"]) == (code, documents)
 
 
 def test_070_held_the_same_bounds_against_the_ratio_itself():
@@ -139,4 +139,4 @@ def test_070_held_the_same_bounds_against_the_ratio_itself():
         rollout_rs_threshold_lower=0.6,
     )
     new = run("verl-0.9", rollout_is=None, rollout_rs="token_k1", rollout_rs_threshold="0.6_1.6")
-    assert old.kept_tokens == new.honest["kept_tokens_by_documents"] == 9
+    assert old.kept_tokens == new.actual["kept_tokens_by_documents"] == 9

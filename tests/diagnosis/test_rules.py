@@ -57,7 +57,7 @@ def test_all_rules_apply_to_an_update_without_correction_and_double_counting():
     for name, rule in rules.items():
         assert rule.level == ("warning" if name == "double_counting" else "ok")
         assert rule.source == UPDATE_RULES[name].guide.source
-        assert rule.said
+        assert rule.message
 
 
 def test_a_loss_that_is_undefined_is_an_error_without_a_number():
@@ -66,8 +66,8 @@ def test_a_loss_that_is_undefined_is_an_error_without_a_number():
     assert found.rules[0].name == "loss_defined"
     assert found.rules[0].value is None
     assert found.rules[0].level == "error"
-    assert found.rules[0].said == "every token is rejected"
-    assert found.missing == []
+    assert found.rules[0].message == "every token is rejected"
+    assert found.not_judged == []
 
 
 def test_the_mismatch_is_no_error_of_a_preset_that_corrects_it():
@@ -82,7 +82,7 @@ def test_without_a_number_that_decides_there_is_no_good_verdict(value):
     given = evidence(Given(), ess_seq=value, double_counted=False)
     found = health(given)
     assert found.verdict == "cannot judge"
-    assert found.missing == ["ess_seq"]
+    assert found.not_judged == ["ess_seq"]
 
 
 def test_an_added_rule_of_health_is_judged_and_explained():
@@ -96,7 +96,7 @@ def test_an_added_rule_of_health_is_judged_and_explained():
     with UPDATE_RULES.with_added(rule):
         found = health(evidence(Given(), double_counted=False))
         assert found.verdict == "warning"
-        assert found.rules[-1].said == "70% of the pull is on negative advantages"
+        assert found.rules[-1].message == "70% of the pull is on negative advantages"
         assert "a test" in explain("health.negative_pull").healthy
     assert "negative_pull" not in UPDATE_RULES
 

@@ -20,25 +20,18 @@ def test_every_field_answers_to_its_name_with_and_without_its_part():
         for field in documented_fields(owner):
             dotted = f"{part_of(owner)}.{field.name}"
             told = (explain(field.name).what, explain(dotted).what)
-            if explain(dotted).kind == TITLE:
-                assert told[1].startswith(field.doc.says.rstrip("."))
-            else:  # what the number counts is explained as a choice, with formula and trainers
-                assert dotted == "denominator.kept"
+            assert told[1].startswith(field.doc.says.rstrip("."))
             assert explain(dotted).example or explain(dotted).see
 
 
 def test_a_name_with_several_meanings_tells_all_of_them():
-    assert {"norm", "bias", "variance", "level", "rows", "verdict"} <= {
+    assert {"level", "rows", "policies", "message"} <= {
         name for name, fields in meanings().items() if len(fields) > 1
     }
     for name, other in (
-        ("norm", "coefficients.norm"),
-        ("bias", "gradient.bias"),
-        ("variance", "gradient.variance"),
-        ("top_share", "gradient.top_share"),
-        ("weights", "preset.weights"),
+        ("level", "rule.level"),
         ("trainer", "correction.trainer"),
-        ("ess_seq", "sweep_row.ess_seq"),
+        ("ess_seq", "factor.ess_seq"),
         ("kept", "denominator.kept"),
     ):
         assert f"As {other}: " in explain(name).what
@@ -47,7 +40,7 @@ def test_a_name_with_several_meanings_tells_all_of_them():
 
 
 def test_formula_unit_direction_and_trainers_come_from_the_words():
-    found = explain("gradient.bias")
+    found = explain("squared_bias")
     assert found.kind == TITLE
     assert found.formula.startswith("max(<G - R, G - R>, 0) / <R, R>")
     assert found.units == "none"
@@ -75,7 +68,7 @@ def test_one_name_for_each_field_is_listed():
     listed = names()[TITLE]
     assert "kept_tokens" in listed
     assert "sweep_row.kept_tokens" not in listed
-    assert "gradient.bias" in listed
+    assert "squared_bias" in listed
 
 
 @pytest.mark.parametrize("name", ["replay_rollouts", "replay_stale"])

@@ -36,7 +36,7 @@ def test_every_number_of_a_correction():
     for trainer in TRAINERS:
         documented = set(CorrectionNumbers.__annotations__)
         for each in corrections(trainer):
-            assert CorrectionNumbers.__required_keys__ <= set(each.honest) <= documented
+            assert CorrectionNumbers.__required_keys__ <= set(each.actual) <= documented
         for name in documented:
             assert explain(name).kind == FIELD, name
         assert set(CORRECTION_RULES) - {"everything_rejected"} <= documented

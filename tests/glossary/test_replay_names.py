@@ -120,7 +120,7 @@ def test_a_name_with_a_dot_is_one_more_meaning_of_the_bare_name():
     listed = {name for lines in names().values() for name in lines}
     answered = {*listed, *(alias for kind in kinds() for alias in kind.aliases)}
     with_dots = [name for name in listed if name.partition(".")[2] in answered]
-    assert {"gradient.bias", "coefficients.norm", "health.cosine"} <= set(with_dots)
+    assert {"rule.level", "norm_by_layer.norm", "health.cosine"} <= set(with_dots)
     for name in with_dots:
         found = explain(name.partition(".")[2])
         assert f"As {name}: " in found.what

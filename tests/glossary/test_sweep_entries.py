@@ -111,7 +111,7 @@ def test_a_name_with_two_senses_tells_both():
     found = explain("ess_seq")
     assert found.kind == "metric"
     assert (
-        "As sweep_row.ess_seq: Effective sample size of sequences under the applied" in found.what
+        "As forecast_point.ess_seq: Effective sample size of sequences by their raw" in found.what
     )
     assert explain("geo_rs_seq_tis").kind == "preset"
     assert "As family.geo_rs_seq_tis: " in explain("geo_rs_seq_tis").what

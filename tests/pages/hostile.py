@@ -55,7 +55,7 @@ def hostile_score() -> Result:
             plan=plan,
         )
     about = {"badone": {"model": EVIL, "backend": LONG}}
-    return renamed(dataclasses.replace(found, policies=about, mismatch=odd(found.mismatch)))
+    return renamed(dataclasses.replace(found, scoring=about, mismatch=odd(found.mismatch)))
 
 
 def hostile_compare() -> Result:

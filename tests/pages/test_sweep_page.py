@@ -117,15 +117,15 @@ def test_the_page_is_small_enough_to_send_around(text):
 def test_the_configuration_of_the_choice_is_what_emit_gives(result, text):
     choice = result.recommendation.choice
     assert choice is not None
-    for trainer, written in result.recommendation.configurations.items():
+    for trainer, written in result.recommendation.choice_yaml.items():
         assert written == emit(CANDIDATES[choice].correction, trainer).text
-    assert list(result.recommendation.configurations) == on_sweep_page()
+    assert list(result.recommendation.choice_yaml) == on_sweep_page()
     assert "rollout_is_threshold" in text
 
 
 def test_a_result_stored_before_configurations_says_that_it_has_none(result):
     document = json.loads(to_json(result))
-    del document["recommendation"]["configurations"]
+    del document["recommendation"]["choice_yaml"]
     document["families"] = {name: document["families"][name] for name in ("token_tis", "seq_tis")}
     for family in document["families"].values():
         del family["configurations"]

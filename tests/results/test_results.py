@@ -30,7 +30,7 @@ def make(**fields: object) -> ScoreResult:
         "num_tokens": 5,
         "empty_sequences": 1,
         "num_clusters": 2,
-        "policies": {"old": {"dtype": "float32"}},
+        "scoring": {"old": {"dtype": "float32"}},
         "mismatch": {"k3_kl": MetricValue(value=0.1, low=0.05, high=0.2, level="error")},
     }
     return ScoreResult(**{**plain, **fields})
@@ -55,7 +55,7 @@ def strict(text: str) -> dict:
 def test_a_result_comes_back_as_it_was():
     values = {"k3_kl": MetricValue(value=0.25), "ess_seq": MetricValue(value=1.0, level="ok")}
     step = StepResult(num_sequences=1, num_tokens=2, mismatch=values, corrections={})
-    figures = {"log_ratio": {"edges": [-1.0, 1.0], "counts": [3]}}
+    figures = {"log_ratio_histogram": {"edges": [-1.0, 1.0], "counts": [3]}}
     result = make(
         findings=[finding("warning")],
         steps={"40": step},

@@ -46,7 +46,7 @@ def correction() -> dict[str, Any]:
     plan = plan_corrections(TRAINERS["verl-0.9"], {"it": settings})
     rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
     found = correction_results(plan, rows)["it"]
-    return named(found) | found.honest
+    return named(found) | found.actual
 
 
 @cache
@@ -96,12 +96,12 @@ def gradient() -> dict[str, Any]:
     variance = relative_variance(products.gg)
     assert variance is not None
     return {
-        "norm": norm,
+        "grad_norm": norm,
         "cosine": cosine(products, 0),
         "cosine_whole": float(g @ r) / (norm * of_reference),
         "norm_ratio": norm / of_reference,
         "norm_ratio_unbiased": relative_norm(products, 0),
-        "bias": relative_bias(products, 0),
-        "variance": variance,
+        "squared_bias": relative_bias(products, 0),
+        "relative_variance": variance,
         "signal_to_noise": 1.0 / variance,
     }

@@ -134,7 +134,7 @@ def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
         token_ids=[[7, 8, 9], [6]],
     )
     first, second = WorstSequences.of(pair).sequences
-    assert (first.row, first.step, first.reward, first.length) == (0, 4, 0.5, 2)
+    assert (first.row, first.step, first.reward, first.num_tokens) == (0, 4, 0.5, 2)
     assert (first.positions, first.token_ids, first.log_ratio) == ([1, 2], [8, 9], [-0.5, -0.25])
     assert first.log_ratio_sum == pytest.approx(-0.75)
     assert second.reward is None
@@ -143,7 +143,7 @@ def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
 def test_of_a_long_sequence_the_first_tokens_are_kept_and_the_sum_is_of_all():
     tokens = TOKENS_KEPT + 100
     (only,) = WorstSequences.of(make_pair([[-1.0] * tokens], [[-1.5] * tokens])).sequences
-    assert (only.length, len(only.log_ratio), len(only.positions)) == (tokens, TOKENS_KEPT, 400)
+    assert (only.num_tokens, len(only.log_ratio), len(only.positions)) == (tokens, TOKENS_KEPT, 400)
     assert only.log_ratio_sum == pytest.approx(-0.5 * tokens)
 
 

@@ -108,8 +108,10 @@ def test_one_kl_is_found_within_its_error(kl):
     assert "disagree" not in found.about
     law = TokenLaw(kl, kl, 0.0, -1.0)
     for point in found.points:
-        assert point.ess_seq == pytest.approx(np.exp(-2 * kl * point.length), abs=0.04)
-        assert point.accepted_seq == pytest.approx(inside(law, point.length, SEQ, False), abs=0.03)
+        assert point.ess_seq == pytest.approx(np.exp(-2 * kl * point.response_length), abs=0.04)
+        assert point.accepted_seq == pytest.approx(
+            inside(law, point.response_length, SEQ, False), abs=0.03
+        )
 
 
 def test_unequal_kl_is_found_and_tells_of_eight_times_the_length():
@@ -119,7 +121,7 @@ def test_unequal_kl_is_found_and_tells_of_eight_times_the_length():
         assert found.heterogeneity == pytest.approx(spread, abs=0.1)
         assert found.kl_token == pytest.approx(1e-3, rel=0.08)
         assert "disagree" not in found.about
-        point = next(each for each in found.points if each.length == 8192)
+        point = next(each for each in found.points if each.response_length == 8192)
         random = np.random.default_rng(seed)
         kl = kl_of_sequences(random, 200_000, 1e-3, spread)
         sums = sums_of(random, kl, np.full(200_000, 8192.0))
@@ -153,12 +155,12 @@ def test_held_out_bins_are_the_longer_half_with_what_was_seen_there():
     found = forecast(lengths, sums, cluster)
     assert len(found.held_out) == 4
     longer = lengths > np.median(lengths)
-    assert sum(each.sequences for each in found.held_out) == longer.sum()
+    assert sum(each.num_sequences for each in found.held_out) == longer.sum()
     for each in found.held_out:
         low, high = map(int, each.label.split(" to "))
         rows = longer & (lengths >= low) & (lengths <= high)
-        assert each.sequences == rows.sum()
-        assert each.length == pytest.approx(lengths[rows].mean())
+        assert each.num_sequences == rows.sum()
+        assert each.mean_length == pytest.approx(lengths[rows].mean())
         assert each.seen_seq.value == np.mean(np.abs(sums[rows]) <= np.log(2.0))
         kept = (sums[rows] >= np.log(0.999) * lengths[rows]) & (
             sums[rows] <= np.log(1.001) * lengths[rows]
@@ -181,8 +183,8 @@ def test_identical_policies():
     found = forecast(lengths, 0.0 * sums, cluster)
     assert (found.kl_token, found.kl_token_by_variance, found.heterogeneity) == (0.0, 0.0, 0.0)
     assert found.holds is True
-    assert [point.length for point in found.points] == LENGTHS.astype(int).tolist()
-    assert found.points[-1].length == 65_536
+    assert [point.response_length for point in found.points] == LENGTHS.astype(int).tolist()
+    assert found.points[-1].response_length == 65_536
     for point in found.points:
         assert (point.ess_seq, point.accepted_seq, point.accepted_geo) == (1.0, 1.0, 1.0)
     outside = forecast(lengths, 0.0 * sums, cluster, geo_bounds=(1.1, 1.2))
@@ -228,7 +230,7 @@ def test_a_drift_that_the_variance_does_not_explain_is_taken_as_observed():
     assert abs(found.kl_token_by_mean) < 1e-4
     assert "the mean is taken as observed" in found.about
     # Around a ratio of 1 the window keeps more than around e^-k.
-    point = next(each for each in found.points if each.length == 16384)
+    point = next(each for each in found.points if each.response_length == 16384)
     assert point.accepted_geo > 0.99
     assert found.holds is True
 

@@ -115,17 +115,19 @@ def test_who_is_who_is_read_off_the_metadata(found):
         "hf_fp32": "trainer",
         "old": "trainer",
     }
-    assert found.policies["rollout"].about == "recorded"
-    assert "bfloat16" in found.policies["old"].about
-    assert found.policies["old"].provenance == SCORED[2]
+    assert found.policies["rollout"].setup == "recorded"
+    assert "bfloat16" in found.policies["old"].setup
+    assert found.policies["old"].scoring == SCORED[2]
 
 
 def test_mean_log_probs_and_the_nearest_are_those_of_the_tokens(found):
     for name, lists in POLICIES.items():
         kept = np.concatenate(lists)[np.concatenate(MASK).astype(bool)]
         assert found.policies[name].log_prob_mean.value == pytest.approx(kept.mean(), rel=1e-12)
-    assert found.nearest == [name for name, each in found.policies.items() if each.nearest]
-    assert found.nearest
+    assert found.nearest_policies == [
+        name for name, each in found.policies.items() if each.may_be_nearest
+    ]
+    assert found.nearest_policies
 
 
 @pytest.mark.parametrize(("files", "rows_per_group"), [(1, 1), (3, 4), (30, None)])

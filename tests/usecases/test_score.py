@@ -51,7 +51,7 @@ def test_values_are_those_of_the_statistics(tmp_path):
     result = run(tmp_path)
     assert numbers(result.mismatch) == wanted(BEHAVIOR, TARGET)
     assert (result.num_sequences, result.num_tokens, result.empty_sequences) == (4, 7, 0)
-    assert sum(result.figures["log_ratio"]["counts"]) == 7
+    assert sum(result.figures["log_ratio_histogram"]["counts"]) == 7
     assert sum(cell[2] for cell in result.figures["log_probs"]["cells"]) == 7
     assert len(result.worst_tokens) == 7
     assert {each.row for each in result.worst_sequences} == {0, 1, 2, 3}

@@ -51,7 +51,7 @@ def test_every_family_and_candidate_is_there(result):
     assert list(result.families) == list(FAMILIES)
     assert all(family.rows for family in result.families.values())
     assert {each.name for each in result.recommendation.candidates} == set(CANDIDATES)
-    assert (result.num_sequences, result.num_groups, result.num_clusters) == (ROWS, 40, 40)
+    assert (result.num_sequences, result.num_groups_with_two, result.num_clusters) == (ROWS, 40, 40)
     assert result.provenance["trainer"] == find_trainer("verl").name
     assert result.forecast.points
 
@@ -70,7 +70,7 @@ def test_rows_are_the_numbers_of_score(tmp_path):
     wanted = score(open_table(path), plan=plan).corrections["it"]
     rows = sweep(open_table(path)).families["seq_tis"].rows
     (row,) = [each for each in rows if each.bounds == {"upper": 2.0}]
-    assert row.ess_seq.value == pytest.approx(wanted.honest["ess_seq_applied"], rel=1e-12)
+    assert row.ess_seq_applied.value == pytest.approx(wanted.actual["ess_seq_applied"], rel=1e-12)
     ess = wanted.metrics["rollout_corr/rollout_is_eff_sample_size"]
     assert row.ess_trainer == pytest.approx(ess, rel=1e-12)
 
@@ -82,8 +82,8 @@ def test_how_the_rows_are_cut_into_batches_does_not_matter(result, tmp_path, mon
         for row, other in zip(family.rows, cut.families[name].rows, strict=True):
             assert other.kept_tokens == row.kept_tokens
             assert other.kept_groups == row.kept_groups
-            assert other.ess_token == close(row.ess_token)
-            assert other.ess_seq.value == close(row.ess_seq.value)
+            assert other.ess_token_applied == close(row.ess_token_applied)
+            assert other.ess_seq_applied.value == close(row.ess_seq_applied.value)
             assert other.mean_weight.low == close(row.mean_weight.low)
     assert cut.recommendation.answer == result.recommendation.answer
     assert cut.recommendation.choice == result.recommendation.choice
@@ -113,7 +113,7 @@ def test_without_groups_and_rewards_the_rest_is_there(tmp_path):
     table = {name: values for name, values in columns().items() if name != "group_id"}
     del table["reward"]
     result = sweep(open_table(write_table(tmp_path / "a.parquet", **table)), thresholds=20)
-    assert (result.num_groups, result.num_clusters) == (0, ROWS)
+    assert (result.num_groups_with_two, result.num_clusters) == (0, ROWS)
     assert all(row.kept_groups == 0 for row in result.families["geo_rs"].rows)
     assert any("no rewards" in reason for reason in result.recommendation.reasons)
 

@@ -15,7 +15,7 @@ def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observ
     """Report the verdict on sampler, engine and trainer, where it is this one."""
     result: CompareResult = given.result
     trio = result.triangulation
-    if trio is None or trio.finding != slug:
+    if trio is None or trio.agreement != slug:
         return
     who = f"`{trio.sampler_policy}`, `{trio.engine_policy}`, `{trio.trainer_policy}`"
     apart = ", ".join(f"{pair} {distance.value:.2g}" for pair, distance in trio.k2.items())

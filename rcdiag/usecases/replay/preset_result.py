@@ -119,7 +119,7 @@ def _scatter(loss: PresetLoss) -> list[list[float]]:
 
 def _denominator(divided: Divided) -> Denominator:
     return Denominator(
-        setting=divided.which,
+        basis=divided.which,
         counted=divided.unit,
         divisor=divided.used,
         kept_count=divided.kept,

@@ -239,7 +239,7 @@ def _rows(of: Formulas, settings: list[Bounds], groups: NDArray[np.int64]) -> li
     values = {
         "kept_token_share": of.ratio(kept, tokens).as_share(),
         "kept_sequence_share": of.ratio(lives, sequences).as_share(),
-        "ess_seq": of.ess_seq(),
+        "ess_seq_applied": of.ess_seq(),
         "mean_weight": of.ratio(of.weights(), tokens),
         "lost_mass": of.lost_mass().as_share(),
         "truncation_loss": of.truncation_loss().as_share(),
@@ -247,10 +247,10 @@ def _rows(of: Formulas, settings: list[Bounds], groups: NDArray[np.int64]) -> li
         "advantage_shift": of.shift("advantage"),
     }
     plain = {
-        "ess_token": of.ess_token(),
+        "ess_token_applied": of.ess_token(),
         "ess_trainer": of.ess_trainer(),
-        "variance": of.variance(),
-        "bias": of.bias(),
+        "weight_variance": of.variance(),
+        "weight_distance": of.bias(),
         "bias_bound": of.bias_bound(),
         "keep_length_correlation": of.keep_length_correlation(),
     }

@@ -28,7 +28,7 @@ def only(found: CompareResult, slug: str) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "rescored", "trainer", "verdict", "severity"),
+    ("recorded", "rescored", "trainer", "agreement", "severity"),
     [
         (BASE, NEAR, OTHER, "engine-against-trainer", "warning"),
         (OTHER, BASE, NEAR, "generation-against-rescoring", "warning"),
@@ -38,12 +38,12 @@ def only(found: CompareResult, slug: str) -> Finding:
     ],
 )
 def test_the_verdict_is_a_finding_of_its_own_name(
-    tmp_path, recorded, rescored, trainer, verdict, severity
+    tmp_path, recorded, rescored, trainer, agreement, severity
 ):
     found = compared(tmp_path, {"rollout": recorded, "vllm": rescored, "old": trainer})
     assert found.triangulation is not None
-    assert found.triangulation.verdict == verdict
-    finding = only(found, verdict)
+    assert found.triangulation.agreement == agreement
+    finding = only(found, agreement)
     assert finding.severity == severity
     assert finding.fix
     for name in ("`rollout`", "`vllm`", "`old`"):
@@ -71,7 +71,7 @@ def test_a_sampler_that_is_not_nearest_is_said_with_who_is(tmp_path):
     lower = [[value - 0.05 for value in row] for row in BASE]
     found = compared(tmp_path, {"rollout": lower, "old": BASE})
     finding = only(found, "recorded-is-not-nearest")
-    assert found.nearest == ["old"]
+    assert found.nearest_policies == ["old"]
     assert finding.evidence == {"nearest": ["old"], "behind": pytest.approx(0.05)}
     assert "`old` is nearer" in finding.message
 
@@ -79,7 +79,7 @@ def test_a_sampler_that_is_not_nearest_is_said_with_who_is(tmp_path):
 def test_a_sampler_that_is_nearest_is_left_in_peace(tmp_path):
     lower = [[value - 0.05 for value in row] for row in BASE]
     found = compared(tmp_path, {"rollout": BASE, "old": lower})
-    assert found.nearest == ["rollout"]
+    assert found.nearest_policies == ["rollout"]
     assert "recorded-is-not-nearest" not in {each.slug for each in found.findings}
 
 

@@ -48,36 +48,36 @@ ODD = {
 @pytest.mark.parametrize("verdict", CASES)
 def test_each_verdict_without_a_floor(verdict):
     found = built(*CASES[verdict])
-    assert (found.verdict, found.odd_one_out) == (verdict, ODD[verdict])
+    assert (found.agreement, found.odd_one_out) == (verdict, ODD[verdict])
 
 
 @pytest.mark.parametrize("verdict", CASES)
 def test_a_floor_far_below_changes_no_verdict(verdict):
     found = built(*CASES[verdict], floor=1e-4)
-    assert (found.verdict, found.odd_one_out) == (verdict, ODD[verdict])
+    assert (found.agreement, found.odd_one_out) == (verdict, ODD[verdict])
 
 
 def test_what_all_differ_by_no_more_than_the_floor_is_agreement():
-    assert built(0.3, 0.3, 0.3).verdict == "three-differ"
-    assert built(0.3, 0.3, 0.3, floor=0.6).verdict == "three-agree"
+    assert built(0.3, 0.3, 0.3).agreement == "three-differ"
+    assert built(0.3, 0.3, 0.3, floor=0.6).agreement == "three-agree"
 
 
 @pytest.mark.parametrize("verdict", ["engine-against-trainer", "generation-against-rescoring"])
 def test_nobody_stands_apart_by_less_than_the_floor(verdict):
     """Anything at the floor is noise, so it accuses nobody."""
     found = built(*CASES[verdict], floor=0.6)
-    assert (found.verdict, found.odd_one_out) == ("three-agree", None)
+    assert (found.agreement, found.odd_one_out) == ("three-agree", None)
 
 
 def test_two_equal_policies_stand_together_against_a_third():
     policies = {"a": BASE, "b": BASE, "c": shifted(BASE, 0.2, 1)}
     found = triangulate(moments(policies), "a", "b", "c", None)
-    assert found.verdict == "engine-against-trainer"
+    assert found.agreement == "engine-against-trainer"
 
 
 def test_three_equal_policies_agree():
     found = triangulate(moments({"a": BASE, "b": BASE, "c": BASE}), "a", "b", "c", None)
-    assert (found.verdict, found.odd_one_out) == ("three-agree", None)
+    assert (found.agreement, found.odd_one_out) == ("three-agree", None)
 
 
 def test_the_distances_are_those_of_the_pairs_named():
@@ -91,7 +91,11 @@ def test_the_distances_are_those_of_the_pairs_named():
     for pair, value in found.k2.items():
         one, other = (flat(policies[name]) for name in pair.split("~"))
         assert value.value == pytest.approx(np.mean((other - one) ** 2) / 2, rel=1e-9)
-    assert (found.sampler, found.engine, found.trainer) == ("recorded", "rescored", "scored")
+    assert (found.sampler_policy, found.engine_policy, found.trainer_policy) == (
+        "recorded",
+        "rescored",
+        "scored",
+    )
 
 
 def test_a_constant_offset_of_one_is_found_as_noise_is():
@@ -99,7 +103,7 @@ def test_a_constant_offset_of_one_is_found_as_noise_is():
     found = triangulate(
         moments({"a": off, "b": BASE, "c": shifted(BASE, 0.01, 1)}), "a", "b", "c", None
     )
-    assert (found.verdict, found.odd_one_out) == ("generation-against-rescoring", "a")
+    assert (found.agreement, found.odd_one_out) == ("generation-against-rescoring", "a")
 
 
 def test_what_few_clusters_cannot_tell_apart_is_no_odd_one_out():

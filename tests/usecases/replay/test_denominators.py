@@ -63,8 +63,8 @@ def test_the_denominator_is_said(table, aggregation, unit, counted):
         found = one(
             table, REJECT, aggregation=aggregation, denominator=denominator, constant=number
         ).denominator
-        assert (found.which, found.unit) == (denominator, unit)
-        assert (found.used, found.kept, found.all) == (used, kept, everyone)
+        assert (found.basis, found.counted) == (denominator, unit)
+        assert (found.divisor, found.kept_count, found.full_count) == (used, kept, everyone)
 
 
 @pytest.mark.parametrize(("denominator", "count"), [("kept", 5), ("all", 6)])

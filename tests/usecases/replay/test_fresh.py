@@ -113,7 +113,7 @@ def test_the_fresh_reference_is_another_than_sequence_weights(model, table):
     made = model_of(model, training_of(**FRESH), reward=twos)
     fresh = replay_model_of(table, made, "disabled").presets["naive"].gradient
     other = replay_model_of(table, model_of(model), "disabled").presets["naive"].gradient
-    assert fresh.norm == pytest.approx(other.norm, rel=1e-6)
+    assert fresh.grad_norm == pytest.approx(other.grad_norm, rel=1e-6)
     assert abs(fresh.cosine_whole) < 1
     assert fresh.cosine_whole != pytest.approx(other.cosine_whole, abs=1e-3)
     assert fresh.norm_ratio != pytest.approx(other.norm_ratio, rel=1e-3)
@@ -123,8 +123,8 @@ def test_without_a_reference_only_norm_and_noise_are_told(model, table):
     made = model_of(model, training_of(reference="none"))
     found = replay_model_of(table, made, "disabled").presets["naive"].gradient
     assert (found.cosine.value, found.cosine_whole, found.norm_ratio) == (None, None, None)
-    assert found.bias.value is None
-    assert found.norm > 0
+    assert found.squared_bias.value is None
+    assert found.grad_norm > 0
     assert found.skew > 0
 
 
@@ -164,7 +164,9 @@ def test_rows_of_several_temperatures_have_no_fresh_samples(model, tmp_path):
     with pytest.raises(RcdiagError, match="rows of 2 temperatures") as caught:
         replay_model_of(path, made, "disabled")
     assert "--reference seq_is" in caught.value.hint
-    assert replay_model_of(path, model_of(model), "disabled").presets["naive"].gradient.norm > 0
+    assert (
+        replay_model_of(path, model_of(model), "disabled").presets["naive"].gradient.grad_norm > 0
+    )
 
 
 def test_advantages_of_fresh_samples_are_made_from_their_rewards(model, table):

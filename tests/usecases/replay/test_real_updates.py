@@ -160,7 +160,7 @@ def test_the_gradient_report_is_that_of_the_whole_gradient(replayed, model, tabl
     plain.loss(LOSSES["naive"], range(len(plain.rows)), plain.olds()).backward()
     squares = sum(float(p.grad.square().sum()) for p in plain.model.parameters())
     found = replayed.presets["naive"].gradient
-    assert found.norm == pytest.approx(squares**0.5, rel=1e-5)
+    assert found.grad_norm == pytest.approx(squares**0.5, rel=1e-5)
     by_layer = found.norm_by_layer
     assert sum(each**2 for each in by_layer.values()) == pytest.approx(squares, rel=1e-5)
     assert {"layer 0", "layer 1"} <= by_layer.keys()

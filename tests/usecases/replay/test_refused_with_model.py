@@ -116,7 +116,7 @@ def test_memory_that_just_fits_is_enough(model, table, monkeypatch):
     plan = TrainingPlan(spec=made.spec, presets=6, optimizer="sgd")
     need = memory_needed(plan, loaded(table)[0]).on("cpu")
     monkeypatch.setattr("rcdiag.learning.memory.free_memory", lambda device: need)
-    assert replay_model_of(table, made).presets["naive"].gradient.norm > 0
+    assert replay_model_of(table, made).presets["naive"].gradient.grad_norm > 0
 
 
 @pytest.mark.usefixtures("no_loading")
@@ -156,8 +156,8 @@ def test_everything_rejected_has_no_gradient_and_the_others_go_on(model, table):
     gone = found["decoupled_geo_rs"]
     assert (gone.loss, gone.kept_tokens, gone.after_step) == (None, 0, None)
     assert gone.undefined == "nothing is kept, so the mean has nothing in it"
-    assert gone.gradient is None or gone.gradient.norm == 0.0
-    assert not any("--model" in each for each in gone.health.missing)
+    assert gone.gradient is None or gone.gradient.grad_norm == 0.0
+    assert not any("--model" in each for each in gone.health.not_judged)
     assert found["disabled"].after_step.kl_old_new.value > 0
 
 
@@ -168,7 +168,7 @@ def test_a_rollout_that_is_no_number_spoils_only_what_reads_it(model, tmp_path):
     values[0][0] = np.nan
     path = with_column(path, tmp_path / "t.parquet", "rollout_log_probs", values)
     found = replay_model_of(path, model_of(model), "decoupled_token_is")
-    assert found.presets["naive"].gradient.norm > 0
+    assert found.presets["naive"].gradient.grad_norm > 0
     assert found.presets["naive"].after_step.step_norm > 0
     spoiled = found.presets["decoupled_token_is"]
     assert (spoiled.gradient, spoiled.after_step) == (None, None)

@@ -131,7 +131,7 @@ def test_folding_changes_no_value(monkeypatch):
     monkeypatch.setattr(state, "MAX_CLUSTERS", 4)
     few = state_of(GRIDS, shards(batch, 3))
     for row, other in zip(sweep_rows(few, "seq_tis", grid, kept_groups(few)), wanted, strict=True):
-        assert row.ess_seq.value == pytest.approx(other.ess_seq.value, rel=1e-12)
+        assert row.ess_seq_applied.value == pytest.approx(other.ess_seq_applied.value, rel=1e-12)
         assert row.kept_groups == other.kept_groups
 
 

@@ -86,7 +86,7 @@ def test_without_rewards_nothing_shifts():
 
 def test_one_cluster_has_no_intervals():
     row = only("seq_tis", padded([[0.1], [0.3]], group=np.zeros(2)), {"upper": 1.2})
-    for value in (row.kept_token_share, row.ess_seq, row.mean_weight, row.lost_mass):
+    for value in (row.kept_token_share, row.ess_seq_applied, row.mean_weight, row.lost_mass):
         assert value.value is not None
         assert (value.low, value.high) == (None, None)
 

@@ -28,21 +28,21 @@ def close(wanted: float | None) -> Any:
 
 def lost(found: CorrectionResult, correction: Correction) -> float | None:
     by_token = any(each.of_tokens for each in correction.rejections)
-    return found.honest["lost_target_mass_token" if by_token else "lost_target_mass_seq"]
+    return found.actual["lost_target_mass_token" if by_token else "lost_target_mass_seq"]
 
 
 def same(row: SweepRow, family: str, batch: Padded) -> None:
     correction = FAMILIES[family].correction(row.bounds)
     wanted = single(correction, pair_from(batch))
-    honest = wanted.honest
+    actual = wanted.actual
     assert row.kept_tokens == wanted.kept_tokens
     assert row.kept_sequences == wanted.kept_sequences
-    assert row.ess_token == close(honest["ess_token_applied"])
-    assert row.ess_seq.value == close(honest["ess_seq_applied"])
+    assert row.ess_token_applied == close(actual["ess_token_applied"])
+    assert row.ess_seq_applied.value == close(actual["ess_seq_applied"])
     assert row.lost_mass.value == close(lost(wanted, correction))
-    assert row.truncation_loss.value == close(honest["truncation_loss"])
-    assert row.bias_bound == close(honest["bias_bound"])
-    assert row.keep_length_correlation == correlation(honest["keep_length_correlation"])
+    assert row.truncation_loss.value == close(actual["truncation_loss"])
+    assert row.bias_bound == close(actual["bias_bound"])
+    assert row.keep_length_correlation == correlation(actual["keep_length_correlation"])
     assert row.ess_trainer == close(finite(wanted.metrics.get(TRAINER_ESS)))
     if family.endswith("_tis") and not correction.rejections:
         assert row.mean_weight.value == close(finite(mean_weight(wanted, batch)))
@@ -128,7 +128,7 @@ def test_everything_rejected():
     batch = padded([[1.0, 2.0], [3.0]])
     (row,) = rows_of_family("token_mis", [{"lower": 0.9, "upper": 1.1}], batch)
     assert (row.kept_tokens, row.kept_sequences, row.kept_groups) == (0, 0, 0)
-    assert row.ess_token is None
-    assert row.ess_seq.value is None
+    assert row.ess_token_applied is None
+    assert row.ess_seq_applied.value is None
     assert row.lost_mass.value == 1.0
     assert row.reward_shift.value is None

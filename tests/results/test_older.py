@@ -1,0 +1,146 @@
+"""Documents of earlier formats: one of each kind, as the rcdiag of that format wrote it."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rcdiag import load_result
+from rcdiag.errors import RcdiagError
+from rcdiag.pages.page import page
+from rcdiag.results import FORMAT_VERSION, KINDS, from_json
+from rcdiag.results.plain import unstructured
+
+FORMAT_1 = Path(__file__).parent / "format_1"
+PARTS = {
+    "score": "corrections",
+    "compare": "policies",
+    "sweep": "families",
+    "replay": "presets",
+}
+
+
+def older(kind: str) -> str:
+    return lzma.open(FORMAT_1 / f"{kind}.json.xz", "rt").read()
+
+
+def leaves(part: Any) -> Iterator[Any]:
+    """The values of a document in their order, without the names."""
+    if isinstance(part, (dict, list)):
+        for each in part.values() if isinstance(part, dict) else part:
+            yield from leaves(each)
+    else:
+        yield part
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_of_format_1_is_read_with_every_value(kind):
+    text = older(kind)
+    document = json.loads(text)
+    assert (document["kind"], document["format_version"]) == (kind, 1)
+    result = from_json(text, "older.json")
+    assert result.format_version == FORMAT_VERSION
+    document["format_version"] = FORMAT_VERSION
+    assert list(leaves(unstructured(result))) == list(leaves(document))
+    assert from_json(result.to_json(), "newer.json") == result
+
+
+def test_values_of_a_score_have_the_names_of_today():
+    old, new = json.loads(older("score")), from_json(older("score"), "older.json")
+    assert new.scoring == old["policies"]
+    step = next(iter(old["steps"]))
+    for name, each in old["corrections"].items():
+        assert new.corrections[name].actual == each["honest"]
+        assert new.steps[step].corrections[name].actual.keys() == each["honest"].keys()
+    assert new.figures["log_ratio_histogram"] == old["figures"]["log_ratio"]
+    assert new.figures["paths"][0]["token_counts"] == old["figures"]["paths"][0]["tokens"]
+    assert new.worst_sequences[0].num_tokens == old["worst_sequences"][0]["length"]
+
+
+def test_values_of_a_comparison_have_the_names_of_today():
+    old, new = json.loads(older("compare")), from_json(older("compare"), "older.json")
+    assert new.nearest_policies == old["nearest"]
+    for name, each in old["policies"].items():
+        policy = new.policies[name]
+        told = (policy.setup, policy.may_be_nearest, policy.scoring)
+        assert told == (each["about"], each["nearest"], each["provenance"])
+    three, before = new.triangulation, old["triangulation"]
+    assert (three.sampler_policy, three.engine_policy) == (before["sampler"], before["engine"])
+    assert (three.trainer_policy, three.agreement) == (before["trainer"], before["verdict"])
+    joined, before = new.joined, old["joined"]
+    assert (joined.table_rows, joined.common_samples) == (before["rows"], before["joined"])
+    assert (joined.missing_rows, joined.left_out) == (before["missing"], before["named"])
+
+
+def test_values_of_a_sweep_have_the_names_of_today():
+    old, new = json.loads(older("sweep")), from_json(older("sweep"), "older.json")
+    assert new.num_groups_with_two == old["num_groups"]
+    for name, family in old["families"].items():
+        assert new.families[name].scope == family["level"]
+        for row, before in zip(new.families[name].rows, family["rows"], strict=True):
+            assert row.ess_token_applied == before["ess_token"]
+            assert row.ess_seq_applied.value == before["ess_seq"]["value"]
+            told = (row.weight_variance, row.weight_distance)
+            assert told == (before["variance"], before["bias"])
+    advice, before = new.recommendation, old["recommendation"]
+    assert advice.choice_yaml == before["configurations"]
+    close = [each.name for each in advice.candidates if each.within_error_of_best]
+    assert sorted(close) == sorted(before["indistinguishable"])
+    assert new.forecast.points[0].response_length == old["forecast"]["points"][0]["length"]
+    held_out, before = new.forecast.held_out[0], old["forecast"]["held_out"][0]
+    told = (held_out.num_sequences, held_out.mean_length)
+    assert told == (before["sequences"], before["length"])
+
+
+def test_values_of_a_replay_have_the_names_of_today():
+    old, new = json.loads(older("replay")), from_json(older("replay"), "older.json")
+    assert new.policy_loss == old["loss"]
+    now = [new.presets, *(step.presets for step in new.steps)]
+    then = [old["presets"], *(step["presets"] for step in old["steps"])]
+    assert len(now) == 3
+    for presets, before in zip(now, then, strict=True):
+        for name, preset in presets.items():
+            _same_preset(preset, before[name])
+
+
+def _same_preset(preset: Any, old: dict[str, Any]) -> None:
+    assert preset.weight_histogram == old["weights"]
+    by, before = preset.denominator, old["denominator"]
+    told = (by.basis, by.counted, by.divisor, by.kept_count, by.full_count)
+    assert told == tuple(before[name] for name in ("which", "unit", "used", "kept", "all"))
+    gradient, before = preset.gradient, old["gradient"]
+    assert gradient.grad_norm == before["norm"]
+    assert gradient.squared_bias.value == before["bias"]["value"]
+    assert gradient.relative_variance == before["variance"]
+    assert gradient.top_norm_share == before["top_share"]
+    assert preset.health.not_judged == old["health"]["missing"]
+    messages = [rule.message for rule in preset.health.rules]
+    assert messages == [rule["said"] for rule in old["health"]["rules"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_of_format_1_has_its_page(kind, tmp_path):
+    (tmp_path / "older.json").write_text(older(kind))
+    assert "<html" in page(load_result(tmp_path / "older.json"))
+
+
+@pytest.mark.parametrize("version", [0, -1, FORMAT_VERSION + 1, 1.5, "1", None, [1]])
+def test_a_document_of_an_unknown_format_is_refused_with_what_can_be_read(version):
+    document = {**json.loads(older("compare")), "format_version": version}
+    with pytest.raises(RcdiagError, match=r"r\.json: cannot read kind 'compare'") as caught:
+        from_json(json.dumps(document), "r.json")
+    assert f"1 to {FORMAT_VERSION}" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", [None, 3, "words", [], {}])
+def test_a_document_of_format_1_that_was_edited_is_refused(kind, part):
+    document = json.loads(older(kind))
+    document[PARTS[kind]] = {"it": part}
+    with pytest.raises(RcdiagError, match=r"r\.json: not a whole result"):
+        from_json(json.dumps(document), "r.json")
