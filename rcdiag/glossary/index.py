@@ -1,8 +1,8 @@
 """Which kind explains a name, so that only that kind is imported.
 
-The shipped `index.json` lists all names that rcdiag itself brings. `make schema` writes it anew, and
-a test holds it against the definitions. Where somebody else has added a definition, the names are
-read off the definitions.
+The shipped `index.json` lists all names that rcdiag itself brings. `make schema` writes it anew,
+and a test holds it against the definitions. Where somebody else has added a definition, the names
+are read off the definitions.
 """
 
 from __future__ import annotations
