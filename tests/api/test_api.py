@@ -6,7 +6,6 @@ import inspect
 import json
 import subprocess
 import sys
-import time
 from importlib import resources
 from pathlib import Path
 
@@ -29,15 +28,14 @@ def table(tmp_path) -> Path:
     return dump_with_shift(tmp_path / "a.parquet", 0.1, **columns)
 
 
-def test_the_import_is_quick_and_loads_nothing_heavy():
-    code = f"import sys, rcdiag; dir(rcdiag); print([n for n in {HEAVY!r} if n in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
-    took = []
-    for extra in ("", ", rcdiag"):
-        start = time.perf_counter()
-        subprocess.check_call([sys.executable, "-c", f"import sys{extra}"])
-        took.append(time.perf_counter() - start)
-    assert took[1] - took[0] < 0.3
+def test_the_import_loads_few_modules_and_nothing_heavy():
+    code = (
+        "import sys; before = set(sys.modules); import rcdiag; dir(rcdiag)\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert not set(HEAVY) & set(loaded)
+    assert len(loaded) < 60  # 30 when this was written; polars alone brings hundreds
 
 
 def test_every_name_is_there_and_listed():

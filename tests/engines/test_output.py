@@ -35,7 +35,7 @@ def table(tmp_path_factory) -> Path:
     return path
 
 
-NEW = ("--policy", "new=hf:float32", "--behavior", "new", "--target", "old")
+NEW = ("--policy", "rollout=hf:float32")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def scored(table, model, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
 def test_rows_and_columns_stay_and_scores_come_last(scored, table):
     out, document = scored
     before, after = pq.read_table(table), pq.read_table(out)
-    assert after.column_names == [*before.column_names, "new_log_probs"]
+    assert after.column_names == [*before.column_names, "rollout_log_probs"]
     assert after.select(before.column_names).equals(before)
     assert after.schema.metadata[b"theirs"] == b"kept"
     assert document["provenance"]["dump"] == [str(table)]
@@ -60,9 +60,8 @@ def test_rows_and_columns_stay_and_scores_come_last(scored, table):
 
 def test_comparing_needs_no_tokenizer_and_text_does(rcdiag, scored, model):
     out, _ = scored
-    pair = ("--behavior", "new", "--target", "old")
-    assert rcdiag("compare", out, *pair, "--json").code == 0
-    refused = rcdiag("score", out, *pair, "--include-text", "--model", model)
+    assert rcdiag("compare", out, "--json").code == 0
+    refused = rcdiag("score", out, "--include-text", "--model", model)
     assert refused.code == 2
     assert "no tokenizer in the folder" in refused.err
 
@@ -78,12 +77,12 @@ def test_a_recorded_policy_is_not_overwritten(rcdiag, table, model, tmp_path):
 
 def test_force_replaces_all_of_a_policy(scored, model, tmp_path):
     table, _ = scored
-    out, policies = tmp_path / "out.parquet", ("--policy", "old=hf:float32", "--behavior", "new")
+    out, policies = tmp_path / "out.parquet", ("--policy", "old=hf:float32")
     options = ("-o", out, "--force", "--json")
     done = rcdiag_alone("score", table, "--model", model, *policies, *options)
     assert done.code == 0, done.err
     names = pq.read_schema(out).names
-    assert names[-2:] == ["new_log_probs", "old_log_probs"]
+    assert names[-2:] == ["rollout_log_probs", "old_log_probs"]
     assert "old_entropy" not in names
     values = [pq.read_table(out)[name].to_pylist() for name in names[-2:]]
     assert values[0] == values[1]
