@@ -37,9 +37,9 @@ from rcdiag import explain
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary.index import write_index
 from rcdiag.statistics.metrics import METRICS
-assert explain("bias").kind == "field of a result"
-METRICS.add(replace(METRICS["k3_kl"], name="bias"))
-assert explain("bias").kind == "metric"
+assert explain("weight_distance").kind == "field of a result"
+METRICS.add(replace(METRICS["k3_kl"], name="weight_distance"))
+assert explain("weight_distance").kind == "metric"
 try:
     write_index()
 except RcdiagError as error:
