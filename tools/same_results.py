@@ -13,7 +13,8 @@ how many such there are is said, and `--exact` takes them for faults. Difference
 have fewer digits of their own: 1e-14 is always allowed, and a few named numbers are given more
 (LOOSE). Words are the same; of messages only that there is one. What is added is told and no fault.
 
-What has been changed on purpose stands in CHANGED, with the reason.
+What has been changed on purpose stands in CHANGED, with the reason. Fields that only have another
+name now are compared under their old one; the names stand in `rcdiag/results/older.py`.
 """
 
 from __future__ import annotations

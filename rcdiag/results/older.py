@@ -33,7 +33,7 @@ _PRESET: Places = {
     "/health/rules/*": {"said": "message"},
 }
 # Kind of result -> place -> names that changed from format 1 to format 2.
-_FROM_1: Mapping[str, Places] = {
+FROM_1: Mapping[str, Places] = {
     "score": {
         "": {"policies": "scoring"},
         "corrections/*": {"honest": "actual"},
@@ -78,28 +78,28 @@ _FROM_1: Mapping[str, Places] = {
         **{f"steps/*/presets/*{place}": names for place, names in _PRESET.items()},
     },
 }
-_RENAMED: Mapping[int, Mapping[str, Places]] = {1: _FROM_1}  # format -> what the next one renamed
+RENAMED: Mapping[int, Mapping[str, Places]] = {1: FROM_1}  # format -> what the next one renamed
 
 
 def upgraded(document: Any, kind: str) -> Any:
     """Bring a plain document of this or an earlier format to this one; the given one stays."""
     for version in range(document["format_version"], FORMAT_VERSION):
-        for place, names in _RENAMED[version][kind].items():
-            document = _renamed(document, place.split("/") if place else [], names)
+        for place, names in RENAMED[version][kind].items():
+            document = renamed(document, place.split("/") if place else [], names)
     return {**document, "format_version": FORMAT_VERSION}
 
 
-def _renamed(part: Any, place: list[str], names: Names) -> Any:
+def renamed(part: Any, place: list[str], names: Names) -> Any:
     """Rename keys at a place of a part; whatever is not as expected stays as it is."""
     if not place:
         return _with_names(part, names)
     first, *rest = place
     if isinstance(part, list):
-        return [_renamed(each, rest, names) for each in part] if first == "*" else part
+        return [renamed(each, rest, names) for each in part] if first == "*" else part
     if not isinstance(part, dict):
         return part
     return {
-        key: _renamed(value, rest, names) if first in ("*", key) else value
+        key: renamed(value, rest, names) if first in ("*", key) else value
         for key, value in part.items()
     }
 

@@ -58,10 +58,32 @@ def run(arguments: tuple[str, ...], *, text: bool) -> Leaves:
     printed: Leaves = {"exit": [float(code)]}
     if code in (0, 1):
         try:
-            printed |= _text(out.getvalue()) if text else leaves(json.loads(out.getvalue()))
+            printed |= (
+                _text(out.getvalue()) if text else leaves(_format_1(json.loads(out.getvalue())))
+            )
         except json.JSONDecodeError:
             return {"exit": [float(NO_DOCUMENT)]}
     return printed
+
+
+def _format_1(document: Any) -> Any:
+    """A document with the names of format 1, in which the store is written.
+
+    The names that have changed since stand in `rcdiag.results.older`, and nowhere else.
+    """
+    try:
+        from rcdiag.results.older import RENAMED, renamed
+    except ModuleNotFoundError:  # the code that the store is made with
+        return document
+    if not isinstance(document, dict) or document.get("format_version") in (None, 1):
+        return document
+    for version in sorted(RENAMED, reverse=True):
+        # From the inside out: a name may change above another.
+        places = RENAMED[version][document["kind"]].items()
+        for place, names in sorted(places, key=lambda item: -item[0].count("/")):
+            back = {new: old for old, new in names.items()}
+            document = renamed(document, place.split("/") if place else [], back)
+    return {**document, "format_version": 1}
 
 
 def _text(printed: str) -> Leaves:
