@@ -135,16 +135,21 @@ def test_epochs_of_minibatches_are_a_loop_by_hand(
 
 
 def test_presets_with_the_same_pull_have_the_same_gradient(model, table):
-    """Bounds that nothing meets: the same, to the rounding of a matrix product."""
+    """Bounds that nothing meets leave coefficients and gradients the same, bit for bit.
+
+    What the report takes from sketches is not: with an AVX-512 MKL the matrix products of two
+    backward passes over the same numbers differ by 9e-16 in sketches of up to 2.7 (1e-17 with
+    MKL_CBWR=COMPATIBLE). Presets with the same coefficients share one step, so that what comes
+    after it is the same object.
+    """
     presets = replay_model_of(table, model_of(model), "disabled").presets
     disabled, naive = presets["disabled"], presets["naive"]
-    for one, other in (
-        (disabled.gradient, naive.gradient),
-        (disabled.after_step, naive.after_step),
-    ):
-        ones, others = numbers(unstructured(one)), numbers(unstructured(other))
-        assert len(ones) > 5
-        assert ones == pytest.approx(others, rel=1e-9, abs=1e-12, nan_ok=True)
+    assert disabled.after_step == naive.after_step
+    ones, others = (numbers(unstructured(one.gradient)) for one in (disabled, naive))
+    assert len(ones) > 5
+    assert ones == pytest.approx(others, rel=1e-9, abs=1e-12, nan_ok=True)
+    exact = [key for key in ones if "by_layer" in key]
+    assert {key: ones[key] for key in exact} == {key: others[key] for key in exact}
 
 
 def numbers(plain: Any, path: str = "") -> dict[str, float]:
