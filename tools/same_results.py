@@ -73,6 +73,56 @@ class Change:
     may_go: bool = False  # the leaf may be missing; where it is there it is compared
 
 
+def renamed(command: str, place: str, **names: str) -> tuple[Change, ...]:
+    """Fields at a place, old=new, with all that stands below them."""
+    return tuple(
+        Change(
+            old=rf"({place}){old}((?:/|\[).*)?",
+            new=rf"\g<1>{new}\g<2>",
+            reason="format version 2: fields do not share a name with another meaning",
+            only=f"^{command} ",
+        )
+        for old, new in names.items()
+    )
+
+
+PRESET = r"(?:steps/\d+/)?presets/[^/]+/"
+RENAMED = (
+    *renamed("score", "", policies="scoring"),
+    *renamed("score", "(?:steps/[^/]+/)?corrections/[^/]+/", honest="actual"),
+    *renamed("score", "figures/", log_ratio="log_ratio_histogram"),
+    *renamed("score", r"figures/paths/\d+/", tokens="token_counts"),
+    *renamed("score", r"worst_sequences/\d+/", length="num_tokens"),
+    *renamed("compare", "", nearest="nearest_policies"),
+    *renamed("compare", "policies/[^/]+/", about="setup", nearest="may_be_nearest"),
+    *renamed("compare", "joined/", rows="table_rows", joined="common_samples"),
+    *renamed("compare", "joined/", missing="missing_rows", named="left_out"),
+    *renamed("sweep", "", num_groups="num_groups_with_two"),
+    *renamed("sweep", "families/[^/]+/", level="scope"),
+    *renamed(
+        "sweep",
+        r"families/[^/]+/rows/\d+/",
+        ess_token="ess_token_applied",
+        ess_seq="ess_seq_applied",
+        variance="weight_variance",
+        bias="weight_distance",
+    ),
+    *renamed(
+        "sweep", "recommendation/candidates/[^/]+/", indistinguishable="within_error_of_best"
+    ),
+    *renamed("sweep", r"forecast/points/\d+/", length="response_length"),
+    *renamed("sweep", r"forecast/held_out/\d+/", sequences="num_sequences", length="mean_length"),
+    *renamed("replay", "", loss="policy_loss"),
+    *renamed("replay", PRESET, weights="weight_histogram"),
+    *renamed("replay", PRESET + "denominator/", which="basis", unit="counted", used="divisor"),
+    *renamed("replay", PRESET + "denominator/", kept="kept_count", all="full_count"),
+    *renamed("replay", PRESET + "gradient/", norm="grad_norm", bias="squared_bias"),
+    *renamed(
+        "replay", PRESET + "gradient/", variance="relative_variance", top_share="top_norm_share"
+    ),
+    *renamed("replay", PRESET + "health/", missing="not_judged"),
+    *renamed("replay", PRESET + "health/rules/[^/]+/", said="message"),
+)
 UNKNOWN = (
     "an interval from ok to error, or none for want of clusters, cannot tell: level `unknown`, "
     "which is no alarm"
@@ -81,6 +131,8 @@ AT_ITS_BOUND = (
     "a value that is exactly at its bound has the level that begins there, as findings have it"
 )
 CHANGED: tuple[Change, ...] = (
+    *RENAMED,
+    Change(old="format_version", new=NEW_VALUE, reason="2: names changed"),
     Change(
         old=r"(.*/)?(mismatch|factors)/([^/]+/)+level",
         new=r"\g<0>",

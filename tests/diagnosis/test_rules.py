@@ -106,7 +106,7 @@ def _refusals(
 ) -> list[str]:
     """What refuses a candidate all of whose numbers are harmless, but for these."""
     plain = {"keep_length_correlation": 0.0, "clamped_share": 0.0}
-    harmless = {"kept_sequence_share": 1.0, "lost_mass": 0.0, "ess_seq": 1.0}
+    harmless = {"kept_sequence_share": 1.0, "lost_mass": 0.0, "ess_seq_applied": 1.0}
     values = {name: MetricValue(value=numbers.get(name, value)) for name, value in harmless.items()}
     plain = {name: numbers.get(name, value) for name, value in plain.items()}
     shift = reward_shift or MetricValue(value=0.0, low=-0.1, high=0.1)
@@ -129,9 +129,9 @@ def test_a_candidate_without_fault_is_not_refused():
         ({"lost_mass": 0.5}, True),
         ({"lost_mass": nan}, True),
         ({"lost_mass": None}, False),
-        ({"ess_seq": 0.0301}, False),
-        ({"ess_seq": 0.03}, True),
-        ({"ess_seq": None}, True),
+        ({"ess_seq_applied": 0.0301}, False),
+        ({"ess_seq_applied": 0.03}, True),
+        ({"ess_seq_applied": None}, True),
         ({"keep_length_correlation": -0.19}, False),
         ({"keep_length_correlation": -0.2}, True),
         ({"keep_length_correlation": None}, False),

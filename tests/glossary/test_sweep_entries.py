@@ -37,8 +37,8 @@ WEIGHT = 1.5  # of the first one, truncated; the second is rejected
         ("kept_sequence_share", 1 / 2),
         ("mean_weight", 3 * WEIGHT / 5),
         ("lost_mass", SECOND / (FIRST + SECOND)),
-        ("variance", WEIGHT**2 / 2 - (WEIGHT / 2) ** 2),
-        ("bias", 1 - WEIGHT / 2),
+        ("weight_variance", WEIGHT**2 / 2 - (WEIGHT / 2) ** 2),
+        ("weight_distance", 1 - WEIGHT / 2),
         ("reward_shift", 0.5),
     ],
 )

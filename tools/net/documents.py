@@ -17,14 +17,18 @@ LEFT_OUT = {"provenance", "versions", "command", "time"}
 # Free words: that they are there is compared, not what they say.
 WORDS = {
     "about",
+    "counted",
     "fix",
+    "left_out",
     "message",
     "method",
     "missing",
     "named",
+    "not_judged",
     "reasons",
     "refused",
     "said",
+    "setup",
     "source",
     "tables",
     "title",

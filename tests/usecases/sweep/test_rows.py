@@ -113,7 +113,7 @@ def jackknife(family: str, batch: Padded, bounds: dict[str, float], name: str) -
         ("token_tis", {"upper": 1.1}, "mean_weight"),
         ("token_tis", {"upper": 1.1}, "truncation_loss"),
         ("seq_tis", {"upper": 2.0}, "truncation_loss"),
-        ("seq_tis", {"upper": 2.0}, "ess_seq"),
+        ("seq_tis", {"upper": 2.0}, "ess_seq_applied"),
     ],
 )
 def test_intervals_are_as_wide_as_the_jackknife_says(family, bounds, name):
