@@ -29,11 +29,11 @@ PARTS = {
 HELD_OUT = {
     "label": "30 to 40",
     "expected_geo": 0.9,
-    "seen_geo": 0.9,
+    "seen_geo": {"value": 0.9, "low": None, "high": None, "level": None},
     "expected_seq": 0.8,
-    "seen_seq": 0.8,
+    "seen_seq": {"value": 0.8, "low": None, "high": None, "level": None},
     "expected_std": 0.1,
-    "seen_std": 0.1,
+    "seen_std": {"value": 0.1, "low": None, "high": None, "level": None},
 }
 
 
