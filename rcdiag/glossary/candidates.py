@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rcdiag.glossary.describe import describe
+from rcdiag.glossary.describe import describe, settings_of
 from rcdiag.glossary.entry import Entry, Kind
 from rcdiag.glossary.families import bounds_text
-from rcdiag.glossary.written import settings_of
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 
 TITLE = "candidate"

@@ -1,4 +1,4 @@
-"""A correction in words, from its canonical form."""
+"""A correction in words, and as the settings of every trainer that has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.errors import RcdiagError
+from rcdiag.glossary.generations import grouped
 from rcdiag.glossary.options import statistic
+from rcdiag.trainers.emit import emit, writers
 
 _RATIOS = {"seq_mean": "geometric mean ratio", "seq_sum": "product of ratios", "token": "ratio"}
 _OF_LEVEL = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean"}
@@ -63,6 +66,19 @@ def _kept(over: str, lower: float, upper: float) -> str:
 
 def _whole(over: str) -> str:
     return "tokens" if over == "token" else "sequences"
+
+
+def settings_of(correction: Correction) -> dict[str, str]:
+    """Trainers -> settings; those that have no such estimator are left out."""
+    texts = {trainer: _settings(correction, trainer) for trainer in writers()}
+    return grouped({trainer: text for trainer, text in texts.items() if text is not None})
+
+
+def _settings(correction: Correction, trainer: str) -> str | None:
+    try:
+        return settings_text(emit(correction, trainer).settings)
+    except RcdiagError:
+        return None
 
 
 def settings_text(config: Mapping[str, Any]) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from rcdiag.glossary import options, presets
-from rcdiag.glossary.describe import describe
+from rcdiag.glossary.describe import describe, settings_of
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.glossary.words import WORDS
-from rcdiag.glossary.written import settings_of
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds, Family, settings
 
 TITLE = "estimator family"

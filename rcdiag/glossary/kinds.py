@@ -30,7 +30,6 @@ PLACES = (
     "losses.ADVANTAGE_FORMULAS",
     "choice_words.KIND",
     "losses.LOSS_SETTINGS",
-    "training_words.KIND",
     "rules.KIND",
     "rules.CONSTRAINT_KIND",
     "result_names.KIND",

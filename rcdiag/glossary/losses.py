@@ -10,9 +10,10 @@ from rcdiag.glossary import words
 from rcdiag.glossary.describe import plain
 from rcdiag.glossary.entry import Entry, Kind, first_clause, folded
 from rcdiag.glossary.generations import called, grouped, worked
-from rcdiag.glossary.worked import UPDATE
 from rcdiag.losses import ADVANTAGES, AGGREGATIONS, DENOMINATORS, LOSSES, Aggregation, PolicyLoss
-from rcdiag.losses.aggregation import SCALE_FACTOR, WORKED
+from rcdiag.losses.aggregation import SCALE_FACTOR
+from rcdiag.losses.aggregation import WORKED as WORKED_AGGREGATION
+from rcdiag.losses.policy_loss import WORKED as WORKED_LOSS
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.losses.settings import LossSetting
 from rcdiag.trainers import TRAINERS
@@ -57,7 +58,7 @@ def _loss(listed: str) -> Entry:
     example = f"{_REPLAY} --loss {loss.name}"
     if numbers:
         given = f"{loss.given}: " if loss.given else ""
-        example = f"{UPDATE}: {given}loss {numbers}"
+        example = f"{WORKED_LOSS}: {given}loss {numbers}"
     return Entry(
         name=listed,
         kind=_LOSS,
@@ -115,7 +116,7 @@ def _aggregation(name: str) -> Entry:
         what=aggregation.says,
         formula=aggregation.formula,
         generations=_generations(name, trainers),
-        example=f"{WORKED}: {value}" if value else f"{_REPLAY} --aggregation {name}",
+        example=f"{WORKED_AGGREGATION}: {value}" if value else f"{_REPLAY} --aggregation {name}",
         see=aggregation.see,
     )
 

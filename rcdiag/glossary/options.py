@@ -1,4 +1,4 @@
-"""What verl's `rollout_rs` may be: rejection by ratios up to 0.7.0, by k1, k2, k3 from 0.7.1 on.
+"""What `rollout_rs` of verl may be: rejection by ratios up to 0.7.0, by k1, k2, k3 from 0.7.1 on.
 
 Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 """
@@ -6,7 +6,7 @@ Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 from __future__ import annotations
 
 from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind
-from rcdiag.trainers.verl.k_rejection import OPTIONS
+from rcdiag.trainers import TRAINERS
 
 _K = {
     "k1": "-log_ratio",
@@ -108,10 +108,18 @@ def _example(over: str) -> str:
     )
 
 
+def _names() -> tuple[str, ...]:
+    """The levels, and what any trainer can reject by."""
+    return (
+        *LEVELS,
+        *dict.fromkeys(each for trainer in TRAINERS.values() for each in trainer.rejects_by),
+    )
+
+
 KIND: Kind = Kind(
     title="option of rejection",
     plural="Options of rejection and levels of weights",
-    names=lambda: (*LEVELS, *OPTIONS),
+    names=_names,
     line=lambda option: LEVELS.get(option) or statistic(option),
     entry=entry,
 )

@@ -14,6 +14,11 @@ from rcdiag.losses.settings import LossSetting, LossSettings, Value
 SYMBOLS = "d = log_ratio = current - old, r = e^d, A the advantage"
 WITHIN_20 = "d within +-20 nats"
 CLIPPED_TO = "clip to [1 - clip_low, 1 + clip_high], 0.2 and 0.2"
+# The update on which losses are worked: two sequences.
+WORKED = (
+    "old log-probs [-1, -0.5, -2], [-0.7, -1.5], log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5] of "
+    "current to old, advantages 1 and -1"
+)
 VERL_FILE = "verl 0.9.1, verl/trainer/ppo/core_algos.py"
 
 

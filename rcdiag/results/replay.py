@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from rcdiag.results.base import (
     FORMAT_VERSION,
@@ -29,6 +29,7 @@ from rcdiag.results.doc import Doc
 from rcdiag.results.show import Shown
 
 _MODEL = "--model CHECKPOINT"
+_WITH_MODEL = f"rcdiag replay rollouts.parquet {_MODEL}"
 
 _C = "c = d loss / d current log-prob of a token"
 _PULL = "c below 0 raises the token's log-prob in a step down the loss, above 0 lowers it"
@@ -50,6 +51,127 @@ _STEPPED = (
 )
 _SPLIT = "log-ratio 0.1 on every token: 0.00517"
 _ENTROPY = "E[-sum_v p(v) log p(v)] " + _TOKENS
+
+
+class UpdateModel(TypedDict):
+    """The model that takes the step of an update, and the settings of that step."""
+
+    model: Annotated[
+        str,
+        Doc(
+            "Checkpoint that the model was loaded from.",
+            see=("dtype", "reference", "optimizer", "minibatches"),
+        ),
+    ]
+    dtype: Annotated[
+        str,
+        Doc(
+            "Precision of the trained model; weights are stepped in float32 whatever it is.",
+            example=f"{_WITH_MODEL} --precision bfloat16",
+            see=("model", "options"),
+        ),
+    ]
+    options: Annotated[
+        dict[str, Any],
+        Doc(
+            "Options of the model beside its dtype, as in --policy.",
+            example=f"{_WITH_MODEL} --precision float32,autocast=bfloat16",
+            see=("model", "dtype"),
+        ),
+    ]
+    lora_rank: Annotated[
+        int | None,
+        Doc(
+            "Rank of the adapters that are trained in place of the weights; null without.",
+            example=f"{_WITH_MODEL} --lora 16",
+            see=("model", "norm"),
+        ),
+    ]
+    checkpointing: Annotated[
+        bool,
+        Doc(
+            "Whether activations are computed again in the backward pass: less memory, more time, "
+            "the same numbers.",
+            example=f"{_WITH_MODEL} --checkpointing",
+            see=("model",),
+        ),
+    ]
+    reference: Annotated[
+        str,
+        Doc(
+            "What gradients are held against: seq_is, fresh or none.",
+            example=f"{_WITH_MODEL} --reference seq_is",
+            see=("seq_is", "fresh", "reference.none", "cosine"),
+            one_of=("seq_is", "fresh", "none"),
+        ),
+    ]
+    epochs: Annotated[
+        int,
+        Doc(
+            "Number of passes over the batch.",
+            example=f"{_WITH_MODEL} --epochs 2",
+            see=("minibatches",),
+        ),
+    ]
+    minibatches: Annotated[
+        int,
+        Doc(
+            "Number of optimizer steps in one pass over the batch. From the second step on current "
+            "is not old, and the PPO ratio not 1.",
+            example=f"{_WITH_MODEL} --minibatches 4; --split 4",
+            see=("epochs", "split", "staleness"),
+        ),
+    ]
+    backwards: Annotated[
+        int,
+        Doc(
+            "Backward passes that all gradients took together: those of presets that are alike are "
+            "shared.",
+            unit="passes",
+            see=("updates", "gradient"),
+        ),
+    ]
+    updates: Annotated[
+        int,
+        Doc(
+            "Number of updates that were computed: presets and `naive`.",
+            see=("backwards", "presets"),
+        ),
+    ]
+    optimizer: Annotated[
+        str,
+        Doc(
+            "The optimizer of the step: adamw or sgd.",
+            example=f"{_WITH_MODEL} --optimizer sgd",
+            see=("adamw", "sgd", "learning_rate"),
+            one_of=("adamw", "sgd"),
+        ),
+    ]
+    learning_rate: Annotated[
+        float,
+        Doc(
+            "Learning rate of the step; no schedule changes it.",
+            healthy="where ESS is low: times sqrt(ESS / ESS on policy) (rcdiag's proposal)",
+            example=f"{_WITH_MODEL} --lr 1e-6",
+            see=("optimizer", "step_norm", "ESS"),
+        ),
+    ]
+    max_grad_norm: Annotated[
+        float | None,
+        Doc(
+            "Longer gradients are scaled down to this norm; null: never.",
+            example=f"{_WITH_MODEL} --max-grad-norm 1",
+            see=("norm", "optimizer"),
+        ),
+    ]
+    weight_decay: Annotated[
+        float,
+        Doc(
+            "Weight decay of the optimizer.",
+            example=f"{_WITH_MODEL} --weight-decay 0.01",
+            see=("optimizer",),
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -952,6 +1074,7 @@ class ReplayResult(Shown):
             "How the step was computed: the checkpoint and all that was set; null without a model.",
             see=("dtype", "reference", "optimizer", "minibatches"),
             needs=_MODEL,
+            keys=UpdateModel,
         ),
     ] = None
     steps: Annotated[

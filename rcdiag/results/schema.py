@@ -67,7 +67,9 @@ def _object(owner: type, definitions: dict[str, Any]) -> dict[str, Any]:
 def _property(field: DocumentedField, definitions: dict[str, Any]) -> dict[str, Any]:
     said = {"description": description(field.doc)}
     if field.doc.keys is not None:
-        return {**said, **_of_type(field.doc.keys, definitions)}
+        may_be_null = type(None) in typing.get_args(field.type)
+        keys: Any = field.doc.keys | None if may_be_null else field.doc.keys
+        return {**said, **_of_type(keys, definitions)}
     if field.doc.one_of:
         null = [None] if type(None) in typing.get_args(field.type) else []
         return {**said, "enum": [*field.doc.one_of, *null]}

@@ -57,6 +57,8 @@ class Trainer:
     settings: Config  # every setting with its default
     presets: Mapping[str, Config]  # name -> settings that differ from the default
     read: Callable[[Config], Correction]  # raises Refused where the trainer would
+    # The statistics of k1, k2 and k3 that it can reject by, such as `seq_mean_k1`.
+    rejects_by: tuple[str, ...] = ()
     # Settings that the trainer takes and silently does nothing with: one sentence each.
     ignored: Callable[[Config], list[str]] = lambda config: []
     # What it logs of the correction.

@@ -11,7 +11,6 @@ from rcdiag.diagnosis.constraints import CONSTRAINTS
 from rcdiag.diagnosis.correction_health import CORRECTION_RULES
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.glossary import explain
-from rcdiag.glossary.worked import toy_pair
 from rcdiag.results import SEVERITIES
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import BEHAVIOR_SAMPLED, FAMILIES, METRICS, metric_descriptions
@@ -19,6 +18,7 @@ from rcdiag.statistics.metrics.metric import PAIR_OF_EXAMPLE, RATIOS_OF_EXAMPLE,
 from rcdiag.statistics.suite import Suite, SuiteState
 from tests.builders import metrics
 from tests.glossary.found import slugs
+from tests.two_rows import toy_pair
 
 RULES = [*UPDATE_RULES.values(), *CONSTRAINTS.values(), *CORRECTION_RULES.values()]
 # Files that whoever reads a source cannot open.

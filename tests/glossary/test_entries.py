@@ -7,14 +7,14 @@ import math
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.glossary import explain, names, worked
+from rcdiag.glossary import explain, names
 from rcdiag.glossary.generations import grouped, label
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.verl.k_rejection import OPTIONS
+from tests.two_rows import LOG_RATIOS, TOY
 
-A = worked.LOG_RATIOS
-TOKENS = [value for row in A for value in row]
+TOKENS = [value for row in LOG_RATIOS for value in row]
 
 
 def test_every_metric_has_all_that_a_reader_needs():
@@ -40,7 +40,7 @@ def test_every_metric_has_all_that_a_reader_needs():
     ],
 )
 def test_worked_numbers_of_metrics(name, value):
-    assert explain(name).example == f"{worked.TOY}: {value:.4g}"
+    assert explain(name).example == f"{TOY}: {value:.4g}"
 
 
 def test_worked_numbers_of_keys_tell_generations_apart():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from rcdiag import load_result
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
-from rcdiag.results import FORMAT_VERSION, KINDS, PresetReplay, from_json
+from rcdiag.results import FORMAT_VERSION, KINDS, from_json
 from rcdiag.results.plain import unstructured
 
 FORMAT_1 = Path(__file__).parent / "format_1"
@@ -25,8 +25,8 @@ PARTS = {
 }
 
 
-def older(name: str) -> str:
-    return lzma.open(FORMAT_1 / f"{name}.json.xz", "rt").read()
+def older(kind: str) -> str:
+    return lzma.open(FORMAT_1 / f"{kind}.json.xz", "rt").read()
 
 
 def leaves(part: Any) -> Iterator[Any]:
@@ -38,11 +38,11 @@ def leaves(part: Any) -> Iterator[Any]:
         yield part
 
 
-@pytest.mark.parametrize("name", [*KINDS, "replay_steps"])
-def test_a_document_of_format_1_is_read_with_every_value(name):
-    text = older(name)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_of_format_1_is_read_with_every_value(kind):
+    text = older(kind)
     document = json.loads(text)
-    assert (document["kind"], document["format_version"]) == (name.partition("_")[0], 1)
+    assert (document["kind"], document["format_version"]) == (kind, 1)
     result = from_json(text, "older.json")
     assert result.format_version == FORMAT_VERSION
     document["format_version"] = FORMAT_VERSION
@@ -97,30 +97,26 @@ def test_values_of_a_sweep_have_the_names_of_today():
     assert told == (before["sequences"], before["length"])
 
 
-@pytest.mark.parametrize("kind", ["replay", "replay_steps"])
-def test_values_of_a_replay_have_the_names_of_today(kind):
-    old, new = json.loads(older(kind)), from_json(older(kind), "older.json")
+def test_values_of_a_replay_have_the_names_of_today():
+    old, new = json.loads(older("replay")), from_json(older("replay"), "older.json")
     assert new.policy_loss == old["loss"]
-    _same_presets(new.presets, old["presets"])
-    for step, before in zip(new.steps, old["steps"], strict=True):
-        _same_presets(step.presets, before["presets"])
-    assert bool(new.steps) == (kind == "replay_steps")
-    assert any(each.gradient is not None for each in new.presets.values())
+    now = [new.presets, *(step.presets for step in new.steps)]
+    then = [old["presets"], *(step["presets"] for step in old["steps"])]
+    assert len(now) == 3
+    for presets, before in zip(now, then, strict=True):
+        for name, preset in presets.items():
+            _same_preset(preset, before[name])
+    assert all(preset.gradient is not None for preset in new.presets.values())
 
 
-def _same_presets(presets: Mapping[str, PresetReplay], old: dict[str, Any]) -> None:
-    assert presets.keys() == old.keys()
-    for name, preset in presets.items():
-        _same_preset(preset, old[name])
-
-
-def _same_preset(preset: PresetReplay, old: dict[str, Any]) -> None:
+def _same_preset(preset: Any, old: dict[str, Any]) -> None:
     assert preset.weight_histogram == old["weights"]
     by, before = preset.denominator, old["denominator"]
     told = (by.basis, by.counted, by.divisor, by.kept_count, by.full_count)
     assert told == tuple(before[name] for name in ("which", "unit", "used", "kept", "all"))
-    if preset.gradient is not None:
-        gradient, before = preset.gradient, old["gradient"]
+    gradient, before = preset.gradient, old["gradient"]
+    assert (gradient is None) == (before is None)
+    if gradient is not None:
         assert gradient.grad_norm == before["norm"]
         assert gradient.squared_bias.value == before["bias"]["value"]
         assert gradient.relative_variance == before["variance"]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.glossary.worked import BEHAVIOR, LOG_RATIOS, toy_pair
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
@@ -28,6 +27,7 @@ from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.gradients import Baseline
 from rcdiag.usecases.sweep.state import SweepPlan, SweepState
+from tests.two_rows import BEHAVIOR, LOG_RATIOS, toy_pair
 
 Array = NDArray[np.float64]
 OLD = np.array(BEHAVIOR)

@@ -6,12 +6,12 @@ import pytest
 
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.glossary import explain
-from rcdiag.glossary.worked import toy_pair
 from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
 from rcdiag.trainers.emit import on_sweep_page, writer_names, writers
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.words import read_terms
 from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
+from tests.two_rows import toy_pair
 
 PACKAGES = sorted({trainer.package for trainer in TRAINERS.values()})
 # The number that each trainer logs of what it divides weights by.

@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.glossary.worked import BEHAVIOR as ROLLOUT
-from rcdiag.glossary.worked import LOG_RATIOS as BY_ROW
-from rcdiag.glossary.worked import toy_pair
 from rcdiag.losses.batch import LossBatch, loss_batch
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.trainers import TRAINERS
@@ -18,6 +15,9 @@ from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.verl.k_rejection import OPTIONS
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from tests.losses.rules import default_settings, evaluate
+from tests.two_rows import BEHAVIOR as ROLLOUT
+from tests.two_rows import LOG_RATIOS as BY_ROW
+from tests.two_rows import toy_pair
 
 LENGTHS = [3, 2]
 LOG_RATIOS = np.concatenate([np.array(row) for row in BY_ROW])

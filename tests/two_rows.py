@@ -1,4 +1,4 @@
-"""Small worked numbers: two short sequences, and what every definition makes of them."""
+"""The two short sequences of which the examples of definitions are worked out."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ from functools import cache
 
 import numpy as np
 
-from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair, pair_of
-from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 LOG_RATIOS = ((0.1, -0.1, 1.5), (-1.2, -0.5))
 BEHAVIOR = (-1.0, -0.5, -2.0, -0.7, -1.5)
 TOY = "log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5]"
-# Two sequences, the first one with advantage 1 and the second with -1.
-UPDATE = f"old log-probs [-1, -0.5, -2], [-0.7, -1.5], {TOY} of current to old, advantages 1 and -1"
-PADDED_TOY = f"{TOY} and a row without a token"
-BOUNDED = ", by token, bounds 0.5 and 2"
 
 
 @cache
@@ -39,8 +33,3 @@ def toy_pair() -> PolicyPair:
         "rollout",
         "old",
     )
-
-
-def metric(name: str) -> float | None:
-    """A metric of the toy; None where two sequences are too few for it."""
-    return METRICS[name].value(Suite(SuiteState.of(toy_pair()), seed=0)).value
