@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws for tests whose examples are dear."""
+"""How many examples hypothesis draws where a test of every trainer or family takes seconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ NIGHTLY = "nightly"
 
 
 def dear(number: int) -> settings:
-    """`number` examples in `make nightly`, a fifth in `make test`: where one takes over 30 ms."""
+    """`number` examples in `make nightly`; in `make test` a fifth of them, and never under five."""
     at_night = os.environ.get("HYPOTHESIS_PROFILE") == NIGHTLY
     return settings(max_examples=number if at_night else max(number // 5, 5))

@@ -107,11 +107,11 @@ def test_advantages_are_those_of_their_groups():
 
 @pytest.fixture(scope="module")
 def last_step(tmp_path_factory) -> Path:
-    """The rows of the last step, scored again with the policy of that step."""
+    """Some rows of the last step, scored again with the policy of that step."""
     folder = tmp_path_factory.mktemp("last")
     table = pq.read_table(DATA / "rollouts.parquet")
     last = table.filter(np.array(table["step"]) == max(table["step"].to_pylist()))
-    pq.write_table(last, folder / "last.parquet")
+    pq.write_table(last.slice(0, 96), folder / "last.parquet")
     policies = [
         f"hf_fp32=hf:float32,model={DATA}/policy/step_8",
         f"vllm_decode=vllm:bfloat16,path=decode,model={DATA}/policy/step_8",

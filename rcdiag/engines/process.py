@@ -19,25 +19,20 @@ def run_engine(job: dict[str, Any], on_tokens: Callable[[int], None]) -> None:
     """
     file = Path(job["folder"]) / "job.json"
     file.write_text(json.dumps(job))
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "rcdiag.engines.worker", str(file)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        last = _listen(worker, on_tokens)
-        code = worker.wait()
-    finally:
-        # Interrupted or failed: the engine must not outlive us, nor keep the GPU's memory.
-        if worker.poll() is None:
-            worker.kill()
-            worker.wait()
-    if last.get("event") == "error":
-        raise RcdiagError(last["message"], last["hint"])
-    if code != 0 or last.get("event") != "done":
-        raise _crashed(job, last, code, worker)
+    command = [sys.executable, "-m", "rcdiag.engines.worker", str(file)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
+        try:
+            last = _listen(worker, on_tokens)
+            code = worker.wait()
+        finally:
+            # Interrupted or failed: the engine must not outlive us, nor keep the GPU's memory.
+            if worker.poll() is None:
+                worker.kill()
+        if last.get("event") == "error":
+            raise RcdiagError(last["message"], last["hint"])
+        if code != 0 or last.get("event") != "done":
+            raise _crashed(job, last, code, worker)
 
 
 def _listen(worker: subprocess.Popen[str], on_tokens: Callable[[int], None]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr
 
@@ -16,7 +16,6 @@ from tests.corrections.batches import batches
 from tests.corrections.brute_force import Config, Corrected, corrected
 from tests.corrections.builders import padded, result_of
 from tests.corrections.configs import configs_of
-from tests.examples import dear
 
 TRAINERS = pytest.mark.parametrize("trainer", ["verl-0.7.0", "verl-0.9"])
 BATCHES = batches(kinds=("near", "wide", "equal"))
@@ -37,7 +36,7 @@ def kish(weights: list[float]) -> float | None:
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@dear(50)
+@settings(max_examples=50)
 def test_kept_tokens_and_weights(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, found = corrected(config, batch), result_of(trainer, config, batch)
@@ -49,7 +48,7 @@ def test_kept_tokens_and_weights(trainer, data, batch):
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@dear(50)
+@settings(max_examples=50)
 def test_sample_sizes(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -61,7 +60,7 @@ def test_sample_sizes(trainer, data, batch):
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@dear(50)
+@settings(max_examples=50)
 def test_lost_target_mass(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -86,7 +85,7 @@ def truncation_loss(config: Config, rows: list[Corrected]) -> float | None:
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@dear(50)
+@settings(max_examples=50)
 def test_truncation_loss(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -95,7 +94,7 @@ def test_truncation_loss(trainer, data, batch):
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@dear(50)
+@settings(max_examples=50)
 def test_bound_on_the_bias(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -120,7 +119,7 @@ def correlation(pairs: list[tuple[float, float]]) -> float | None:
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@dear(50)
+@settings(max_examples=50)
 def test_who_is_kept(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -137,7 +136,7 @@ def test_who_is_kept(trainer, data, batch):
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0", "verl-0.9"])
 @given(data=st.data(), batch=batches(kinds=("near", "wide", "cancelling")))
-@dear(40)
+@settings(max_examples=40)
 def test_a_combination_keeps_what_all_of_its_options_keep(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, found = corrected(config, batch), result_of(trainer, config, batch)

@@ -62,11 +62,18 @@ def parts(out: Path, policy: str) -> int:
     return len(list(out.with_name(out.name + ".parts").glob(f"{policy}-*/0*.parquet")))
 
 
-def test_a_run_killed_twice_ends_like_an_undisturbed_one(table, model, tmp_path):
-    calm, killed = tmp_path / "calm.parquet", tmp_path / "killed.parquet"
-    undisturbed = rcdiag(*arguments(table, model, calm))
-    assert undisturbed.returncode == 0, undisturbed.stderr
+@pytest.fixture(scope="module")
+def undisturbed(table, model, tmp_path_factory) -> tuple[Path, str]:
+    """What a run writes that nobody kills, and its result document."""
+    out = tmp_path_factory.mktemp("undisturbed") / "out.parquet"
+    done = rcdiag(*arguments(table, model, out))
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
 
+
+def test_a_run_killed_twice_ends_like_an_undisturbed_one(undisturbed, table, model, tmp_path):
+    calm, document = undisturbed
+    killed = tmp_path / "killed.parquet"
     command = arguments(table, model, killed)
     kill_when(command, lambda: parts(killed, "a") >= 2)
     kept = sorted(killed.with_name(killed.name + ".parts").glob("a-*/0*.parquet"))
@@ -78,17 +85,15 @@ def test_a_run_killed_twice_ends_like_an_undisturbed_one(table, model, tmp_path)
     resumed = rcdiag(*command)
     assert resumed.returncode == 0, resumed.stderr
     assert pq.read_table(killed).equals(pq.read_table(calm))
-    ours, theirs = json.loads(resumed.stdout), json.loads(undisturbed.stdout)
+    ours, theirs = json.loads(resumed.stdout), json.loads(document)
     assert ours["mismatch"] == theirs["mismatch"]
     assert not list(tmp_path.glob("*.parts"))
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_run_killed_after_its_last_rename_is_recognised(table, model, tmp_path):
+def test_a_run_killed_after_its_last_rename_is_recognised(undisturbed, table, model):
     """The output is there and so are its parts: nothing is scored again, nothing is refused."""
-    out = tmp_path / "out.parquet"
-    done = rcdiag(*arguments(table, model, out))
-    assert done.returncode == 0, done.stderr
+    out, _ = undisturbed
     written = out.stat().st_mtime_ns
     out.with_name(out.name + ".parts").mkdir()
     again = rcdiag(*arguments(table, model, out))

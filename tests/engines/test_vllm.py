@@ -117,7 +117,7 @@ def test_how_each_policy_was_scored_is_in_the_metadata(run):
     ("options", "words"),
     [
         ("quantizaton=fp8", "did you mean `quantization`"),
-        ("enable_prefix_caching=true", "enable_prefix_caching"),
+        pytest.param("enable_prefix_caching=true", "enable_prefix_caching", marks=pytest.mark.slow),
         ("path=sideways", "path=sideways"),
         ("quantization=gptq", "the engine failed"),
         ("quantization=fp8", "needs a GPU"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from rcdiag.corrections.apply import outcome, quantities_of, token_effects
 from rcdiag.corrections.quantities import K, LogRatio, Tokens
@@ -16,7 +16,6 @@ from rcdiag.usecases.sweep.gradients import Baseline, advantages
 from rcdiag.usecases.sweep.scores import bias_bound
 from tests.builders import make_pair
 from tests.corrections.batches import batches
-from tests.examples import dear
 from tests.usecases.sweep.builders import pair_from
 from tests.usecases.sweep.policies import noisy, state_of_candidates
 
@@ -25,7 +24,7 @@ EVERY = pytest.mark.parametrize("name", CANDIDATES)
 
 @EVERY
 @given(batch=batches())
-@dear(30)
+@settings(max_examples=30)
 def test_final_weights_are_those_of_the_corrections(name, batch):
     correction, pair = CANDIDATES[name].correction, pair_from(batch)
     rows = rows_of(pair, [LogRatio(), K("k2"), K("k3"), *quantities_of(correction)], 0)
