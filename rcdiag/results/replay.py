@@ -84,7 +84,7 @@ class UpdateModel(TypedDict):
         Doc(
             "Rank of the adapters that are trained in place of the weights; null without.",
             example=f"{_WITH_MODEL} --lora 16",
-            see=("model", "norm"),
+            see=("model", "norm_by_layer"),
         ),
     ]
     checkpointing: Annotated[
@@ -161,7 +161,7 @@ class UpdateModel(TypedDict):
         Doc(
             "Longer gradients are scaled down to this norm; null: never.",
             example=f"{_WITH_MODEL} --max-grad-norm 1",
-            see=("norm", "optimizer"),
+            see=("grad_norm", "optimizer"),
         ),
     ]
     weight_decay: Annotated[
