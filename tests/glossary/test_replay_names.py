@@ -28,7 +28,7 @@ SHIPPED = ("replay_rollouts", "replay_stale")
 # Fields whose values are names themselves.
 NAMED = {
     *("mode", "loss_type", "trainer", "aggregation", "denominator", "advantage", "level"),
-    *("which", "verdict", "slug", "severity", "reference", "optimizer", "behavior", "target"),
+    *("basis", "verdict", "slug", "severity", "reference", "optimizer", "behavior", "target"),
 }
 
 
