@@ -18,7 +18,7 @@ def _what(name: str) -> str:
 
 def entry(name: str) -> Entry:
     candidate = CANDIDATES[name]
-    most = max(each.complexity for each in CANDIDATES.values())
+    most = max(other.complexity for other in CANDIDATES.values())
     of = () if candidate.family == "none" else (candidate.family,)
     return Entry(
         name=name,

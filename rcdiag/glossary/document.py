@@ -15,9 +15,11 @@ from rcdiag.glossary.entry import Entry
 from rcdiag.results import FORMAT_VERSION
 
 
-def document(found: Entry | dict[str, dict[str, str]]) -> str:
+def document(answer: Entry | dict[str, dict[str, str]]) -> str:
     """One entry, or the list of all names."""
-    content = {"entry": dataclasses.asdict(found)} if isinstance(found, Entry) else {"names": found}
+    content: dict[str, Any] = {"names": answer}
+    if isinstance(answer, Entry):
+        content = {"entry": dataclasses.asdict(answer)}
     head: dict[str, Any] = {
         "kind": "explain",
         "format_version": FORMAT_VERSION,

@@ -53,7 +53,7 @@ class Kind:
         return {name: self.line(name) for name in self.names()}
 
 
-said = partial(Entry, name="", kind="")  # `by_hand` gives it its name and kind
+unnamed_entry = partial(Entry, name="", kind="")  # `by_hand` gives it its name and kind
 
 
 def by_hand(

@@ -21,7 +21,7 @@ from rcdiag.results.doc import Doc, described_types, documented_fields
 from rcdiag.results.guide import Guide
 
 TITLE = "field of a result"
-# In this order fields of one name are told.
+# Fields of one name are explained in this order.
 _MODULES = (base, score, sweep, replay, compare)
 _TABLES = {"compare": "scored.parquet"}
 _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
@@ -45,17 +45,17 @@ class Field:
 def meanings() -> dict[str, tuple[Field, ...]]:
     """Field name -> its meanings; those with a formula come first."""
     places = _places()
-    found: dict[str, dict[str, Field]] = {}
+    meanings_of: dict[str, dict[str, Field]] = {}
     for owner in _parts().values():
         command, path = places[owner]
-        for each in documented_fields(owner):
-            needs = f"{each.doc.needs} " if each.doc.needs else ""
-            shown = f"{command} {needs}--json | jq '{path}.{each.name}'"
-            field = Field(f"{part_of(owner)}.{each.name}", each.doc, shown)
-            found.setdefault(each.name, {}).setdefault(each.doc.says, field)
+        for field in documented_fields(owner):
+            needs = f"{field.doc.needs} " if field.doc.needs else ""
+            shown = f"{command} {needs}--json | jq '{path}.{field.name}'"
+            meaning = Field(f"{part_of(owner)}.{field.name}", field.doc, shown)
+            meanings_of.setdefault(field.name, {}).setdefault(field.doc.says, meaning)
     return {
-        name: tuple(sorted(fields.values(), key=lambda field: field.doc.formula is None))
-        for name, fields in found.items()
+        name: tuple(sorted(by_words.values(), key=lambda meaning: meaning.doc.formula is None))
+        for name, by_words in meanings_of.items()
     }
 
 
@@ -78,20 +78,20 @@ def part_of(owner: type) -> str:
 
 def _places() -> dict[type, tuple[str, str]]:
     """Dataclasses and TypedDicts -> a command that makes one, and its path in the document."""
-    found: dict[type, tuple[str, str]] = {}
+    places: dict[type, tuple[str, str]] = {}
     for kind, owner in KINDS.items():
         command = f"rcdiag {kind} {_TABLES.get(kind, 'rollouts.parquet')}"
         for part, place in _below(owner, command, ""):
-            found.setdefault(part, place)
-    return found
+            places.setdefault(part, place)
+    return places
 
 
 def _below(owner: type, command: str, path: str) -> Iterator[tuple[type, tuple[str, str]]]:
     yield owner, (command, path)
-    for each in documented_fields(owner):
-        needs = f" {each.doc.needs}" if each.doc.needs else ""
-        where = f"{path}.{each.name}{_items(each.type)}"
-        for part in described_types(each.doc.keys or each.type):
+    for field in documented_fields(owner):
+        needs = f" {field.doc.needs}" if field.doc.needs else ""
+        where = f"{path}.{field.name}{_items(field.type)}"
+        for part in described_types(field.doc.keys or field.type):
             yield from _below(part, command + needs, where)
 
 
@@ -100,22 +100,22 @@ def _items(kind: Any) -> str:
     if not any(True for _ in described_types(kind)):
         return ""
     around = "[]" if typing.get_origin(kind) in (list, dict) else ""
-    return around + "".join(_items(each) for each in typing.get_args(kind))
+    return around + "".join(_items(argument) for argument in typing.get_args(kind))
 
 
 def _names() -> list[str]:
     """The names that mean nothing else; where the bare one does, those with a dot."""
-    others = {
+    other_names = {
         folded(name)
         for kind in map(kind_at, PLACES)
         if kind is not KIND
         for name in (*kind.names(), *kind.aliases)
     }
-    found: list[str] = []
+    names: list[str] = []
     for name, fields in meanings().items():
-        first = [] if folded(name) in others else [name]
-        found += [*first, *(field.dotted for field in fields[len(first) :])]
-    return [name for name in dict.fromkeys(found) if folded(name) not in others]
+        first = [] if folded(name) in other_names else [name]
+        names += [*first, *(field.dotted for field in fields[len(first) :])]
+    return [name for name in dict.fromkeys(names) if folded(name) not in other_names]
 
 
 def _line(name: str) -> str:
@@ -130,12 +130,12 @@ def _line(name: str) -> str:
 @cache
 def _dotted() -> dict[str, Field]:
     """Every field under its name with a dot, in each part that it stands in."""
-    found: dict[str, Field] = {}
+    dotted: dict[str, Field] = {}
     for owner in _places():
-        for each in documented_fields(owner):
-            fields = {field.doc.says: field for field in meanings()[each.name]}
-            found[f"{part_of(owner)}.{each.name}"] = fields[each.doc.says]
-    return found
+        for field in documented_fields(owner):
+            by_words = {meaning.doc.says: meaning for meaning in meanings()[field.name]}
+            dotted[f"{part_of(owner)}.{field.name}"] = by_words[field.doc.says]
+    return dotted
 
 
 def guides() -> dict[str, Guide | None]:

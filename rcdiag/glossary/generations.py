@@ -11,11 +11,11 @@ from rcdiag.trainers.words import read_terms
 
 def label(trainers: Iterable[str]) -> str:
     """Names in the order of the registry; three or more in a row of one trainer as a range."""
-    wanted = set(trainers)
+    group = set(trainers)
     order: dict[str, list[str]] = {}
     for trainer in TRAINERS.values():
         order.setdefault(trainer.family, []).append(trainer.name)
-    return ", ".join(filter(None, (runs(wanted, names) for names in order.values())))
+    return ", ".join(filter(None, (runs(group, names) for names in order.values())))
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:
@@ -28,7 +28,7 @@ def grouped(texts: Mapping[str, str]) -> dict[str, str]:
 
 def called(name: str) -> dict[str, str]:
     """Generations -> what they call a name that rcdiag explains, from the trainers' terms."""
-    terms = {each.name: read_terms(each.package).get(name) for each in TRAINERS.values()}
+    terms = {trainer.name: read_terms(trainer.package).get(name) for trainer in TRAINERS.values()}
     return {
         trainer: term.says[trainer]
         for trainer, term in terms.items()
@@ -38,7 +38,7 @@ def called(name: str) -> dict[str, str]:
 
 def worked(name: str, having: Iterable[str]) -> dict[str, str]:
     """Groups of generations -> the number that comes out on the example of a name."""
-    terms = {each: read_terms(TRAINERS[each].package).get(name) for each in having}
+    terms = {trainer: read_terms(TRAINERS[trainer].package).get(name) for trainer in having}
     return grouped(
         {
             trainer: f"{term.numbers[trainer]:.4g}"

@@ -29,10 +29,10 @@ def listed() -> Mapping[str, tuple[str, str]]:
 def _listed_at(revision: int) -> dict[str, tuple[str, str]]:
     """Made anew when a registry changes."""
     names = defined() if revision else json.loads(FILE.read_text(encoding="utf-8"))
-    found: dict[str, tuple[str, str]] = {}
+    places: dict[str, tuple[str, str]] = {}
     for place in reversed(PLACES):
-        found |= {folded(each): (place, name) for each, name in names[place].items()}
-    return found
+        places |= {folded(alias): (place, name) for alias, name in names[place].items()}
+    return places
 
 
 def defined() -> dict[str, dict[str, str]]:

@@ -15,11 +15,11 @@ from rcdiag.trainers.words import KeyWords, read_keys
 def _all_keys() -> dict[str, list[KeyWords]]:
     """Key without prefix -> what it means to each of the trainers that log it."""
     packages = dict.fromkeys(trainer.package for trainer in TRAINERS.values())
-    found: dict[str, list[KeyWords]] = {}
+    words_by_key: dict[str, list[KeyWords]] = {}
     for package in packages:
         for name, words in read_keys(package).items():
-            found.setdefault(name, []).append(words)
-    return found
+            words_by_key.setdefault(name, []).append(words)
+    return words_by_key
 
 
 def _spelt(name: str) -> KeyWords | None:
@@ -30,13 +30,13 @@ def _spelt(name: str) -> KeyWords | None:
 @lru_cache(maxsize=1)
 def _spellings_at(at: int) -> dict[str, KeyWords]:
     """Every spelling of every key; made anew when a registry changes."""
-    found: dict[str, KeyWords] = {}
-    for words in (words for each in _all_keys().values() for words in each):
+    words_by_spelling: dict[str, KeyWords] = {}
+    for words in (words for meanings in _all_keys().values() for words in meanings):
         for spelling in words.spellings:
-            found.setdefault(spelling, words)
-    for spelling, words in list(found.items()):
-        found.setdefault(spelling.rpartition("/")[2], words)
-    return found
+            words_by_spelling.setdefault(spelling, words)
+    for spelling, words in list(words_by_spelling.items()):
+        words_by_spelling.setdefault(spelling.rpartition("/")[2], words)
+    return words_by_spelling
 
 
 def find(name: str) -> str | None:
@@ -87,12 +87,11 @@ def entry(name: str) -> Entry:
 
 def _formula(words: KeyWords) -> str | None:
     """The formula, or those of the policy losses that log the key."""
-    said: dict[str, list[str]] = {}
+    losses_by_formula: dict[str, list[str]] = {}
     for loss, formula in words.losses.items():
-        said.setdefault(formula, []).append(loss)
-    return "; ".join(f"{', '.join(losses)}: {text}" for text, losses in said.items()) or (
-        words.formula
-    )
+        losses_by_formula.setdefault(formula, []).append(loss)
+    texts = [f"{', '.join(losses)}: {text}" for text, losses in losses_by_formula.items()]
+    return "; ".join(texts) or words.formula
 
 
 def _example(keys: list[KeyWords]) -> str | None:
@@ -105,7 +104,7 @@ def _example(keys: list[KeyWords]) -> str | None:
 def _names() -> Iterator[str]:
     """Every key; of those that differ in a placeholder alone, the first."""
     patterns: set[str] = set()
-    for words in (each[0] for each in _all_keys().values()):
+    for words in (meanings[0] for meanings in _all_keys().values()):
         if words.pattern is None or words.pattern not in patterns:
             yield listed(words)
         patterns.add(words.pattern or "")

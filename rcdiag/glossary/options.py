@@ -112,7 +112,7 @@ def _names() -> tuple[str, ...]:
     """The levels, and what any trainer can reject by."""
     return (
         *LEVELS,
-        *dict.fromkeys(each for trainer in TRAINERS.values() for each in trainer.rejects_by),
+        *dict.fromkeys(option for trainer in TRAINERS.values() for option in trainer.rejects_by),
     )
 
 

@@ -33,7 +33,7 @@ def entry(name: str) -> Entry:
         name=name,
         kind=KIND.title,
         what=_line(name),
-        generations=grouped({each.name: _with_settings(each, name) for each in trainers}),
+        generations=grouped({trainer.name: _with_settings(trainer, name) for trainer in trainers}),
         example=f"rcdiag score rollouts.parquet --trainer {newest.name} --preset {name}",
         see=(*read_renamed_presets(newest.package).get(name, ()), *_words(newest, name)),
     )
@@ -42,14 +42,14 @@ def entry(name: str) -> Entry:
 def _words(trainer: Trainer, name: str) -> tuple[str, ...]:
     """Words that the description uses."""
     correction = trainer.read({**trainer.settings, **trainer.presets[name]})
-    return (correction.mode, *(each.statistic for each in correction.rejections))
+    return (correction.mode, *(rejection.statistic for rejection in correction.rejections))
 
 
 def _line(name: str) -> str:
     """The newest generation's; several trainers may have the name."""
-    said = {text(trainer, name) for trainer in having(name)}
+    texts = {text(trainer, name) for trainer in having(name)}
     newest = text(having(name)[-1], name)
-    return newest if len(said) == 1 else f"{newest} (not so in every generation)"
+    return newest if len(texts) == 1 else f"{newest} (not so in every generation)"
 
 
 def _names() -> Iterable[str]:

@@ -12,14 +12,14 @@ from rcdiag.trainers.words import SettingWords, read_settings
 
 def _words() -> dict[str, SettingWords]:
     """The words of every setting; where two trainers share a name, those of the first."""
-    found: dict[str, SettingWords] = {}
+    words_by_setting: dict[str, SettingWords] = {}
     for trainer in TRAINERS.values():
         for name in trainer.settings:
             words = read_settings(trainer.package).get(name) or SettingWords(
                 name=name, says=f"A setting of {trainer.family}.", generations={}
             )
-            found.setdefault(name, words)
-    return found
+            words_by_setting.setdefault(name, words)
+    return words_by_setting
 
 
 def _there(trainer: Trainer, name: str) -> str:

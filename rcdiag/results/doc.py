@@ -46,7 +46,7 @@ def documented_fields(owner: type) -> tuple[DocumentedField, ...]:
     """All fields of a dataclass, or all keys of a TypedDict, in the order of their definition."""
     hints = typing.get_type_hints(owner, include_extras=True)
     if dataclasses.is_dataclass(owner):
-        hints = {each.name: hints[each.name] for each in dataclasses.fields(owner)}
+        hints = {field.name: hints[field.name] for field in dataclasses.fields(owner)}
     required = required_fields(owner)
     return tuple(
         DocumentedField(name, *_type_and_doc(owner, name, hint), name in required)
@@ -65,7 +65,7 @@ def required_fields(owner: type) -> frozenset[str]:
 
 
 def _type_and_doc(owner: type, name: str, hint: Any) -> tuple[Any, Doc]:
-    docs = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Doc)]
+    docs = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Doc)]
     if len(docs) != 1:
         raise TypeError(f"{owner.__name__}.{name}: {len(docs)} Docs, not 1")
     return typing.get_args(hint)[0], docs[0]

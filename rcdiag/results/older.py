@@ -95,7 +95,7 @@ def renamed(part: Any, place: list[str], names: Names) -> Any:
         return _with_names(part, names)
     first, *rest = place
     if isinstance(part, list):
-        return [renamed(each, rest, names) for each in part] if first == "*" else part
+        return [renamed(item, rest, names) for item in part] if first == "*" else part
     if not isinstance(part, dict):
         return part
     return {
