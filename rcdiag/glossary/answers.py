@@ -1,4 +1,4 @@
-"""What a recommendation of `rcdiag sweep` can answer."""
+"""The answers that a recommendation of `rcdiag sweep` can give are explained here."""
 
 from __future__ import annotations
 

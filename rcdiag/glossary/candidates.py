@@ -1,4 +1,7 @@
-"""Estimators that the recommendation of `rcdiag sweep` chooses among, from their registry."""
+"""Candidates of `rcdiag sweep` are explained by their definitions.
+
+A candidate is an estimator that the recommendation may choose.
+"""
 
 from __future__ import annotations
 

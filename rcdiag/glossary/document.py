@@ -1,4 +1,4 @@
-"""Entries as one JSON document."""
+"""An entry, or the list of all names, becomes one JSON document here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.results import FORMAT_VERSION
 
 
 def document(answer: Entry | dict[str, dict[str, str]]) -> str:
-    """One entry, or the list of all names."""
+    """Return the JSON document of one entry, or of the list of all names by kind."""
     content: dict[str, Any] = {"names": answer}
     if isinstance(answer, Entry):
         content = {"entry": dataclasses.asdict(answer)}

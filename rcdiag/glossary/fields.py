@@ -1,4 +1,4 @@
-"""Fields of results, explained by the words that stand on them (`rcdiag/results/doc.py`).
+"""Fields of results are explained by the words that stand on them (`rcdiag/results/doc.py`).
 
 A field whose name something else has too is listed as `part.name`, e.g. `rule.value`, where the
 part is its dataclass: Rule. To add a field: its `Doc`; nothing is needed here.
@@ -34,7 +34,7 @@ ALIASES = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One meaning of a field name: where it stands first, and its words."""
+    """A field is one meaning of a field name: where a result has it first, and its words."""
 
     dotted: str  # `rule.value`
     doc: Doc
@@ -43,7 +43,7 @@ class Field:
 
 @cache
 def meanings() -> dict[str, tuple[Field, ...]]:
-    """Field name -> its meanings; those with a formula come first."""
+    """Return the meanings of every field name; those with a formula come first."""
     places = _places()
     meanings_of: dict[str, dict[str, Field]] = {}
     for owner in _parts().values():
@@ -61,7 +61,7 @@ def meanings() -> dict[str, tuple[Field, ...]]:
 
 @cache
 def _parts() -> dict[str, type]:
-    """Part of a result -> its dataclass or TypedDict, in the order of `_MODULES`."""
+    """Return the dataclass or TypedDict of every part of a result, in the order of `_MODULES`."""
     return {
         part_of(owner): owner
         for module in _MODULES
@@ -72,12 +72,12 @@ def _parts() -> dict[str, type]:
 
 
 def part_of(owner: type) -> str:
-    """`gradient` of GradientReport, `sweep_row` of SweepRow."""
+    """Name the part of a result that a type describes: GradientReport becomes `gradient`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", _SUFFIX.sub("", owner.__name__)).lower()
 
 
 def _places() -> dict[type, tuple[str, str]]:
-    """Dataclasses and TypedDicts -> a command that makes one, and its path in the document."""
+    """Return, by type of a part, a command that makes one and its path in the document."""
     places: dict[type, tuple[str, str]] = {}
     for kind, owner in KINDS.items():
         command = f"rcdiag {kind} {_TABLES.get(kind, 'rollouts.parquet')}"
@@ -96,7 +96,7 @@ def _below(owner: type, command: str, path: str) -> Iterator[tuple[type, tuple[s
 
 
 def _items(kind: Any) -> str:
-    """`[]` for each list or dictionary around a dataclass."""
+    """Write `[]` for each list or dictionary around a dataclass, as jq takes it."""
     if not any(True for _ in described_types(kind)):
         return ""
     around = "[]" if typing.get_origin(kind) in (list, dict) else ""
@@ -104,7 +104,7 @@ def _items(kind: Any) -> str:
 
 
 def _names() -> list[str]:
-    """The names that mean nothing else; where the bare one does, those with a dot."""
+    """List field names; one that another kind explains too is listed with a dot: `rule.value`."""
     other_names = {
         folded(name)
         for kind in map(kind_at, PLACES)
@@ -119,7 +119,7 @@ def _names() -> list[str]:
 
 
 def _line(name: str) -> str:
-    """What a field with a dot in its name says is read off its own part of a result alone."""
+    """Return the line of a field; one with a dot is read off its own part of a result."""
     part, _, bare = name.rpartition(".")
     if not part:
         return first_clause(meanings()[bare][0].doc.says)
@@ -129,7 +129,7 @@ def _line(name: str) -> str:
 
 @cache
 def _dotted() -> dict[str, Field]:
-    """Every field under its name with a dot, in each part that it stands in."""
+    """Return every field by its name with a dot, for each part of a result that has it."""
     dotted: dict[str, Field] = {}
     for owner in _places():
         for field in documented_fields(owner):
@@ -139,7 +139,7 @@ def _dotted() -> dict[str, Field]:
 
 
 def guides() -> dict[str, Guide | None]:
-    """The guides of fields that are judged, or that have the guide of another number."""
+    """Return the guides of fields that are judged, or that share the guide of another number."""
     from rcdiag.diagnosis.correction_health import CORRECTION_RULES, LOST_MASS
     from rcdiag.statistics.metrics import METRICS
 
@@ -151,7 +151,7 @@ def guides() -> dict[str, Guide | None]:
 
 
 def _rules(name: str) -> tuple[str, ...]:
-    """A field that says which rules fail is explained with the names of all of them."""
+    """Return the names of all constraints for the field `refused`, and none for other fields."""
     if name != "refused":
         return ()
     from rcdiag.diagnosis.constraints import CONSTRAINTS

@@ -1,4 +1,4 @@
-"""Generations of trainers that agree, and how a group of them is written."""
+"""Generations of trainers that agree are grouped here, and a group is written as one text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rcdiag.trainers.words import read_terms
 
 
 def label(trainers: Iterable[str]) -> str:
-    """Names in the order of the registry; three or more in a row of one trainer as a range."""
+    """Write trainers in the order of the registry; three or more in a row are a range."""
     group = set(trainers)
     order: dict[str, list[str]] = {}
     for trainer in TRAINERS.values():
@@ -19,7 +19,7 @@ def label(trainers: Iterable[str]) -> str:
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:
-    """Trainer -> text as group -> text; trainers that say the same share a line."""
+    """Turn trainer -> text into group -> text: trainers with the same text share a line."""
     groups: dict[str, list[str]] = {}
     for trainer, text in texts.items():
         groups.setdefault(text, []).append(trainer)
@@ -27,7 +27,7 @@ def grouped(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def called(name: str) -> dict[str, str]:
-    """Generations -> what they call a name that rcdiag explains, from the trainers' terms."""
+    """Return, by generation, what each trainer calls a name that rcdiag explains."""
     terms = {trainer.name: read_terms(trainer.package).get(name) for trainer in TRAINERS.values()}
     return {
         trainer: term.says[trainer]
@@ -37,7 +37,7 @@ def called(name: str) -> dict[str, str]:
 
 
 def worked(name: str, having: Iterable[str]) -> dict[str, str]:
-    """Groups of generations -> the number that comes out on the example of a name."""
+    """Return, by group of generations, the number that the worked example of a name gives."""
     terms = {trainer: read_terms(TRAINERS[trainer].package).get(name) for trainer in having}
     return grouped(
         {

@@ -1,4 +1,4 @@
-"""From a name to its entry."""
+"""A name leads to its entry here, or to the names that look like it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rcdiag.glossary.kinds import kind_at, kinds
 
 
 def names() -> dict[str, dict[str, str]]:
-    """Kind -> names -> one line each."""
+    """Return all names by kind, each with a line on what it means."""
     return {kind.title: kind.lines() for kind in kinds()}
 
 
 def headings() -> dict[str, str]:
-    """Kind -> what a list of its names is called."""
+    """Return the heading of the list of names of every kind, by kind."""
     return {kind.title: kind.plural for kind in kinds()}
 
 
 def explain(name: str) -> Entry:
-    """All that is known about a name; upper case, spaces, `-` and `_` make no difference."""
+    """Return the entry of a name; upper case, spaces, `-` and `_` make no difference."""
     if folded(name) in listed():
         place, own_name = listed()[folded(name)]
         return _with_other_meanings(_with_terms(kind_at(place).entry(own_name)), name.strip())
@@ -68,7 +68,7 @@ def _unknown(name: str) -> RcdiagError:
 
 
 def nearest(name: str, count: int = 3) -> list[str]:
-    """Names that look alike, the closest first; then those that hold it."""
+    """Return names that look like this one, the closest first, then those that contain it."""
     from rcdiag.glossary.logged import bare  # imports every trainer
 
     query = folded(bare(name))

@@ -1,4 +1,4 @@
-"""Policy losses, aggregations, denominators and advantages, from their definitions."""
+"""Losses, aggregations, denominators and advantages are explained by their definitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REPLAY = "rcdiag replay rollouts.parquet"
 
 
 def _named(prefix: str, names: Iterable[str]) -> dict[str, str]:
-    """The names under which an explanation is listed -> names; words of the glossary go first."""
+    """Return names by the name in the list; one that is a word of the glossary gets `prefix.`."""
     taken = {folded(name) for name in (*words.WORDS, *words.KIND.aliases)}
     return {f"{prefix}.{name}" if folded(name) in taken else name: name for name in names}
 
@@ -43,7 +43,7 @@ def _numbers(name: str, trainers: Iterable[Trainer]) -> str:
 
 
 def policy_losses() -> dict[str, PolicyLoss]:
-    """Every loss of the registry, and those that a trainer alone has, by their listed names."""
+    """Return all losses by their listed names: those of the registry, then trainers' own."""
     definitions = dict(LOSSES)
     for trainer in TRAINERS.values():
         definitions = {**trainer.update.losses, **definitions}
@@ -83,7 +83,7 @@ POLICY_LOSSES: Kind = Kind(
 
 
 def aggregations() -> dict[str, Aggregation]:
-    """Every aggregation of the registry, and those that a trainer alone has."""
+    """Return all aggregations by name: those of the registry, then trainers' own."""
     definitions = dict(AGGREGATIONS)
     for trainer in TRAINERS.values():
         definitions = {**trainer.update.aggregations, **definitions}
@@ -165,7 +165,7 @@ ADVANTAGE_FORMULAS: Kind = Kind(
 
 
 def loss_settings() -> dict[str, LossSetting]:
-    """Every setting that some loss or aggregation reads."""
+    """Return every setting that some loss or aggregation reads, by name."""
     losses = [*LOSSES.values()]
     losses += [loss for trainer in TRAINERS.values() for loss in trainer.update.losses.values()]
     settings = {setting.name: setting for loss in losses for setting in loss.settings}

@@ -1,4 +1,7 @@
-"""Names that stand in results as keys or values and are no fields. To add one: an entry here."""
+"""Names that results have as keys or values, and not as fields, are explained here.
+
+To add one: an entry here.
+"""
 
 from __future__ import annotations
 

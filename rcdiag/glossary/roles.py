@@ -1,4 +1,4 @@
-"""Roles of policies in `rcdiag compare`. To add one: an entry here."""
+"""Roles of policies in `rcdiag compare` are explained here. To add one: an entry here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as polars frames: one row for each number, correction, pair, setting or preset.
+"""Results become polars frames: a row for each number, correction, pair, setting or preset.
 
 Columns follow from the fields of a result: numbers, words and truth values are columns, a number
 with an interval becomes three (`ess_seq`, `ess_seq_low`, `ess_seq_high`), a part of a result is
@@ -33,7 +33,7 @@ METRIC: Columns = {"metric": str, **NUMBER, "level": str}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame of one kind of result: its columns, and its rows."""
+    """A frame says which columns and rows one kind of result gives."""
 
     columns: Callable[[Any], Columns]
     rows: Callable[[Any], Iterable[Row]]
@@ -59,7 +59,7 @@ def frame(result: Any, name: str | None = None) -> pl.DataFrame:
 
 @cache
 def columns_of(kind: type) -> dict[str, type]:
-    """The columns that a dataclass or TypedDict of a result becomes, with what they hold."""
+    """Return the columns that a dataclass or TypedDict of a result becomes, with their types."""
     columns: dict[str, type] = {}
     for name, hint in typing.get_type_hints(kind).items():
         plain = _plain(hint)
@@ -73,7 +73,7 @@ def columns_of(kind: type) -> dict[str, type]:
 
 
 def row_of(part: Any) -> Row:
-    """The values of one part of a result, by column."""
+    """Return the values of one part of a result, by column."""
     row: Row = {}
     fields = part if isinstance(part, Mapping) else _fields(part)
     for name, value in fields.items():
@@ -91,7 +91,7 @@ def _fields(part: Any) -> Row:
 
 
 def _plain(hint: Any) -> Any:
-    """The one type that a hint names beside None; None itself where there are several."""
+    """Return the one type that a hint names beside None; None where it names several."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         return kinds[0] if len(kinds) == 1 else None
@@ -106,14 +106,14 @@ def _metrics(values: Mapping[str, MetricValue]) -> Iterator[Row]:
 
 
 def _mismatch(result: ScoreResult) -> Iterator[Row]:
-    """The metrics of the whole table, with no step, then those of every step."""
+    """Make rows of the metrics of the whole table, with no step, then of those of every step."""
     yield from _metrics(result.mismatch)
     for step, part in result.steps.items():
         yield from ({"step": int(step), **row} for row in _metrics(part.mismatch))
 
 
 def _by_step(result: ScoreResult) -> Iterator[tuple[int | None, str, CorrectionResult]]:
-    """Step (None: the whole table), preset and correction."""
+    """List every correction with its step, None for the whole table, and its preset."""
     for name, correction in result.corrections.items():
         yield None, name, correction
     for step, part in result.steps.items():
@@ -156,7 +156,7 @@ def _settings_columns(result: SweepResult) -> Columns:
 
 
 def _presets(result: ReplayResult) -> Iterator[tuple[int | None, str, PresetReplay]]:
-    """Step, preset and its replay; of a replay over several steps all of them."""
+    """List every replay of a preset with its step and preset, for all steps."""
     if not result.steps:
         yield from ((result.step, *named) for named in result.presets.items())
     for part in result.steps:

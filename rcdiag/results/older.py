@@ -1,4 +1,4 @@
-"""Result documents of earlier formats, brought to the names of today.
+"""Result documents of earlier formats get the names of the present format here.
 
 To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
 with `*` for every item of a list or dictionary.

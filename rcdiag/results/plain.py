@@ -1,4 +1,4 @@
-"""Plain data and their JSON: any dataclass of numbers, words, lists and dicts, and back."""
+"""Dataclasses of numbers, words, lists and dicts become plain data for JSON here, and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def unstructured(value: Any) -> Any:
-    """Dataclasses as dicts; NaN and infinities as strings, so that any JSON reader takes them."""
+    """Turn dataclasses into dicts, NaN and infinities into strings that any JSON reader takes."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: unstructured(getattr(value, field.name))
@@ -49,7 +49,7 @@ def structured(kind: Any, value: Any) -> Any:
 
 
 def _fields(kind: Any, value: dict[str, Any]) -> Any:
-    """A dataclass with exactly its fields, or a dictionary with the keys of a TypedDict."""
+    """Read a dataclass, or a TypedDict; ValueError where a field is unknown or missing."""
     kinds = _kinds(kind)
     differ = sorted((set(value) - set(kinds)) | (required_fields(kind) - set(value)))
     if differ:
@@ -78,7 +78,7 @@ def _checked(kinds: Any, value: Any) -> Any:
 
 
 def _guessed(value: Any) -> Any:
-    """A value that no type describes: the words for NaN and infinities become floats."""
+    """Read a value that no type describes: the words for NaN and infinities become floats."""
     if isinstance(value, dict):
         return {key: _guessed(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""JSON Schemas of result documents (draft 2020-12), made from the dataclasses and their words.
+"""JSON Schemas (draft 2020-12) of results are made from the dataclasses and their words.
 
 `python -m rcdiag.results.schema` writes the shipped files anew; a test holds them against the code.
 """

@@ -1,4 +1,4 @@
-"""How results print: a short text for the terminal, a table for notebooks, frames on demand."""
+"""Results print as a short text in a terminal and a table in a notebook; frames on demand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UPDATE_LEVELS = ("ok", "note", "warning", "error", "cannot judge")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A result in a few lines: what it is about, and a table of its first numbers."""
+    """A summary tells what a result is about and has a table of its first numbers."""
 
     about: str
     columns: Sequence[str]
@@ -38,7 +38,7 @@ class Summary:
 
 
 class Shown:
-    """What all results can do: print short, show in a notebook, become a frame or a document."""
+    """All results can print, show in a notebook, and become a frame or a document."""
 
     __slots__ = ()
 
@@ -118,7 +118,7 @@ def _size(result: ScoreResult | CompareResult | SweepResult | ReplayResult) -> s
 
 
 def _of_score(result: ScoreResult) -> Summary:
-    """The metrics that have a guide, the gravest first."""
+    """Summarise the metrics that have a guide, the gravest first."""
     steps = f", {len(result.steps)} steps" if result.steps else ""
     rows = [
         (name, _number(value.value), _interval(value), level)
@@ -131,7 +131,7 @@ def _of_score(result: ScoreResult) -> Summary:
 
 
 def _of_compare(result: CompareResult) -> Summary:
-    """The policies, the one that is nearest to the sampler first."""
+    """Summarise the policies, the one that is nearest to the sampler first."""
     order = sorted(result.policies.items(), key=lambda item: item[1].behind.value or 0.0)
     rows = [
         (
@@ -149,7 +149,7 @@ def _of_compare(result: CompareResult) -> Summary:
 
 
 def _of_sweep(result: SweepResult) -> Summary:
-    """The candidates that are not refused, the best first."""
+    """Summarise the candidates that are not refused, the best first."""
     advice = result.recommendation
     ranked = sorted(
         (candidate for candidate in advice.candidates if candidate.rank is not None),
@@ -170,7 +170,7 @@ def _of_sweep(result: SweepResult) -> Summary:
 
 
 def _of_replay(result: ReplayResult) -> Summary:
-    """The presets with their health, those whose update could be taken first."""
+    """Summarise the presets with their health, those with a safe update first."""
     rows = [
         (
             name,
