@@ -55,7 +55,11 @@ def test_of_many_rows_left_out_the_first_ten_are_named(tmp_path):
             sample_id=[first + each for each in ids],
         )
     report = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")[1]
-    assert (report.common_samples, report.missing_rows, len(report.left_out)) == (20, {"a": 20, "b": 20}, 10)
+    assert (report.common_samples, report.missing_rows, len(report.left_out)) == (
+        20,
+        {"a": 20, "b": 20},
+        10,
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,6 +90,10 @@ def test_without_ids_rows_meet_by_their_number(tmp_path):
     other = table(tmp_path / "b.parquet", "old", [0, 2, 1], ids=None)
     dump, report = joined(tmp_path, one, other)
     assert log_probs(dump, "rollout") == log_probs(dump, "old") == [LOG_PROBS[0]]
-    assert (report.common_samples, report.tokens_differ, report.missing_rows) == (1, 2, {"a": 0, "b": 1})
+    assert (report.common_samples, report.tokens_differ, report.missing_rows) == (
+        1,
+        2,
+        {"a": 0, "b": 1},
+    )
     assert report.left_out == ["1 (other tokens)", "2 (other tokens)", "3 (not in b)"]
     assert "sample_id" not in dump.schema.names
