@@ -74,6 +74,7 @@ FROM_1: Mapping[str, Places] = {
     },
     "replay": {
         "": {"loss": "policy_loss"},
+        "model": {"model": "checkpoint"},
         **{f"presets/*{place}": names for place, names in _PRESET.items()},
         **{f"steps/*/presets/*{place}": names for place, names in _PRESET.items()},
     },

@@ -56,7 +56,7 @@ _ENTROPY = "E[-sum_v p(v) log p(v)] " + _TOKENS
 class UpdateModel(TypedDict):
     """An update model says which model takes the step, and with which settings."""
 
-    model: Annotated[
+    checkpoint: Annotated[
         str,
         Doc(
             "Checkpoint that the model was loaded from.",
@@ -68,7 +68,7 @@ class UpdateModel(TypedDict):
         Doc(
             "Precision of the trained model; weights are stepped in float32 whatever it is.",
             example=f"{_WITH_MODEL} --precision bfloat16",
-            see=("model", "options"),
+            see=("checkpoint", "options"),
         ),
     ]
     options: Annotated[
@@ -76,7 +76,7 @@ class UpdateModel(TypedDict):
         Doc(
             "Options of the model beside its dtype, as in --policy.",
             example=f"{_WITH_MODEL} --precision float32,autocast=bfloat16",
-            see=("model", "dtype"),
+            see=("checkpoint", "dtype"),
         ),
     ]
     lora_rank: Annotated[
@@ -84,7 +84,7 @@ class UpdateModel(TypedDict):
         Doc(
             "Rank of the adapters that are trained in place of the weights; null without.",
             example=f"{_WITH_MODEL} --lora 16",
-            see=("model", "norm_by_layer"),
+            see=("checkpoint", "norm_by_layer"),
         ),
     ]
     checkpointing: Annotated[
@@ -93,7 +93,7 @@ class UpdateModel(TypedDict):
             "Whether activations are computed again in the backward pass: less memory, more time, "
             "the same numbers.",
             example=f"{_WITH_MODEL} --checkpointing",
-            see=("model",),
+            see=("checkpoint",),
         ),
     ]
     reference: Annotated[

@@ -56,7 +56,7 @@ def test_the_document_has_gradient_and_step_of_every_preset(rcdiag, model, table
         assert preset["after_step"]["kl_old_new"]["value"] > 1e-3
         assert preset["after_step"]["learning_rate"] == 0.1
         assert preset["health"]["not_judged"] == []
-    assert document["model"]["model"] == str(model)
+    assert document["model"]["checkpoint"] == str(model)
     assert (document["model"]["updates"], document["model"]["reference"]) == (3, "seq_is")
     assert document["factors"]["staleness"]["k3_kl"]["value"] == 0.0
 

@@ -63,7 +63,7 @@ OF_PARTS = {
     *("about", "figures", "label", "message", "name", "steps", "title", "value"),
     *("cells", "edges", "log_ratio", "log_ratio_histogram", "log_ratio_mean", "log_ratio_abs_max"),
     *("ess_seq", "k3_kl", "level", "num_sequences", "policies", "row", "rows", "scoring"),
-    *("learning_rate", "minibatches", "model"),
+    *("learning_rate", "minibatches"),
 }
 
 

@@ -106,7 +106,7 @@ class Training:
     def to_dict(self) -> dict[str, Any]:
         """The settings of the training as the result document holds them."""
         return {
-            "model": self.spec.model,
+            "checkpoint": self.spec.model,
             "dtype": self.spec.dtype,
             "options": self.spec.options,
             "lora_rank": self.lora,
