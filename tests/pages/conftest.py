@@ -40,7 +40,16 @@ def rendered(tmp_path_factory) -> Callable[[str], Path]:
     return render
 
 
-@pytest.fixture(scope="session", params=MAKERS)
+# Their parts are on other pages too; the nightly run opens them.
+AT_NIGHT = ("score-temperature", "replay-steps")
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(name, marks=pytest.mark.slow) if name in AT_NIGHT else name for name in MAKERS
+    ],
+)
 def file(request, rendered) -> Path:
     return rendered(request.param)
 
