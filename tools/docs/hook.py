@@ -23,7 +23,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made from definitions, and the figure of the first page."""
     for path, text in reference_pages().items():
         files.append(File.generated(config, path, content=text))
-    files.append(File.generated(config, "assets/temperature.svg", content=index_figure(ROOT)))
+    files.append(File.generated(config, "assets/three_tables.svg", content=index_figure(ROOT)))
     return files
 
 
