@@ -8,7 +8,7 @@ LAST := sample_data/policy/step_8
 ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check nightly test-pages test-slow test-oracle test-gpu sample-data bench reports schema clean
+.PHONY: help demo test check nightly test-pages test-slow test-oracle test-gpu sample-data bench reports schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -81,6 +81,9 @@ reports: $(READY) ## render the reports of the sample data again
 
 schema: $(READY) ## write the JSON Schemas of results again, after a field changed
 	@$(PY) -m rcdiag.results.schema
+
+docs: $(READY) ## build the documentation in site/; docs/ has its pages
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 clean: ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -48,6 +48,19 @@ def shown(text: str) -> list[Shown]:
     return [each for block in BLOCK.findall(text) for each in commands_of(block)]
 
 
+def without_engine(commands: list[Shown]) -> list[Shown]:
+    """The commands that neither load a checkpoint nor read what such a command wrote."""
+    written: set[str] = set()
+    quick = []
+    for each in commands:
+        words = shlex.split(each.command)
+        if each.needs_engine or written.intersection(words):
+            written |= {words[n + 1] for n, word in enumerate(words[:-1]) if word == "-o"}
+        else:
+            quick.append(each)
+    return quick
+
+
 def commands_of(block: str) -> Iterator[Shown]:
     """The commands of one block."""
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:

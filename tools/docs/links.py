@@ -21,7 +21,9 @@ _SOURCES: tuple[tuple[str, str], ...] = (
     (r"(?P<text>JMLR 25\(72\))", "https://arxiv.org/abs/1507.02646"),
 )
 _ANY = re.compile(
-    "|".join(re.sub(r"\?P<(\w+)>", rf"?P<\g<1>{n}>", pattern) for n, (pattern, _) in enumerate(_SOURCES))
+    "|".join(
+        re.sub(r"\?P<(\w+)>", rf"?P<\g<1>{n}>", pattern) for n, (pattern, _) in enumerate(_SOURCES)
+    )
 )
 _CODE = re.compile(r"`([^`]+)`")
 

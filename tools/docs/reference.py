@@ -126,7 +126,9 @@ def _index() -> str:
     for page, kinds in kinds_of_pages().items():
         count = sum(len(names[kind]) for kind in kinds)
         lines.append(f"| [{title_of(page)}]({page}.md) | {count} | {says[page]} |")
-    lines.append("| [Python API](api.md) | | Every function of `import rcdiag` with its arguments. |")
+    lines.append(
+        "| [Python API](api.md) | | Every function of `import rcdiag` with its arguments. |"
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -145,10 +147,8 @@ def _page(page: str) -> str:
 
 def _entry(entry: Entry, page: str) -> str:
     rows = "".join(_rows(entry, page))
-    return (
-        f"### `{entry.name}` {{ #{anchor(entry.name)} }}\n\n"
-        f"<p>{linked(entry.what)}</p>\n"
-        + (f'<table class="entry"><tbody>{rows}</tbody></table>\n' if rows else "")
+    return f"### `{entry.name}` {{ #{anchor(entry.name)} }}\n\n<p>{linked(entry.what)}</p>\n" + (
+        f'<table class="entry"><tbody>{rows}</tbody></table>\n' if rows else ""
     )
 
 

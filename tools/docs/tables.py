@@ -1,4 +1,4 @@
-"""The tables that pages of docs/ ask for by `<!-- table: NAME -->`, read off definitions and files."""
+"""The tables that pages ask for by `<!-- table: NAME -->`, read off definitions and files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _code(text: str) -> str:
 
 def _name(name: str) -> str:
     """A metric's name, linked to its definition."""
-    return f'<a href="../reference/metrics.html#{name}">{_code(name)}</a>'
+    return f'<a href="reference/metrics.html#{name}">{_code(name)}</a>'
 
 
 def _bound(guide: Guide, value: float) -> str:
@@ -154,14 +154,22 @@ def machine() -> str:
     """One line on the machine of the benchmarks."""
     run = _measured("mismatch")
     about = run["machine"]
-    gpu = about["gpu"] or "no GPU"
-    return f"{about['cores']} cores of an {about['cpu']}, {gpu}, torch {about['torch']}; {run['date']}."
+    cores = f"{about['cores']} cores of an {about['cpu']}, {about['gpu'] or 'no GPU'}"
+    return f"{cores}, torch {about['torch']}; {run['date']}."
 
 
 def scoring() -> str:
     """Scoring against the plain way."""
     return _table(
-        ("model", "engine", "plain", "rcdiag", "faster", "extra memory, plain / rcdiag", "differs by"),
+        (
+            "model",
+            "engine",
+            "plain",
+            "rcdiag",
+            "faster",
+            "extra memory, plain / rcdiag",
+            "differs by",
+        ),
         (
             [
                 each["model"],
@@ -197,8 +205,8 @@ def trainer_helper() -> str:
     helper = _measured("statistics")["trainer"]
     first = _measured("statistics")["results"][0]
     return (
-        f"verl's own helper, called once for each preset on tensors of {helper['rows']} rows padded "
-        f"to {helper['padded_to']:,} tokens, takes {helper['seconds_scaled_to_all_rows']:,.0f} s "
+        f"verl's own helper, called once for each preset on tensors of {helper['rows']} rows "
+        f"padded to {helper['padded_to']:,} tokens, takes {helper['seconds_scaled_to_all_rows']:,.0f} s "
         f"when scaled to the {first['sequences']:,} rows of the first line: "
         f"{first['times_the_trainer']:.0f} times as long."
     )
