@@ -206,9 +206,9 @@ def trainer_helper() -> str:
     first = _measured("statistics")["results"][0]
     return (
         f"verl's own helper, called once for each preset on tensors of {helper['rows']} rows "
-        f"padded to {helper['padded_to']:,} tokens, takes {helper['seconds_scaled_to_all_rows']:,.0f} s "
-        f"when scaled to the {first['sequences']:,} rows of the first line: "
-        f"{first['times_the_trainer']:.0f} times as long."
+        f"padded to {helper['padded_to']:,} tokens, takes "
+        f"{helper['seconds_scaled_to_all_rows']:,.0f} s when scaled to the {first['sequences']:,} "
+        f"rows of the first line: {first['times_the_trainer']:.0f} times as long."
     )
 
 
