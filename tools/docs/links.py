@@ -16,7 +16,11 @@ _SOURCES: tuple[tuple[str, str], ...] = (
     (r"(?P<text>arXiv (?P<id>\d{4}\.\d{4,5}))", "https://arxiv.org/abs/{id}"),
     (r"(?P<text>verl (?:issue |PR )?#(?P<id>\d+))", f"{VERL}/issues/{{id}}"),
     (rf"NeMo RL's (?P<text>(?P<id>{_FILE}))", f"{NEMO}/blob/main/{{id}}"),
-    (r"(?P<text>(?P<id>(?:verl|docs/(?:algo|faq))/[\w./-]+\.(?:py|md|rst|yaml))\b)", ""),
+    # verl's first helper is in none of its newer trees: no link.
+    (
+        r"(?P<text>(?P<id>(?!\S+/mismatch_helper)(?:verl|docs/(?:algo|faq))/[\w./-]+\.(?:py|md|rst|yaml))\b)",
+        "",
+    ),
     (rf"(?P<text>(?P<id>(?:slime|examples)/{_FILE}))", f"{SLIME}/blob/main/{{id}}"),
     (r"(?P<text>JMLR 25\(72\))", "https://arxiv.org/abs/1507.02646"),
 )

@@ -164,21 +164,21 @@ def scoring() -> str:
         (
             "model",
             "engine",
-            "plain",
-            "rcdiag",
+            "plain, tokens/s",
+            "rcdiag, tokens/s",
             "faster",
-            "extra memory, plain / rcdiag",
-            "differs by",
+            "extra memory, plain / rcdiag, MB",
+            "differs by, nats",
         ),
         (
             [
                 each["model"],
                 _code(each["engine"]),
-                f"{each['plain_tokens_per_s']:,} tokens/s",
-                f"{each['rcdiag_tokens_per_s']:,} tokens/s",
+                f"{each['plain_tokens_per_s']:,}",
+                f"{each['rcdiag_tokens_per_s']:,}",
                 f"{each['speed_up']:.1f} x",
-                f"{each['plain_extra_mb']:,.0f} / {each['rcdiag_extra_mb']:,.0f} MB",
-                f"{each['largest_difference']:.1g} nats",
+                f"{each['plain_extra_mb']:,.0f} / {each['rcdiag_extra_mb']:,.0f}",
+                f"{each['largest_difference']:.1g}",
             ]
             for each in _measured("scoring")["results"]
         ),
