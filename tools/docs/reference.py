@@ -203,11 +203,11 @@ def _function(name: str) -> str:
     function = getattr(rcdiag, name)
     signature = inspect.signature(function)
     lines = [f"{name}("]
-    keyword_only = False
+    starred = False
     for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
-            keyword_only = True
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             lines.append("    *,")
+        starred |= parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
         lines.append(f"    {parameter},".replace("'", ""))
     returns = str(signature.return_annotation).replace("'", "")
     lines.append(f") -> {returns}")
