@@ -57,6 +57,10 @@ def test_commands_print_what_is_quoted(page, folder):
 
 
 @pytest.mark.engine
+# An engine's process is over before Python has closed its pipes.
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
 @pytest.mark.parametrize(
     "page", [page for page, all_of in COMMANDS.items() if without_engine(all_of) != all_of]
 )
