@@ -11,7 +11,7 @@ PYTEST := $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reo
 QUICK := not engine and not browser and not slow and not gpu and not oracle
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench reports schema clean
+.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench reports schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -85,6 +85,9 @@ reports: $(READY) ## render the reports of the sample data again
 schema: $(READY) ## write what is generated from definitions again: JSON Schemas, index of names
 	@$(PY) -m rcdiag.results.schema
 	@$(PY) -c "from rcdiag.glossary.index import write_index; write_index()"
+
+docs: $(READY) ## build the documentation in site/; docs/ has its pages
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 clean: ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
