@@ -9,6 +9,7 @@ product computes as well, up to the order of its sums: 99.99% of the outputs hav
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,13 +23,26 @@ ROUNDED = "float32, rounded"  # in a policy's metadata
 _ISA_WITH_BFLOAT16 = ("BF16", "AMX", "AVX10", "DEFAULT", "ALL")
 
 
-def cpu_has_bfloat16(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this CPU, and the library that multiplies on it, has bfloat16 products."""
+# Capabilities of a CPU, as torch names them, that multiply bfloat16 matrices; the best first.
+_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
+
+
+def bfloat16_instructions(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The instructions that multiply bfloat16 matrices on this CPU, e.g. `avx512_bf16`, or None.
+
+    None also where the environment holds oneDNN, which multiplies, to an older set.
+    """
     held_to = environment.get("ONEDNN_MAX_CPU_ISA") or environment.get("DNNL_MAX_CPU_ISA")
     if held_to and not any(name in held_to.upper() for name in _ISA_WITH_BFLOAT16):
-        return False
-    has = torch.cpu.get_capabilities()
-    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16", "arm_bf16"))
+        return None
+    capabilities = torch.cpu.get_capabilities()
+    return next((name for name in _INSTRUCTIONS if capabilities.get(name, False)), None)
+
+
+def cpu_name() -> str:
+    """A CPU as far as it decides bits: `cpu x86_64, avx512_bf16, 8 threads`."""
+    instructions = bfloat16_instructions() or "no bfloat16 instructions"
+    return f"cpu {platform.machine()}, {instructions}, {torch.get_num_threads()} threads"
 
 
 def rounds(choice: str | None, device: str, dtype: str) -> bool:
@@ -39,7 +53,7 @@ def rounds(choice: str | None, device: str, dtype: str) -> bool:
     """
     if device != "cpu" or dtype != "bfloat16":
         return False
-    return not cpu_has_bfloat16() if choice is None else choice == "rounded"
+    return bfloat16_instructions() is None if choice is None else choice == "rounded"
 
 
 def _rounded(product: Callable[..., Tensor]) -> Callable[..., Tensor]:

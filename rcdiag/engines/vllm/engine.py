@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rcdiag.engines.backend import Progress
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, read_config
-from rcdiag.engines.matmul import ROUNDED, rounds
+from rcdiag.engines.matmul import ROUNDED, cpu_name, rounds
 from rcdiag.engines.packing import gather_scores, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.vllm import plugin as vllm_plugin
@@ -123,7 +123,7 @@ class VllmEngine:
         return {
             "weights_fingerprint": fingerprint(self.folder),
             "attention": _attention_name(config),
-            "device": torch.cuda.get_device_name() if cuda else "cpu",
+            "device": torch.cuda.get_device_name() if cuda else cpu_name(),
             "versions": {**_vllm_version(), "torch": torch.__version__},
             "path": self.path,
             **({"matmul": ROUNDED} if self.rounds else {}),
