@@ -1,4 +1,4 @@
-"""The commands of docs/ run, and print what is quoted."""
+"""The commands of docs/ and of the README run, and print what is quoted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tools.docs.commands import (
 )
 
 COMMANDS = {
-    page.relative_to(ROOT / "docs").as_posix(): commands
-    for page in sorted((ROOT / "docs").rglob("*.md"))
+    page.relative_to(ROOT).as_posix(): commands
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if (commands := shown(page.read_text()))
 }
 # Pages that show how a command fails: the exit codes that its commands may have.
-CODES = {"tutorials/explain.md": {0, 2}, "tutorials/report.md": {0, 1}}
+CODES = {"docs/tutorials/explain.md": {0, 2}, "docs/tutorials/report.md": {0, 1}}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def check(page: str, each: Shown, *, exact: bool) -> None:
             for lines in (quoted, output)
         )
     assert agrees(quoted, output), (
-        f"docs/{page} quotes another output; python -m tools.docs.commands docs/{page}\n"
+        f"{page} quotes another output; python -m tools.docs.commands {page}\n"
         + "\n".join([f"$ {each.command}", *output])
     )
 
@@ -72,9 +72,9 @@ def test_commands_with_a_model_print_what_is_quoted(page, folder):
 
 
 def test_every_tutorial_shows_its_command():
-    for page, commands in COMMANDS.items():
-        name = Path(page).stem
-        assert any(each.command.startswith(f"rcdiag {name} ") for each in commands), page
+    for page in (ROOT / "docs" / "tutorials").glob("*.md"):
+        commands = COMMANDS[page.relative_to(ROOT).as_posix()]
+        assert any(each.command.startswith(f"rcdiag {page.stem} ") for each in commands), page
 
 
 def test_a_quote_may_leave_lines_out():

@@ -1,4 +1,4 @@
-"""The commands that docs/ shows: find them, run them, compare what is quoted, quote anew.
+"""The commands that pages show: find them, run them, compare what is quoted, quote anew.
 
 A block ```console holds commands after `$ ` and what they print; a quoted line `...` stands for any
 number of lines. Run as a program with pages as arguments, it writes their quotes anew and keeps
