@@ -11,7 +11,7 @@ PYTEST := $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reo
 QUICK := not engine and not browser and not slow and not gpu and not oracle
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench reports schema clean
+.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench reports picture schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -67,7 +67,7 @@ sample-data: $(READY) ## train the small policy again and make all of sample_dat
 bench: $(READY) ## all benchmarks; results in benchmarks/results/
 	@for each in benchmarks/*.py; do $(PY) $$each || exit 1; done
 
-reports: $(READY) ## render the reports of the sample data again
+reports: $(READY) ## make the reports of the sample data in reports/ (ten minutes)
 	@for name in rollouts multi_turn stale temperature; do \
 	    $(RCDIAG) score sample_data/$$name.parquet -q --force \
 	        --result reports/$$name.json --html reports/$$name.html || exit 1; done
@@ -82,9 +82,15 @@ reports: $(READY) ## render the reports of the sample data again
 	@$(RCDIAG) compare reports/demo/ladder.parquet -q --force \
 	    --result reports/ladder.json --html reports/ladder.html
 
+picture: $(READY) ## take the picture of the README out of reports/temperature.html (needs Chromium)
+	@$(PY) -m tools.docs.picture
+
 schema: $(READY) ## write what is generated from definitions again: JSON Schemas, index of names
 	@$(PY) -m rcdiag.results.schema
 	@$(PY) -c "from rcdiag.glossary.index import write_index; write_index()"
+
+docs: $(READY) ## build the documentation in site/; docs/ has its pages
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 clean: ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

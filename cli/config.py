@@ -17,7 +17,10 @@ def read_defaults(path: Path, allowed: dict[str, set[str]]) -> dict[str, dict[st
     except OSError as error:
         raise RcdiagError(f"--config {path}: {error.strerror}", "give a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RcdiagError(f"--config {path}: not TOML ({error})", "see the README") from error
+        raise RcdiagError(
+            f"--config {path}: not TOML ({error})",
+            hint='one table for each command, e.g. [score], and in it lines like trainer = "verl"',
+        ) from error
     return {command: _options(path, command, table, allowed) for command, table in tables.items()}
 
 

@@ -9,6 +9,7 @@ from sampler import Rollout
 from settings import POLICY, SHIPPED
 
 from rcdiag.engines.checkpoint import fingerprint
+from rcdiag.engines.matmul import cpu_name
 from rcdiag.table.writer import TableWriter
 
 LIST_TYPES = {
@@ -117,6 +118,6 @@ def _weights(name: str) -> dict:
     prints = {each: fingerprint(POLICY / each) for each in shipped}
     return {
         "model": f"sample_data/policy/{name}",
-        "device": "cpu",
+        "device": cpu_name(),
         "weights_fingerprint": prints if len(prints) > 1 else prints[name],
     }

@@ -138,7 +138,17 @@ def test_the_shipped_policy_gives_the_log_probs_that_the_trainer_recorded(last_s
 @pytest.mark.engine
 @pytest.mark.parametrize("path", ["decode", "prefill"])
 def test_vllm_gives_what_the_sampler_recorded_up_to_bfloat16(last_step, path):
+    """Two CPUs are two engines of one precision, whose roundings are independent at worst.
+
+    The bound is not a number: how far each lies from float32 says how far apart they may be.
+    """
     recorded = scored(last_step, "rollout_log_probs")
-    gap = np.abs(scored(last_step, f"vllm_{path}_log_probs") - recorded)
-    assert gap.mean() < 5e-3
-    assert np.quantile(gap, 0.99) < 0.05
+    exact = scored(last_step, "old_log_probs")
+    again = scored(last_step, f"vllm_{path}_log_probs")
+
+    def rms(gap: np.ndarray) -> float:
+        return float(np.sqrt(np.mean(gap**2)))
+
+    sampler, engine = rms(recorded - exact), rms(again - exact)
+    assert 2 / 3 < engine / sampler < 3 / 2
+    assert rms(again - recorded) < 1.1 * np.hypot(sampler, engine)

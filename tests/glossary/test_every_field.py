@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.fields import TITLE, guides, meanings, part_of
 from rcdiag.results.doc import documented_fields
+from tests.results.stored import stored
 from tests.results.test_docs import ALL
-
-REPORTS = Path(__file__).parents[2] / "reports"
 
 
 def test_every_field_answers_to_its_name_with_and_without_its_part():
@@ -71,10 +69,9 @@ def test_one_name_for_each_field_is_listed():
     assert "squared_bias" in listed
 
 
-@pytest.mark.parametrize("name", ["replay_rollouts", "replay_stale"])
-def test_every_setting_of_a_shipped_replay_is_explained(name):
+def test_every_setting_of_a_stored_replay_is_explained():
     """The schema refuses unknown fields; the keys of `model` and `metrics` are free."""
-    document = json.loads((REPORTS / f"{name}.json").read_text())
+    document = json.loads(stored("replay"))
     metrics = {key for preset in document["presets"].values() for key in preset["metrics"]}
     assert len(metrics) > 30
     for key in {*document["model"], *metrics, *document["factors"], *document["presets"]}:

@@ -1,10 +1,9 @@
-"""No name in a result of replay is without an explanation: registries, and shipped results."""
+"""No name in a result of replay is without an explanation: registries, and a stored result."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -21,10 +20,9 @@ from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.words import read_keys
 from rcdiag.usecases.replay.factors import FACTORS
 from rcdiag.usecases.replay.training import REFERENCES
+from tests.results.stored import stored
 from tests.trainers.toy import by_losses
 
-REPORTS = Path(__file__).parents[2] / "reports"
-SHIPPED = ("replay_rollouts", "replay_stale")
 # Fields whose values are names themselves.
 NAMED = {
     *("mode", "loss_type", "trainer", "aggregation", "denominator", "advantage", "level"),
@@ -43,9 +41,8 @@ def walked(value: Any) -> Iterator[tuple[str, Any]]:
             yield from walked(each)
 
 
-@pytest.mark.parametrize("report", SHIPPED)
-def test_every_name_that_is_a_value_in_a_shipped_result(report):
-    document = json.loads((REPORTS / f"{report}.json").read_text())
+def test_every_name_that_is_a_value_in_a_stored_result():
+    document = json.loads(stored("replay"))
     values = {each for key, each in walked(document) if key in NAMED and isinstance(each, str)}
     values |= {rule["name"] for key, each in walked(document) if key == "rules" for rule in each}
     assert {"ppo_clip", "seq_is", "kept", "adamw", "mismatch_k3", "clip_fraction"} <= values

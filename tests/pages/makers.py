@@ -22,6 +22,7 @@ from rcdiag.usecases.replay.update import Update
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
 from tests.pages.hostile import hostile_compare, hostile_score
+from tests.results.stored import stored
 from tests.usecases.replay.with_model import model_of, replay_model_of, training_of
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"
@@ -60,9 +61,8 @@ def replayed() -> Result:
 
 
 def replayed_with_model() -> Result:
-    """As it is in `reports/`: making it anew would take minutes."""
-    path = SAMPLES.parent / "reports" / "replay_stale.json"
-    return from_json(path.read_text(), str(path))
+    """All presets on `stale.parquet`, as stored: making it anew would take a minute."""
+    return from_json(stored("replay"), "replay")
 
 
 def replayed_over_steps() -> Result:

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,7 @@ from rcdiag.pages.kinds import PAGES
 from rcdiag.pages.page import page
 from rcdiag.pages.save import save_figures
 from rcdiag.results import KINDS, ScoreResult, from_json
-
-REPORTS = Path(__file__).parents[2] / "reports"
+from tests.results.stored import stored
 
 
 def draw_counts(result: ScoreResult, figure) -> None:
@@ -46,10 +44,9 @@ def added() -> Iterator[FigureSpec]:
 
 @pytest.fixture(scope="module")
 def result() -> ScoreResult:
-    path = REPORTS / "multi_turn.json"
-    stored = from_json(path.read_text(), str(path))
-    assert isinstance(stored, ScoreResult)
-    return stored
+    read = from_json(stored("score"), "score")
+    assert isinstance(read, ScoreResult)
+    return read
 
 
 def test_it_is_drawn_last_in_the_page_of_its_kind(added, result):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import lzma
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +13,8 @@ from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
 from rcdiag.results import FORMAT_VERSION, KINDS, from_json
 from rcdiag.results.plain import unstructured
+from tests.results.stored import stored
 
-FORMAT_1 = Path(__file__).parent / "format_1"
 PARTS = {
     "score": "corrections",
     "compare": "policies",
@@ -26,7 +24,7 @@ PARTS = {
 
 
 def older(kind: str) -> str:
-    return lzma.open(FORMAT_1 / f"{kind}.json.xz", "rt").read()
+    return stored(kind, version=1)
 
 
 def leaves(part: Any) -> Iterator[Any]:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from rcdiag.results import KINDS
+import rcdiag
+from rcdiag.results import FORMAT_VERSION, KINDS, from_json
 from rcdiag.results.schema import FOLDER, json_schema, write_schemas
+from tests.results.stored import stored
 
-SHIPPED = sorted((Path(__file__).parents[2] / "reports").glob("*.json"))
+SAMPLE = Path(__file__).parents[2] / "sample_data" / "temperature.parquet"
 
 
 @cache
@@ -33,18 +35,21 @@ def test_the_shipped_schema_is_that_of_the_code(kind, tmp_path):
     Draft202012Validator.check_schema(json_schema(kind))
 
 
-def test_every_kind_of_result_is_among_the_shipped_reports():
-    assert {json.loads(path.read_text())["kind"] for path in SHIPPED} == set(KINDS)
+@pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_stored_results_obey_their_schema(kind, version):
+    valid(json.loads(from_json(stored(kind, version), kind).to_json()))
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_reports_obey_their_schema(path):
-    valid(json.loads(path.read_text()))
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_results_obey_their_schema(kind):
+    result = getattr(rcdiag, kind)(SAMPLE)
+    valid(json.loads(result.to_json()))
 
 
 @pytest.fixture(scope="module")
 def document():
-    return json.loads((SHIPPED[0].parent / "rollouts.json").read_text())
+    return json.loads(stored("score"))
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", None, 3, 0.5])

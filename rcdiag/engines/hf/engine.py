@@ -24,6 +24,7 @@ from rcdiag.engines.hf.model import (
     head_is_known,
     load_model,
 )
+from rcdiag.engines.matmul import ROUNDED, RoundedProducts, rounds
 from rcdiag.engines.packing import gather_scores, length_buckets, padded, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
@@ -40,6 +41,8 @@ class HfEngine:
         self.folder = check_checkpoint(spec.model)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
+        low = "bfloat16" if "bfloat16" in (spec.dtype, self.options.get("autocast")) else spec.dtype
+        self.rounds = rounds(self.options.get("matmul"), self.device.type, low)
         self.model = load_model(spec, self.folder.as_posix(), self.device)
         self.body, self.to_logits = body_and_head(self.model, self.options.get("lm_head"))
         self.vocab_size = self.model.get_output_embeddings().weight.shape[0]
@@ -102,10 +105,13 @@ class HfEngine:
         return self.body(input_ids=input_ids, use_cache=False).last_hidden_state
 
     def _precision(self) -> contextlib.AbstractContextManager:
-        autocast = self.options.get("autocast")
-        if autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=dtype_named("autocast", autocast))
+        contexts = contextlib.ExitStack()
+        if (autocast := self.options.get("autocast")) is not None:
+            dtype = dtype_named("autocast", autocast)
+            contexts.enter_context(torch.autocast(self.device.type, dtype=dtype))
+        if self.rounds:
+            contexts.enter_context(RoundedProducts())
+        return contexts
 
     @torch.inference_mode()
     def _check_head(self) -> None:
@@ -137,6 +143,7 @@ class HfEngine:
             "device": device_name(self.device),
             "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
             "tf32": False,
+            **({"matmul": ROUNDED} if self.rounds else {}),
         }
 
 

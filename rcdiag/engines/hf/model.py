@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from rcdiag.engines.matmul import cpu_name
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
@@ -34,7 +34,7 @@ def choose_device(device: str | None) -> torch.device:
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"cpu {platform.machine()}, {torch.get_num_threads()} threads"
+    return cpu_name()
 
 
 def dtype_named(option: str, name: str) -> torch.dtype:

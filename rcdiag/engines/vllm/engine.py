@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rcdiag.engines.backend import Progress
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, read_config
+from rcdiag.engines.matmul import ROUNDED, cpu_name, rounds
 from rcdiag.engines.packing import gather_scores, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.vllm import plugin as vllm_plugin
@@ -38,8 +39,12 @@ class VllmEngine:
         }
         set_environment(self.folder, max_length, self.path)
         self.engine_options = engine_options(spec, self.path, max_length)
+        may_round = rounds(self.options.get("matmul"), _device_type(), "bfloat16")
+        os.environ[vllm_plugin.ROUNDED_LINEAR] = "1" if may_round else "0"
         self.lora = lora_request(self.options.get("adapter"))
         self.engine = _start(self.folder, self.path, self.engine_options)
+        dtype = str(self.engine.llm_engine.vllm_config.model_config.dtype)
+        self.rounds = may_round and dtype == "torch.bfloat16"
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
         tokens, starts = whole_sequences(trajectories)
@@ -118,17 +123,25 @@ class VllmEngine:
         return {
             "weights_fingerprint": fingerprint(self.folder),
             "attention": _attention_name(config),
-            "device": torch.cuda.get_device_name() if cuda else "cpu",
+            "device": torch.cuda.get_device_name() if cuda else cpu_name(),
             "versions": {**_vllm_version(), "torch": torch.__version__},
             "path": self.path,
+            **({"matmul": ROUNDED} if self.rounds else {}),
             "engine_options": {k: v for k, v in self.engine_options.items() if _is_plain(v)},
         }
+
+
+def _device_type() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _start(folder: Path, path: str, options: dict[str, Any]) -> Any:
     from vllm import LLM
 
     if path == "decode":
+        vllm_plugin.register()
         from rcdiag.engines.vllm.decode import ForceTokens
 
         return LLM(str(folder), logits_processors=[ForceTokens], **options)

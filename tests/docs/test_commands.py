@@ -1,0 +1,94 @@
+"""The commands of docs/ and of the README run, and print what is quoted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.docs.commands import (
+    LEFT_OUT,
+    ROOT,
+    Shown,
+    agrees,
+    quoted_anew,
+    run,
+    shown,
+    without_digits,
+    without_engine,
+)
+
+COMMANDS = {
+    page.relative_to(ROOT).as_posix(): commands
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if (commands := shown(page.read_text()))
+}
+# Pages that show how a command fails: the exit codes that its commands may have.
+CODES = {"docs/tutorials/explain.md": {0, 2}, "docs/tutorials/report.md": {0, 1}}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty folder with sample_data, where the commands run."""
+    (tmp_path / "sample_data").symlink_to(ROOT / "sample_data")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check(page: str, each: Shown, *, exact: bool) -> None:
+    code, output = run(each.command)
+    assert code in CODES.get(page, {0}), "\n".join(output)
+    quoted = [line.rstrip() for line in each.quoted]
+    if not exact:
+        quoted, output = (
+            [line if line == LEFT_OUT else without_digits(line) for line in lines]
+            for lines in (quoted, output)
+        )
+    assert agrees(quoted, output), (
+        f"{page} quotes another output; python -m tools.docs.commands {page}\n"
+        + "\n".join([f"$ {each.command}", *output])
+    )
+
+
+@pytest.mark.parametrize("page", COMMANDS)
+def test_commands_print_what_is_quoted(page, folder):
+    for each in without_engine(COMMANDS[page]):
+        check(page, each, exact=True)
+
+
+@pytest.mark.engine
+# An engine's process is over before Python has closed its pipes.
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+@pytest.mark.parametrize(
+    "page", [page for page, all_of in COMMANDS.items() if without_engine(all_of) != all_of]
+)
+def test_commands_with_a_model_print_what_is_quoted(page, folder):
+    quick = without_engine(COMMANDS[page])
+    for each in COMMANDS[page]:
+        if each not in quick:
+            check(page, each, exact=False)
+
+
+def test_every_tutorial_shows_its_command():
+    for page in (ROOT / "docs" / "tutorials").glob("*.md"):
+        commands = COMMANDS[page.relative_to(ROOT).as_posix()]
+        assert any(each.command.startswith(f"rcdiag {page.stem} ") for each in commands), page
+
+
+def test_a_quote_may_leave_lines_out():
+    output = ["a", "b", "c", "d"]
+    assert agrees(["a", LEFT_OUT, "d"], output)
+    assert agrees([LEFT_OUT, "c", LEFT_OUT], output)
+    assert agrees([LEFT_OUT], output)
+    assert not agrees(["a", "b"], output)
+    assert not agrees(["a", LEFT_OUT, "c"], output)
+    assert not agrees(["b", LEFT_OUT], output)
+
+
+def test_a_quote_is_renewed_where_it_was_cut():
+    each = Shown("rcdiag score x", ("value 1", LEFT_OUT, "fine: 1"))
+    output = ["value 2", "more", "more", "fine: 2"]
+    assert quoted_anew(each, output) == ["value 2", LEFT_OUT, "fine: 2"]
+    assert quoted_anew(Shown("rcdiag score x", ()), output) == output

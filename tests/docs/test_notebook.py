@@ -1,0 +1,28 @@
+"""The notebook of examples/ runs from its first cell to its last."""
+
+from __future__ import annotations
+
+import json
+
+from tools.docs.commands import ROOT
+from tools.docs.notebook import run_notebook
+
+PATH = ROOT / "examples" / "from_dump_to_decision.ipynb"
+
+
+def test_the_notebook_runs_and_draws_two_plots(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    notebook = json.loads(PATH.read_text())
+    shown, figures = run_notebook(notebook)
+    assert figures == 2
+    stored = [cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [[each["output_type"] for each in cell] for cell in stored] == [
+        [each["output_type"] for each in cell] for cell in shown
+    ], "python -m tools.docs.notebook examples/*.ipynb"
+    # The decision at the end is the one that is stored.
+    assert shown[-1][0]["data"] == stored[-1][0]["data"]
+
+
+def test_the_stored_notebook_is_small():
+    assert PATH.stat().st_size < 300_000
+    assert str(ROOT) not in PATH.read_text()

@@ -1,0 +1,150 @@
+"""The built site: every link leads somewhere, and nothing comes from the network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+import rcdiag
+from rcdiag.table.schema import COLUMNS
+from tools.docs.commands import ROOT
+from tools.docs.reference import anchor, place_of_names, reference_pages
+
+# What a page loads by itself; a link that a reader follows may go anywhere.
+LOADS = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
+EXTERNAL = re.compile(r"https?://[\w.-]+\.[a-z]{2,}(/[^\s<>]*)?")
+
+
+class Page(HTMLParser):
+    """The ids, the links and the loaded files of one page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag in LOADS and given.get("rel") != "canonical":
+            self.loads.append(given.get(LOADS[tag], ""))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The site, built as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site) -> dict[Path, Page]:
+    return {path: Page(path.read_text()) for path in site.rglob("*.html")}
+
+
+def test_every_internal_link_has_its_page_and_anchor(site, pages):
+    lost = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc or path.name == "404.html":
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            known = pages.get(target)
+            if known is None and not target.exists():
+                lost.append(f"{path.relative_to(site)}: {link}")
+            elif parts.fragment and known and unquote(parts.fragment) not in known.ids:
+                lost.append(f"{path.relative_to(site)}: {link} (no such anchor)")
+    assert not lost
+
+
+def test_every_external_link_is_well_formed(site, pages):
+    for path, page in pages.items():
+        for link in page.links:
+            if urlsplit(link).scheme:
+                assert EXTERNAL.fullmatch(link), f"{path.relative_to(site)}: {link}"
+
+
+def test_no_page_loads_anything_from_the_network(site, pages):
+    for path, page in pages.items():
+        for file in page.loads:
+            assert not urlsplit(file).netloc, f"{path.relative_to(site)}: {file}"
+    for path in site.rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", path.read_text()), path.name
+
+
+def test_every_entry_of_the_navigation_is_a_page():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    generated = reference_pages()
+    for entry in entries(config["nav"]):
+        assert entry in generated or (ROOT / "docs" / entry).is_file(), entry
+
+
+def entries(nav: object) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [entry for part in parts for entry in entries(part)]
+
+
+def test_every_page_is_in_the_navigation():
+    there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert there | reference_pages().keys() == set(entries(config["nav"]))
+
+
+def test_the_reference_has_every_name_that_explain_answers():
+    pages = reference_pages()
+    for names in rcdiag.explain().values():
+        for name in names:
+            page, _, place = place_of_names()[name].partition("#")
+            assert f"{{ #{place} }}" in pages[f"reference/{page}"], name
+            assert place == anchor(name)
+
+
+def test_no_two_names_of_a_page_share_an_anchor():
+    for path, text in reference_pages().items():
+        anchors = re.findall(r"^##+ .*\{ #(\S+) \}$", text, re.MULTILINE)
+        assert len(anchors) == len(set(anchors)), path
+
+
+def test_the_page_of_the_table_names_every_column():
+    text = (ROOT / "docs" / "table.md").read_text()
+    for name in COLUMNS:
+        assert f"`{name}`" in text, name
+
+
+def test_examples_in_python_run(tmp_path, monkeypatch, capsys):
+    (tmp_path / "sample_data").symlink_to(ROOT / "sample_data")
+    monkeypatch.chdir(tmp_path)
+    for page in ("python.md", "table.md"):
+        text = (ROOT / "docs" / page).read_text()
+        blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        assert blocks
+        names: dict[str, object] = {}
+        for block in blocks:
+            if "model=" not in block:
+                exec(compile(block, page, "exec"), names)
+    assert capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_docs_builds_this_site():
+    said = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True)
+    assert "mkdocs build --strict" in said.stdout

@@ -1,0 +1,193 @@
+"""The commands that pages show: find them, run them, compare what is quoted, quote anew.
+
+A block ```console holds commands after `$ ` and what they print; a quoted line `...` stands for any
+number of lines. Run as a program with pages as arguments, it writes their quotes anew and keeps
+what was left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LEFT_OUT = "..."
+# These load a checkpoint: what they print differs from machine to machine in the last digits.
+ENGINE = re.compile(r"--(model|policy|ladder)\b")
+WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A command of a page, as one line, and the lines that the page quotes of its output."""
+
+    typed: str  # as it stands on the page, with its continuation lines
+    quoted: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        return re.sub(r"\\\n(?:> )?\s*", "", self.typed)
+
+    @property
+    def needs_engine(self) -> bool:
+        return bool(ENGINE.search(self.command))
+
+
+def shown(text: str) -> list[Shown]:
+    """All commands of a page, in order."""
+    return [each for block in BLOCK.findall(text) for each in commands_of(block)]
+
+
+def without_engine(commands: list[Shown]) -> list[Shown]:
+    """The commands that neither load a checkpoint nor read what such a command wrote."""
+    written: set[str] = set()
+    quick = []
+    for each in commands:
+        words = shlex.split(each.command)
+        if each.needs_engine or written.intersection(words):
+            written |= {words[n + 1] for n, word in enumerate(words[:-1]) if word == "-o"}
+        else:
+            quick.append(each)
+    return quick
+
+
+def commands_of(block: str) -> Iterator[Shown]:
+    """The commands of one block."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        lines = part.rstrip("\n").split("\n")
+        length = 1
+        while lines[length - 1].endswith("\\"):
+            length += 1
+        yield Shown("\n".join(lines[:length]), tuple(lines[length:]))
+
+
+def run(command: str) -> tuple[int, list[str]]:
+    """Exit code and output of an `rcdiag` command, in this process; both streams as one.
+
+    `> FILE` at the end takes stdout into a file.
+    """
+    from cli.main import main
+
+    words = shlex.split(command)
+    target = None
+    if ">" in words:
+        words, target = words[: words.index(">")], words[words.index(">") + 1]
+    if words[0] != "rcdiag":
+        raise ValueError(f"only rcdiag commands are shown with `$ `: {command}")
+    screen = io.StringIO()
+    out = io.StringIO() if target else screen
+    code = 0
+    settings = {"COLUMNS": str(WIDTH), "TERM": "dumb"}
+    with (
+        mock.patch.object(sys, "argv", words),
+        mock.patch.dict(os.environ, settings),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(screen),
+    ):
+        try:
+            main()
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+    if target:
+        Path(target).write_text(out.getvalue())
+    lines = [line.rstrip() for line in screen.getvalue().split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return code, lines
+
+
+def without_digits(line: str) -> str:
+    """A line with all numbers alike: what stays the same on another machine."""
+    number = r"[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?"
+    return re.sub(r"\s+", " ", re.sub(number, "#", line.replace("~", ""))).strip()
+
+
+def agrees(quoted: list[str], output: list[str]) -> bool:
+    """Whether the output is what is quoted, `...` standing for any number of lines."""
+    if not quoted:
+        return True
+    first, *rest = quoted
+    if first == LEFT_OUT:
+        return any(agrees(rest, output[start:]) for start in range(len(output) + 1)) or not rest
+    return bool(output) and first == output[0] and agrees_after(rest, output[1:])
+
+
+def agrees_after(quoted: list[str], output: list[str]) -> bool:
+    """As `agrees`, where the output must end with the quote."""
+    return not output if not quoted else agrees(quoted, output)
+
+
+def quoted_anew(each: Shown, output: list[str]) -> list[str]:
+    """The lines of the output that come nearest to those that were quoted, `...` kept."""
+    if not each.quoted:
+        return output
+    made: list[str] = []
+    start = 0
+    for run_of_lines in _runs(each.quoted):
+        if run_of_lines == [LEFT_OUT]:
+            made.append(LEFT_OUT)
+            continue
+        start = _nearest(run_of_lines, output, start)
+        made += output[start : start + len(run_of_lines)]
+        start += len(run_of_lines)
+    return made
+
+
+def _runs(quoted: tuple[str, ...]) -> Iterator[list[str]]:
+    run_of_lines: list[str] = []
+    for line in quoted:
+        if line == LEFT_OUT:
+            if run_of_lines:
+                yield run_of_lines
+            yield [LEFT_OUT]
+            run_of_lines = []
+        else:
+            run_of_lines.append(line)
+    if run_of_lines:
+        yield run_of_lines
+
+
+def _nearest(wanted: list[str], output: list[str], start: int) -> int:
+    """Where in the output, from `start` on, the lines are most like those wanted."""
+    places = range(start, max(len(output) - len(wanted), start) + 1)
+    text = "\n".join(wanted)
+    return max(
+        places,
+        key=lambda at: difflib.SequenceMatcher(
+            None, text, "\n".join(output[at : at + len(wanted)]), autojunk=False
+        ).ratio(),
+    )
+
+
+def quote_page(page: Path) -> None:
+    """Run the commands of a page and write their output into it."""
+
+    def block(match: re.Match[str]) -> str:
+        parts = []
+        for each in commands_of(match[1]):
+            _, output = run(each.command)
+            parts.append("\n".join([f"$ {each.typed}", *quoted_anew(each, output)]))
+        return "```console\n" + "\n".join(parts) + "\n```"
+
+    page.write_text(BLOCK.sub(block, page.read_text()))
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    pages = [Path(page).resolve() for page in sys.argv[1:]]
+    for page in pages:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            Path("sample_data").symlink_to(ROOT / "sample_data")
+            quote_page(page)

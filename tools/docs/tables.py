@@ -1,0 +1,284 @@
+"""The tables that pages ask for by `<!-- table: NAME -->`, read off definitions and files."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rcdiag.diagnosis.constraints import CONSTRAINTS
+from rcdiag.diagnosis.correction_health import CORRECTION_RULES
+from rcdiag.diagnosis.update_health import UPDATE_RULES
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.ladders import LADDERS
+from rcdiag.glossary import explain
+from rcdiag.results.frames import FRAMES
+from rcdiag.results.guide import Guide
+from rcdiag.statistics.metrics import FAMILIES, METRICS
+from rcdiag.trainers import TRAINERS
+from tools.docs.links import linked
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """An HTML table; the cells are HTML."""
+    titles = "".join(f"<th>{each}</th>" for each in head)
+    body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _code(text: str) -> str:
+    return f"<code>{html.escape(text)}</code>"
+
+
+def _name(name: str) -> str:
+    """A metric's name, linked to its definition."""
+    return f'<a href="reference/metrics.html#{name}">{_code(name)}</a>'
+
+
+def _bound(guide: Guide, value: float) -> str:
+    if math.isinf(value):
+        return "-"
+    if guide.around is not None:
+        return f"{value:g} from {guide.around:g}" if value > 1e-300 else "any distance from 0"
+    return f"{value:g} {'or more' if guide.error >= guide.warning else 'or less'}"
+
+
+def _guide_cells(guide: Guide) -> list[str]:
+    """Warning, error and source."""
+    error = guide.error
+    # Rules that only warn have their error out of reach.
+    unreachable = math.isinf(error) or (guide.error < guide.warning and error == 0.0)
+    return [
+        _bound(guide, guide.warning),
+        "-" if unreachable else _bound(guide, error),
+        linked(guide.source),
+    ]
+
+
+def formulas(family: str) -> str:
+    """The metrics of a family with formula and source."""
+    chosen = [metric for metric in METRICS.values() if metric.family.name == family]
+    return _table(
+        ("metric", "formula", "source of the definition"),
+        ([_name(m.name), _code(m.formula), linked(m.source or "-")] for m in chosen),
+    )
+
+
+def guides() -> str:
+    """The limits of metrics."""
+    return _table(
+        ("metric", "warning", "error", "source of the limits"),
+        ([_name(m.name), *_guide_cells(m.guide)] for m in METRICS.values() if m.guide is not None),
+    )
+
+
+def rules(registry: Any) -> str:
+    """The limits of the rules of a registry."""
+    return _table(
+        ("rule", "says", "warning", "error", "source of the limits"),
+        (
+            [_code(r.name), linked(r.says), *_guide_cells(r.guide)]
+            for r in registry.values()
+        ),
+    )  # fmt: skip
+
+
+def generations(family: str) -> str:
+    """The generations of a trainer that rcdiag knows."""
+    known = [trainer for trainer in TRAINERS.values() if trainer.family == family]
+    return _table(
+        ("<code>--trainer</code>", "released", "what differs", "read in"),
+        (
+            [_code(t.name), linked(t.words.released), linked(t.words.says), linked(t.words.source)]
+            for t in known
+        ),
+    )
+
+
+def presets(family: str) -> str:
+    """The presets of the newest generation of a trainer."""
+    newest = [trainer for trainer in TRAINERS.values() if trainer.family == family][-1]
+    return _table(
+        ("preset", "does"),
+        ([_code(name), html.escape(_does(name, newest.name))] for name in newest.presets),
+    )
+
+
+def _does(preset: str, trainer: str) -> str:
+    """What a preset does in one generation; the last one listed has it."""
+    by_generation = explain(preset).generations
+    words = next((text for names, text in by_generation.items() if names.endswith(trainer)), None)
+    return (words or explain(preset).what).split("  (")[0]
+
+
+def engine_options() -> str:
+    """The options of `--policy` by engine."""
+    return _table(
+        ("engine", "option", "does"),
+        (
+            [_code(backend.name), _code(name), linked(option.says)]
+            for backend in BACKENDS.values()
+            for name, option in backend.known_options.items()
+        ),
+    )
+
+
+def ladders() -> str:
+    """The ready sets of policies."""
+    return _table(
+        ("<code>--ladder</code>", "policies, from the sampler to the trainer"),
+        ([_code(name), "<br>".join(map(_code, specs))] for name, specs in LADDERS.items()),
+    )
+
+
+def frames() -> str:
+    """The frames of each kind of result; the first is the default."""
+    return _table(
+        ("result of", "<code>frame(name)</code>"),
+        ([_code(kind), ", ".join(map(_code, names))] for kind, names in FRAMES.items()),
+    )
+
+
+def _measured(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return loaded
+
+
+def machine() -> str:
+    """One line on the machine of the benchmarks."""
+    run = _measured("mismatch")
+    about = run["machine"]
+    cores = f"{about['cores']} cores of an {about['cpu']}, {about['gpu'] or 'no GPU'}"
+    return f"{cores}, torch {about['torch']}; {run['date']}."
+
+
+def scoring() -> str:
+    """Scoring against the plain way."""
+    return _table(
+        (
+            "model",
+            "engine",
+            "plain, tokens/s",
+            "rcdiag, tokens/s",
+            "faster",
+            "extra memory, plain / rcdiag, MB",
+            "differs by, nats",
+        ),
+        (
+            [
+                each["model"],
+                _code(each["engine"]),
+                f"{each['plain_tokens_per_s']:,}",
+                f"{each['rcdiag_tokens_per_s']:,}",
+                f"{each['speed_up']:.1f} x",
+                f"{each['plain_extra_mb']:,.0f} / {each['rcdiag_extra_mb']:,.0f}",
+                f"{each['largest_difference']:.1g}",
+            ]
+            for each in _measured("scoring")["results"]
+        ),
+    )
+
+
+def _by_size(name: str) -> str:
+    return _table(
+        ("tokens", "sequences", "time", "peak memory"),
+        (
+            [
+                f"{each['tokens'] / 1e6:,.0f} M",
+                f"{each['sequences']:,}",
+                f"{each['seconds']:.0f} s",
+                f"{each['peak_memory_mb']:,} MB",
+            ]
+            for each in _measured(name)["results"]
+        ),
+    )
+
+
+def trainer_helper() -> str:
+    """The trainer's own helper on the same rows."""
+    helper = _measured("statistics")["trainer"]
+    first = _measured("statistics")["results"][0]
+    return (
+        f"verl's own helper, called once for each preset on tensors of {helper['rows']} rows "
+        f"padded to {helper['padded_to']:,} tokens, takes "
+        f"{helper['seconds_scaled_to_all_rows']:,.0f} s when scaled to the {first['sequences']:,} "
+        f"rows of the first line: {first['times_the_trainer']:.0f} times as long."
+    )
+
+
+def sweep() -> str:
+    """The sweep against a loop."""
+    run, loop = _measured("sweep"), _measured("sweep")["loop"]
+    one = run["sweep"]
+    return (
+        f"{one['settings']:,} settings of {one['families']} families on "
+        f"{one['tokens'] / 1e6:.1f} M tokens take {one['seconds']:.0f} s in one pass with "
+        f"{one['peak_memory_mb']:,} MB. The code for one setting in a loop would take "
+        f"{loop['seconds_scaled_to_all_settings']:,.0f} s, scaled from "
+        f"{loop['sampled_settings_per_family']} settings of each family: "
+        f"{run['times_faster']:.0f} times as long."
+    )
+
+
+def replay() -> str:
+    """Real updates."""
+    return _table(
+        ("variant", "updates", "backward passes", "time", "memory beside the model"),
+        (
+            [
+                html.escape(each["variant"]),
+                str(each["updates"]),
+                str(each["backwards"]),
+                f"{each['seconds']:.0f} s",
+                f"{each['extra_mb']:,.0f} MB",
+            ]
+            for each in _measured("replay")["results"]
+        ),
+    )
+
+
+def parquet() -> str:
+    """Encodings of the table."""
+    return _table(
+        ("encoding", "bytes a token", "written in", "all columns", "log-probs alone"),
+        (
+            [
+                html.escape(each["encoding"]),
+                f"{each['bytes_per_token']:.1f}",
+                f"{each['write_s']:.1f} s",
+                f"{each['read_all_mtok_per_s']} M tokens/s",
+                f"{each['read_log_probs_mtok_per_s']} M tokens/s",
+            ]
+            for each in _measured("parquet")["results"]
+        ),
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    **{f"formulas {name}": partial(formulas, name) for name in FAMILIES},
+    "guides": guides,
+    "rules of corrections": partial(rules, CORRECTION_RULES),
+    "rules of updates": partial(rules, UPDATE_RULES),
+    "constraints": partial(rules, CONSTRAINTS),
+    "generations verl": partial(generations, "verl"),
+    "generations slime": partial(generations, "slime"),
+    "presets verl": partial(presets, "verl"),
+    "presets slime": partial(presets, "slime"),
+    "engine options": engine_options,
+    "ladders": ladders,
+    "frames": frames,
+    "machine": machine,
+    "scoring": scoring,
+    "mismatch by size": partial(_by_size, "mismatch"),
+    "presets by size": partial(_by_size, "statistics"),
+    "trainer helper": trainer_helper,
+    "sweep": sweep,
+    "replay": replay,
+    "parquet": parquet,
+}
