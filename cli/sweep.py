@@ -35,8 +35,8 @@ CandidateName = Annotated[
     typer.Option(
         "--candidate",
         metavar="NAME",
-        help="Print the configuration of another candidate instead",
-        rich_help_panel=options.OUTPUT,
+        help="Rank a threshold of your own with the others, e.g. `seq_tis_3`; with --emit print "
+        "its configuration",
     ),
 ]
 
@@ -66,8 +66,6 @@ def sweep(
 
     if json and emit:
         raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
-    if candidate and not emit:
-        raise RcdiagError("--candidate without --emit", hint="--emit verl --candidate NAME")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_outputs([result, html, plots], force=force)
     swept = chosen(rcdiag.sweep, dry_run)(

@@ -8,6 +8,7 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
 from rcdiag.usecases.score import check_pair
+from rcdiag.usecases.sweep.candidates import find_candidate
 from rcdiag.usecases.sweep.configuration import check_configuration, configuration
 from rcdiag.usecases.sweep.run import sweep as measure
 from rcdiag.usecases.tables import Source, name_of, open_table
@@ -37,13 +38,17 @@ def sweep(
         trainer: whose name the result bears; it changes no number.
         emit: the trainer that `rcdiag.emit` will be asked for; refused before anything is computed
             where no configuration of that trainer can be written.
-        candidate: the candidate that `rcdiag.emit` will be asked for; checked in the same way.
+        candidate: a candidate of your own, which is ranked with the others: a family with its
+            thresholds, such as `seq_tis_3` or `token_icepop_0.4_3`. With `emit` also the candidate
+            that `rcdiag.emit` will be asked for.
         seed: seed of the bootstrap intervals.
     """
     if not 2 <= thresholds <= 100_000:
         raise RcdiagError(
             f"{setting('thresholds', thresholds)}: out of range", hint="take from 2 to 100000"
         )
+    if candidate is not None:
+        find_candidate(candidate)
     if emit is not None:
         check_configuration(emit, candidate)
     table = open_table(source, columns=columns)
@@ -56,6 +61,7 @@ def sweep(
         seed=seed,
         thresholds=thresholds,
         trainer=trainer,
+        own=[] if candidate is None else [candidate],
     )
 
 
