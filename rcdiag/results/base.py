@@ -125,6 +125,17 @@ EmptySequences = Annotated[
         see=("sequences-without-tokens",),
     ),
 ]
+RowsLeftOut = Annotated[
+    int,
+    Doc(
+        "Number of rows that are left out of `mismatch` because an unmasked log-prob of theirs is "
+        "NaN or infinite. Where fewer than half of the rows remain every number of `mismatch` is "
+        "null.",
+        unit="sequences",
+        healthy="ideal 0",
+        see=("non-finite-log-probs",),
+    ),
+]
 KeptTokens = Annotated[
     int,
     Doc(

@@ -71,20 +71,28 @@ def recommend(evidence: Evidence) -> Recommendation:
     causes = reasons.gate(evidence.values)
     if away < NEGLIGIBLE:
         sentences.append(reasons.negligible(away, NEGLIGIBLE))
-        return _chosen(evidence.candidates, scores, broken, "do-not-correct", "none", sentences, method)
+        return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)
     if causes:  # step 0: the behavior policy is not the one that sampled
-        return _chosen(evidence.candidates, scores, broken, "fix-the-cause", None, [*sentences, *causes], method)
+        return _chosen(
+            evidence.candidates,
+            scores,
+            broken,
+            "fix-the-cause",
+            None,
+            [*sentences, *causes],
+            method,
+        )
     sentences += reasons.causes(evidence.values)  # step 1
     allowed = [name for name, constraints in broken.items() if not constraints]
     if not allowed:  # step 3
         sentences.append(reasons.nothing_allowed(broken))
-        return _chosen(evidence.candidates, scores, broken, "cannot-judge", None, sentences, method)
+        return _chosen(evidence, scores, broken, "cannot-judge", None, sentences, method)
     sentences += reasons.best_bound(evidence.families, evidence.sequences)  # step 5
     best, near = _near(scores, allowed)  # step 6
     choice = min(near, key=lambda name: (evidence.candidates[name].complexity, -scores.value(name)))
     sentences.append(reasons.choice(best, choice, near, scores))
     answer = "do-not-correct" if choice == "none" else "correct"
-    return _chosen(evidence.candidates, scores, broken, answer, choice, sentences, method)
+    return _chosen(evidence, scores, broken, answer, choice, sentences, method)
 
 
 def _judged(evidence: Evidence) -> dict[str, Judged]:
@@ -138,7 +146,7 @@ def _near(scores: Scores, allowed: list[str]) -> tuple[str, list[str]]:
 
 
 def _chosen(
-    candidates: Mapping[str, Setting],
+    evidence: Evidence,
     scores: Scores,
     broken: Mapping[str, list[str]],
     answer: str,
@@ -147,6 +155,7 @@ def _chosen(
     method: str,
 ) -> Recommendation:
     """The ranking with what was chosen; the best scores first, those refused last."""
+    candidates = evidence.candidates
     allowed = [name for name, constraints in broken.items() if not constraints]
     near = _near(scores, allowed)[1] if allowed else []
     order = sorted(candidates, key=lambda name: (bool(broken[name]), -scores.value(name)))
