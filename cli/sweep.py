@@ -54,6 +54,7 @@ def sweep(
     plots: options.PlotsFolder = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
+    rows: options.Rows = None,
     seed: options.Seed = 0,
     force: options.Force = False,
     dry_run: options.DryRun = False,
@@ -76,6 +77,7 @@ def sweep(
         columns=options.parse_columns(column),
         emit=emit,
         candidate=candidate,
+        rows=rows,
         seed=seed,
     )
     emitted = rcdiag.emit(swept, emit, candidate) if emit and not isinstance(swept, str) else None

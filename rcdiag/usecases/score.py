@@ -79,6 +79,8 @@ def score(
         worst_sequences=list(state.worst_sequences.sequences),
         rows_left_out=count.left_out,
     )
+    if origin is not None and origin.drawn_from is not None:
+        result = _with_numbers_of(result, origin)
     given = CheckInput(
         result=result,
         non_finite=reading.non_finite,
@@ -160,6 +162,19 @@ def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:
     for state in later:
         first = first + state
     return first
+
+
+def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:
+    """Name rows by their numbers in the table that some rows were drawn from."""
+    return replace(
+        result,
+        worst_tokens=[
+            {**token, "row": drawn.number(token["row"])} for token in result.worst_tokens
+        ],
+        worst_sequences=[
+            replace(sequence, row=drawn.number(sequence.row)) for sequence in result.worst_sequences
+        ],
+    )
 
 
 def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:

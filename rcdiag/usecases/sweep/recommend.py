@@ -73,15 +73,8 @@ def recommend(evidence: Evidence) -> Recommendation:
         sentences.append(reasons.negligible(away, NEGLIGIBLE))
         return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)
     if causes:  # step 0: the behavior policy is not the one that sampled
-        return _chosen(
-            evidence.candidates,
-            scores,
-            broken,
-            "fix-the-cause",
-            None,
-            [*sentences, *causes],
-            method,
-        )
+        sentences += causes
+        return _chosen(evidence, scores, broken, "fix-the-cause", None, sentences, method)
     sentences += reasons.causes(evidence.values)  # step 1
     allowed = [name for name, constraints in broken.items() if not constraints]
     if not allowed:  # step 3
