@@ -70,6 +70,15 @@ Target = Annotated[
     str, typer.Option(metavar="NAME", help="Policy that trains; log_ratio = target - behavior")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the bootstrap intervals")]
+Rows = Annotated[
+    int | None,
+    typer.Option(
+        "--rows",
+        metavar="N",
+        min=1,
+        help="Draw about N rows, whole prompt groups by --seed: a first look at a huge dump",
+    ),
+]
 OutputTable = Annotated[
     Path | None,
     typer.Option(

@@ -35,8 +35,8 @@ CandidateName = Annotated[
     typer.Option(
         "--candidate",
         metavar="NAME",
-        help="Print the configuration of another candidate instead",
-        rich_help_panel=options.OUTPUT,
+        help="Rank a threshold of your own with the others, e.g. `seq_tis_3`; with --emit print "
+        "its configuration",
     ),
 ]
 
@@ -54,6 +54,7 @@ def sweep(
     plots: options.PlotsFolder = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
+    rows: options.Rows = None,
     seed: options.Seed = 0,
     force: options.Force = False,
     dry_run: options.DryRun = False,
@@ -66,8 +67,6 @@ def sweep(
 
     if json and emit:
         raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
-    if candidate and not emit:
-        raise RcdiagError("--candidate without --emit", hint="--emit verl --candidate NAME")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_outputs([result, html, plots], force=force)
     swept = chosen(rcdiag.sweep, dry_run)(
@@ -78,6 +77,7 @@ def sweep(
         columns=options.parse_columns(column),
         emit=emit,
         candidate=candidate,
+        rows=rows,
         seed=seed,
     )
     emitted = rcdiag.emit(swept, emit, candidate) if emit and not isinstance(swept, str) else None

@@ -15,6 +15,7 @@ from cli.terminal.score import draw_score
 from cli.terminal.sweep import draw_sweep
 from rcdiag.pages.kinds import PAGES
 from rcdiag.results import Finding, Result
+from rcdiag.results.base import drawn_sentence
 
 DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
     "score": draw_score,
@@ -26,6 +27,8 @@ DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
     """Draw numbers, findings and the verdict."""
+    if sentence := drawn_sentence(result.provenance):
+        out.print(sentence)
     DRAWN[result.kind](out, result, verbose)
     for finding in result.findings:
         _print_finding(out, finding)

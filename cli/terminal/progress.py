@@ -1,4 +1,4 @@
-"""Long work shows its progress on stderr: sentences, and a bar for each scored policy."""
+"""Long work shows its progress on stderr: sentences, and a bar or lines for each scored policy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from rcdiag.usecases.progress import Progress as Listener
 if TYPE_CHECKING:
     from cli.terminal.screen import Screen
 
+# Seconds between two progress lines where stderr is no terminal, and before the first one.
+SECONDS_PER_LINE = 30.0
+
 
 class Bars(Listener):
-    """Bars with scored tokens, tokens per second and time left; none off a terminal."""
+    """Bars with scored tokens, tokens per second and time left; off a terminal lines instead."""
 
     def __init__(self, screen: Screen) -> None:
         self.written: list[Path] = []
         self._say = screen.say
+        self._lines = not screen.err.is_terminal
+        self._last_line = time.monotonic()
         self._tasks: dict[str, tuple[TaskID, float, int]] = {}  # policy -> task, start, tokens then
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -57,5 +62,23 @@ class Bars(Listener):
             self._tasks[policy] = (task, time.monotonic(), scored)
             return
         task, start, first = self._tasks[policy]
-        speed = (scored - first) / max(time.monotonic() - start, 1e-9)
+        now = time.monotonic()
+        speed = (scored - first) / max(now - start, 1e-9)
         self._bars.update(task, completed=scored, speed=f"{speed:,.0f} tokens/s")
+        if self._lines and scored < total and now - self._last_line >= SECONDS_PER_LINE:
+            self._last_line = now
+            self._say(progress_line(policy, scored, total, speed))
+
+
+def progress_line(policy: str, scored: int, total: int, speed: float) -> str:
+    """Say how far the scoring of a policy is; `speed` in tokens per second tells what is left."""
+    line = f"scoring {policy}: {scored:,} of {total:,} tokens, {scored / total:.0%}"
+    return f"{line}, about {_duration((total - scored) / speed)} left" if speed > 0 else line
+
+
+def _duration(seconds: float) -> str:
+    """Write a duration as a reader rounds it: seconds, minutes, or hours and minutes."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

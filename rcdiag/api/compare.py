@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rcdiag.api.usecase import Steps, usecase
@@ -18,7 +19,7 @@ from rcdiag.usecases.scored import (
     scored_table,
     wanted_policies,
 )
-from rcdiag.usecases.tables import Source, joined_tables, name_of
+from rcdiag.usecases.tables import Source, drawn, joined_tables, name_of
 
 
 @usecase
@@ -31,6 +32,7 @@ def compare(
     policies: Policies = (),
     ladder: str | Sequence[str] = (),
     noise_floor: bool = False,
+    rows: int | None = None,
     seed: int = 0,
     force: bool = False,
     progress: Progress | None = None,
@@ -50,7 +52,9 @@ def compare(
         ladder: ready sets of policies to score, `precision` or `engine`.
         noise_floor: score one policy once more, in other batches, as NAME_again: policies that are
             no further apart than these two are equal.
-        seed: seed of the bootstrap intervals.
+        rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
+            are drawn, spread over the table.
+        seed: seed of the bootstrap intervals, and of the drawing of `rows`.
         force: score policies that are recorded already.
         progress: listener for what happens meanwhile.
     """
@@ -59,6 +63,9 @@ def compare(
     named = [text.partition("=")[0] for text in texts]
     with joined_tables(sources, columns) as (table, origin, joined):
         name = " + ".join(map(name_of, sources))
+        if rows is not None:
+            table = drawn(table, rows, seed)
+            origin = table if joined is None else replace(table, drawn_from=origin)
         specs = wanted_policies(
             table,
             policies=[text for text in texts if "=" in text],

@@ -22,7 +22,7 @@ from rcdiag.usecases.scored import (
     scored_table,
     wanted_policies,
 )
-from rcdiag.usecases.tables import Source, name_of, open_table
+from rcdiag.usecases.tables import Source, drawn, name_of, open_table
 
 
 @usecase
@@ -43,6 +43,7 @@ def score(
     trainer_config: str | Path | None = None,
     arithmetic: str = "float64",
     include_text: bool = False,
+    rows: int | None = None,
     seed: int = 0,
     force: bool = False,
     progress: Progress | None = None,
@@ -67,13 +68,15 @@ def score(
         trainer_config: the trainer's own configuration file, in place of presets.
         arithmetic: `float64`, or `float32` to reproduce the rounding of the trainer's own numbers.
         include_text: put the text of the worst tokens and sequences into the result.
-        seed: seed of the bootstrap intervals.
+        rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
+            are drawn, spread over the table.
+        seed: seed of the bootstrap intervals, and of the drawing of `rows`.
         force: overwrite `output` and recorded columns.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT
     written = None if output is None else Path(output)
-    table = open_table(source, columns=columns)
+    table = drawn(open_table(source, columns=columns), rows, seed)
     specs = wanted_policies(
         table,
         policies=policies,

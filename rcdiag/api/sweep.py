@@ -8,9 +8,10 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
 from rcdiag.usecases.score import check_pair
+from rcdiag.usecases.sweep.candidates import find_candidate
 from rcdiag.usecases.sweep.configuration import check_configuration, configuration
 from rcdiag.usecases.sweep.run import sweep as measure
-from rcdiag.usecases.tables import Source, name_of, open_table
+from rcdiag.usecases.tables import Source, drawn, name_of, open_table
 
 
 @usecase
@@ -24,6 +25,7 @@ def sweep(
     trainer: str = "verl",
     emit: str | None = None,
     candidate: str | None = None,
+    rows: int | None = None,
     seed: int = 0,
 ) -> Steps[SweepResult]:
     """Try every estimator over its thresholds in one pass, and recommend one, or none.
@@ -37,16 +39,22 @@ def sweep(
         trainer: whose name the result bears; it changes no number.
         emit: the trainer that `rcdiag.emit` will be asked for; refused before anything is computed
             where no configuration of that trainer can be written.
-        candidate: the candidate that `rcdiag.emit` will be asked for; checked in the same way.
-        seed: seed of the bootstrap intervals.
+        candidate: a candidate of your own, which is ranked with the others: a family with its
+            thresholds, such as `seq_tis_3` or `token_icepop_0.4_3`. With `emit` also the candidate
+            that `rcdiag.emit` will be asked for.
+        rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
+            are drawn, spread over the table.
+        seed: seed of the bootstrap intervals, and of the drawing of `rows`.
     """
     if not 2 <= thresholds <= 100_000:
         raise RcdiagError(
             f"{setting('thresholds', thresholds)}: out of range", hint="take from 2 to 100000"
         )
+    if candidate is not None:
+        find_candidate(candidate)
     if emit is not None:
         check_configuration(emit, candidate)
-    table = open_table(source, columns=columns)
+    table = drawn(open_table(source, columns=columns), rows, seed)
     check_pair(table, behavior, target)
     yield (f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}")
     return measure(
@@ -56,6 +64,7 @@ def sweep(
         seed=seed,
         thresholds=thresholds,
         trainer=trainer,
+        own=[] if candidate is None else [candidate],
     )
 
 

@@ -49,6 +49,11 @@ def judged(suite: Suite) -> dict[str, MetricValue]:
     return {name: judged_metric(metric, suite) for name, metric in METRICS.items()}
 
 
+def without_numbers() -> dict[str, MetricValue]:
+    """Return every metric without a value: too few rows hold numbers alone."""
+    return {name: MetricValue(value=None) for name in METRICS}
+
+
 def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
     """Return one metric with its level: `unknown` too where no honest interval can be given.
 

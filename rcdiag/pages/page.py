@@ -16,6 +16,7 @@ from rcdiag.pages.formats import interval, number, percent
 from rcdiag.pages.kinds import PAGES
 from rcdiag.pages.svg import to_svg
 from rcdiag.results import Result
+from rcdiag.results.base import drawn_sentence
 
 WIDE = 6.0  # inches: figures beyond take the whole width of the page
 
@@ -33,6 +34,7 @@ def page(result: Result) -> str:
             style=importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text(),
             figures=_figures(result),
             verdict=kind.verdict(result),
+            drawn_sentence=drawn_sentence,
             **values,
         )
     )

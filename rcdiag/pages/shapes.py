@@ -28,7 +28,8 @@ def shades(*colours: str) -> Colormap:
 def histogram(axes: Axes, edges: np.ndarray, counts: np.ndarray) -> None:
     """Draw counts of bins as a filled step line over a logarithmic axis."""
     axes.stairs(counts, edges, fill=True, color=FIRST, alpha=0.85)
-    axes.set_yscale("log")
+    if counts.any():
+        axes.set_yscale("log")
     axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
 
 

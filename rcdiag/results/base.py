@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
@@ -28,7 +29,22 @@ _INTERVAL = (
 )
 
 
-class Provenance(TypedDict):
+class Draw(TypedDict, total=False):
+    """A draw says how many rows of a table were taken, where not all of them were."""
+
+    rows_drawn: Annotated[
+        int,
+        Doc(
+            "Number of rows that the result is computed from, where `--rows` drew whole prompt "
+            "groups of the table.",
+            unit="rows",
+            example="rcdiag score rollouts.parquet --rows 2000",
+            see=("rows", "seed"),
+        ),
+    ]
+
+
+class Provenance(Draw):
     """Provenance says where a result comes from."""
 
     command: Annotated[str, Doc("The command line that made the result.")]
@@ -38,7 +54,11 @@ class Provenance(TypedDict):
     dump: Annotated[list[str], Doc("Paths of the files that make up the table.")]
     rows: Annotated[int, Doc("Number of rows of the table.", unit="rows")]
     fingerprint: Annotated[
-        str, Doc("Hash of the table: results with equal fingerprints are of the same data.")
+        str,
+        Doc(
+            "Hash of the table, or of the rows that were drawn: results with equal fingerprints "
+            "are of the same data."
+        ),
     ]
     seed: Annotated[
         int,
@@ -123,6 +143,17 @@ EmptySequences = Annotated[
         unit="sequences",
         healthy="ideal 0",
         see=("sequences-without-tokens",),
+    ),
+]
+RowsLeftOut = Annotated[
+    int,
+    Doc(
+        "Number of rows that are left out of `mismatch` because an unmasked log-prob of theirs is "
+        "NaN or infinite. Where fewer than half of the rows remain every number of `mismatch` is "
+        "null.",
+        unit="sequences",
+        healthy="ideal 0",
+        see=("non-finite-log-probs",),
     ),
 ]
 KeptTokens = Annotated[
@@ -346,6 +377,14 @@ class Profile:
             see=("share_of_squares", "log_ratio_rms"),
         ),
     ]
+
+
+def drawn_sentence(provenance: Mapping[str, Any]) -> str:
+    """Say how many rows of a table a result is computed from; empty where it is all of them."""
+    if "rows_drawn" not in provenance:
+        return ""
+    drawn, rows, seed = (provenance[name] for name in ("rows_drawn", "rows", "seed"))
+    return f"a first look: {drawn:,} of {rows:,} rows, drawn by prompt group with seed {seed}"
 
 
 def by_severity(findings: list[Finding]) -> list[Finding]:

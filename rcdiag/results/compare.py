@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from rcdiag.results.base import (
+    ADDED,
     FORMAT_VERSION,
     LOG_RATIO,
     Behavior,
@@ -19,6 +20,7 @@ from rcdiag.results.base import (
     NumTokens,
     Profile,
     ProvenanceOfResult,
+    RowsLeftOut,
     Target,
 )
 from rcdiag.results.doc import Doc
@@ -336,3 +338,4 @@ class CompareResult(Shown):
         dict[str, PairFigure],
         Doc('What the figures of a comparison are drawn from, by "a->b"; every pair stands once.'),
     ] = field(default_factory=dict)
+    rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)

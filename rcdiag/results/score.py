@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 from rcdiag.results.base import (
+    ADDED,
     ESS_SEQ_APPLIED,
     ESS_TOKEN_APPLIED,
     FORMAT_VERSION,
@@ -34,6 +35,7 @@ from rcdiag.results.base import (
     NumTokens,
     Profile,
     ProvenanceOfResult,
+    RowsLeftOut,
     ShareOfSquares,
     Step,
     Target,
@@ -410,6 +412,7 @@ class StepResult:
     num_tokens: NumTokens
     mismatch: Mismatch
     corrections: Corrections
+    rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -465,3 +468,4 @@ class ScoreResult(Shown):
             see=("log_ratio_sum",),
         ),
     ] = field(default_factory=list)
+    rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)

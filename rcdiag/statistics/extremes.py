@@ -11,7 +11,7 @@ import numpy as np
 from rcdiag.results import SequenceTokens, WorstToken
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.tokens import TokenBatch
+from rcdiag.table.tokens import Flags, TokenBatch
 
 WORST = 20
 WORST_SEQUENCES = 10
@@ -111,6 +111,42 @@ def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
         token_ids=pair.tokens.token_id[kept].tolist(),
         log_ratio=[round(value, 6) for value in log_ratio[kept].tolist()],
     )
+
+
+def rows_of_numbers(batch: TokenBatch) -> Flags:
+    """Flag the sequences whose log-probs are finite under every policy, [sequences]."""
+    keep = np.ones(len(batch.lengths), np.bool_)
+    ends = np.cumsum(batch.lengths)
+    for log_probs in batch.log_probs.values():
+        places = np.flatnonzero(~np.isfinite(log_probs))
+        keep[np.searchsorted(ends, places, side="right")] = False
+    return keep
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """Rows with a sampled token, and how many of them statistics cannot be computed from."""
+
+    sequences: int = 0
+    tokens: int = 0
+    left_out: int = 0  # of the sequences: they hold a log-prob that is no number
+
+    @classmethod
+    def of(cls, batch: TokenBatch) -> RowCount:
+        bad = int((~rows_of_numbers(batch)).sum())
+        return cls(len(batch.lengths), int(batch.lengths.sum()), bad)
+
+    def __add__(self, other: RowCount) -> RowCount:
+        return RowCount(
+            self.sequences + other.sequences,
+            self.tokens + other.tokens,
+            self.left_out + other.left_out,
+        )
+
+    @property
+    def too_few(self) -> bool:
+        """Tell whether fewer than half of the rows remain."""
+        return 2 * self.left_out > self.sequences
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.statistics.ratios import TokenValues
-from rcdiag.table.tokens import Array, TokenBatch, sampled_tokens
+from rcdiag.table.tokens import Array, Flags, TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 
 
@@ -36,6 +36,12 @@ class PolicyPair:
     def log_ratio(self) -> Array:
         """Return target - behavior log-prob of each token, nats, [tokens]."""
         return self.values.ratios.log_ratio
+
+    def take(self, keep: Flags) -> PolicyPair:
+        """Take the sequences where `keep` [sequences] holds; rows without a token stay counted."""
+        if keep.all():
+            return self
+        return PolicyPair(self.tokens.take(keep, self.tokens.empty), self.behavior, self.target)
 
     def by_step(self) -> dict[int | None, PolicyPair]:
         """Return the pair on the rows of each training step."""

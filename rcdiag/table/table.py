@@ -13,7 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import schema as columns
@@ -31,6 +33,15 @@ class TableFile:
     num_rows: int
     first_row: int
     converted: Path | None = None  # its rows as parquet, where it is of another format
+    # Where some rows are drawn: their numbers in the whole table that they are drawn from, [rows],
+    # and the number that the file's first row has there.
+    drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    start: int = 0
+
+    def where(self, row: int) -> str:
+        """Return file and row, as an error names them, of a row counted from this file's first."""
+        in_path = row if self.drawn is None else int(self.drawn[row]) - self.start
+        return f"{self.path}, row {in_path}"
 
     @property
     def parquet(self) -> Path:
@@ -56,7 +67,7 @@ class Batch:
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them."""
-        return f"{self.file.path}, row {self.row_in_file + row}"
+        return self.file.where(self.row_in_file + row)
 
 
 class Scratch:
@@ -75,6 +86,7 @@ class Table:
     schema: pa.Schema  # with canonical names
     renames: Mapping[str, str]  # canonical name -> name in the file
     scratch: Scratch | None = field(default=None, compare=False)
+    drawn_from: Table | None = None  # the table that has more rows, where some of them are drawn
 
     @property
     def num_rows(self) -> int:
@@ -114,18 +126,27 @@ class Table:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash the bytes of all files as they were given, in order."""
+        """Hash the bytes of all files as they were given, in order; of drawn rows theirs alone."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
-            with file.path.open("rb") as stream:
+            path = file.path if file.drawn is None else file.parquet
+            with path.open("rb") as stream:
                 while block := stream.read(1 << 22):
                     digest.update(block)
         return digest.hexdigest()
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them, of a row of the whole table."""
-        file = next(file for file in self.files if row < file.first_row + file.num_rows)
-        return f"{file.path}, row {row - file.first_row}"
+        file = self._file_of(row)
+        return file.where(row - file.first_row)
+
+    def number(self, row: int) -> int:
+        """Return the number of a row in the table that the user named, where rows are drawn."""
+        file = self._file_of(row)
+        return row if file.drawn is None else int(file.drawn[row - file.first_row])
+
+    def _file_of(self, row: int) -> TableFile:
+        return next(file for file in self.files if row < file.first_row + file.num_rows)
 
     def require(self, *names: str) -> None:
         """Refuse a table that lacks one of the columns."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from rcdiag.corrections.bounds import equivalent
 from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
-from rcdiag.trainers.settings_text import Inexpressible, Value, Written, block
+from rcdiag.trainers.settings_text import Inexpressible, Value, Written, block, overrides
 from rcdiag.trainers.trainer import Refused, Trainer
 
 
@@ -75,6 +76,17 @@ def emitted(correction: Correction, trainer: Trainer) -> Emitted:
         *trainer.config.needs,
     )
     return Emitted(trainer.name, written.settings, block(written, head, trainer.config.path))
+
+
+def other_ways(written: Emitted) -> list[str]:
+    """Say which settings the YAML leaves alone, and how a command line gives the same ones."""
+    trainer = TRAINERS[written.trainer]
+    untouched = [name for name in trainer.settings if name not in written.settings]
+    lines = [f"left as they are in your configuration: {', '.join(untouched)}"] if untouched else []
+    if trainer.config.hydra:
+        words = overrides(written.settings, trainer.config.path)
+        lines.append(f"the same on the command line: {shlex.join(words)}")
+    return lines
 
 
 def expresses(trainer: Trainer, correction: Correction) -> bool:

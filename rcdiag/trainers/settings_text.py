@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rcdiag.errors import RcdiagError
@@ -59,6 +59,22 @@ def scalar(value: Value) -> str:
     if isinstance(value, float):
         return dotted(repr(value))
     return value if value[0].isalpha() else f'"{value}"'
+
+
+def overrides(settings: Mapping[str, Value], places: Sequence[str]) -> list[str]:
+    """Write settings as overrides of Hydra, one word each: `algorithm.gamma=1.0`.
+
+    Text other than a plain word is quoted: Hydra reads 0.5_5 as a number, and a comma as a choice.
+    https://hydra.cc/docs/advanced/override_grammar/basic/
+    """
+    return [
+        f"{'.'.join([*places, name])}={_hydra_value(value)}" for name, value in settings.items()
+    ]
+
+
+def _hydra_value(value: Value) -> str:
+    is_text = isinstance(value, str) and not value.replace("_", "").isalpha()
+    return f'"{value}"' if is_text else scalar(value)
 
 
 def block(written: Written, head: Sequence[str], places: Sequence[str]) -> str:

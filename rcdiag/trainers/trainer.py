@@ -40,6 +40,7 @@ class ConfigFile:
     # Settings for a correction; raises Inexpressible. None where rcdiag writes none.
     write: Callable[[Correction], Written] | None = None
     needs: tuple[str, ...] = ()  # what else has to be set there, in words
+    hydra: bool = False  # its command line takes settings as `path.name=value`
     on_sweep_page: bool = False  # beside the newest generation of each trainer
 
 

@@ -15,12 +15,15 @@ LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
 
 
 def provenance(dump: Table, seed: int) -> dict[str, Any]:
-    """Command line, versions, table, fingerprint, seed, time."""
+    """Command line, versions, table, fingerprint, seed, time; of drawn rows how many they are."""
+    source = dump.drawn_from or dump
+    drawn = {} if dump.drawn_from is None else {"rows_drawn": dump.num_rows}
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
-        "dump": [str(file.path) for file in dump.files],
-        "rows": dump.num_rows,
+        "dump": [str(file.path) for file in source.files],
+        "rows": source.num_rows,
+        **drawn,
         "fingerprint": dump.fingerprint,
         "seed": seed,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rcdiag.diagnosis.checks import CheckInput, findings
-from rcdiag.diagnosis.guides import judged
+from rcdiag.diagnosis.guides import judged, without_numbers
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
-from rcdiag.statistics.accumulator import PairState, Step
+from rcdiag.statistics.accumulator import PairState, Step, added_by_key
 from rcdiag.statistics.adding import RunningSum
-from rcdiag.statistics.extremes import NonFinite
+from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import FigureData, log_ratio_counts
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
@@ -49,10 +49,11 @@ def score(
     result holds the text of the tokens that it names.
     """
     check_pair(dump, behavior, target)
-    state, rows, non_finite = _read(dump, behavior, target, plan)
-    steps = state.by_step()
-    whole = _whole(steps)
-    values = judged(Suite(whole, seed))
+    reading = _read(dump, behavior, target, plan)
+    state, rows = reading.state, reading.rows
+    whole = _whole(state.by_step())
+    count = sum(reading.sizes.values(), RowCount())
+    values = _values(whole, seed, count)
     policies = {
         name: about
         for name, about in dump.metadata.get("policies", {}).items()
@@ -62,49 +63,97 @@ def score(
         provenance=provenance(origin or dump, seed),
         behavior=behavior,
         target=target,
-        num_sequences=len(whole.table),
-        num_tokens=int(whole.table.lengths.sum()),
-        empty_sequences=dump.num_rows - len(whole.table),
+        num_sequences=count.sequences,
+        num_tokens=count.tokens,
+        empty_sequences=dump.num_rows - count.sequences,
         num_clusters=len(whole.tokens),
         scoring=policies,
         mismatch=values,
         corrections=_corrected(plan, rows, values),
-        steps=_by_step(steps, seed, plan, rows),
+        steps=_by_step(reading, seed, plan),
         findings=[],
         figures=_figures(state.figures, whole),
         worst_tokens=state.worst_tokens.to_list(),
         profiles=finished(state.profiles),
         worst_token_ids=worst_ids(state.vocabulary),
         worst_sequences=list(state.worst_sequences.sequences),
+        rows_left_out=count.left_out,
     )
-    given = CheckInput(result=result, non_finite=non_finite, values=values, plan=plan)
+    if origin is not None and origin.drawn_from is not None:
+        result = _with_numbers_of(result, origin)
+    given = CheckInput(
+        result=result,
+        non_finite=reading.non_finite,
+        values=values,
+        plan=plan,
+        where=(origin or dump).where,
+    )
     result = replace(result, findings=findings(given))
     return result if decode is None else _with_text(result, decode)
 
 
-def _read(
-    dump: Table, behavior: str, target: str, plan: Plan | None
-) -> tuple[PairState, CorrectionRows | None, NonFinite]:
-    """Read the table in one pass."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one pass over a table leaves."""
+
+    state: PairState  # of the rows that hold numbers alone; of all rows where there is none
+    rows: CorrectionRows | None  # of all rows
+    non_finite: NonFinite
+    sizes: Mapping[Step, RowCount]  # ascending
+
+
+def _row_counts(steps: Mapping[Step, PolicyPair]) -> dict[Step, RowCount]:
+    """Count the rows with a token in every step of a batch."""
+    return {step: RowCount.of(pair.tokens) for step, pair in steps.items() if len(pair.lengths)}
+
+
+def _values(state: SuiteState | None, seed: int, count: RowCount) -> dict[str, MetricValue]:
+    """Compute every metric; none has a value where fewer than half of the rows hold numbers."""
+    if state is None or count.too_few:
+        return without_numbers()
+    return judged(Suite(state, seed))
+
+
+def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading:
+    """Read the table in one pass, and once more where no row holds numbers alone."""
     states: RunningSum[PairState] = RunningSum()
     rows: RunningSum[CorrectionRows] = RunningSum()
     bad: RunningSum[NonFinite] = RunningSum()
+    sizes: dict[Step, RowCount] = {}
     quantities = [] if plan is None else wanted_quantities(plan)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
         for batch in token_batches(dump, (behavior, target), executor):
             pair = PolicyPair(batch, behavior, target)
             bad.add(NonFinite.of(batch))
             steps = pair.by_step()
+            sizes = added_by_key(sizes, _row_counts(steps))
             if plan is not None:
                 corrected = executor.submit(CorrectionRows.of, steps, plan, quantities)
-            if len(pair.lengths):
-                states.add(PairState.of(pair, steps, executor))
+            clean = pair.take(rows_of_numbers(batch))
+            if len(clean.lengths):
+                parts = steps if clean is pair else clean.by_step()
+                states.add(PairState.of(clean, parts, executor))
             if plan is not None:
                 rows.add(corrected.result())
-    state, non_finite = states.total(), bad.total()
-    if state is None or non_finite is None:
+    non_finite = bad.total()
+    if non_finite is None or not sizes:
         raise no_tokens(dump)
-    return state, rows.total(), non_finite
+    state = states.total() or _state_of_all_rows(dump, behavior, target)
+    order = sorted(sizes, key=lambda step: -1 if step is None else step)
+    return Reading(state, rows.total(), non_finite, {step: sizes[step] for step in order})
+
+
+def _state_of_all_rows(dump: Table, behavior: str, target: str) -> PairState:
+    """Read a table of which every row holds a log-prob that is no number, for its figures."""
+    states: RunningSum[PairState] = RunningSum()
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        for batch in token_batches(dump, (behavior, target), executor):
+            pair = PolicyPair(batch, behavior, target)
+            if len(pair.lengths):
+                states.add(PairState.of(pair, pair.by_step(), executor))
+    state = states.total()
+    assert state is not None
+    return state
 
 
 def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:
@@ -113,6 +162,19 @@ def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:
     for state in later:
         first = first + state
     return first
+
+
+def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:
+    """Name rows by their numbers in the table that some rows were drawn from."""
+    return replace(
+        result,
+        worst_tokens=[
+            {**token, "row": drawn.number(token["row"])} for token in result.worst_tokens
+        ],
+        worst_sequences=[
+            replace(sequence, row=drawn.number(sequence.row)) for sequence in result.worst_sequences
+        ],
+    )
 
 
 def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
@@ -173,22 +235,22 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
     return {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
 
 
-def _by_step(
-    steps: Mapping[Step, SuiteState], seed: int, plan: Plan | None, rows: CorrectionRows | None
-) -> dict[str, StepResult]:
+def _by_step(reading: Reading, seed: int, plan: Plan | None) -> dict[str, StepResult]:
     """Give the numbers of every training step, a batch of the trainer; none of a single step."""
-    if len(steps) < 2:
+    if len(reading.sizes) < 2:
         return {}
+    states = reading.state.by_step()
     results = {}
-    for step, state in steps.items():
-        values = judged(Suite(state, seed))
+    for step, size in reading.sizes.items():
+        values = _values(states.get(step), seed, size)
         corrected = {}
-        if plan is not None and rows is not None:
-            corrected = correction_results(plan, rows.steps[step], _k_hats(values))
+        if plan is not None and reading.rows is not None:
+            corrected = correction_results(plan, reading.rows.steps[step], _k_hats(values))
         results[str(step)] = StepResult(
-            num_sequences=len(state.table),
-            num_tokens=int(state.table.lengths.sum()),
+            num_sequences=size.sequences,
+            num_tokens=size.tokens,
             mismatch=values,
             corrections=corrected,
+            rows_left_out=size.left_out,
         )
     return results

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
+from rcdiag.table.draw import draw_rows
 from rcdiag.table.join import join_tables
 from rcdiag.table.table import Table
 from rcdiag.table.table import open_table as open_files
@@ -34,6 +35,11 @@ def open_table(source: Source, *, columns: Mapping[str, str] | None = None) -> T
             hint="give the mapping to open_table(source, columns=...)",
         )
     return source
+
+
+def drawn(table: Table, rows: int | None, seed: int) -> Table:
+    """Draw prompt groups with about `rows` rows in all; None draws nothing."""
+    return table if rows is None else draw_rows(table, rows, seed)
 
 
 def name_of(source: Source) -> str:

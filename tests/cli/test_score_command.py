@@ -55,13 +55,15 @@ def test_verbose_shows_every_metric_and_says_what_it_is(rcdiag, doubtful, monkey
 
 
 def test_no_numbers_and_infinities_are_strings(rcdiag, tmp_path):
-    values = [[-1.0, nan, -1.0], [float("-inf")], [-4.0, -4.5]]
+    values = [[-1.0, nan, -1.0], [float("-inf")], [-4.0, -4.5]]  # one row of three remains
     ids = [[1, 2, 3], [4], [5, 6]]
     path = write_table(
         tmp_path / "nan.parquet", response_ids=ids, rollout_log_probs=BEHAVIOR, old_log_probs=values
     )
     document = rcdiag("score", path, "--json").document
-    assert document["mismatch"]["k3_kl"]["value"] == "NaN"
+    assert document["mismatch"]["k3_kl"]["value"] is None
+    logged = document["corrections"]["decoupled_token_is"]["metrics"]
+    assert logged["rollout_corr/k3_kl"] == "NaN"
     (finding,) = [each for each in document["findings"] if each["slug"] == "non-finite-log-probs"]
     assert finding["severity"] == "error"
     assert finding["evidence"]["tokens"] == 2

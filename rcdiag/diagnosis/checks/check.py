@@ -27,6 +27,7 @@ class CheckInput:
     non_finite: NonFinite = field(default_factory=NonFinite)  # log-probs that are no numbers
     values: Mapping[str, MetricValue] = field(default_factory=dict)  # metrics that may be touched
     plan: Plan | None = None  # the corrections that were wanted
+    where: Callable[[int], str] | None = None  # file and row of a row of the table, as errors say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

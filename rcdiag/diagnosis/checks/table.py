@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -11,26 +12,46 @@ from rcdiag.results import CompareResult, ReplayResult, ScoreResult
 from rcdiag.results.guide import PROPOSAL
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 
+# So many rows are named in the sentence of a finding; its evidence names more.
+PLACES_SHOWN = 3
+
 
 def _non_finite(given: CheckInput) -> Iterator[Observation]:
-    """Yield one finding per policy, with the metrics that are touched."""
+    """Yield one finding per policy, with the first rows and what they do to the numbers."""
+    bad = given.non_finite
+    for policy, count in bad.tokens.items():
+        evidence: dict[str, Any] = {
+            "policy": policy,
+            "tokens": count,
+            "rows": bad.rows[policy],
+            "first_rows": bad.first_rows[policy],
+        }
+        rows = f"{bad.rows[policy]} rows"
+        if given.where is not None:
+            evidence["first_places"] = [given.where(row) for row in bad.first_rows[policy]]
+            more = "; ..." if bad.rows[policy] > PLACES_SHOWN else ""
+            rows += f" ({'; '.join(evidence['first_places'][:PLACES_SHOWN])}{more})"
+        yield Observation(
+            message=f"{count} unmasked log-probs of `{policy}` in {rows} are NaN or infinite; "
+            f"{_consequence(given)}",
+            evidence=evidence,
+        )
+
+
+def _consequence(given: CheckInput) -> str:
+    """Say what log-probs that are no numbers do to the numbers of the result."""
+    if isinstance(given.result, (ScoreResult, CompareResult)):
+        if 2 * given.result.rows_left_out > given.result.num_sequences:
+            whose = "" if isinstance(given.result, ScoreResult) else " of its pairs"
+            return f"fewer than half of the rows remain without them: `mismatch`{whose} is null"
+        if given.result.rows_left_out:
+            return "`mismatch` is computed without these rows"
     touched = [
         name
         for name, value in given.values.items()
         if value.value is not None and not np.isfinite(value.value)
     ]
-    bad = given.non_finite
-    for policy, count in bad.tokens.items():
-        yield Observation(
-            message=f"{count} unmasked log-probs of `{policy}` in {bad.rows[policy]} rows "
-            f"are NaN or infinite; touched metrics: {', '.join(touched) or 'none'}",
-            evidence={
-                "policy": policy,
-                "tokens": count,
-                "rows": bad.rows[policy],
-                "first_rows": bad.first_rows[policy],
-            },
-        )
+    return f"touched metrics: {', '.join(touched) or 'none'}"
 
 
 NON_FINITE_LOG_PROBS = Check(
@@ -39,7 +60,9 @@ NON_FINITE_LOG_PROBS = Check(
     stages=("score", "compare", "sweep", "replay"),
     asks="Are all unmasked log-probs numbers?",
     says="Unmasked log-probs are NaN or infinite. Rejection in trainers drops such tokens without "
-    "a word, while their metrics become NaN.",
+    "a word, while their metrics become NaN. `mismatch` is computed without the rows that hold "
+    "them, and is null where fewer than half of the rows remain; `corrections` stays as the "
+    "trainer would log it.",
     fix="look at these rows; a sampler writes NaN or -inf after an overflow or for a token outside "
     "its kept set. Mask them only if the trainer does",
     example="a sampler writes -inf for a token outside its kept set",

@@ -57,18 +57,23 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 def read_rows_of(
-    path: Path, columns: Sequence[str], tokens_column: str
+    path: Path,
+    columns: Sequence[str],
+    tokens_column: str,
+    row_groups: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one file, about TOKENS_PER_BATCH values of `tokens_column` at a time.
 
-    Damage behind a good footer shows only here.
+    `row_groups` are those that are read; None means all. Damage behind a good footer shows only
+    here.
     """
     import pyarrow as pa
 
     file = open_parquet(path)
     row = 0
     try:
-        for record in file.iter_batches(_rows_per_batch(file, tokens_column), columns=columns):
+        size = _rows_per_batch(file, tokens_column)
+        for record in file.iter_batches(size, row_groups, columns=columns):
             yield record
             row += record.num_rows
     except (pa.ArrowInvalid, OSError) as error:

@@ -247,6 +247,7 @@ def _config(version: str, *, icepop: bool) -> ConfigFile:
         findings=partial(whole_config_findings, version=version),
         write=partial(by_k, icepop=icepop),
         needs=NEEDS,
+        hydra=True,
     )
 
 

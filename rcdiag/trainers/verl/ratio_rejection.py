@@ -185,6 +185,7 @@ def _config(version: str, loss: str) -> ConfigFile:
         findings=partial(whole_config_findings, version=version),
         write=partial(by_ratios, loss=loss),
         needs=NEEDS,
+        hydra=True,
     )
 
 

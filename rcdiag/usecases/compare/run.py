@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 from rcdiag.diagnosis.checks import CheckInput, findings
-from rcdiag.diagnosis.guides import judged
+from rcdiag.diagnosis.guides import judged, without_numbers
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
 from rcdiag.results import (
     CompareResult,
@@ -22,7 +22,7 @@ from rcdiag.results import (
     Triangulation,
 )
 from rcdiag.statistics.adding import RunningSum
-from rcdiag.statistics.extremes import NonFinite
+from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.moments import Moments, k2, mean
 from rcdiag.statistics.suite import Suite
 from rcdiag.table.table import Table
@@ -63,18 +63,24 @@ def compare(
     order = _without_repeats(policies, about) or ladder_order(names, about, behavior, target)
     order = order or names
     repeats = [name for name in names if name not in order]
-    comparison, non_finite = _read(dump, (*order, *repeats))
+    comparison, non_finite, count = _read(dump, (*order, *repeats))
     moments = comparison.moments
     some = next(iter(comparison.suites.values()))
-    values = {pair: judged(Suite(state, seed)) for pair, state in comparison.suites.items()}
+    values = {
+        pair: without_numbers()
+        if count.too_few and set(pair) & set(non_finite.tokens)
+        else judged(Suite(state, seed))
+        for pair, state in comparison.suites.items()
+    }
     floor = _floor(moments, about, repeats, values)
     result = CompareResult(
         provenance=provenance(origin or dump, seed),
         policies=_summaries(moments, about, behavior),
-        num_sequences=len(some.table),
-        num_tokens=int(some.table.lengths.sum()),
+        num_sequences=count.sequences,
+        num_tokens=count.tokens,
         num_clusters=len(some.tokens),
-        empty_sequences=dump.num_rows - len(some.table),
+        empty_sequences=dump.num_rows - count.sequences,
+        rows_left_out=count.left_out,
         pairs={
             f"{one}->{other}": PairResult(
                 behavior=one,
@@ -111,19 +117,31 @@ def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str
     return [name for name in dict.fromkeys(names) if not repeat_of(about.get(name, {}))]
 
 
-def _read(dump: Table, policies: Sequence[str]) -> tuple[Comparison, NonFinite]:
-    """One pass over the table."""
+def _read(
+    dump: Table, policies: Sequence[str], *, every_row: bool = False
+) -> tuple[Comparison, NonFinite, RowCount]:
+    """Read the table in one pass; rows with log-probs that are no numbers are counted.
+
+    The comparison is of the other rows. Where they are fewer than half it is of all rows, so that
+    one broken policy does not hide the others.
+    """
     states: RunningSum[Comparison] = RunningSum()
     bad: RunningSum[NonFinite] = RunningSum()
+    count = RowCount()
     with ThreadPoolExecutor(os.cpu_count()) as executor:
         for batch in token_batches(dump, policies, executor):
             bad.add(NonFinite.of(batch))
-            if len(batch.lengths):
-                states.add(Comparison.of(batch, policies, executor))
+            keep = rows_of_numbers(batch)
+            count += RowCount.of(batch)
+            clean = batch if every_row or keep.all() else batch.take(keep, batch.empty)
+            if len(clean.lengths):
+                states.add(Comparison.of(clean, policies, executor))
+    if count.too_few and not every_row:
+        return _read(dump, policies, every_row=True)
     comparison, non_finite = states.total(), bad.total()
     if comparison is None or non_finite is None:
         raise no_tokens(dump)
-    return comparison, non_finite
+    return comparison, non_finite, count
 
 
 def _summaries(

@@ -1,10 +1,16 @@
-"""The estimators that the recommendation chooses among. To add one: one line in CANDIDATES."""
+"""The estimators that the recommendation chooses among. To add one: one line in CANDIDATES.
+
+A user's own threshold of any family is a candidate too: its name says family and bounds.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rcdiag.corrections.correction import Correction
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds
 
 
@@ -48,3 +54,66 @@ CANDIDATES: dict[str, Setting] = {
     "k3_rs_0.01_token_tis_2": Setting("k3_rs_token_tis", {"rs_upper": 0.01, "is_upper": 2.0}, 6),
     "k3_rs_0.01_seq_tis_2": Setting("k3_rs_seq_tis", {"rs_upper": 0.01, "is_upper": 2.0}, 6),
 }
+
+# A family's name in candidates where it differs from its own.
+_SHORT = {"k3_rs": "seq_mean_k3"}
+_COMPLEXITY = {
+    **{candidate.family: candidate.complexity for candidate in CANDIDATES.values()},
+    "token_rs": 2,
+    "seq_icepop": 5,
+    "seq_rs": 5,
+}
+_REJECTION = 3  # complexity of every other family: each is a rejection alone
+_THRESHOLD = re.compile(r"\d[\d.]*(e[+-]?\d+)?")
+
+
+def find_candidate(name: str) -> Setting:
+    """Return the setting of a candidate: one of CANDIDATES, or any family with its thresholds.
+
+    `seq_tis_3` is the family seq_tis with the upper bound 3; where a family has several bounds they
+    stand in the order in which its rows name them: `token_icepop_0.4_3`.
+    """
+    if name in CANDIDATES:
+        return CANDIDATES[name]
+    parts = name.split("_")
+    family = "_".join(part for part in parts if not _THRESHOLD.fullmatch(part))
+    family = _SHORT.get(family, family)
+    if family not in FAMILIES:
+        raise RcdiagError(
+            f"{setting('candidate', name)}: no such candidate",
+            hint=f"{', '.join(CANDIDATES)}; or FAMILY_THRESHOLD of {', '.join(FAMILIES)}",
+        )
+    try:
+        values = [float(part) for part in parts if _THRESHOLD.fullmatch(part)]
+    except ValueError:  # 1.2.3
+        values = []
+    names = list(FAMILIES[family].grid(2)[0])
+    if len(values) != len(names) or not _in_order(dict(zip(names, values, strict=True))):
+        wanted = "_".join(bound.upper() for bound in names)
+        raise RcdiagError(
+            f"{setting('candidate', name)}: {FAMILIES[family].title} has {len(names)} bounds above "
+            f"0, in ascending order",
+            hint=f"{family}_{wanted}, in numbers",
+        )
+    return Setting(
+        family, dict(zip(names, values, strict=True)), _COMPLEXITY.get(family, _REJECTION)
+    )
+
+
+def _in_order(bounds: Bounds) -> bool:
+    """Tell whether bounds are above 0, and every lower one below its upper one."""
+    lower = {name: value for name, value in bounds.items() if name.endswith("lower")}
+    return all(value > 0.0 for value in bounds.values()) and all(
+        value < bounds.get(name.replace("lower", "upper"), float("inf"))
+        for name, value in lower.items()
+    )
+
+
+def candidates_with(own: Iterable[str]) -> dict[str, Setting]:
+    """Return all candidates, with those of the user's own at the end.
+
+    One that is among CANDIDATES under another spelling stands there once, under its own name.
+    """
+    known = list(CANDIDATES.values())
+    added = {name: find_candidate(name) for name in own if name not in CANDIDATES}
+    return {**CANDIDATES, **{name: it for name, it in added.items() if it not in known}}

@@ -6,22 +6,17 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rcdiag.corrections.correction import Correction
-from rcdiag.errors import RcdiagError, setting
 from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page
+from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page, other_ways
 from rcdiag.trainers.settings_text import Inexpressible
-from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.candidates import find_candidate
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds
 
 
 def check_configuration(trainer: str, candidate: str | None) -> None:
     """Refuse before the sweep what no sweep could write."""
-    if candidate is not None and candidate not in CANDIDATES:
-        raise RcdiagError(
-            f"{setting('candidate', candidate)}: no such candidate", hint=", ".join(CANDIDATES)
-        )
-    emit(CANDIDATES[candidate or "none"].correction, trainer)
+    emit(find_candidate(candidate or "none").correction, trainer)
 
 
 def configuration(advice: Recommendation, trainer: str, candidate: str | None = None) -> str:
@@ -43,8 +38,9 @@ def configuration(advice: Recommendation, trainer: str, candidate: str | None = 
 
 
 def _pasted(comments: list[str], name: str, trainer: str) -> str:
-    written = emit(CANDIDATES[name].correction, trainer)
-    return "\n".join([*comments, written.text.rstrip(), ""])
+    written = emit(find_candidate(name).correction, trainer)
+    lines = [*comments, written.text.rstrip(), *(f"# {line}" for line in other_ways(written))]
+    return "\n".join([*lines, ""])
 
 
 def _instead(advice: Recommendation, trainer: str) -> list[str]:
@@ -54,7 +50,7 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
         (candidate for candidate in advice.candidates if candidate.rank is not None),
         key=lambda candidate: candidate.rank or 0,
     )
-    able = [one for one in ranked if expresses(chosen, CANDIDATES[one.name].correction)]
+    able = [one for one in ranked if expresses(chosen, find_candidate(one.name).correction)]
     if not able:
         return [f"# {chosen.name} has none of the candidates that were not refused"]
     close = [candidate.name for candidate in able if candidate.within_error_of_best]
@@ -76,7 +72,7 @@ def choice_configurations(choice: str | None) -> dict[str, str]:
 
 def _text_or_reason(candidate: str, trainer: str) -> str:
     try:
-        return emit(CANDIDATES[candidate].correction, trainer).text
+        return emit(find_candidate(candidate).correction, trainer).text
     except Inexpressible as error:
         return f"# {error.message}; {error.hint}"
 

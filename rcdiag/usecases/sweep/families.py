@@ -267,7 +267,8 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def settings(family: Family, thresholds: int) -> list[Bounds]:
-    """The settings of a family, in the order of its axis."""
+def settings(family: Family, thresholds: int, own: Sequence[Bounds] = ()) -> list[Bounds]:
+    """The settings of a family, with those of the user's own, in the order of its axis."""
     grid = family.grid(thresholds)
+    grid += [bounds for bounds in own if bounds not in grid]
     return sorted(grid, key=lambda bounds: (bounds[family.axis], *bounds.values()))

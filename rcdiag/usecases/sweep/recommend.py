@@ -9,7 +9,7 @@ the best.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from rcdiag.diagnosis.constraints import (
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation, SweepFamily
 from rcdiag.usecases.sweep import reasons
-from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting
 from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
 from rcdiag.usecases.sweep.gradients import REFERENCE
 from rcdiag.usecases.sweep.scores import Scores, bias_bound, by_bound, by_gradient
@@ -44,6 +44,7 @@ class Evidence:
     families: Mapping[str, SweepFamily]
     bad_tokens: int  # unmasked tokens with a log-prob that is no number
     seed: int
+    candidates: Mapping[str, Setting] = field(default_factory=lambda: CANDIDATES)
 
     @property
     def sequences(self) -> int:
@@ -70,20 +71,21 @@ def recommend(evidence: Evidence) -> Recommendation:
     causes = reasons.gate(evidence.values)
     if away < NEGLIGIBLE:
         sentences.append(reasons.negligible(away, NEGLIGIBLE))
-        return _chosen(scores, broken, "do-not-correct", "none", sentences, method)
+        return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)
     if causes:  # step 0: the behavior policy is not the one that sampled
-        return _chosen(scores, broken, "fix-the-cause", None, [*sentences, *causes], method)
+        sentences += causes
+        return _chosen(evidence, scores, broken, "fix-the-cause", None, sentences, method)
     sentences += reasons.causes(evidence.values)  # step 1
     allowed = [name for name, constraints in broken.items() if not constraints]
     if not allowed:  # step 3
         sentences.append(reasons.nothing_allowed(broken))
-        return _chosen(scores, broken, "cannot-judge", None, sentences, method)
+        return _chosen(evidence, scores, broken, "cannot-judge", None, sentences, method)
     sentences += reasons.best_bound(evidence.families, evidence.sequences)  # step 5
     best, near = _near(scores, allowed)  # step 6
-    choice = min(near, key=lambda name: (CANDIDATES[name].complexity, -scores.value(name)))
+    choice = min(near, key=lambda name: (evidence.candidates[name].complexity, -scores.value(name)))
     sentences.append(reasons.choice(best, choice, near, scores))
     answer = "do-not-correct" if choice == "none" else "correct"
-    return _chosen(scores, broken, answer, choice, sentences, method)
+    return _chosen(evidence, scores, broken, answer, choice, sentences, method)
 
 
 def _judged(evidence: Evidence) -> dict[str, Judged]:
@@ -95,7 +97,7 @@ def _judged(evidence: Evidence) -> dict[str, Judged]:
             state.tails[name],
             int(state.cluster("", "above_clamp").sum()),
         )
-        for name, candidate in CANDIDATES.items()
+        for name, candidate in evidence.candidates.items()
     }
 
 
@@ -107,7 +109,7 @@ def _distance(evidence: Evidence) -> float:
 
 def _scored(evidence: Evidence) -> tuple[Scores, str, list[str]]:
     """Score by gradients (step 2), or by the bound where the reference cannot be believed (4)."""
-    names = list(CANDIDATES)
+    names = list(evidence.candidates)
     if guard := _guard(evidence):
         return by_bound(evidence.state, names, evidence.seed), reasons.BY_BOUND, [guard]
     scores = by_gradient(evidence.state, names, evidence.seed)
@@ -137,6 +139,7 @@ def _near(scores: Scores, allowed: list[str]) -> tuple[str, list[str]]:
 
 
 def _chosen(
+    evidence: Evidence,
     scores: Scores,
     broken: Mapping[str, list[str]],
     answer: str,
@@ -145,9 +148,10 @@ def _chosen(
     method: str,
 ) -> Recommendation:
     """The ranking with what was chosen; the best scores first, those refused last."""
+    candidates = evidence.candidates
     allowed = [name for name, constraints in broken.items() if not constraints]
     near = _near(scores, allowed)[1] if allowed else []
-    order = sorted(CANDIDATES, key=lambda name: (bool(broken[name]), -scores.value(name)))
+    order = sorted(candidates, key=lambda name: (bool(broken[name]), -scores.value(name)))
     return Recommendation(
         answer=answer,
         choice=choice,
@@ -157,8 +161,8 @@ def _chosen(
         candidates=[
             Candidate(
                 name=name,
-                family=CANDIDATES[name].family,
-                bounds=CANDIDATES[name].bounds,
+                family=candidates[name].family,
+                bounds=candidates[name].bounds,
                 efficiency=scores.metric(name),
                 refused=broken[name],
                 rank=rank if name in allowed else None,

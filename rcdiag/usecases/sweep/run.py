@@ -6,6 +6,7 @@ One pass over the table; thresholds are declared before it, so shards add up.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from rcdiag.trainers import DEFAULT, find_trainer
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
-from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting, candidates_with
 from rcdiag.usecases.sweep.configuration import choice_configurations, family_configurations
 from rcdiag.usecases.sweep.estimates import kept_groups, length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds, settings
@@ -43,15 +44,21 @@ def sweep(
     seed: int = 0,
     thresholds: int = 60,
     trainer: str = DEFAULT,
+    own: Sequence[str] = (),
 ) -> SweepResult:
     """Sweep every family over about `thresholds` settings, recommend one, and forecast.
 
+    `own` are names of further candidates, such as `seq_tis_3`, which are ranked with the others.
     `trainer` is whose configuration the reader wants: it is checked here and changes no number.
     """
     check_pair(dump, behavior, target)
     name = find_trainer(trainer).name
-    grids = {family: settings(about, thresholds) for family, about in FAMILIES.items()}
-    state, non_finite = _read(dump, behavior, target, grids)
+    candidates = candidates_with(own)
+    grids = {
+        family: settings(about, thresholds, _bounds_of(family, candidates, own))
+        for family, about in FAMILIES.items()
+    }
+    state, non_finite = _read(dump, behavior, target, sweep_plan(dump, grids, candidates))
     whole = state.suite
     values = judged(Suite(whole, seed))
     groups = kept_groups(state)
@@ -67,7 +74,7 @@ def sweep(
         for family, about in FAMILIES.items()
     }
     bad = sum(non_finite.tokens.values())
-    advice = recommend(Evidence(state, values, families, bad, seed))
+    advice = recommend(Evidence(state, values, families, bad, seed, candidates))
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
         behavior=behavior,
@@ -85,26 +92,36 @@ def sweep(
     return replace(result, findings=findings(given))
 
 
-def sweep_plan(dump: Table, grids: Grids) -> SweepPlan:
+def _bounds_of(family: str, candidates: Mapping[str, Setting], own: Sequence[str]) -> list[Bounds]:
+    """Return the bounds of the user's own candidates of a family."""
+    return [
+        candidates[name].bounds
+        for name in own
+        if name in candidates and candidates[name].family == family
+    ]
+
+
+def sweep_plan(
+    dump: Table, grids: Grids, candidates: Mapping[str, Setting] = CANDIDATES
+) -> SweepPlan:
     """Plan what is tried on a table: thresholds, candidates and the baseline of its rewards."""
     plans = {
         family: [FAMILIES[family].correction(bounds) for bounds in grid]
         for family, grid in grids.items()
     }
-    plans |= {name: [candidate.correction] for name, candidate in CANDIDATES.items()}
+    plans |= {name: [candidate.correction] for name, candidate in candidates.items()}
     names = dump.schema.names
     recorded = {"advantage", "advantages"} & set(names)
     return SweepPlan(
         plans,
-        tuple(CANDIDATES),
+        tuple(candidates),
         grouped="group_id" in names,
         baseline=None if recorded else Baseline.of(*read_rewards(dump)),
     )
 
 
-def _read(dump: Table, behavior: str, target: str, grids: Grids) -> tuple[SweepState, NonFinite]:
+def _read(dump: Table, behavior: str, target: str, plan: SweepPlan) -> tuple[SweepState, NonFinite]:
     """Read the table in one pass."""
-    plan = sweep_plan(dump, grids)
     state: SweepState | None = None
     bad: RunningSum[NonFinite] = RunningSum()
     with ThreadPoolExecutor(os.cpu_count()) as executor:

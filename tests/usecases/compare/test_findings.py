@@ -99,10 +99,23 @@ def test_what_is_no_number_is_found_and_never_becomes_one(tmp_path, bad, where):
     finding = only(found, "non-finite-log-probs")
     assert finding.severity == "error"
     assert finding.evidence == {"policy": where, "tokens": 1, "rows": 1, "first_rows": [0]}
-    assert "k2_kl" in finding.message
+    assert "`mismatch` is computed without these rows" in finding.message
+    assert found.rows_left_out == 1
+    for pair in found.pairs.values():
+        assert np.isfinite(known(pair.mismatch["k2_kl"]))
+
+
+@pytest.mark.parametrize("bad", [nan, -inf, inf])
+@pytest.mark.parametrize("where", ["rollout", "vllm", "old"])
+def test_a_policy_without_numbers_does_not_hide_the_others(tmp_path, bad, where):
+    dirty = {"rollout": BASE, "vllm": NEAR, "old": OTHER}
+    dirty[where] = [[bad, *row[1:]] for row in dirty[where]]
+    found = compared(tmp_path, dirty)
+    finding = only(found, "non-finite-log-probs")
+    assert "`mismatch` of its pairs is null" in finding.message
     others = [name for name in dirty if name != where]
     for other in others:
-        assert not np.isfinite(known(found.pairs[f"{where}->{other}"].mismatch["k2_kl"]))
+        assert found.pairs[f"{where}->{other}"].mismatch["k2_kl"].value is None
     assert np.isfinite(known(found.pairs[f"{others[0]}->{others[1]}"].mismatch["k3_kl"]))
     assert found.triangulation is None
     for rung in found.ladder.rungs:

@@ -1,0 +1,92 @@
+"""Some prompt groups of a table are drawn, for a first look at a huge dump."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.table import schema as columns
+from rcdiag.table.decode import hashed
+from rcdiag.table.readers.parquet import open_parquet, read_rows_of
+from rcdiag.table.table import Scratch, Table, TableFile
+from rcdiag.table.writer import TableWriter
+
+Numbers = NDArray[np.int64]
+
+
+def draw_rows(table: Table, rows: int, seed: int) -> Table:
+    """Draw whole prompt groups with about `rows` rows in all, spread over the table.
+
+    Of all rows only the column `group_id` is read; the other columns are read of the row groups of
+    the files that hold a drawn row. Without `group_id` every row is drawn by itself. The drawn
+    rows keep their order and the names by which errors and results know them. A table that has no
+    more than `rows` rows is returned as it is.
+    """
+    if rows < 1:
+        raise RcdiagError(f"{setting('rows', rows)}: nothing to draw", hint="take 1 or more")
+    if rows >= table.num_rows:
+        return table
+    group_of_row = _groups(table)
+    chosen = np.isin(
+        group_of_row, _drawn(int(group_of_row.max()) + 1, rows, len(group_of_row), seed)
+    )
+    numbers = np.flatnonzero(chosen)
+    scratch = Scratch()
+    files: list[TableFile] = []
+    for file in table.files:
+        inside = numbers[(numbers >= file.first_row) & (numbers < file.first_row + file.num_rows)]
+        if len(inside):
+            target = scratch.path / f"{len(files):06d}.parquet"
+            _write(table, file, inside - file.first_row, target)
+            first_row = sum(earlier.num_rows for earlier in files)
+            drawn = TableFile(file.path, len(inside), first_row, target, inside, file.first_row)
+            files.append(drawn)
+    return Table(tuple(files), table.schema, {}, scratch, table)
+
+
+def _groups(table: Table) -> Numbers:
+    """Number the prompt groups by their first row, and return the number of every row's group."""
+    if "group_id" not in table.schema.names:
+        return np.arange(table.num_rows)
+    hashes = np.concatenate([hashed(batch, "group_id") for batch in table.batches(["group_id"])])
+    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+    number = np.empty(len(first), np.int64)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[group]
+
+
+def _drawn(groups: int, rows: int, all_rows: int, seed: int) -> Numbers:
+    """Draw one group of each of equal stretches of the table, every group as likely as another.
+
+    The stretches begin at a random place and go on at the table's beginning: stratified sampling,
+    Cochran 1977, Sampling Techniques, chapter 5.
+    """
+    wanted = min(max(round(rows * groups / all_rows), 1), groups)
+    generator = np.random.default_rng(seed)
+    edges = np.arange(wanted + 1) * groups // wanted
+    inside = edges[:-1] + np.floor(generator.random(wanted) * np.diff(edges)).astype(np.int64)
+    return (inside + generator.integers(groups)) % groups
+
+
+def _write(table: Table, file: TableFile, rows: Numbers, target: Path) -> None:
+    """Write some rows of a file, with canonical names, reading no row group without one of them."""
+    metadata = open_parquet(file.parquet).metadata
+    sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    holder = np.searchsorted(starts, rows, side="right") - 1
+    names = [table.renames.get(name, name) for name in table.schema.names]
+    tokens = table.renames.get("response_ids", "response_ids")
+    wanted = np.unique(holder).tolist()
+    numbers = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in wanted])
+    keep = np.isin(numbers, rows)
+    row = 0
+    with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
+        for record in read_rows_of(file.parquet, names, tokens, row_groups=wanted):
+            part = pa.Table.from_batches([record]).select(names)
+            part = columns.with_versions_as_numbers(part.rename_columns(table.schema.names))
+            writer.write(part.filter(pa.array(keep[row : row + record.num_rows])))
+            row += record.num_rows

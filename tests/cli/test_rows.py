@@ -1,0 +1,26 @@
+"""`--rows N` takes a part of the table, and the screen, the page and the document say so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.table.test_draw import write_files
+
+SENTENCE = "a first look: 40 of 400 rows, drawn by prompt group with seed 0"
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "sweep"])
+def test_screen_page_and_document_say_how_many_rows_were_drawn(rcdiag, tmp_path, command):
+    source, page = write_files(tmp_path), tmp_path / "page.html"
+    options = {"score": ("--preset", "disabled"), "sweep": ("--thresholds", 2)}.get(command, ())
+    ran = rcdiag(command, source, "--rows", 40, *options, "--html", page)
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[0] == SENTENCE
+    assert SENTENCE in page.read_text()
+    assert SENTENCE not in rcdiag(command, source, *options).out
+
+
+def test_nothing_cannot_be_drawn(rcdiag, tmp_path):
+    ran = rcdiag("score", write_files(tmp_path), "--rows", 0)
+    assert ran.code == 2
+    assert "--rows" in ran.err

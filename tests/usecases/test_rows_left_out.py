@@ -1,0 +1,96 @@
+"""Rows with log-probs that are no numbers are left out of `mismatch`, counted and named."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rcdiag
+from rcdiag.results import CompareResult, Finding, ScoreResult, from_json, to_json
+from tests.builders import Lists, ids_like, write_table
+
+
+def draws(count: int) -> tuple[Lists, Lists]:
+    """Log-probs of both policies on `count` rows of four tokens."""
+    random = np.random.default_rng(0)
+    behavior = random.uniform(-3.0, -1.0, (count, 4))
+    return behavior.tolist(), (behavior + random.normal(0.0, 0.1, behavior.shape)).tolist()
+
+
+def table_of(path: Path, behavior: Lists, target: Lists, **columns: list) -> Path:
+    return write_table(
+        path,
+        response_ids=ids_like(behavior),
+        rollout_log_probs=behavior,
+        old_log_probs=target,
+        **columns,
+    )
+
+
+def finding_of(result: ScoreResult | CompareResult) -> Finding:
+    (finding,) = [each for each in result.findings if each.slug == "non-finite-log-probs"]
+    return finding
+
+
+def test_numbers_are_those_of_the_other_rows(tmp_path):
+    behavior, target = draws(20)
+    clean = rcdiag.score(table_of(tmp_path / "clean.parquet", behavior[2:], target[2:]))
+    target[0][1], target[1][3] = nan, -inf
+    result = rcdiag.score(table_of(tmp_path / "dirty.parquet", behavior, target))
+    assert result.mismatch == clean.mismatch
+    assert (result.num_sequences, result.num_tokens, result.rows_left_out) == (20, 80, 2)
+    finding = finding_of(result)
+    assert "`mismatch` is computed without these rows" in finding.message
+    assert f"{tmp_path}/dirty.parquet, row 0; {tmp_path}/dirty.parquet, row 1" in finding.message
+    assert finding.evidence["first_rows"] == [0, 1]
+    assert finding.evidence["first_places"][1].endswith("dirty.parquet, row 1")
+    logged = result.corrections["decoupled_token_is"]
+    assert logged.kept_tokens == 80
+    assert np.isnan(logged.metrics["rollout_corr/k3_kl"])
+    assert from_json(to_json(result), "r").rows_left_out == 2
+
+
+@pytest.mark.parametrize(("bad", "null"), [(10, False), (11, True), (20, True)])
+def test_under_half_of_the_rows_there_are_no_numbers(tmp_path, bad, null):
+    behavior, target = draws(20)
+    for row in target[:bad]:
+        row[0] = nan
+    result = rcdiag.score(table_of(tmp_path / "a.parquet", behavior, target))
+    assert all((value.value is None) >= null for value in result.mismatch.values())
+    assert (result.mismatch["k3_kl"].value is None) == null
+    assert result.rows_left_out == bad
+    assert ("`mismatch` is null" in finding_of(result).message) == null
+    assert rcdiag.report([result], tmp_path / "page.html") == [tmp_path / "page.html"]
+
+
+def test_a_step_is_judged_by_its_own_rows(tmp_path):
+    behavior, target = draws(20)
+    for row in target[:5]:
+        row[2] = nan
+    steps = [0] * 5 + [1] * 15
+    result = rcdiag.score(table_of(tmp_path / "a.parquet", behavior, target, step=steps))
+    assert result.steps["0"].mismatch["k3_kl"].value is None
+    assert result.steps["0"].corrections
+    assert (result.steps["0"].num_sequences, result.steps["0"].rows_left_out) == (5, 5)
+    assert result.steps["1"].rows_left_out == 0
+    assert result.mismatch["k3_kl"].value == pytest.approx(
+        result.steps["1"].mismatch["k3_kl"].value or 0.0, rel=1e-12
+    )
+
+
+def test_pairs_of_a_comparison_are_of_the_same_rows(tmp_path):
+    behavior, target = draws(20)
+    other = [[value - 0.1 for value in row] for row in behavior]
+    clean = rcdiag.compare(
+        table_of(tmp_path / "a.parquet", behavior[1:], target[1:], vllm_log_probs=other[1:])
+    )
+    target[0][0] = nan
+    path = table_of(tmp_path / "b.parquet", behavior, target, vllm_log_probs=other)
+    result = rcdiag.compare(path)
+    assert result.rows_left_out == 1
+    for name, pair in result.pairs.items():
+        assert pair.mismatch == clean.pairs[name].mismatch
+    assert "`mismatch` is computed without these rows" in finding_of(result).message
