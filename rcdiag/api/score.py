@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rcdiag.api.usecase import Steps, usecase
+from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import ScoreResult
@@ -95,6 +96,7 @@ def score(
     check_output(written, specs, force=force)
     check_pair(table, behavior, target, [spec.name for spec in specs])
     plan = planned(table, specs, written, force=force)
+    decode = _decoder(model, table, specs, (target, behavior)) if include_text else None
     yield description(name_of(source), table, plan, written)
     with scored_table(table, plan, written, force=force, progress=progress) as scored:
         return measure(
@@ -103,20 +105,27 @@ def score(
             target=target,
             seed=seed,
             origin=table,
-            decode=_decoder(model, scored, target, behavior) if include_text else None,
+            decode=decode,
             plan=corrections,
         )
 
 
-def _decoder(model: str | Path | None, table: Table, *policies: str) -> Decode:
-    """Turn token ids into text, by the tokenizer of `model`, or of a model that the table names."""
+def _decoder(
+    model: str | Path | None, table: Table, specs: Sequence[PolicySpec], policies: Sequence[str]
+) -> Decode:
+    """Turn token ids into text by the tokenizer of `model`, or of a model of one of the policies.
+
+    The first of `policies` whose model is a folder here decides: the model that is about to score
+    it, or else the one that the table names.
+    """
     recorded = table.metadata.get("policies", {})
-    named = [recorded[name]["model"] for name in policies if recorded.get(name, {}).get("model")]
-    models = [folder for folder in named if Path(folder).is_dir()]
-    if model is None and not models:
+    models = {name: recorded.get(name, {}).get("model") for name in policies}
+    models |= {spec.name: spec.model for spec in specs if spec.name in models}
+    folders = [folder for folder in models.values() if folder and Path(folder).is_dir()]
+    if model is None and not folders:
         raise RcdiagError(
             f"{setting('include_text')}: the table names no model folder here whose tokenizer "
             "could be used",
             hint=setting("model", "PATH"),
         )
-    return decoder(str(model or models[0]))
+    return decoder(str(model or folders[0]))

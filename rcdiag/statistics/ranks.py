@@ -83,16 +83,15 @@ def spearman(sample: RankSample) -> tuple[float, Interval]:
     The interval is that of a delete-a-group jackknife over groups of clusters, on the scale of
     Fisher's z. Source: Kott 2001, Journal of Official Statistics 17(4).
     """
-    value = _spearman(sample.behavior, sample.target)
+    sides = [
+        np.unique(values, return_inverse=True)[1] for values in (sample.behavior, sample.target)
+    ]
+    value = _spearman(*sides)
     groups = np.unique(sample.group)
     if not abs(value) < 1.0 or len(groups) < 2:
         return value, NONE
-    left_out = np.array(
-        [
-            _spearman(sample.behavior[keep], sample.target[keep])
-            for keep in (sample.group != group for group in groups)
-        ]
-    )
+    kept = (sample.group != group for group in groups)
+    left_out = np.array([_spearman(*(side[keep] for side in sides)) for keep in kept])
     if not (np.abs(left_out) < 1.0).all():
         return value, NONE
     reach = t_quantile(len(groups)) * float(standard_error(np.arctanh(left_out)))
@@ -100,9 +99,14 @@ def spearman(sample: RankSample) -> tuple[float, Interval]:
     return value, (float(low), float(high))
 
 
-def _spearman(behavior: Array, target: Array) -> float:
-    from scipy.stats import rankdata
-
-    if len(behavior) < 2 or np.ptp(behavior) == 0.0 or np.ptp(target) == 0.0:
+def _spearman(behavior: NDArray[np.int64], target: NDArray[np.int64]) -> float:
+    """Return the rank correlation; the sides are places among the different values, ascending."""
+    if len(behavior) < 2 or np.ptp(behavior) == 0 or np.ptp(target) == 0:
         return np.nan
-    return float(np.corrcoef(rankdata(behavior), rankdata(target))[0, 1])
+    return float(np.corrcoef(_ranks(behavior), _ranks(target))[0, 1])
+
+
+def _ranks(places: NDArray[np.int64]) -> Array:
+    """Return ranks from 1; equal values share the mean of theirs."""
+    ties = np.bincount(places)
+    return (np.cumsum(ties) - 0.5 * (ties - 1))[places]

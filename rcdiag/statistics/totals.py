@@ -235,15 +235,21 @@ def resampled(rows: Addends, seed: int, replicates: int = REPLICATES) -> Totals:
     Tokens of a sequence and sequences of a prompt depend on each other, so the prompt group is
     what is drawn (cluster bootstrap; Davison & Hinkley 1997, 3.8).
     """
-    generator = np.random.default_rng(seed)
-    drawn = np.stack([_draw(generator, len(rows)) for _ in range(replicates)])
+    counts = _draws(np.random.default_rng(seed), len(rows), replicates)
     with np.errstate(invalid="ignore", over="ignore"):
-        return rows.totals(drawn.astype(np.float64) @ rows.matrix)
+        return rows.totals(counts.astype(np.float64) @ rows.matrix)
 
 
-def _draw(generator: np.random.Generator, clusters: int) -> NDArray[np.int64]:
-    """Count how often each cluster comes when clusters are drawn with replacement."""
-    return np.bincount(generator.integers(clusters, size=clusters), minlength=clusters)
+def _draws(
+    generator: np.random.Generator, clusters: int, replicates: int
+) -> NDArray[np.int64]:
+    """Count how often each cluster comes when clusters are drawn with replacement.
+
+    The result is [replicates, clusters].
+    """
+    drawn = generator.integers(clusters, size=(replicates, clusters))
+    drawn += np.arange(replicates)[:, None] * clusters  # each replicate has counts of its own
+    return np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape)
 
 
 def leave_one_out(rows: Addends) -> Totals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,21 @@ def test_a_folder_without_a_tokenizer_is_an_error(rcdiag, tmp_path):
     assert ran.code == 2
     assert "error: " in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_a_missing_tokenizer_is_told_before_an_engine_starts(
+    rcdiag, tmp_path, monkeypatch, dry_run
+):
+    def start(*_: object) -> None:
+        raise AssertionError("an engine starts")
+
+    monkeypatch.setattr("rcdiag.engines.run.run_engine", start)
+    bare = tmp_path / "bare"
+    shutil.copytree(POLICY, bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    options = ("--policy", "a=hf:float32", "--policy", "b=hf:bfloat16", "--model", bare)
+    pair = ("--behavior", "a", "--target", "b", "--include-text")
+    ran = rcdiag("score", TABLE, *options, *pair, *dry_run)
+    assert ran.code == 2
+    assert f"error: model {bare}: no tokenizer in the folder" in ran.err
+    assert "--model" in ran.err

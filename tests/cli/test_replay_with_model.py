@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,26 @@ def test_fresh_rewards_and_the_saved_model(rcdiag, model, table, reward, tmp_pat
     assert found == pytest.approx(wanted, rel=1e-4)
     refused = rcdiag("replay", table, "--model", model, *options[:2], "--save", saved)
     assert (refused.code, "already there" in refused.err) == (2, True)
+
+
+def test_a_step_needs_no_tokenizer_and_rewards_of_text_do(
+    rcdiag, model, table, reward, tmp_path, monkeypatch
+):
+    bare = tmp_path / "bare"
+    shutil.copytree(model, bare, ignore=shutil.ignore_patterns("*token*"))
+    assert {file.name for file in bare.iterdir()} >= {"config.json", "model.safetensors"}
+    replay = ("replay", table, "--model", bare, "--preset", "bypass_pg_is", *STEP)
+    ran = rcdiag(*replay, "--save", tmp_path / "saved", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.document["presets"]["bypass_pg_is"]["after_step"]["kl_old_new"]["value"] > 1e-3
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr("rcdiag.learning.trainee.Trainee.load", load)
+    refused = rcdiag(*replay, "--reference", "fresh", "--reward", f"{reward}:one")
+    assert refused.code == 2
+    assert "no tokenizer in the folder" in refused.err
 
 
 def test_a_reward_that_raises_is_an_error_without_traceback(rcdiag, model, table, reward):

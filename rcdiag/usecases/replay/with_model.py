@@ -18,7 +18,7 @@ from rcdiag.table.survey import check_limits
 from rcdiag.table.table import Table
 from rcdiag.usecases.replay.batch import ReplayBatch, Roles, read_batch
 from rcdiag.usecases.replay.factors import factors
-from rcdiag.usecases.replay.fresh_samples import Prompts, prompts_of, sampler
+from rcdiag.usecases.replay.fresh_samples import Decode, Prompts, prompts_of, sampler
 from rcdiag.usecases.replay.model_run import over_steps, replay_presets
 from rcdiag.usecases.replay.run import replay_result
 from rcdiag.usecases.replay.training import Training
@@ -42,6 +42,7 @@ def replay_with_model(
     first = _first_step(dump, step, training.steps)
     batch = _read(dump, roles, first, update)
     prompts = _checked(dump, batch, update, training)
+    decode = None if prompts is None else decoder(training.spec.model)
     say(f"loading {training.model}")
     trainee = Trainee.load(
         training.spec,
@@ -50,7 +51,7 @@ def replay_with_model(
         batch_tokens=training.batch_tokens,
     )
     say(f"gradients of {len(update.names)} updates on {batch.num_tokens:,} tokens")
-    samples = _sampler(trainee, prompts, training)
+    samples = _sampler(trainee, prompts, training, decode)
     replay = ModelReplay(learner=trainee, update=update, training=training, batch=batch).scored()
     ratios = factors(replay.batch, training.seed)
     presets, backwards = replay_presets(replay, ratios, samples)
@@ -132,11 +133,13 @@ def _prompts(dump: Table, batch: ReplayBatch, training: Training) -> Prompts | N
     return prompts_of(batch.parts, partial(read_rows, dump))
 
 
-def _sampler(trainee: Trainee, prompts: Prompts | None, training: Training) -> Sampler | None:
-    if prompts is None:
+def _sampler(
+    trainee: Trainee, prompts: Prompts | None, training: Training, decode: Decode | None
+) -> Sampler | None:
+    if prompts is None or decode is None:
         return None
     assert callable(training.reward)
-    return sampler(trainee, prompts, training.reward, decoder(training.spec.model))
+    return sampler(trainee, prompts, training.reward, decode)
 
 
 def _save(replay: ModelReplay, trainee: Trainee) -> None:
