@@ -18,6 +18,7 @@ from rcdiag.usecases.scored import (
     Policies,
     check_output,
     description,
+    needed_columns,
     planned,
     scored_table,
     wanted_policies,
@@ -73,7 +74,8 @@ def score(
     """
     progress = progress or SILENT
     written = None if output is None else Path(output)
-    table = open_table(source, columns=columns)
+    needed = needed_columns((behavior, target), policies, model, ladder)
+    table = open_table(source, columns=columns, needed=needed)
     specs = wanted_policies(
         table,
         policies=policies,

@@ -46,7 +46,8 @@ def sweep(
         )
     if emit is not None:
         check_configuration(emit, candidate)
-    table = open_table(source, columns=columns)
+    needed = [f"{name}_log_probs" for name in (behavior, target)]
+    table = open_table(source, columns=columns, needed=needed)
     check_pair(table, behavior, target)
     yield (f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}")
     return measure(

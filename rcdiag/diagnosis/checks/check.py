@@ -27,6 +27,8 @@ class CheckInput:
     non_finite: NonFinite = field(default_factory=NonFinite)  # log-probs that are no numbers
     values: Mapping[str, MetricValue] = field(default_factory=dict)  # metrics that may be touched
     plan: Plan | None = None  # the corrections that were wanted
+    # Columns that the table lacks -> its own columns that may be meant, and are not read.
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
