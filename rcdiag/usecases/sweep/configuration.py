@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rcdiag.corrections.correction import Correction
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page
@@ -19,7 +19,8 @@ def check_configuration(trainer: str, candidate: str | None) -> None:
     """Refuse before the sweep what no sweep could write."""
     if candidate is not None and candidate not in CANDIDATES:
         raise RcdiagError(
-            f"{setting('candidate', candidate)}: no such candidate", hint=", ".join(CANDIDATES)
+            f"{setting('candidate', candidate)}: no such candidate",
+            hint=f"{did_you_mean(candidate, CANDIDATES)}one of {', '.join(CANDIDATES)}",
         )
     emit(CANDIDATES[candidate or "none"].correction, trainer)
 
