@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, did_you_mean
 
 
 def read_defaults(path: Path, allowed: dict[str, set[str]]) -> dict[str, dict[str, Any]]:
@@ -33,9 +32,8 @@ def _options(path: Path, command: str, table: Any, allowed: dict[str, set[str]])
     options = {key.replace("-", "_"): value for key, value in table.items()}
     for name in options:
         if name not in allowed[command]:
-            near = difflib.get_close_matches(name, allowed[command], n=1)
             raise RcdiagError(
                 f"--config {path}: [{command}] has no option `{name}`",
-                hint=f"did you mean `{near[0]}`?" if near else f"see rcdiag {command} --help",
+                hint=f"{did_you_mean(name, allowed[command])}see rcdiag {command} --help",
             )
     return options

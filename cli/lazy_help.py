@@ -92,7 +92,7 @@ NAMES = {
 KINDS = (TyperArgument, TyperOption)
 
 
-class Command(TyperCommand):
+class LazyHelp(TyperCommand):
     """A command that fills names into the help of its options, and its epilog, when it is shown."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from cli import compare, explain, replay, report, score, sweep
+from cli.command import Command
 from cli.config import read_defaults
-from cli.lazy_help import Command
 from rcdiag.errors import RcdiagError
 
 # Threads of torch spin while they wait, by default for so long that one busy neighbour on two cores

@@ -19,13 +19,32 @@ class RcdiagError(Exception):
         return self.message
 
 
+def nearest(name: str, choices: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the choice that looks most like a name, None where none has this likeness to it.
+
+    A likeness of 1 is equality. Upper case, `-` and `_` make no difference.
+    """
+    by_folded = {_folded(choice): choice for choice in choices}
+    near = difflib.get_close_matches(_folded(name), by_folded, n=1, cutoff=likeness)
+    return by_folded[near[0]] if near else None
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def did_you_mean(name: str, choices: Iterable[str], likeness: float = 0.6) -> str:
+    """Return the beginning of a hint, `did you mean NEAREST? `; empty where nothing is near."""
+    near = nearest(name, choices, likeness)
+    return f"did you mean {near}? " if near else ""
+
+
 def one_of(name: str, value: str, choices: Iterable[str]) -> str:
     """Return the value of a setting if it is a choice; else raise with the nearest and all."""
     names = list(choices)
     if value in names:
         return value
-    near = difflib.get_close_matches(value, names, n=1)
-    guess = f"did you mean {near[0]}? " if near else ""
+    guess = did_you_mean(value, names)
     raise RcdiagError(f"{name} {value}: not known", hint=f"{guess}one of {', '.join(names)}")
 
 

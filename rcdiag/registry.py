@@ -8,13 +8,12 @@ registry is first read, and adds its definitions: `METRICS.add(Metric(...))`.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.metadata
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, did_you_mean
 
 GROUP = "rcdiag.plugins"
 
@@ -74,11 +73,9 @@ class Registry(Mapping[str, T], Generic[T]):
     def find(self, name: str, option: str = "") -> T:
         """Find the definition of a name that a user gave by `option`, or refuse the name."""
         if name not in self:
-            near = difflib.get_close_matches(name, self, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
             raise RcdiagError(
                 f"{option} {name}: no such {self.what}".strip(),
-                hint=f"{hint}known: {', '.join(self)}",
+                hint=f"{did_you_mean(name, self)}known: {', '.join(self)}",
             )
         return self[name]
 

@@ -9,7 +9,7 @@ from cli.options import FailOn
 from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
-from rcdiag.results import SEVERITIES, Result, to_json, worst_severity
+from rcdiag.results import SEVERITIES, Result, to_json
 
 
 class Screen:
@@ -42,9 +42,12 @@ class Screen:
             draw(self.out, result, verbose=self.verbose)
 
     def exit(self, result: Result, fail_on: FailOn) -> None:
-        """Exit 1 when there are findings at or above the level."""
-        worst = worst_severity(result.findings)
-        if fail_on is FailOn.never or worst is None:
+        """Exit 1 where findings are at or above the level, and say so in a line on stderr."""
+        if fail_on is FailOn.never:
             return
-        if SEVERITIES.index(worst) >= SEVERITIES.index(fail_on.value):
+        least = SEVERITIES.index(fail_on.value)
+        failing = [f.slug for f in result.findings if SEVERITIES.index(f.severity) >= least]
+        if failing:
+            slugs = ", ".join(dict.fromkeys(failing))
+            self.err.print(f"exit 1 by --fail-on {fail_on.value}: {slugs}", soft_wrap=True)
             raise typer.Exit(1)

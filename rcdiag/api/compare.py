@@ -21,6 +21,9 @@ from rcdiag.usecases.scored import (
 )
 from rcdiag.usecases.tables import Source, drawn, joined_tables, name_of
 
+# The log-probs that a table has before any are scored.
+PAIR = ("rollout_log_probs", "old_log_probs")
+
 
 @usecase
 def compare(
@@ -75,6 +78,8 @@ def compare(
             progress=progress,
         )
         available = [*table.policies, *(spec.name for spec in specs)]
+        if len(sources) == 1 and len(available) < 2 and table.may_mean(*PAIR):
+            table.require(*PAIR)
         choose(list(dict.fromkeys(available)), named, name)
         plan = planned(table, specs, None, force=force)
         yield description(name, table, plan, None)

@@ -113,7 +113,9 @@ def replay(
         force: overwrite `save`.
         progress: listener for what happens meanwhile.
     """
-    table = open_table(source, columns=columns)
+    policies = (rollout, old, current or old) if model is None else (rollout,)
+    needed = [f"{name}_log_probs" for name in dict.fromkeys(policies)]
+    table = open_table(source, columns=columns, needed=needed)
     plan = plan_of(
         trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
     )

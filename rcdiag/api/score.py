@@ -19,6 +19,7 @@ from rcdiag.usecases.scored import (
     Policies,
     check_output,
     description,
+    needed_columns,
     planned,
     scored_table,
     wanted_policies,
@@ -77,7 +78,8 @@ def score(
     """
     progress = progress or SILENT
     written = None if output is None else Path(output)
-    table = drawn(open_table(source, columns=columns), rows, seed)
+    needed = needed_columns((behavior, target), policies, model, ladder)
+    table = drawn(open_table(source, columns=columns, needed=needed), rows, seed)
     specs = wanted_policies(
         table,
         policies=policies,

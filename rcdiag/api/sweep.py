@@ -54,7 +54,8 @@ def sweep(
         find_candidate(candidate)
     if emit is not None:
         check_configuration(emit, candidate)
-    table = drawn(open_table(source, columns=columns), rows, seed)
+    needed = [f"{name}_log_probs" for name in (behavior, target)]
+    table = drawn(open_table(source, columns=columns, needed=needed), rows, seed)
     check_pair(table, behavior, target)
     yield (f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}")
     return measure(

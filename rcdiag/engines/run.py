@@ -66,6 +66,11 @@ class ScoringPlan:
     def part_names(self) -> dict[str, RowRange]:
         return {f"{index:06d}.parquet": rows for index, rows in enumerate(self.ranges)}
 
+    def finished_parts(self) -> list[Path]:
+        """Return the parts that are on disk, of all policies."""
+        files = (self.folder(spec) / name for spec in self.specs for name in self.part_names())
+        return [file for file in files if file.exists()]
+
     def is_finished(self) -> bool:
         """Tell whether the output exists and is this plan's: a run was killed after its rename."""
         if not (self.output.exists() and self.parts.exists()):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.backend import Backend, Engine, Option
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.table.trajectories import POLICY_NAME
 
+SHORT = 0.5  # likeness of fp32 to float32, and less than that of bf16 to bfloat16
 SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -65,12 +65,19 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
     if not POLICY_NAME.fullmatch(name) or not rest:
         raise _bad(text, "wanted NAME=BACKEND[:DTYPE][,key=value...]")
     if backend_name not in BACKENDS:
-        raise _bad(text, f"no backend `{backend_name}`; there are {', '.join(BACKENDS)}")
+        raise _bad(
+            text,
+            f"no backend `{backend_name}`; there are {', '.join(BACKENDS)}",
+            guess=did_you_mean(backend_name, BACKENDS),
+        )
     backend = BACKENDS[backend_name]
     dtype = dtype or backend.default_dtype
     if dtype not in backend.dtypes:
-        dtypes = ", ".join(backend.dtypes)
-        raise _bad(text, f"no dtype `{dtype}` in {backend_name}; there are {dtypes}")
+        raise _bad(
+            text,
+            f"no dtype `{dtype}` in {backend_name}; there are {', '.join(backend.dtypes)}",
+            guess=did_you_mean(dtype, backend.dtypes, likeness=SHORT),
+        )
     options = dict(_pair(text, pair, backend) for pair in pairs)
     model = options.pop("model", default_model)
     if model is None:
@@ -89,9 +96,8 @@ def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
         return key, _checked(text, key, value, option)
     if not backend.passes_options_on:
         names = list(backend.known_options)
-        near = difflib.get_close_matches(key, names, n=1)
-        guess = f"did you mean `{near[0]}`? " if near else ""
-        raise _bad(text, f"unknown option `{key}`", hint=f"{guess}known: {', '.join(names)}")
+        hint = f"{did_you_mean(key, names)}known: {', '.join(names)}"
+        raise _bad(text, f"unknown option `{key}`", hint=hint)
     return key, _guessed(value)
 
 
@@ -106,7 +112,11 @@ def _checked(text: str, key: str, value: str, option: Option) -> Any:
             raise _bad(text, f"{key}={value}: wanted a whole number")
         return int(value)
     if isinstance(option.takes, tuple) and value not in option.takes:
-        raise _bad(text, f"{key}={value}: not known; there are {', '.join(option.takes)}")
+        raise _bad(
+            text,
+            f"{key}={value}: not known; there are {', '.join(option.takes)}",
+            guess=did_you_mean(value, option.takes, likeness=SHORT),
+        )
     return value
 
 
@@ -120,6 +130,7 @@ def _guessed(value: str) -> Any:
         return value
 
 
-def _bad(text: str, why: str, hint: str = "") -> RcdiagError:
+def _bad(text: str, why: str, hint: str = "", guess: str = "") -> RcdiagError:
+    """Make the error about a policy; without a hint of its own it shows examples after a guess."""
     example = "for example --policy old=hf:float32 or --policy fp8=vllm:bfloat16,quantization=fp8"
-    return RcdiagError(f"--policy {text}: {why}", hint=hint or example)
+    return RcdiagError(f"--policy {text}: {why}", hint=hint or guess + example)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.settings import LossSetting, LossSettings, Value
 
@@ -51,8 +50,7 @@ class PolicyLoss:
         """Return one of the settings that the loss reads; any other name is refused."""
         settings = {setting.name: setting for setting in self.settings}
         if name not in settings:
-            near = difflib.get_close_matches(name, settings, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            hint = did_you_mean(name, settings)
             listed = f"it reads {', '.join(settings)}" if settings else "it reads none"
             raise RcdiagError(f"{self.name} does not read the setting `{name}`", f"{hint}{listed}")
         return settings[name]

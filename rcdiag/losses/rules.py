@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses import LOSSES, SHIPPED
 from rcdiag.losses.aggregation import Aggregation
 from rcdiag.losses.policy_loss import PolicyLoss
@@ -42,7 +42,8 @@ class UpdateRules:
         offered = self.offered
         if name not in offered:
             raise RcdiagError(
-                f"loss {name}: {whose} does not have it", f"one of {', '.join(offered)}"
+                f"loss {name}: {whose} does not have it",
+                f"{did_you_mean(name, offered)}one of {', '.join(offered)}",
             )
         return offered[name]
 
@@ -61,6 +62,7 @@ class UpdateRules:
         if name not in self.aggregations:
             names = ", ".join(self.aggregations)
             raise RcdiagError(
-                f"aggregation {name}: this trainer does not have it", f"one of {names}"
+                f"aggregation {name}: this trainer does not have it",
+                f"{did_you_mean(name, self.aggregations)}one of {names}",
             )
         return self.aggregations[name]

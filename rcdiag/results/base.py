@@ -29,7 +29,7 @@ _INTERVAL = (
 )
 
 
-class Draw(TypedDict, total=False):
+class _Draw(TypedDict, total=False):
     """A draw says how many rows of a table were taken, where not all of them were."""
 
     rows_drawn: Annotated[
@@ -44,7 +44,7 @@ class Draw(TypedDict, total=False):
     ]
 
 
-class Provenance(Draw):
+class Provenance(_Draw):
     """Provenance says where a result comes from."""
 
     command: Annotated[str, Doc("The command line that made the result.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, nearest
 from rcdiag.table.trajectories import POLICY_NAME
 
 METADATA_KEY = b"rcdiag"
@@ -100,25 +99,18 @@ def check_types(schema: pa.Schema, file: str) -> None:
     for name, kind in zip(schema.names, schema.types, strict=True):
         column = column_spec(name)
         if column and not column.accepts(kind):
+            fitting = [
+                other
+                for other, spec in COLUMNS.items()
+                if spec.accepts(kind) and other not in schema.names
+            ]
+            meant = nearest(name, fitting, likeness=0.9)
             raise RcdiagError(
                 f"{file}: column `{name}` is {kind}, wanted {column.expected}",
-                hint="cast the column, or, if it means something else, give the right one by "
+                hint=(f"if it is `{meant}`: --column {meant}={name}; else " if meant else "")
+                + "cast the column, or, if it means something else, give the right one by "
                 f"--column {name}=OTHER_COLUMN",
             )
-
-
-def require(name: str, schema: pa.Schema, file: str) -> None:
-    """Refuse a schema without the column, with an error that offers the nearest name."""
-    if name in schema.names:
-        return
-    # A column that means something else already must never be offered in its place.
-    free = [column for column in schema.names if column_spec(column) is None]
-    near = difflib.get_close_matches(name, free, n=1, cutoff=0.5)
-    hint = f"--column {name}={near[0] if near else 'YOUR_COLUMN'}"
-    hint += " (the nearest name)" if near else ""
-    if policy := LOG_PROBS.fullmatch(name):
-        hint += f"; or score it: --policy {policy['policy']}=hf:float32 --model PATH"
-    raise RcdiagError(f"{file}: no column `{name}`; found: {', '.join(schema.names)}", hint=hint)
 
 
 def policies_in(names: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.readers import find_files
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
@@ -149,9 +150,34 @@ class Table:
         return next(file for file in self.files if row < file.first_row + file.num_rows)
 
     def require(self, *names: str) -> None:
-        """Refuse a table that lacks one of the columns."""
-        for name in names:
-            columns.require(name, self.schema, str(self.files[0].path))
+        """Refuse a table that lacks one of the columns, and name all that it lacks."""
+        if any(name not in self.schema.names for name in names):
+            missing.check_columns(names, self._own_schema, {}, str(self.files[0].path))
+
+    def may_mean(self, *names: str) -> dict[str, str]:
+        """Return for columns that the table lacks its own columns whose names say the same."""
+        lacking = {name: name for name in names if name not in self.schema.names}
+        return missing.meant_columns(lacking, self._own_schema, self.renames, least=1.0)
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Return optional columns that numbers depend on and the table lacks, with their likes."""
+        return self.may_mean("group_id", "response_mask")
+
+    def policy_of(self, column: str) -> str | None:
+        """Return a name for the policy whose log-probs a column holds that is read as nothing."""
+        free = column in self.columns and columns.column_spec(column) is None
+        if not (free and columns.TOKEN_FLOATS.accepts(self.schema.field(column).type)):
+            return None
+        policy = missing.LOOKS_LIKE_LOG_PROBS.sub("", column).strip("_-")
+        return column if policy in self.policies else policy or "recorded"
+
+    @property
+    def _own_schema(self) -> pa.Schema:
+        """Return the schema with the names that the columns have in the files."""
+        return pa.schema(
+            [field.with_name(self.renames.get(field.name, field.name)) for field in self.schema]
+        )
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
         """Yield all rows in order; `names` are canonical, None means every column."""
@@ -170,25 +196,27 @@ def open_table(
     source: str | Path | Sequence[str | Path],
     renames: Mapping[str, str] | None = None,
     format: str | None = None,
+    needed: Sequence[str] = (),
 ) -> Table:
     """Open a file, a folder, a glob, or a list of them, as one table.
 
     `renames` maps canonical column names to the names in the files. `format` names one of
-    `READERS`; without it the files tell. Parquet stays where it is, and only its footers are read;
-    files of another format are converted to parquet here, once.
+    `READERS`; without it the files tell. A table without `response_ids` or without a mapped column
+    is refused, with an error that names what else it lacks of `needed`. Parquet stays where it is,
+    and only its footers are read; files of another format are converted to parquet here, once.
     """
     sources = [source] if isinstance(source, (str, Path)) else source
     names = [str(place) for place in sources]
     reader, paths = find_files(names, format)
     if reader.read is None:
-        return _table(names[0], [(path, None) for path in paths], renames)
+        return _table(names[0], [(path, None) for path in paths], renames, needed)
     scratch = Scratch()
     written = [
         (path, converted)
         for number, path in enumerate(paths)
         if (converted := _convert(reader, path, scratch.path / f"{number:06d}.parquet"))
     ]
-    return _table(names[0], written, renames, scratch)
+    return _table(names[0], written, renames, needed, scratch)
 
 
 def _convert(reader: Reader, path: Path, target: Path) -> Path | None:
@@ -209,18 +237,20 @@ def _table(
     source: str,
     files: Sequence[tuple[Path, Path | None]],
     renames: Mapping[str, str] | None,
+    needed: Sequence[str],
     scratch: Scratch | None = None,
 ) -> Table:
     """Make one table of files, each with its converted form, that all have the same columns."""
     renames = dict(renames or {})
+    missing.check_names(renames)
     opened: list[TableFile] = []
     schema: pa.Schema | None = None
     first_row = 0
     for path, converted in files:
         parquet = open_parquet(converted or path)
+        _check_columns(parquet.schema_arrow, renames, needed, path)
         file_schema = _canonical(parquet.schema_arrow, renames, path)
         columns.check_types(file_schema, str(path))
-        columns.require("response_ids", file_schema, str(path))
         if schema is None:
             schema = file_schema
         _check_same(schema, file_schema, path, opened)
@@ -232,11 +262,19 @@ def _table(
     return Table(tuple(opened), schema, renames, scratch)
 
 
+def _check_columns(
+    file_schema: pa.Schema, renames: Mapping[str, str], needed: Sequence[str], path: Path
+) -> None:
+    """Refuse a file without tokens or a mapped column, with all that it lacks."""
+    always = {renames.get("response_ids", "response_ids"), *renames.values()}
+    if not always <= set(file_schema.names):
+        missing.check_columns(["response_ids", *needed], file_schema, renames, str(path))
+
+
 def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -> pa.Schema:
     """Return the file's schema with mapped columns under their canonical names."""
     back: dict[str, str] = {}
     for name, in_file in renames.items():
-        columns.require(in_file, file_schema, str(path))
         if name in file_schema.names and name != in_file:
             raise RcdiagError(
                 f"{path}: --column {name}={in_file}, but a column `{name}` is there as well",

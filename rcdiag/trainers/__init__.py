@@ -7,6 +7,7 @@ settings as TOML. To add a trainer: a folder, and `TRAINERS.add(...)` for each o
 
 from __future__ import annotations
 
+from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
 from rcdiag.trainers import slime, verl
 from rcdiag.trainers.trainer import Trainer
@@ -28,7 +29,13 @@ def families() -> dict[str, Trainer]:
 
 def find_trainer(name: str) -> Trainer:
     """Find the generation of that name; a trainer's name means its newest generation."""
-    return families().get(name) or TRAINERS.find(name, "trainer")
+    names = trainer_names()
+    if name not in names:
+        raise RcdiagError(
+            f"trainer {name}: no such trainer",
+            hint=f"{did_you_mean(name, names)}known: {', '.join(names)}",
+        )
+    return families().get(name) or TRAINERS[name]
 
 
 def spoken_name(trainer: Trainer) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rcdiag.corrections.bounds import equivalent
 from rcdiag.corrections.correction import Correction
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
 from rcdiag.trainers.settings_text import Inexpressible, Value, Written, block, overrides
 from rcdiag.trainers.trainer import Refused, Trainer
@@ -58,7 +58,7 @@ def emit(correction: Correction, trainer: str) -> Emitted:
     if chosen.config.write is None:
         raise RcdiagError(
             f"settings of {chosen.name} are not written by rcdiag",
-            hint=f"one of {', '.join(writers())}",
+            hint=f"{did_you_mean(trainer, writer_names())}one of {', '.join(writers())}",
         )
     try:
         return emitted(correction, chosen)

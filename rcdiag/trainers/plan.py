@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.corrections.correction import Correction, in_float32
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, did_you_mean, nearest, setting
 from rcdiag.results import Finding
 from rcdiag.trainers.trainer import Config, Refused, Trainer
 
@@ -47,11 +46,9 @@ def preset_configs(
 
 
 def _unknown(trainer: Trainer, name: str) -> RcdiagError:
-    near = difflib.get_close_matches(name, trainer.presets, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
     return RcdiagError(
         f"{trainer.name} has no preset `{name}`",
-        hint=f"{hint}there are {', '.join(trainer.presets)}",
+        hint=f"{did_you_mean(name, trainer.presets)}there are {', '.join(trainer.presets)}",
     )
 
 
@@ -68,11 +65,7 @@ def plan_corrections(
     for name, config in configs.items():
         unknown = [key for key in config if key not in trainer.settings]
         if unknown:
-            near = difflib.get_close_matches(unknown[0], trainer.settings, n=1)
-            raise RcdiagError(
-                f"{name}: {trainer.name} has no setting `{unknown[0]}`",
-                hint=f"did you mean {near[0]}?" if near else f"{', '.join(trainer.settings)}",
-            )
+            raise _unknown_setting(trainer, name, config, unknown[0])
         settings = {**trainer.settings, **config}
         try:
             corrections[name] = trainer.read(settings)
@@ -83,6 +76,26 @@ def plan_corrections(
     if arithmetic == "float32":
         corrections = {name: in_float32(correction) for name, correction in corrections.items()}
     return Plan(trainer, whole, corrections, ARITHMETICS[arithmetic], tuple([*findings, *refused]))
+
+
+def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -> RcdiagError:
+    """Offer the setting of which the name is a slip, else the nearest that changes this preset."""
+    known = {key: value for key, value in config.items() if key in trainer.settings}
+    acting = [key for key in trainer.settings if _acts(trainer, known, key, config[name])]
+    near = nearest(name, trainer.settings, likeness=0.8) or nearest(name, acting)
+    return RcdiagError(
+        f"{preset}: {trainer.name} has no setting `{name}`",
+        hint=f"did you mean {near}?" if near else f"{', '.join(trainer.settings)}",
+    )
+
+
+def _acts(trainer: Trainer, config: Config, name: str, value: Any) -> bool:
+    """Tell whether a setting of this value makes another correction of a configuration."""
+    settings = {**trainer.settings, **config}
+    try:
+        return trainer.read({**settings, name: value}) != trainer.read(settings)
+    except Refused:
+        return False
 
 
 def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> Finding:

@@ -9,7 +9,7 @@ from typing import Any
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_text import Written
@@ -87,7 +87,10 @@ def choice(config: Config, name: str, allowed: tuple[Any, ...]) -> Any:
     value = config[name]
     if value not in allowed:
         words = ", ".join("null" if option is None else str(option) for option in allowed)
-        raise Refused(f"{name}: {value!r} is not a choice of this trainer", f"one of {words}")
+        guess = did_you_mean(str(value), [str(option) for option in allowed if option is not None])
+        raise Refused(
+            f"{name}: {value!r} is not a choice of this trainer", f"{guess}one of {words}"
+        )
     return value
 
 

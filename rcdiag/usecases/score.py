@@ -13,7 +13,7 @@ from typing import Any
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, without_numbers
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
 from rcdiag.statistics.accumulator import PairState, Step, added_by_key
 from rcdiag.statistics.adding import RunningSum
@@ -23,6 +23,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
+from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
@@ -87,6 +88,7 @@ def score(
         values=values,
         plan=plan,
         where=(origin or dump).where,
+        unread=(origin or dump).unread,
     )
     result = replace(result, findings=findings(given))
     return result if decode is None else _with_text(result, decode)
@@ -200,17 +202,36 @@ def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = 
             f"behavior and target are both `{behavior}`", hint="a mismatch needs two policies"
         )
     policies = [*dump.policies, *(name for name in scored if name not in dump.policies)]
-    missing = [name for name in (behavior, target) if name not in policies]
-    if missing and len(policies) >= 2:
+    pair = {"behavior": behavior, "target": target}
+    missing = {option: name for option, name in pair.items() if name not in policies}
+    for option, name in missing.items():
+        _refuse_column(dump, option, name)
+    lacking = [f"{name}_log_probs" for name in missing.values()]
+    if missing and len(policies) >= 2 and not dump.may_mean(*lacking):
+        name = next(iter(missing.values()))
         raise RcdiagError(
-            f"{dump.files[0].path}: no `{missing[0]}_log_probs`; there are policies "
+            f"{dump.files[0].path}: no `{name}_log_probs`; there are policies "
             f"{', '.join(policies)}",
-            hint=f"choose two: {setting('behavior', policies[-2])}, "
+            hint=f"{did_you_mean(name, policies)}choose two: {setting('behavior', policies[-2])}, "
             f"{setting('target', policies[-1])}; or score it: "
-            f"{setting('policies', f'{missing[0]}=hf:float32,model=PATH', '--policy')}",
+            f"{setting('policies', f'{name}=hf:float32,model=PATH', '--policy')}",
         )
-    for name in missing:
-        dump.require(f"{name}_log_probs")
+    dump.require(*lacking)
+
+
+def _refuse_column(dump: Table, option: str, name: str) -> None:
+    """Refuse the name of a column in place of a policy's, and say how to read that column."""
+    if name in dump.columns and (column := LOG_PROBS.fullmatch(name)):
+        raise RcdiagError(
+            f"{setting(option, name)}: a column; its policy is `{column['policy']}`",
+            hint=setting(option, column["policy"]),
+        )
+    policy = dump.policy_of(name)
+    if policy is not None:
+        raise RcdiagError(
+            f"{setting(option, name)}: a column, not a policy",
+            hint=f"--column {policy}_log_probs={name} --{option} {policy}",
+        )
 
 
 def _corrected(

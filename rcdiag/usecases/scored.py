@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,20 @@ def policy_texts(policies: Policies) -> list[str]:
     if isinstance(policies, Mapping):
         return [f"{name}={spec}" if spec else name for name, spec in policies.items()]
     return [policies] if isinstance(policies, str) else list(policies)
+
+
+def needed_columns(
+    pair: Iterable[str], policies: Policies, model: str | Path | None, ladder: str | Sequence[str]
+) -> list[str]:
+    """Return the columns that a table must have to measure a pair, beside `response_ids`.
+
+    Of the pair these are the log-probs of policies that are not to be scored.
+    """
+    scored = {text.partition("=")[0] for text in policy_texts(policies)}
+    if model is not None or ladder:  # more may be scored than are named
+        return ["prompt_ids"]
+    recorded = [f"{name}_log_probs" for name in dict.fromkeys(pair) if name not in scored]
+    return [*(["prompt_ids"] if scored else []), *recorded]
 
 
 def wanted_policies(
@@ -109,7 +123,7 @@ def scored_table(
         scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
         plan = replace(plan, output=scratch / "scored.parquet")
     try:
-        run_scoring(plan, progress.tokens, force=force)
+        _run(plan, progress, force=force, kept=output is not None)
         if output is not None:
             progress.wrote(output)
         yield open_table(plan.output)
@@ -121,6 +135,22 @@ def scored_table(
     finally:
         if scratch is not None:
             shutil.rmtree(scratch)
+
+
+def _run(plan: ScoringPlan, progress: Progress, *, force: bool, kept: bool) -> None:
+    """Score what is planned; an interrupt bears a note on how to go on, or to be able to."""
+    try:
+        run_scoring(plan, progress.tokens, force=force)
+    except KeyboardInterrupt as interrupt:
+        parts = plan.finished_parts()
+        if parts and kept:
+            interrupt.add_note(
+                f"{len(parts)} finished parts are in {plan.parts}: the same command goes on from "
+                "them"
+            )
+        elif parts:
+            interrupt.add_note("nothing is kept; rcdiag score ... -o FILE keeps finished parts")
+        raise
 
 
 def description(name: str, table: Table, plan: ScoringPlan | None, output: Path | None) -> str:

@@ -20,15 +20,18 @@ from rcdiag.table.trajectories import POLICY_NAME
 Source = str | Path | Sequence[str | Path] | Table
 
 
-def open_table(source: Source, *, columns: Mapping[str, str] | None = None) -> Table:
+def open_table(
+    source: Source, *, columns: Mapping[str, str] | None = None, needed: Sequence[str] = ()
+) -> Table:
     """Open a trajectory table: only the footers of its files are read.
 
     `source` is a parquet file, a directory or a glob of parquet files, or a list of them, which are
     the rows of one table in that order. `columns` maps the names that rcdiag knows to the names in
-    the files: `{"rollout_log_probs": "inference_logprobs"}`.
+    the files: `{"rollout_log_probs": "inference_logprobs"}`. A table without tokens is refused, and
+    the error names those of the columns in `needed` that it lacks too.
     """
     if not isinstance(source, Table):
-        return open_files(source, columns)
+        return open_files(source, columns, needed=needed)
     if columns:
         raise RcdiagError(
             "columns of a table that is open already cannot be mapped",

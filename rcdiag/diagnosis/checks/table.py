@@ -146,6 +146,29 @@ FEW_PROMPT_GROUPS = Check(
 )
 
 
+def _not_read(given: CheckInput) -> Iterator[Observation]:
+    for name, column in given.unread.items():
+        yield Observation(
+            message=f"column `{column}` may be `{name}`, which the table lacks, and is not read",
+            evidence={"column": column, "may_be": name},
+            fix=f"if it is: --column {name}={column}",
+        )
+
+
+COLUMN_NOT_READ = Check(
+    slug="column-not-read",
+    severity="note",
+    stages=("score", "compare", "sweep", "replay"),
+    asks="Has a column that is missing another name in the table?",
+    says="A column has the name that other programs give to a column that rcdiag reads and does "
+    "not find. Without prompt groups intervals are made from single sequences, which are taken for "
+    "independent; without a mask every token is taken for one that the policy sampled.",
+    fix="name the column with --column, if it is what its name says",
+    example="rcdiag score dump.parquet --column group_id=group",
+    find=_not_read,
+)
+
+
 def _left_out_of_join(given: CheckInput) -> Iterator[Observation]:
     result: CompareResult = given.result
     report = result.joined
@@ -184,4 +207,5 @@ TABLE_CHECKS = (
     TEMPERATURE_UNKNOWN,
     SEQUENCES_WITHOUT_TOKENS,
     ROWS_LEFT_OUT_OF_JOIN,
+    COLUMN_NOT_READ,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import os
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from rcdiag.engines.checkpoint import text_config
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, did_you_mean
 
 
 def set_environment(folder: Path, max_length: int, path: str) -> None:
@@ -83,9 +82,8 @@ def _known(options: dict[str, Any]) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(EngineArgs)}
     for key in options:
         if key not in names:
-            near = difflib.get_close_matches(key, sorted(names), n=1)
-            guess = f"did you mean `{near[0]}`?" if near else "see vllm.EngineArgs"
-            raise RcdiagError(f"vllm has no engine option `{key}`", hint=guess)
+            hint = f"{did_you_mean(key, sorted(names))}see vllm.EngineArgs"
+            raise RcdiagError(f"vllm has no engine option `{key}`", hint=hint)
     for key in ("enable_prefix_caching", "speculative_config"):
         if options.get(key):
             raise RcdiagError(

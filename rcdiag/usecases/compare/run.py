@@ -99,7 +99,12 @@ def compare(
     )
     nearest = [name for name, policy in result.policies.items() if policy.may_be_nearest]
     result = replace(result, nearest_policies=nearest)
-    given = CheckInput(result=result, non_finite=non_finite, values=_touched(values.values()))
+    given = CheckInput(
+        result=result,
+        non_finite=non_finite,
+        values=_touched(values.values()),
+        unread=(origin or dump).unread,
+    )
     return replace(result, findings=findings(given))
 
 

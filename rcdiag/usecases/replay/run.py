@@ -67,5 +67,7 @@ def replay_result(
         presets=presets,
         **fields,
     )
-    given = CheckInput(result=result, non_finite=batch.non_finite, plan=update.plan)
+    given = CheckInput(
+        result=result, non_finite=batch.non_finite, plan=update.plan, unread=dump.unread
+    )
     return replace(result, findings=findings(given))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rcdiag.corrections.correction import Correction
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds
 
 
@@ -81,7 +81,7 @@ def find_candidate(name: str) -> Setting:
     if family not in FAMILIES:
         raise RcdiagError(
             f"{setting('candidate', name)}: no such candidate",
-            hint=f"{', '.join(CANDIDATES)}; or FAMILY_THRESHOLD of {', '.join(FAMILIES)}",
+            hint=f"{did_you_mean(name, CANDIDATES)}{', '.join(CANDIDATES)}; or FAMILY_THRESHOLD of {', '.join(FAMILIES)}",
         )
     try:
         values = [float(part) for part in parts if _THRESHOLD.fullmatch(part)]

@@ -88,7 +88,7 @@ def sweep(
         recommendation=replace(advice, choice_yaml=choice_configurations(advice.choice)),
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
     )
-    given = CheckInput(result=result, non_finite=non_finite, values=values)
+    given = CheckInput(result=result, non_finite=non_finite, values=values, unread=dump.unread)
     return replace(result, findings=findings(given))
 
 

@@ -1,0 +1,109 @@
+"""Hints of the command line work when they are followed, and a wrong word gets the nearest."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.builders import write_table
+
+COLUMNS = ("--column", "response_ids=tokens", "--column", "old_log_probs=logprobs")
+
+
+@pytest.fixture
+def own(tmp_path) -> Path:
+    log_probs = pa.array([[-1.0, -0.5], [-0.7], [-0.2]])
+    return write_table(
+        tmp_path / "own.parquet",
+        tokens=pa.array([[1, 2], [3], [4]]),
+        logprobs=log_probs,
+        inference_logprobs=log_probs,
+        group=pa.array([0, 0, 1]),
+        reward=pa.array([0.0, 1.0, 0.0]),
+    )
+
+
+@pytest.mark.parametrize("command", ["score", "sweep", "replay"])
+def test_the_first_hint_makes_the_command_work(rcdiag, own, command):
+    ran = rcdiag(command, own, "--dry-run")
+    assert ran.code == 2
+    hint = ran.err.split("hint: ")[1].split(" (the nearest")[0]
+    assert rcdiag(command, own, *shlex.split(hint), "--dry-run").code == 0
+
+
+def test_compare_offers_columns_for_the_pair_that_is_missing(rcdiag, own):
+    ran = rcdiag("compare", own, "--column", "response_ids=tokens")
+    assert "--column rollout_log_probs=inference_logprobs --column old_log_probs" in ran.err
+
+
+def test_a_column_named_as_the_behavior_is_told_how_to_be_one(rcdiag, own):
+    ran = rcdiag("score", own, *COLUMNS, "--behavior", "inference_logprobs")
+    assert ran.code == 2
+    hint = shlex.split(ran.err.split("hint: ")[1])
+    assert " ".join(hint) == (
+        "--column inference_log_probs=inference_logprobs --behavior inference"
+    )
+    assert rcdiag("score", own, *COLUMNS, *hint, "-q").code == 0
+    ran = rcdiag("score", own, *COLUMNS, "--target", "old_log_probs")
+    assert "--target old)" in ran.err
+
+
+def test_a_column_of_groups_that_is_not_read_is_a_note(rcdiag, own):
+    both = (*COLUMNS, "--column", "rollout_log_probs=inference_logprobs")
+    findings = rcdiag("score", own, *both, "--json").document["findings"]
+    (note,) = [finding for finding in findings if finding["slug"] == "column-not-read"]
+    assert (note["severity"], note["fix"]) == ("note", "if it is: --column group_id=group")
+    findings = rcdiag("score", own, *both, "--column", "group_id=group", "--json").document
+    assert "column-not-read" not in {finding["slug"] for finding in findings["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (("score", "--trainer", "verll"), "verl"),
+        (("score", "--trainer", "Verl-0.8"), "verl-0.8.0"),
+        (("score", "--policy", "new=vlm:bfloat16"), "vllm"),
+        (("score", "--policy", "new=hf:bf16"), "bfloat16"),
+        (("score", "--policy", "new=hf:fp32"), "float32"),
+        (("score", "--policy", "new=hf:float32,lm_head=bf16"), "bfloat16"),
+        (("score", "--preset", "decoupled_token"), "decoupled_token_is"),
+        (("score", "--set", "decoupled_token_is.threshold=3"), "rollout_is_threshold"),
+        (("score", "--set", "decoupled_k3_rs.threshold=3"), "rollout_rs_threshold"),
+        (("score", "--fail-on", "warnings"), "warning"),
+        (("score", "--arithmetic", "float"), "float64"),
+        (("score", "--ladder", "engines"), "engine"),
+        (("sweep", "--emit", "verl", "--candidate", "seq_tis"), "seq_tis_5"),
+        (("sweep", "--emit", "slimes"), "slime"),
+        (("replay", "--aggregation", "token_mean"), "token-mean"),
+        (("replay", "--loss", "vanila"), "vanilla"),
+        (("replay", "--advantage", "grop"), "grpo"),
+    ],
+)
+def test_a_wrong_word_gets_the_nearest(rcdiag, clean, arguments, near):
+    command, *rest = arguments
+    ran = rcdiag(command, clean, *rest)
+    assert ran.code == 2
+    assert f"did you mean {near}? " in f"{' '.join(ran.err.split())} "
+
+
+def test_a_level_that_a_trainer_does_not_have_gets_the_nearest(rcdiag, clean):
+    level = "decoupled_token_is.rollout_is=tokens"
+    ran = rcdiag("score", clean, "--preset", "decoupled_token_is", "--set", level, "--json")
+    fixes = [finding["fix"] for finding in ran.document["findings"]]
+    assert any(fix.startswith("did you mean token? ") for fix in fixes)
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",), ("--json",)])
+def test_a_failing_exit_code_says_why_in_one_line(rcdiag, bad, quiet):
+    ran = rcdiag("score", bad, "--fail-on", "error", *quiet)
+    assert ran.code == 1
+    (line,) = [line for line in ran.err.splitlines() if line.startswith("exit 1")]
+    assert line.startswith("exit 1 by --fail-on error: ")
+    assert "mismatch-above-guide" in line
+
+
+def test_an_exit_code_of_0_says_nothing(rcdiag, doubtful):
+    assert rcdiag("score", doubtful, "--fail-on", "error", "-q").err == ""

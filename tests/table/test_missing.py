@@ -1,0 +1,138 @@
+"""All columns that a table lacks are named at once, and the hint works when it is followed."""
+
+from __future__ import annotations
+
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.table import open_table
+from tests.builders import write_table
+
+LOG_PROBS = pa.array([[-1.0], [-0.5]])
+OWN = {
+    "tokens": pa.array([[1], [2]]),
+    "logprobs": LOG_PROBS,
+    "inference_logprobs": LOG_PROBS,
+    "group": pa.array(["a", "b"]),
+    "text": pa.array(["one", "two"]),
+}
+NEEDED = ("rollout_log_probs", "old_log_probs")
+
+
+def refused(path: Path, renames: dict[str, str] | None = None, needed=NEEDED) -> RcdiagError:
+    with pytest.raises(RcdiagError) as caught:
+        open_table(path, renames, needed=needed)
+    return caught.value
+
+
+def columns_of(hint: str) -> dict[str, str]:
+    """The mapping that a hint asks for."""
+    words = shlex.split(hint.replace("?", " "))
+    pairs = [pair for option, pair in pairwise(words) if option == "--column"]
+    return dict(pair.split("=") for pair in pairs)
+
+
+@pytest.fixture
+def own(tmp_path) -> Path:
+    return write_table(tmp_path / "own.parquet", **OWN)
+
+
+def test_all_missing_columns_are_in_one_message_and_the_hint_opens_the_table(own):
+    error = refused(own)
+    for name in ("response_ids", *NEEDED):
+        assert f"`{name}`" in error.message
+    assert f"found: {', '.join(OWN)}" in error.message
+    table = open_table(own, columns_of(error.hint))
+    table.require("response_ids", *NEEDED)
+    assert table.renames["rollout_log_probs"] == "inference_logprobs"
+    assert table.renames["old_log_probs"] == "logprobs"
+
+
+@pytest.mark.parametrize(
+    ("role", "column"),
+    [
+        ("rollout", "sampling_per_token_logps"),
+        ("rollout", "generation_logprobs"),
+        ("old", "prev_logprobs"),
+        ("old", "prox_logp"),
+        ("current", "new_logprobs"),
+    ],
+)
+def test_words_of_a_column_say_whose_log_probs_it_holds(tmp_path, role, column):
+    others = {name: LOG_PROBS for name in ("logprobs", "ref_logprobs", "some_probs", column)}
+    path = write_table(tmp_path / "a.parquet", tokens=OWN["tokens"], **others)
+    with pytest.raises(RcdiagError) as caught:
+        open_table(path, {"response_ids": "tokens"}).require(f"{role}_log_probs")
+    assert columns_of(caught.value.hint) == {f"{role}_log_probs": column}
+
+
+def test_log_probs_of_a_reference_model_are_never_offered(tmp_path):
+    path = write_table(tmp_path / "a.parquet", tokens=OWN["tokens"], ref_logprobs=LOG_PROBS)
+    hint = refused(path, {"response_ids": "tokens"} | {"step": "nothing"}).hint
+    assert "ref_logprobs" not in hint
+
+
+def test_a_typo_on_the_right_side_gets_the_column_that_was_meant(own):
+    error = refused(own, {"response_ids": "token"})
+    assert "`token` for response_ids" in error.message
+    open_table(own, {"response_ids": "token"} | columns_of(error.hint))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("response_id", "response_ids"),
+        ("rollout_logprobs", "rollout_log_probs"),
+        ("inference_logprobs", "inference_log_probs"),
+        ("group", "group_id"),
+    ],
+)
+def test_a_wrong_left_side_gets_the_name_that_was_meant(own, wrong, right):
+    error = refused(own, {wrong: "tokens"})
+    assert error.hint.startswith(f"did you mean --column {right}=tokens?")
+
+
+def test_found_names_are_those_of_the_file(own):
+    with pytest.raises(RcdiagError) as caught:
+        open_table(own, {"response_ids": "tokens"}).require("rollout_log_probs")
+    assert f"found: {', '.join(OWN)}" in caught.value.message
+
+
+def test_a_column_is_offered_for_one_thing_and_in_a_type_that_is_read(tmp_path):
+    path = write_table(
+        tmp_path / "a.parquet",
+        tokens=pa.array(["text", "alone"]),
+        response=OWN["tokens"],
+        logprobs=LOG_PROBS,
+    )
+    columns = columns_of(refused(path).hint)
+    assert columns["response_ids"] == "response"
+    assert sorted(columns[name] for name in NEEDED) == ["YOUR_COLUMN", "logprobs"]
+
+
+def test_a_dump_of_text_alone_is_told_that_token_ids_have_to_be_recorded(tmp_path):
+    path = write_table(tmp_path / "a.parquet", output=pa.array(["text"]), score=pa.array([1.0]))
+    hint = refused(path).hint
+    assert "token ids" in hint
+    assert "--column" not in hint
+
+
+def test_advantages_of_whole_sequences_are_offered_as_such(tmp_path):
+    columns = {"response_ids": pa.array([[1]]), "advantages": pa.array([0.5])}
+    path = write_table(tmp_path / "a.parquet", **columns)
+    error = refused(path)
+    assert "--column advantage=advantages" in error.hint
+    open_table(path, {"advantage": "advantages"})
+
+
+def test_a_group_column_in_another_name_is_seen_and_no_other(own, tmp_path):
+    assert open_table(own, {"response_ids": "tokens"}).unread == {"group_id": "group"}
+    read = open_table(own, {"response_ids": "tokens", "group_id": "group"})
+    assert read.unread == {}
+    sizes = {"response_ids": [[1]], "group_size": pa.array([8])}
+    assert open_table(write_table(tmp_path / "b.parquet", **sizes)).unread == {}
