@@ -81,7 +81,8 @@ def find_candidate(name: str) -> Setting:
     if family not in FAMILIES:
         raise RcdiagError(
             f"{setting('candidate', name)}: no such candidate",
-            hint=f"{did_you_mean(name, CANDIDATES)}{', '.join(CANDIDATES)}; or FAMILY_THRESHOLD of {', '.join(FAMILIES)}",
+            hint=f"{did_you_mean(name, CANDIDATES)}one of {', '.join(CANDIDATES)}; "
+            f"or FAMILY_THRESHOLD of {', '.join(FAMILIES)}",
         )
     try:
         values = [float(part) for part in parts if _THRESHOLD.fullmatch(part)]
