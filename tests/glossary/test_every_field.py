@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.fields import TITLE, guides, meanings, part_of
 from rcdiag.results.doc import documented_fields

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any, get_args
 
-import pytest
-
 from cli.options_model import OptimizerName, ReferenceName
 from cli.options_update import Denominators
 from rcdiag.diagnosis.update_health import UPDATE_RULES
