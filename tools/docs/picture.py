@@ -1,4 +1,4 @@
-"""Take the picture of the README: the head of a report, on white and on black.
+"""Take the picture of the README: two figures of a report, on white and on black.
 
 `python -m tools.docs.picture` (or `make picture`) opens reports/temperature.html in headless
 Chromium and writes docs/assets/report_light.png and report_dark.png.
@@ -13,7 +13,8 @@ from tools.docs.commands import ROOT
 
 REPORT = ROOT / "reports" / "temperature.html"
 ASSETS = ROOT / "docs" / "assets"
-WIDTH, HEIGHT, SCALE = 1000, 760, 1.5
+FIGURES = ("token-log-ratios", "log-prob-density")  # beside each other in the page
+WIDTH, SCALE = 1000, 1.5
 
 
 def main() -> None:
@@ -23,10 +24,21 @@ def main() -> None:
             page = browser.new_page(
                 color_scheme=scheme,
                 device_scale_factor=SCALE,
-                viewport={"width": WIDTH, "height": HEIGHT},
+                viewport={"width": WIDTH, "height": WIDTH},
             )
             page.goto(REPORT.as_uri())
-            page.screenshot(path=ASSETS / f"report_{scheme}.png")
+            boxes = [
+                page.locator(f"figure[aria-labelledby={name}-title]").bounding_box()
+                for name in FIGURES
+            ]
+            left, top = (min(box[side] for box in boxes) for side in ("x", "y"))
+            right = max(box["x"] + box["width"] for box in boxes)
+            bottom = max(box["y"] + box["height"] for box in boxes)
+            page.screenshot(
+                path=ASSETS / f"report_{scheme}.png",
+                clip={"x": left, "y": top, "width": right - left, "height": bottom - top},
+                full_page=True,
+            )
         browser.close()
 
 
