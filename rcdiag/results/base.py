@@ -29,7 +29,7 @@ _INTERVAL = (
 )
 
 
-class Draw(TypedDict, total=False):
+class _Draw(TypedDict, total=False):
     """How many rows of a table were drawn, where not all of them were taken."""
 
     rows_drawn: Annotated[
@@ -44,7 +44,7 @@ class Draw(TypedDict, total=False):
     ]
 
 
-class Provenance(Draw):
+class Provenance(_Draw):
     """Where a result comes from."""
 
     command: Annotated[str, Doc("The command line that made the result.")]
