@@ -53,6 +53,7 @@ def compare(
     target: Trained = None,
     column: options.Column = None,
     result: options.ResultAlone = None,
+    csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
     json: options.Json = False,
@@ -69,7 +70,7 @@ def compare(
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    check_outputs([result, html, plots], force=force)
+    check_outputs([result, csv, html, plots], force=force)
     with screen.progress() as progress:
         document = chosen(rcdiag.compare, dry_run)(
             *dump,
@@ -85,4 +86,4 @@ def compare(
             force=force,
             progress=progress,
         )
-    finish(document, screen, result=result, html=html, plots=plots, fail_on=fail_on)
+    finish(document, screen, result=result, csv=csv, html=html, plots=plots, fail_on=fail_on)

@@ -69,6 +69,17 @@ Behavior = Annotated[str, typer.Option(metavar="NAME", help="Policy that sampled
 Target = Annotated[
     str, typer.Option(metavar="NAME", help="Policy that trains; log_ratio = target - behavior")
 ]
+BehaviorOrChosen = Annotated[
+    str | None, typer.Option("--behavior", metavar="NAME", help="Policy that sampled: rollout")
+]
+TargetOrChosen = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="Policy that trains: old; log_ratio = target - behavior",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the bootstrap intervals")]
 Rows = Annotated[
     int | None,
@@ -91,6 +102,14 @@ ResultFile = Annotated[
 ResultAlone = Annotated[
     Path | None,
     typer.Option("-o", "--result", help="Result JSON to write", rich_help_panel=OUTPUT),
+]
+CsvFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--csv",
+        help="CSV to write: one row for each metric and step",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 HtmlFile = Annotated[
     Path | None,

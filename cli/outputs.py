@@ -30,13 +30,14 @@ def finish(
     screen: Screen,
     *,
     result: Path | None = None,
+    csv: Path | None = None,
     html: Path | None = None,
     plots: Path | None = None,
     written: Sequence[Path] = (),
     instead: str | None = None,
     fail_on: FailOn,
 ) -> None:
-    """Write result, report and figures, show the result, and exit as its findings ask.
+    """Write result, CSV, report and figures, show the result, and exit as its findings ask.
 
     The outputs were checked before the work. `written` are files that are there already, `instead`
     is a text that stands on stdout alone, `document` is a text where nothing was run.
@@ -48,6 +49,9 @@ def finish(
     if result is not None:
         write_text(result, to_json(document))
         paths.append(result)
+    if csv is not None:
+        write_text(csv, document.frame().write_csv())
+        paths.append(csv)
     paths += rcdiag.report(document, html, plots=plots, force=True)
     (screen if instead is None else screen.aside()).show(document)
     for path in paths:

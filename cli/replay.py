@@ -63,6 +63,7 @@ def replay(
     evaluate: trained.Evaluate = None,
     save: trained.Save = None,
     result: options.ResultAlone = None,
+    csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
     json: options.Json = False,
@@ -78,7 +79,7 @@ def replay(
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    check_outputs([result, html, plots], force=force)
+    check_outputs([result, csv, html, plots], force=force)
     if model is None:
         trained.refuse_without_model(context)
     names = inspect.signature(rcdiag.replay).parameters
@@ -92,4 +93,4 @@ def replay(
     }
     with screen.progress() as progress:
         replayed = chosen(rcdiag.replay, dry_run)(dump, **keywords, progress=progress)
-    finish(replayed, screen, result=result, html=html, plots=plots, fail_on=fail_on)
+    finish(replayed, screen, result=result, csv=csv, html=html, plots=plots, fail_on=fail_on)

@@ -24,8 +24,8 @@ def score(
     policy: options.Policy = None,
     ladder: options.Ladder = None,
     noise_floor: options.NoiseFloor = False,
-    behavior: options.Behavior = "rollout",
-    target: options.Target = "old",
+    behavior: options.BehaviorOrChosen = None,
+    target: options.TargetOrChosen = None,
     column: options.Column = None,
     trainer: corrections.TrainerName = None,
     preset: corrections.Preset = None,
@@ -34,6 +34,7 @@ def score(
     arithmetic: corrections.ArithmeticOption = corrections.Arithmetic.float64,
     output: options.OutputTable = None,
     result: options.ResultFile = None,
+    csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
     include_text: options.IncludeText = False,
@@ -51,7 +52,7 @@ def score(
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    check_outputs([result, html, plots], force=force)
+    check_outputs([result, csv, html, plots], force=force)
     with screen.progress() as progress:
         document = chosen(rcdiag.score, dry_run)(
             dump,
@@ -78,6 +79,7 @@ def score(
         document,
         screen,
         result=result,
+        csv=csv,
         html=html,
         plots=plots,
         written=progress.written,

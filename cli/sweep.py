@@ -50,6 +50,7 @@ def sweep(
     emit: Emit = None,
     candidate: CandidateName = None,
     result: options.ResultAlone = None,
+    csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
     json: options.Json = False,
@@ -68,7 +69,7 @@ def sweep(
     if json and emit:
         raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    check_outputs([result, html, plots], force=force)
+    check_outputs([result, csv, html, plots], force=force)
     swept = chosen(rcdiag.sweep, dry_run)(
         dump,
         behavior=behavior,
@@ -81,4 +82,13 @@ def sweep(
         seed=seed,
     )
     emitted = rcdiag.emit(swept, emit, candidate) if emit and not isinstance(swept, str) else None
-    finish(swept, screen, result=result, html=html, plots=plots, instead=emitted, fail_on=fail_on)
+    finish(
+        swept,
+        screen,
+        result=result,
+        csv=csv,
+        html=html,
+        plots=plots,
+        instead=emitted,
+        fail_on=fail_on,
+    )

@@ -11,6 +11,7 @@ from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import ScoreResult
 from rcdiag.table.table import Table
+from rcdiag.usecases.chosen_pair import choose_pair
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.score import Decode, check_pair
@@ -31,8 +32,8 @@ from rcdiag.usecases.tables import Source, drawn, name_of, open_table
 def score(
     source: Source,
     *,
-    behavior: str = "rollout",
-    target: str = "old",
+    behavior: str | None = None,
+    target: str | None = None,
     columns: Mapping[str, str] | None = None,
     model: str | Path | None = None,
     policies: Policies = (),
@@ -54,8 +55,10 @@ def score(
 
     Args:
         source: a trajectory table: a parquet file, a directory, a glob, or an open `Table`.
-        behavior: the policy that sampled the tokens.
-        target: the policy that trains; log_ratio = target - behavior, in nats.
+        behavior: the policy that sampled the tokens; `rollout` by default.
+        target: the policy that trains, `old` by default; log_ratio = target - behavior, in nats.
+            Where neither is named and one of the two is missing, a policy that is scored is
+            compared with the only recorded one.
         columns: name that rcdiag knows -> name in the files.
         model: checkpoint folder of the policies that name none. Alone it scores those of `old`
             (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
@@ -96,15 +99,20 @@ def score(
         arithmetic=arithmetic,
     )
     check_output(written, specs, force=force)
-    check_pair(table, behavior, target, [spec.name for spec in specs])
+    scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
+    pair = choose_pair(table.policies, scored_names, behavior, target)
+    check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
+    if pair.reason:
+        progress.say(pair.reason)
     plan = planned(table, specs, written, force=force)
-    decode = _decoder(model, table, specs, (target, behavior)) if include_text else None
+    decode = _decoder(model, table, specs, (pair.target, pair.behavior)) if include_text else None
     yield description(name_of(source), table, plan, written)
     with scored_table(table, plan, written, force=force, progress=progress) as scored:
         return measure(
             scored,
-            behavior=behavior,
-            target=target,
+            behavior=pair.behavior,
+            target=pair.target,
+            pair_reason=pair.reason,
             seed=seed,
             origin=table,
             decode=decode,

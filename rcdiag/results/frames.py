@@ -1,5 +1,8 @@
 """Results become polars frames: a row for each number, correction, pair, setting or preset.
 
+The frame `tidy`, which comes without a name and which `--csv` writes, has the same columns for
+every kind of result: one row for each metric and step.
+
 Columns follow from the fields of a result: numbers, words and truth values are columns, a number
 with an interval becomes three (`ess_seq`, `ess_seq_low`, `ess_seq_high`), a part of a result is
 taken apart under its own name (`gradient_norm`), lists and dicts are left out.
@@ -29,6 +32,8 @@ Columns = Mapping[str, type]  # name -> int, float, str or bool
 
 NUMBER: Columns = {"value": float, "low": float, "high": float}
 METRIC: Columns = {"metric": str, **NUMBER, "level": str}
+# `name` is what the metric is of, beside the policies: a preset, a setting or a candidate.
+TIDY: Columns = {"kind": str, "step": int, "policies": str, "name": str, **METRIC}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,6 +137,55 @@ def _logged_by_corrections(result: ScoreResult) -> Iterator[Row]:
             yield {"step": step, "preset": name, "metric": key, "value": value}
 
 
+def _numbers(part: Any, prefix: str = "") -> Iterator[Row]:
+    """The numbers of one part of a result, those of its own parts under a longer name."""
+    for name, value in _fields(part).items():
+        if isinstance(value, MetricValue):
+            yield {"metric": prefix + name, **_fields(value)}
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield {"metric": prefix + name, "value": value}
+        elif dataclasses.is_dataclass(value):
+            yield from _numbers(value, f"{prefix}{name}_")
+
+
+def _tidy_score(result: ScoreResult) -> Iterator[Row]:
+    for row in _mismatch(result):
+        yield {"policies": f"{result.behavior}->{result.target}", **row}
+
+
+def _tidy_compare(result: CompareResult) -> Iterator[Row]:
+    for name, pair in result.pairs.items():
+        yield from ({"policies": name, **row} for row in _metrics(pair.mismatch))
+
+
+def _tidy_sweep(result: SweepResult) -> Iterator[Row]:
+    """The settings by the names that `--candidate` takes, then the candidates."""
+    policies = f"{result.behavior}->{result.target}"
+    for family, about in result.families.items():
+        for setting in about.rows:
+            bounds = (f"{bound:.12g}" for bound in setting.bounds.values())
+            name = "_".join([family, *bounds])
+            yield from ({"policies": policies, "name": name, **row} for row in _numbers(setting))
+    for each in result.recommendation.candidates:
+        yield from ({"policies": policies, "name": each.name, **row} for row in _numbers(each))
+
+
+def _tidy_replay(result: ReplayResult) -> Iterator[Row]:
+    """The numbers of every preset, then what the trainer logs, under its own keys."""
+    policies = "->".join(name for name in (result.rollout, result.old, result.current) if name)
+    for step, name, replay in _presets(result):
+        logged = ({"metric": key, "value": value} for key, value in replay.metrics.items())
+        for row in (*_numbers(replay), *logged):
+            yield {"step": step, "policies": policies, "name": name, **row}
+
+
+def _tidy(rows: Callable[[Any], Iterator[Row]]) -> Frame:
+    """The frame `tidy` of a kind of result."""
+    return Frame(
+        lambda result: TIDY, lambda result: ({"kind": result.kind, **row} for row in rows(result))
+    )
+
+
 def _pairs(result: CompareResult) -> Iterator[Row]:
     for pair in result.pairs.values():
         for row in _metrics(pair.mismatch):
@@ -179,6 +233,7 @@ FINDINGS = Frame(lambda result: columns_of(Finding), lambda result: map(row_of, 
 # Kind of result -> name of the frame -> frame; the first is the one that comes without a name.
 FRAMES: dict[str, dict[str, Frame]] = {
     "score": {
+        "tidy": _tidy(_tidy_score),
         "metrics": Frame(lambda result: {"step": int, **METRIC}, _mismatch),
         "corrections": Frame(
             lambda result: {
@@ -193,6 +248,7 @@ FRAMES: dict[str, dict[str, Frame]] = {
         "findings": FINDINGS,
     },
     "compare": {
+        "tidy": _tidy(_tidy_compare),
         "pairs": Frame(lambda result: {"behavior": str, "target": str, **METRIC}, _pairs),
         "policies": Frame(lambda result: {"policy": str, **columns_of(PolicySummary)}, _policies),
         "ladder": Frame(
@@ -201,6 +257,7 @@ FRAMES: dict[str, dict[str, Frame]] = {
         "findings": FINDINGS,
     },
     "sweep": {
+        "tidy": _tidy(_tidy_sweep),
         "settings": Frame(_settings_columns, _settings),
         "candidates": Frame(
             lambda result: columns_of(Candidate),
@@ -209,6 +266,7 @@ FRAMES: dict[str, dict[str, Frame]] = {
         "findings": FINDINGS,
     },
     "replay": {
+        "tidy": _tidy(_tidy_replay),
         "presets": Frame(
             lambda result: {"step": int, "preset": str, **columns_of(PresetReplay)}, _replays
         ),

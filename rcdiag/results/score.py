@@ -469,3 +469,12 @@ class ScoreResult(Shown):
         ),
     ] = field(default_factory=list)
     rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)
+    pair_reason: Annotated[
+        str | None,
+        Doc(
+            "Why these two policies are compared, where policies were scored and neither "
+            "`--behavior` nor `--target` was given; null otherwise.",
+            example="rcdiag score rollouts.parquet --model CKPT --policy hf_fp32=hf:float32",
+            see=("behavior", "target"),
+        ),
+    ] = field(default=None, metadata=ADDED)

@@ -49,9 +49,10 @@ class Shown:
     def frame(self, name: str | None = None) -> pl.DataFrame:
         """Give the result as a polars frame.
 
-        score: `metrics` (one row per metric and step; step is null for the whole table),
-        `corrections`, `logged`. compare: `pairs`, `policies`, `ladder`. sweep: `settings`,
-        `candidates`. replay: `presets`, `logged`. All: `findings`. The first is the default.
+        All: `tidy`, one row per metric and step, which is the default and has the same columns for
+        every kind (kind, step, policies, name, metric, value, low, high, level; step is null for
+        the whole table), and `findings`. score: `metrics`, `corrections`, `logged`. compare:
+        `pairs`, `policies`, `ladder`. sweep: `settings`, `candidates`. replay: `presets`, `logged`.
         """
         from rcdiag.results.frames import frame
 

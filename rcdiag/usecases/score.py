@@ -43,9 +43,11 @@ def score(
     origin: Table | None = None,
     decode: Decode | None = None,
     plan: Plan | None = None,
+    pair_reason: str | None = None,
 ) -> ScoreResult:
     """Mismatch of two recorded policies over all steps and per step, and corrections of it.
 
+    `pair_reason` says why it is these two, where the user named none.
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
     result holds the text of the tokens that it names.
     """
@@ -79,6 +81,7 @@ def score(
         worst_token_ids=worst_ids(state.vocabulary),
         worst_sequences=list(state.worst_sequences.sequences),
         rows_left_out=count.left_out,
+        pair_reason=pair_reason,
     )
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)

@@ -9,6 +9,7 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -20,6 +21,7 @@ from tests.results.stored import stored
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "scipy", "matplotlib", "pyarrow", "polars", "numpy", "transformers", "vllm")
+TIDY = ["kind", "step", "policies", "name", "metric", "value", "low", "high", "level"]
 FUNCTIONS = [name for name in rcdiag.__all__ if inspect.isfunction(getattr(rcdiag, name))]
 
 
@@ -112,13 +114,33 @@ def test_what_others_wrote_is_escaped_in_a_notebook(table):
 def test_metrics_as_a_frame_by_step(table):
     result = rcdiag.score(table, presets=["decoupled_token_is", "disabled"])
     frame = result.frame()
-    assert frame.columns == ["step", "metric", "value", "low", "high", "level"]
+    assert frame.drop("kind", "policies", "name").equals(result.frame("metrics"))
+    assert frame.columns == TIDY
+    assert frame["policies"].unique().to_list() == ["rollout->old"]
     assert frame.height == 3 * len(result.mismatch)
     assert frame["step"].unique().sort().to_list() == [None, 4, 6]
     (value,) = frame.filter(pl.col("step").is_null(), metric="k3_kl")["value"]
     assert value == result.mismatch["k3_kl"].value
     (value,) = frame.filter(step=6, metric="k3_kl")["value"]
     assert value == result.steps["6"].mismatch["k3_kl"].value
+
+
+def test_rows_of_the_tidy_frame_are_the_numbers_of_the_result(table, tmp_path):
+    swept = rcdiag.sweep(sampled_table(tmp_path / "t.parquet"), thresholds=4, candidate="seq_tis_3")
+    (row,) = swept.frame().filter(name="seq_tis_3", metric="ess_seq_applied").rows(named=True)
+    (setting,) = [each for each in swept.families["seq_tis"].rows if each.bounds == {"upper": 3.0}]
+    assert (row["value"], row["low"]) == (
+        setting.ess_seq_applied.value,
+        setting.ess_seq_applied.low,
+    )
+    replayed = rcdiag.replay(table, presets="decoupled_token_is")
+    numbers = replayed.frame().filter(name="decoupled_token_is")
+    values = dict(zip(numbers["metric"], numbers["value"], strict=True))
+    preset = replayed.presets["decoupled_token_is"]
+    assert values["loss"] == preset.loss
+    assert values["coefficients_norm"] == preset.coefficients.norm
+    for key, value in preset.metrics.items():
+        assert values[key] == value or np.isnan(value)
 
 
 def test_corrections_as_a_frame(table):
@@ -143,14 +165,20 @@ def test_every_frame_of_every_kind(table, tmp_path):
     )
     assert compared.frame().height == sum(len(each.mismatch) for each in compared.pairs.values())
     assert compared.frame("policies")["policy"].to_list() == list(compared.policies)
-    assert swept.frame().height == sum(len(each.rows) for each in swept.families.values())
-    assert swept.frame()["ess_seq_applied"].is_not_null().any()
+    settings = swept.frame("settings")
+    assert settings.height == sum(len(each.rows) for each in swept.families.values())
+    assert settings["ess_seq_applied"].is_not_null().any()
     assert swept.frame("candidates").height == len(swept.recommendation.candidates)
-    assert replayed.frame()["preset"].to_list() == list(replayed.presets)
-    assert replayed.frame()["coefficients_norm"].to_list() == [
+    presets = replayed.frame("presets")
+    assert presets["preset"].to_list() == list(replayed.presets)
+    assert presets["coefficients_norm"].to_list() == [
         each.coefficients.norm for each in replayed.presets.values()
     ]
     for result in (compared, swept, replayed):
+        assert result.frame().columns == TIDY
+        assert result.frame().equals(result.frame("tidy"))
+        keys = ["step", "policies", "name", "metric"]
+        assert not result.frame().select(keys).is_duplicated().any()
         assert result.frame("findings").height == len(result.findings)
         with pytest.raises(rcdiag.RcdiagError, match="frame nothing: not known"):
             result.frame("nothing")
