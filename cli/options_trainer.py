@@ -66,10 +66,12 @@ ArithmeticOption = Annotated[
 
 def parse_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
     """Read `--set PRESET.SETTING=VALUE` options as preset -> setting -> value, as YAML has it."""
+    settings: dict[str, dict[str, Any]] = {}
+    if not texts:
+        return settings
     import yaml
 
-    settings: dict[str, dict[str, Any]] = {}
-    for text in texts or []:
+    for text in texts:
         place, equals, value = text.partition("=")
         preset, dot, setting = place.partition(".")
         if not (equals and dot and preset and setting and value):

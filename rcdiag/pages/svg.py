@@ -11,6 +11,8 @@ from rcdiag.pages.style import STYLE, VARIABLES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DPI = 200  # of PNG files, and of what an SVG holds as pixels
+
 
 def to_svg(figure: Figure, name: str) -> str:
     """Return inline SVG in the page's colours; ids begin with `name`; equal figures, equal
@@ -41,10 +43,17 @@ def _smaller(svg: str) -> str:
 def rendered(figure: Figure, kind: str) -> bytes:
     """Return the figure as bytes of a PNG or SVG file; equal figures give equal bytes."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     stream = io.BytesIO()
-    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-    face = "none" if kind == "svg" else "white"
     with mpl.rc_context(STYLE):
-        figure.savefig(stream, format=kind, metadata=metadata, dpi=200, facecolor=face)
+        if kind == "svg":
+            figure.dpi = DPI
+            # Not by savefig, which draws a figure twice: once for the layout alone.
+            canvas = FigureCanvasSVG(figure)
+            canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
+        else:
+            figure.savefig(
+                stream, format=kind, metadata={"Software": None}, dpi=DPI, facecolor="white"
+            )
     return stream.getvalue()
