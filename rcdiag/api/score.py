@@ -81,7 +81,7 @@ def score(
     """
     progress = progress or SILENT
     written = None if output is None else Path(output)
-    needed = needed_columns((behavior, target), policies, model, ladder)
+    needed = needed_columns((behavior or "rollout", target or "old"), policies, model, ladder)
     table = drawn(open_table(source, columns=columns, needed=needed), rows, seed)
     specs = wanted_policies(
         table,
