@@ -81,7 +81,10 @@ def score(
     """
     progress = progress or SILENT
     written = None if output is None else Path(output)
-    needed = needed_columns((behavior or "rollout", target or "old"), policies, model, ladder)
+    # With policies to score the pair is chosen when the table's own columns are known.
+    pair_named = [name for name in (behavior, target) if name is not None]
+    pair_needed = pair_named if policies else (behavior or "rollout", target or "old")
+    needed = needed_columns(pair_needed, policies, model, ladder)
     table = drawn(open_table(source, columns=columns, needed=needed), rows, seed)
     specs = wanted_policies(
         table,
