@@ -45,7 +45,7 @@ nightly: $(READY) ## after `make test`: every number of the store, trainers' own
 	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
 	    $(PYTEST) -m oracle tests; \
 	else echo "left out: comparison with the trainers' own code (the package index is not reached)"; fi
-	@$(PY) -m pytest -q -m slow tests
+	@$(PY) -m pytest -q -m "slow$(if $(CHROMIUM),, and not browser)" tests
 	@set -o pipefail; HYPOTHESIS_PROFILE=nightly $(PYTEST) --cov=rcdiag --cov=cli \
 	    --cov-report=term:skip-covered -m "$(QUICK)" tests | tail -n 80
 
@@ -53,7 +53,7 @@ test-pages: $(READY) ## open the reports in headless Chromium
 	@$(PYTEST) -m browser tests
 
 test-slow: $(READY) ## tests that take minutes
-	@$(PY) -m pytest -q -m slow tests
+	@$(PY) -m pytest -q -m "slow$(if $(CHROMIUM),, and not browser)" tests
 
 test-oracle: $(READY) ## compare with the trainers' own helpers (downloads their wheels)
 	@$(PY) -m pytest -q -m oracle tests

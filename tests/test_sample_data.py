@@ -51,7 +51,7 @@ def test_every_table_is_scored_from_what_was_recorded(table):
     assert result.num_sequences >= 256
     values = [value.value for value in result.mismatch.values()]
     assert all(value is not None and np.isfinite(value) for value in values)
-    assert set(result.policies) == {"rollout", "old"}
+    assert set(result.scoring) == {"rollout", "old"}
 
 
 def test_the_calculator_is_masked_in_the_middle_of_responses():

@@ -1,4 +1,4 @@
-"""What every name in a result means: `explain(name)`, and `names()` for the list of them.
+"""The glossary says what every name in a result means: `explain(name)` answers, `names()` lists.
 
 Entries are read off the definitions: the registries of metrics, checks, trainers, losses, engines,
 formats and figures, and the words on the fields of results. Only terms of the field that are no

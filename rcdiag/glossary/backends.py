@@ -1,4 +1,4 @@
-"""Backends: their words stand on their definitions."""
+"""Backends that score policies are explained by the words on their definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Estimators that the recommendation of `rcdiag sweep` chooses among, from their registry."""
+"""Candidates of `rcdiag sweep` are explained by their definitions.
+
+A candidate is an estimator that the recommendation may choose.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def _what(name: str) -> str:
 
 def entry(name: str) -> Entry:
     candidate = CANDIDATES[name]
-    most = max(each.complexity for each in CANDIDATES.values())
+    most = max(other.complexity for other in CANDIDATES.values())
     of = () if candidate.family == "none" else (candidate.family,)
     return Entry(
         name=name,

@@ -1,16 +1,16 @@
-"""What can be chosen of an update in `rcdiag replay`, by the names that results have.
+"""Choices of an update in `rcdiag replay` are explained here, by the names that results have.
 
 Names of factors come from their registry; advantages have entries of their own.
 """
 
 from __future__ import annotations
 
-from rcdiag.glossary.entry import Entry, by_hand, said
+from rcdiag.glossary.entry import Entry, by_hand, unnamed_entry
 from rcdiag.usecases.replay.factors import FACTORS
 
 _REPLAY = "rcdiag replay rollouts.parquet"
 
-COLUMN = said(
+COLUMN = unnamed_entry(
     what="Advantages as the table has them, in `advantages` by token or `advantage` by sequence.",
     direction="advantages above 0 make tokens more likely",
     example=f"{_REPLAY} --advantage column",
@@ -26,7 +26,7 @@ _FACTORS = {
 def _factor(name: str) -> Entry:
     behavior, target = FACTORS[name]
     whole = "mismatch x staleness = product, token by token"
-    return said(
+    return unnamed_entry(
         what=f"{_FACTORS[name]}. One of the two factors of the ratio current / rollout, or both.",
         formula=f"ratio = {target} / {behavior} probability; {whole}",
         direction=f"KL({behavior} || {target})",
@@ -36,15 +36,15 @@ def _factor(name: str) -> Entry:
     )
 
 
-OTHERS: dict[str, Entry] = {
-    "naive": said(
+WRITTEN_CHOICES: dict[str, Entry] = {
+    "naive": unnamed_entry(
         what="The update without any correction: PPO against the trainer's own log-probs before "
         "it; what the presets are compared with.",
         formula="loss(current / old), no weights, nothing rejected",
         example=f"{_REPLAY} --json | jq .presets.naive.health.verdict",
         see=("decoupled", "bypass", "uncorrected_ess"),
     ),
-    "seq_is": said(
+    "seq_is": unnamed_entry(
         what="Reference by untruncated weights of whole sequences: unbiased, and noisy where "
         "sequences are long (Owen 2013, Monte Carlo theory, section 9.1).",
         formula="sum over tokens of -A prod(old / rollout) / N d log p, the product over the "
@@ -54,25 +54,25 @@ OTHERS: dict[str, Entry] = {
         example=f"{_REPLAY} --model CHECKPOINT --reference seq_is",
         see=("reference", "fresh", "ess_seq"),
     ),
-    "fresh": said(
+    "fresh": unnamed_entry(
         what="Reference by new samples of the policy itself on the same prompts: no ratio is "
         "needed. It needs --reward.",
         formula="sum over tokens of -A / N d log p",
         example=f"{_REPLAY} --model CHECKPOINT --reference fresh --reward reward.py:reward",
         see=("reference", "seq_is"),
     ),
-    "reference.none": said(
+    "reference.none": unnamed_entry(
         what="No reference: cosine, norm_ratio and squared_bias are null.",
         example=f"{_REPLAY} --model CHECKPOINT --reference none",
         see=("reference",),
     ),
-    "sgd": said(
+    "sgd": unnamed_entry(
         what="Optimizer: the step is the gradient times the learning rate, with momentum if set.",
         formula="weights - learning_rate x gradient",
         example=f"{_REPLAY} --model CHECKPOINT --optimizer sgd --lr 0.1",
         see=("optimizer", "adamw"),
     ),
-    "adamw": said(
+    "adamw": unnamed_entry(
         what="Optimizer: the step is scaled by parameter. Its first step is nearly the sign of the "
         "gradient, so that a gradient of half the size moves as far.",
         formula="weights - learning_rate x m / (sqrt(v) + 1e-8), m and v means of the gradient and "
@@ -85,7 +85,7 @@ OTHERS: dict[str, Entry] = {
 CHOICES: dict[str, Entry] = {
     "column": COLUMN,
     **{name: _factor(name) for name in FACTORS},
-    **OTHERS,
+    **WRITTEN_CHOICES,
 }
 
 KIND = by_hand("choice of a replay", "What can be chosen in `rcdiag replay`", CHOICES)

@@ -1,4 +1,4 @@
-"""A correction in words, and as the settings of every trainer that has it."""
+"""A correction is written here in words, and as the settings of every trainer that has it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_LEVEL = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean"}
 
 
 def describe(correction: Correction) -> str:
-    """What happens to weights and mask, and in which mode."""
+    """Say what a correction does to weights and loss mask, and in which mode."""
     parts = [_weights(correction), *map(_rejection, correction.rejections)]
     if not correction.rejections and correction.veto is None:
         parts.append("nothing rejected")
@@ -49,7 +49,7 @@ def _outside(weighting: Weighting) -> str:
 
 
 def _rejection(rejection: Rejection) -> str:
-    """Bounds on k1 as the ratios that the code keeps."""
+    """Say what a rejection keeps; bounds on k1 are written as the ratios that the code keeps."""
     if rejection.of_ratio:
         over, lower, upper = _OF_LEVEL[rejection.statistic], rejection.lower, rejection.upper
         return _kept(over, lower or 0.0, upper)
@@ -69,7 +69,7 @@ def _whole(over: str) -> str:
 
 
 def settings_of(correction: Correction) -> dict[str, str]:
-    """Trainers -> settings; those that have no such estimator are left out."""
+    """Return a correction's settings by group of trainers; trainers that lack it are left out."""
     texts = {trainer: _settings(correction, trainer) for trainer in writers()}
     return grouped({trainer: text for trainer, text in texts.items() if text is not None})
 
@@ -82,12 +82,12 @@ def _settings(correction: Correction, trainer: str) -> str | None:
 
 
 def settings_text(config: Mapping[str, Any]) -> str:
-    """`rollout_is: token, rollout_is_threshold: 2.0`, as YAML has it."""
+    """Write settings as YAML does: `rollout_is: token, rollout_is_threshold: 2.0`."""
     return ", ".join(f"{name}: {plain(value)}" for name, value in config.items())
 
 
 def plain(value: Any) -> str:
-    """A value as YAML writes it."""
+    """Write a value as YAML does."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Entries as one JSON document."""
+"""An entry, or the list of all names, becomes one JSON document here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from rcdiag.glossary.entry import Entry
 from rcdiag.results import FORMAT_VERSION
 
 
-def document(found: Entry | dict[str, dict[str, str]]) -> str:
-    """One entry, or the list of all names."""
-    content = {"entry": dataclasses.asdict(found)} if isinstance(found, Entry) else {"names": found}
+def document(answer: Entry | dict[str, dict[str, str]]) -> str:
+    """Return the JSON document of one entry, or of the list of all names by kind."""
+    content: dict[str, Any] = {"names": answer}
+    if isinstance(answer, Entry):
+        content = {"entry": dataclasses.asdict(answer)}
     head: dict[str, Any] = {
         "kind": "explain",
         "format_version": FORMAT_VERSION,

@@ -1,4 +1,4 @@
-"""What is known about one name, and what a kind of names is."""
+"""An entry explains one name; a kind is a set of names that are explained alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOG_RATIO = "log_ratio = target - behavior, in nats; tokens are sampled by the b
 
 
 def first_clause(what: str) -> str:
-    """What fits into a list."""
+    """Return the first clause of an explanation, which fits into a list."""
     return re.split(r"[.;] ", what.rstrip("."))[0]
 
 
@@ -22,7 +22,7 @@ def folded(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """All that is known about one name; None where a thing does not apply."""
+    """An entry holds all that rcdiag says about one name; a part that does not apply is None."""
 
     name: str
     kind: str
@@ -38,7 +38,10 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """Names that are explained alike. To add a kind: a module with one, a line in `kinds.py`."""
+    """A kind is a set of names that are explained alike.
+
+    To add a kind: a module with one, and a line in `kinds.py`.
+    """
 
     title: str  # of a single one
     plural: str
@@ -49,17 +52,17 @@ class Kind:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self) -> dict[str, str]:
-        """Every name with its line, in the order of the list."""
+        """Return what a list says about every name, in the order of the list."""
         return {name: self.line(name) for name in self.names()}
 
 
-said = partial(Entry, name="", kind="")  # `by_hand` gives it its name and kind
+unnamed_entry = partial(Entry, name="", kind="")  # `by_hand` gives it its name and kind
 
 
 def by_hand(
     title: str, plural: str, entries: Mapping[str, Entry], aliases: Mapping[str, str] | None = None
 ) -> Kind:
-    """A kind whose entries are written down one by one."""
+    """Make a kind whose entries are written down one by one, without name and kind."""
     return Kind(
         title=title,
         plural=plural,

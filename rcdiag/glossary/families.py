@@ -1,4 +1,4 @@
-"""Estimator families that `rcdiag sweep` tries, from their registry."""
+"""Estimator families of `rcdiag sweep` are explained by the words on their definitions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _OF_K = ("_k2", "_k3")
 
 
 def _listed() -> dict[str, Family]:
-    """Families by their names; `family.veto` where something else is called `veto`."""
+    """Return families by name; one that shares its name is listed with a dot: `family.veto`."""
     taken = {*options.KIND.names(), *presets.KIND.names(), *WORDS}
     return {f"family.{name}" if name in taken else name: FAMILIES[name] for name in FAMILIES}
 
 
 def bounds_text(bounds: Bounds) -> str:
-    """`lower 0.5, upper 2`."""
+    """Write bounds as text: `lower 0.5, upper 2`."""
     return ", ".join(f"{name} {value:.9g}" for name, value in bounds.items()) or "no bounds"
 
 
 def _some(family: Family) -> Bounds:
-    """A setting from the middle of those that are tried."""
+    """Return a setting from the middle of those that a sweep tries."""
     tried = settings(family, 20)
     return tried[len(tried) // 2]
 

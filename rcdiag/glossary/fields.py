@@ -1,4 +1,4 @@
-"""Fields of results, explained by the words that stand on them (`rcdiag/results/doc.py`).
+"""Fields of results are explained by the words that stand on them (`rcdiag/results/doc.py`).
 
 A field whose name something else has too is listed as `part.name`, e.g. `rule.value`, where the
 part is its dataclass: Rule. To add a field: its `Doc`; nothing is needed here.
@@ -21,7 +21,7 @@ from rcdiag.results.doc import Doc, described_types, documented_fields
 from rcdiag.results.guide import Guide
 
 TITLE = "field of a result"
-# In this order fields of one name are told.
+# Fields of one name are explained in this order.
 _MODULES = (base, score, sweep, replay, compare)
 _TABLES = {"compare": "scored.parquet"}
 _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
@@ -34,7 +34,7 @@ ALIASES = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One meaning of a field name: where it stands first, and its words."""
+    """A field is one meaning of a field name: where a result has it first, and its words."""
 
     dotted: str  # `rule.value`
     doc: Doc
@@ -43,25 +43,25 @@ class Field:
 
 @cache
 def meanings() -> dict[str, tuple[Field, ...]]:
-    """Field name -> its meanings; those with a formula come first."""
+    """Return the meanings of every field name; those with a formula come first."""
     places = _places()
-    found: dict[str, dict[str, Field]] = {}
+    meanings_of: dict[str, dict[str, Field]] = {}
     for owner in _parts().values():
         command, path = places[owner]
-        for each in documented_fields(owner):
-            needs = f"{each.doc.needs} " if each.doc.needs else ""
-            shown = f"{command} {needs}--json | jq '{path}.{each.name}'"
-            field = Field(f"{part_of(owner)}.{each.name}", each.doc, shown)
-            found.setdefault(each.name, {}).setdefault(each.doc.says, field)
+        for field in documented_fields(owner):
+            needs = f"{field.doc.needs} " if field.doc.needs else ""
+            shown = f"{command} {needs}--json | jq '{path}.{field.name}'"
+            meaning = Field(f"{part_of(owner)}.{field.name}", field.doc, shown)
+            meanings_of.setdefault(field.name, {}).setdefault(field.doc.says, meaning)
     return {
-        name: tuple(sorted(fields.values(), key=lambda field: field.doc.formula is None))
-        for name, fields in found.items()
+        name: tuple(sorted(by_words.values(), key=lambda meaning: meaning.doc.formula is None))
+        for name, by_words in meanings_of.items()
     }
 
 
 @cache
 def _parts() -> dict[str, type]:
-    """Part of a result -> its dataclass or TypedDict, in the order of `_MODULES`."""
+    """Return the dataclass or TypedDict of every part of a result, in the order of `_MODULES`."""
     return {
         part_of(owner): owner
         for module in _MODULES
@@ -72,54 +72,54 @@ def _parts() -> dict[str, type]:
 
 
 def part_of(owner: type) -> str:
-    """`gradient` of GradientReport, `sweep_row` of SweepRow."""
+    """Name the part of a result that a type describes: GradientReport becomes `gradient`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", _SUFFIX.sub("", owner.__name__)).lower()
 
 
 def _places() -> dict[type, tuple[str, str]]:
-    """Dataclasses and TypedDicts -> a command that makes one, and its path in the document."""
-    found: dict[type, tuple[str, str]] = {}
+    """Return, by type of a part, a command that makes one and its path in the document."""
+    places: dict[type, tuple[str, str]] = {}
     for kind, owner in KINDS.items():
         command = f"rcdiag {kind} {_TABLES.get(kind, 'rollouts.parquet')}"
         for part, place in _below(owner, command, ""):
-            found.setdefault(part, place)
-    return found
+            places.setdefault(part, place)
+    return places
 
 
 def _below(owner: type, command: str, path: str) -> Iterator[tuple[type, tuple[str, str]]]:
     yield owner, (command, path)
-    for each in documented_fields(owner):
-        needs = f" {each.doc.needs}" if each.doc.needs else ""
-        where = f"{path}.{each.name}{_items(each.type)}"
-        for part in described_types(each.doc.keys or each.type):
+    for field in documented_fields(owner):
+        needs = f" {field.doc.needs}" if field.doc.needs else ""
+        where = f"{path}.{field.name}{_items(field.type)}"
+        for part in described_types(field.doc.keys or field.type):
             yield from _below(part, command + needs, where)
 
 
 def _items(kind: Any) -> str:
-    """`[]` for each list or dictionary around a dataclass."""
+    """Write `[]` for each list or dictionary around a dataclass, as jq takes it."""
     if not any(True for _ in described_types(kind)):
         return ""
     around = "[]" if typing.get_origin(kind) in (list, dict) else ""
-    return around + "".join(_items(each) for each in typing.get_args(kind))
+    return around + "".join(_items(argument) for argument in typing.get_args(kind))
 
 
 def _names() -> list[str]:
-    """The names that mean nothing else; where the bare one does, those with a dot."""
-    others = {
+    """List field names; one that another kind explains too is listed with a dot: `rule.value`."""
+    other_names = {
         folded(name)
         for kind in map(kind_at, PLACES)
         if kind is not KIND
         for name in (*kind.names(), *kind.aliases)
     }
-    found: list[str] = []
+    names: list[str] = []
     for name, fields in meanings().items():
-        first = [] if folded(name) in others else [name]
-        found += [*first, *(field.dotted for field in fields[len(first) :])]
-    return [name for name in dict.fromkeys(found) if folded(name) not in others]
+        first = [] if folded(name) in other_names else [name]
+        names += [*first, *(field.dotted for field in fields[len(first) :])]
+    return [name for name in dict.fromkeys(names) if folded(name) not in other_names]
 
 
 def _line(name: str) -> str:
-    """What a field with a dot in its name says is read off its own part of a result alone."""
+    """Return the line of a field; one with a dot is read off its own part of a result."""
     part, _, bare = name.rpartition(".")
     if not part:
         return first_clause(meanings()[bare][0].doc.says)
@@ -129,17 +129,17 @@ def _line(name: str) -> str:
 
 @cache
 def _dotted() -> dict[str, Field]:
-    """Every field under its name with a dot, in each part that it stands in."""
-    found: dict[str, Field] = {}
+    """Return every field by its name with a dot, for each part of a result that has it."""
+    dotted: dict[str, Field] = {}
     for owner in _places():
-        for each in documented_fields(owner):
-            fields = {field.doc.says: field for field in meanings()[each.name]}
-            found[f"{part_of(owner)}.{each.name}"] = fields[each.doc.says]
-    return found
+        for field in documented_fields(owner):
+            by_words = {meaning.doc.says: meaning for meaning in meanings()[field.name]}
+            dotted[f"{part_of(owner)}.{field.name}"] = by_words[field.doc.says]
+    return dotted
 
 
 def guides() -> dict[str, Guide | None]:
-    """The guides of fields that are judged, or that have the guide of another number."""
+    """Return the guides of fields that are judged, or that share the guide of another number."""
     from rcdiag.diagnosis.correction_health import CORRECTION_RULES, LOST_MASS
     from rcdiag.statistics.metrics import METRICS
 
@@ -151,7 +151,7 @@ def guides() -> dict[str, Guide | None]:
 
 
 def _rules(name: str) -> tuple[str, ...]:
-    """A field that says which rules fail is explained with the names of all of them."""
+    """Return the names of all constraints for the field `refused`, and none for other fields."""
     if name != "refused":
         return ()
     from rcdiag.diagnosis.constraints import CONSTRAINTS

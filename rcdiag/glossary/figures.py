@@ -1,4 +1,4 @@
-"""Figures of reports, from their registry."""
+"""Figures of reports are explained by the words on their definitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entry(name: str) -> Entry:
 
 
 def _registered(name: str) -> str | None:
-    """The name of a figure that was registered after the names were listed."""
+    """Return the registered name of a figure for any spelling of it; None where there is none."""
     written = re.sub(r"[\s_-]+", "-", name.lower())
     return written if written in FIGURES else None
 

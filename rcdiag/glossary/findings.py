@@ -1,4 +1,4 @@
-"""Findings, from the registries of checks and of families of metrics."""
+"""Findings are explained by the checks that raise them."""
 
 from __future__ import annotations
 

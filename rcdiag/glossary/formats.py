@@ -1,4 +1,4 @@
-"""Formats of dumps: their words stand on their readers."""
+"""Formats of dumps are explained by the words on their readers."""
 
 from __future__ import annotations
 

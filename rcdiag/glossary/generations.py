@@ -1,4 +1,4 @@
-"""Generations of trainers that agree, and how a group of them is written."""
+"""Generations of trainers that agree are grouped here, and a group is written as one text."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rcdiag.trainers.words import read_terms
 
 
 def label(trainers: Iterable[str]) -> str:
-    """Names in the order of the registry; three or more in a row of one trainer as a range."""
-    wanted = set(trainers)
+    """Write trainers in the order of the registry; three or more in a row are a range."""
+    group = set(trainers)
     order: dict[str, list[str]] = {}
     for trainer in TRAINERS.values():
         order.setdefault(trainer.family, []).append(trainer.name)
-    return ", ".join(filter(None, (runs(wanted, names) for names in order.values())))
+    return ", ".join(filter(None, (runs(group, names) for names in order.values())))
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:
-    """Trainer -> text as group -> text; trainers that say the same share a line."""
+    """Turn trainer -> text into group -> text: trainers with the same text share a line."""
     groups: dict[str, list[str]] = {}
     for trainer, text in texts.items():
         groups.setdefault(text, []).append(trainer)
@@ -27,8 +27,8 @@ def grouped(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def called(name: str) -> dict[str, str]:
-    """Generations -> what they call a name that rcdiag explains, from the trainers' terms."""
-    terms = {each.name: read_terms(each.package).get(name) for each in TRAINERS.values()}
+    """Return, by generation, what each trainer calls a name that rcdiag explains."""
+    terms = {trainer.name: read_terms(trainer.package).get(name) for trainer in TRAINERS.values()}
     return {
         trainer: term.says[trainer]
         for trainer, term in terms.items()
@@ -37,8 +37,8 @@ def called(name: str) -> dict[str, str]:
 
 
 def worked(name: str, having: Iterable[str]) -> dict[str, str]:
-    """Groups of generations -> the number that comes out on the example of a name."""
-    terms = {each: read_terms(TRAINERS[each].package).get(name) for each in having}
+    """Return, by group of generations, the number that the worked example of a name gives."""
+    terms = {trainer: read_terms(TRAINERS[trainer].package).get(name) for trainer in having}
     return grouped(
         {
             trainer: f"{term.numbers[trainer]:.4g}"

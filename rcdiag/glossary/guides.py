@@ -1,4 +1,4 @@
-"""Ideal and healthy range in words, from a guide."""
+"""A guide and an ideal value become words here: the healthy range of a number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rcdiag.results.guide import Guide
 
 
 def range_of(ideal: float | None, guide: Guide | None) -> str | None:
-    """`ideal 0; warning at or above 0.001, error at or above 0.01 (source)`."""
+    """Write ideal and guide: `ideal 0; warning at or above 0.001 (source)`; None without both."""
     parts = [] if ideal is None else [f"ideal {ideal:g}"]
     if guide is not None:
         parts.append(bounds_of(guide))
@@ -16,8 +16,9 @@ def range_of(ideal: float | None, guide: Guide | None) -> str | None:
 
 
 def bounds_of(guide: Guide) -> str:
-    """`warning at or above 0.001, error at or above 0.01 (source)`; bounds that are infinite are
-    left out.
+    """Write the bounds of a guide: `warning at or above 0.001, error at or above 0.01 (source)`.
+
+    Infinite bounds are left out.
     """
     side = "below" if guide.error < guide.warning else "above"
     place = "at or {} {:g}" if guide.around is None else "{1:g} or more away from {2:g}"

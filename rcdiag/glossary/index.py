@@ -1,4 +1,4 @@
-"""Which kind explains a name, so that only that kind is imported.
+"""The index says which kind explains a name, so that only that kind is imported.
 
 The shipped `index.json` lists all names that rcdiag itself brings. `make schema` writes it anew,
 and a test holds it against the definitions. Where somebody else has added a definition, the names
@@ -21,22 +21,22 @@ FILE = Path(__file__).with_name("index.json")
 
 
 def listed() -> Mapping[str, tuple[str, str]]:
-    """Folded name or alias -> place of the first kind that has it, and the name."""
+    """Return, by folded name or alias, the place of the first kind that has it, and the name."""
     return _listed_at(registry.revision())
 
 
 @lru_cache(maxsize=1)
 def _listed_at(revision: int) -> dict[str, tuple[str, str]]:
-    """Made anew when a registry changes."""
+    """Return the index as of a revision of the registries; revision 0 reads the shipped file."""
     names = defined() if revision else json.loads(FILE.read_text(encoding="utf-8"))
-    found: dict[str, tuple[str, str]] = {}
+    places: dict[str, tuple[str, str]] = {}
     for place in reversed(PLACES):
-        found |= {folded(each): (place, name) for each, name in names[place].items()}
-    return found
+        places |= {folded(alias): (place, name) for alias, name in names[place].items()}
+    return places
 
 
 def defined() -> dict[str, dict[str, str]]:
-    """Place of a kind -> its aliases and names -> the name that each stands for."""
+    """Return, by place of a kind, the name that each of its aliases and names stands for."""
     return {
         place: {**kind.aliases, **{name: name for name in kind.names()}}
         for place, kind in ((place, kind_at(place)) for place in PLACES)

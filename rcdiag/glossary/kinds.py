@@ -1,4 +1,7 @@
-"""The kinds of names. A kind is imported when it is asked for. To add one: a line in `PLACES`."""
+"""Every kind of names has its place here and is imported when a caller needs it.
+
+To add a kind: a line in `PLACES`.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,12 @@ PLACES = (
 
 
 def kind_at(place: str) -> Kind:
-    """The kind at one of `PLACES`."""
+    """Import and return the kind at one of `PLACES`."""
     module, _, variable = place.partition(".")
     kind: Kind = getattr(importlib.import_module(f"rcdiag.glossary.{module}"), variable)
     return kind
 
 
 def kinds() -> Iterator[Kind]:
-    """All kinds."""
+    """Return all kinds, in the order of `PLACES`."""
     return map(kind_at, PLACES)

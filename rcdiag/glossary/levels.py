@@ -1,4 +1,4 @@
-"""Levels of numbers and severities of findings."""
+"""Levels of numbers and severities of findings are explained here."""
 
 from __future__ import annotations
 

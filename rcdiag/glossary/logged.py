@@ -1,4 +1,4 @@
-"""Keys that trainers log, from the words beside each trainer."""
+"""Keys that trainers log are explained by the words beside each trainer."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from rcdiag.trainers.words import KeyWords, read_keys
 
 
 def _all_keys() -> dict[str, list[KeyWords]]:
-    """Key without prefix -> what it means to each of the trainers that log it."""
+    """Return, by key without prefix, its words in each of the trainers that log it."""
     packages = dict.fromkeys(trainer.package for trainer in TRAINERS.values())
-    found: dict[str, list[KeyWords]] = {}
+    words_by_key: dict[str, list[KeyWords]] = {}
     for package in packages:
         for name, words in read_keys(package).items():
-            found.setdefault(name, []).append(words)
-    return found
+            words_by_key.setdefault(name, []).append(words)
+    return words_by_key
 
 
 def _spelt(name: str) -> KeyWords | None:
-    """The first trainer's words on a key, with any prefix that it is seen with, or a part of it."""
+    """Return the first trainer's words on a key with any prefix or none; None if no one logs it."""
     return _spellings_at(revision()).get(name)
 
 
 @lru_cache(maxsize=1)
 def _spellings_at(at: int) -> dict[str, KeyWords]:
-    """Every spelling of every key; made anew when a registry changes."""
-    found: dict[str, KeyWords] = {}
-    for words in (words for each in _all_keys().values() for words in each):
+    """Return the words of every key by every spelling; `at` is the registries' revision."""
+    words_by_spelling: dict[str, KeyWords] = {}
+    for words in (words for meanings in _all_keys().values() for words in meanings):
         for spelling in words.spellings:
-            found.setdefault(spelling, words)
-    for spelling, words in list(found.items()):
-        found.setdefault(spelling.rpartition("/")[2], words)
-    return found
+            words_by_spelling.setdefault(spelling, words)
+    for spelling, words in list(words_by_spelling.items()):
+        words_by_spelling.setdefault(spelling.rpartition("/")[2], words)
+    return words_by_spelling
 
 
 def find(name: str) -> str | None:
-    """A key as some trainer spells it, with or without prefix."""
+    """Return a name that some trainer logs, with or without prefix; None for any other name."""
     return name if _spelt(name) else None
 
 
 def bare(name: str) -> str:
-    """A key without the prefixes of its trainer; any other name as it is."""
+    """Take prefixes off a key; a name that no trainer logs loses what ends in `/`, and `mis_`."""
     words = _spelt(name)
     return words.name if words else name.rpartition("/")[2].removeprefix("mis_")
 
 
 def listed(words: KeyWords) -> str:
-    """A key as the newest generation spells it; a bare one with the prefix of the logger."""
+    """Spell a key as the newest generation does; a bare one gets the prefix of the logger."""
     newest = list(words.names.values())[-1]
     return words.loggers[0] + newest if newest == words.name and words.loggers else newest
 
 
 def generations(key: str) -> dict[str, str]:
-    """Groups of generations -> their spelling of a key without prefix, and what it is there."""
+    """Return, by group of generations, how they spell a key and what it means to them."""
     return grouped(
         {
             trainer: words.names[trainer] + (f": {text}" if text else "")
@@ -68,7 +68,7 @@ def generations(key: str) -> dict[str, str]:
 
 
 def entry(name: str) -> Entry:
-    """The words of the trainer that spells the key so; what it is in all of them."""
+    """Explain a key by the words of the trainer that spells it so, and its meaning in each one."""
     words = _spelt(name)
     assert words is not None
     return Entry(
@@ -86,26 +86,25 @@ def entry(name: str) -> Entry:
 
 
 def _formula(words: KeyWords) -> str | None:
-    """The formula, or those of the policy losses that log the key."""
-    said: dict[str, list[str]] = {}
+    """Return the formula of a key, or the formulas of the policy losses that log it."""
+    losses_by_formula: dict[str, list[str]] = {}
     for loss, formula in words.losses.items():
-        said.setdefault(formula, []).append(loss)
-    return "; ".join(f"{', '.join(losses)}: {text}" for text, losses in said.items()) or (
-        words.formula
-    )
+        losses_by_formula.setdefault(formula, []).append(loss)
+    texts = [f"{', '.join(losses)}: {text}" for text, losses in losses_by_formula.items()]
+    return "; ".join(texts) or words.formula
 
 
 def _example(keys: list[KeyWords]) -> str | None:
-    """The example of a key, with its value by each generation."""
+    """Return the example of a key with the value that each generation logs on it."""
     numbers = {name: f"{number:.4g}" for key in keys for name, number in key.numbers.items()}
     values = "; ".join(f"{value} in {names}" for names, value in grouped(numbers).items())
     return f"{keys[0].example}: {values}" if values else keys[0].example
 
 
 def _names() -> Iterator[str]:
-    """Every key; of those that differ in a placeholder alone, the first."""
+    """List every key; of keys that differ in a placeholder alone, only the first."""
     patterns: set[str] = set()
-    for words in (each[0] for each in _all_keys().values()):
+    for words in (meanings[0] for meanings in _all_keys().values()):
         if words.pattern is None or words.pattern not in patterns:
             yield listed(words)
         patterns.add(words.pattern or "")

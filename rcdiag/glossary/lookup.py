@@ -1,4 +1,4 @@
-"""From a name to its entry."""
+"""A name leads to its entry here, or to the names that look like it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rcdiag.glossary.kinds import kind_at, kinds
 
 
 def names() -> dict[str, dict[str, str]]:
-    """Kind -> names -> one line each."""
+    """Return all names by kind, each with a line on what it means."""
     return {kind.title: kind.lines() for kind in kinds()}
 
 
 def headings() -> dict[str, str]:
-    """Kind -> what a list of its names is called."""
+    """Return the heading of the list of names of every kind, by kind."""
     return {kind.title: kind.plural for kind in kinds()}
 
 
 def explain(name: str) -> Entry:
-    """All that is known about a name; upper case, spaces, `-` and `_` make no difference."""
+    """Return the entry of a name; upper case, spaces, `-` and `_` make no difference."""
     if folded(name) in listed():
         place, own_name = listed()[folded(name)]
         return _with_other_meanings(_with_terms(kind_at(place).entry(own_name)), name.strip())
@@ -41,22 +41,22 @@ def _with_terms(entry: Entry) -> Entry:
     return replace(entry, generations=grouped(called(entry.name)))
 
 
-def _with_other_meanings(entry: Entry, asked: str) -> Entry:
-    """Add a line on every name with a dot that ends in this one; `asked` may be an alias of it.
+def _with_other_meanings(entry: Entry, query: str) -> Entry:
+    """Add a line on every name with a dot that ends in this one; `query` may be an alias of it.
 
     `rule.value` is one more meaning of `value`; its own entry says everything about it.
     """
-    bare = {folded(entry.name), folded(asked)}
-    others = {
+    bare = {folded(entry.name), folded(query)}
+    lines = {
         name: kind_at(place).line(name)
         for place, name in listed().values()
         if folded(name.partition(".")[2]) in bare and name != entry.name
     }
-    if not others:
+    if not lines:
         return entry
-    meanings = [f"As {name}: {line}." for name, line in others.items()]
+    meanings = [f"As {name}: {line}." for name, line in lines.items()]
     what = " ".join([f"{entry.what.rstrip('.')}.", *meanings])
-    return replace(entry, what=what, see=tuple(dict.fromkeys([*entry.see, *others])))
+    return replace(entry, what=what, see=tuple(dict.fromkeys([*entry.see, *lines])))
 
 
 def _unknown(name: str) -> RcdiagError:
@@ -68,18 +68,18 @@ def _unknown(name: str) -> RcdiagError:
 
 
 def nearest(name: str, count: int = 3) -> list[str]:
-    """Names that look alike, the closest first; then those that hold it."""
+    """Return names that look like this one, the closest first, then those that contain it."""
     from rcdiag.glossary.logged import bare  # imports every trainer
 
-    wanted = folded(bare(name))
-    known = {
-        folded(bare(each)): each
+    query = folded(bare(name))
+    spellings = {
+        folded(bare(own_name)): own_name
         for kind in reversed([*kinds()])
-        for each in (*kind.names(), *kind.aliases)
+        for own_name in (*kind.names(), *kind.aliases)
     }
-    alike = difflib.get_close_matches(wanted, known, n=count, cutoff=0.4)
-    holding = [each for each in known if len(wanted) > 2 and wanted in each]
-    return [known[each] for each in dict.fromkeys([*alike, *holding])][:count]
+    alike = difflib.get_close_matches(query, spellings, n=count, cutoff=0.4)
+    holding = [spelling for spelling in spellings if len(query) > 2 and query in spelling]
+    return [spellings[spelling] for spelling in dict.fromkeys([*alike, *holding])][:count]
 
 
 def _or(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Policy losses, aggregations, denominators and advantages, from their definitions."""
+"""Losses, aggregations, denominators and advantages are explained by their definitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REPLAY = "rcdiag replay rollouts.parquet"
 
 
 def _named(prefix: str, names: Iterable[str]) -> dict[str, str]:
-    """The names under which an explanation is listed -> names; words of the glossary go first."""
+    """Return names by the name in the list; one that is a word of the glossary gets `prefix.`."""
     taken = {folded(name) for name in (*words.WORDS, *words.KIND.aliases)}
     return {f"{prefix}.{name}" if folded(name) in taken else name: name for name in names}
 
@@ -34,21 +34,21 @@ def _having(has: Callable[[UpdateRules], bool]) -> list[Trainer]:
 
 def _generations(name: str, trainers: Iterable[Trainer]) -> dict[str, str]:
     texts = called(name)
-    return grouped({each.name: texts.get(each.name, name) for each in trainers})
+    return grouped({trainer.name: texts.get(trainer.name, name) for trainer in trainers})
 
 
 def _numbers(name: str, trainers: Iterable[Trainer]) -> str:
-    found = worked(name, [each.name for each in trainers])
-    return "; ".join(f"{value} in {names}" for names, value in found.items())
+    numbers = worked(name, [trainer.name for trainer in trainers])
+    return "; ".join(f"{value} in {names}" for names, value in numbers.items())
 
 
 def policy_losses() -> dict[str, PolicyLoss]:
-    """Every loss of the registry, and those that a trainer alone has, by their listed names."""
-    known = dict(LOSSES)
+    """Return all losses by their listed names: those of the registry, then trainers' own."""
+    definitions = dict(LOSSES)
     for trainer in TRAINERS.values():
-        known = {**trainer.update.losses, **known}
-    ordered = sorted(known, key=lambda name: name not in LOSSES)
-    return {listed: known[name] for listed, name in _named("loss", ordered).items()}
+        definitions = {**trainer.update.losses, **definitions}
+    ordered = sorted(definitions, key=lambda name: name not in LOSSES)
+    return {listed: definitions[name] for listed, name in _named("loss", ordered).items()}
 
 
 def _loss(listed: str) -> Entry:
@@ -83,11 +83,12 @@ POLICY_LOSSES: Kind = Kind(
 
 
 def aggregations() -> dict[str, Aggregation]:
-    """Every aggregation of the registry, and those that a trainer alone has."""
-    known = dict(AGGREGATIONS)
+    """Return all aggregations by name: those of the registry, then trainers' own."""
+    definitions = dict(AGGREGATIONS)
     for trainer in TRAINERS.values():
-        known = {**trainer.update.aggregations, **known}
-    return {name: known[name] for name in sorted(known, key=lambda name: name not in AGGREGATIONS)}
+        definitions = {**trainer.update.aggregations, **definitions}
+    ordered = sorted(definitions, key=lambda name: name not in AGGREGATIONS)
+    return {name: definitions[name] for name in ordered}
 
 
 def _denominators() -> dict[str, str]:
@@ -108,7 +109,7 @@ def _aggregation(name: str) -> Entry:
         )
     aggregation = aggregations()[name]
     trainers = _having(lambda rules: name in rules.aggregations)
-    numbers = worked(name, [each.name for each in trainers])
+    numbers = worked(name, [trainer.name for trainer in trainers])
     value = next(iter(numbers.values())) if len(numbers) == 1 else _numbers(name, trainers)
     return Entry(
         name=name,
@@ -139,7 +140,7 @@ REDUCTIONS: Kind = Kind(
 def _advantage(name: str) -> Entry:
     advantage = ADVANTAGES[name]
     values = advantage(np.array([1.0, 0.0, 0.0]), np.zeros(3), np.array([2, 2, 2]))
-    said = ", ".join(f"{value:.4g}" for value in values)
+    numbers = ", ".join(f"{value:.4g}" for value in values)
     return Entry(
         name=name,
         kind=_ADVANTAGE,
@@ -148,7 +149,7 @@ def _advantage(name: str) -> Entry:
         formula=advantage.formula,
         direction=advantage.direction,
         generations=grouped(called(name)),
-        example=f"rewards 1, 0, 0 of one prompt, two tokens each: {said}",
+        example=f"rewards 1, 0, 0 of one prompt, two tokens each: {numbers}",
         see=advantage.see,
     )
 
@@ -164,17 +165,17 @@ ADVANTAGE_FORMULAS: Kind = Kind(
 
 
 def loss_settings() -> dict[str, LossSetting]:
-    """Every setting that some loss or aggregation reads."""
+    """Return every setting that some loss or aggregation reads, by name."""
     losses = [*LOSSES.values()]
     losses += [loss for trainer in TRAINERS.values() for loss in trainer.update.losses.values()]
-    settings = {each.name: each for loss in losses for each in loss.settings}
+    settings = {setting.name: setting for loss in losses for setting in loss.settings}
     return {**settings, SCALE_FACTOR.name: SCALE_FACTOR}
 
 
 def _reads(rules: UpdateRules, name: str) -> bool:
     if name == SCALE_FACTOR.name:
-        return any(each.horizon == "scale" for each in rules.aggregations.values())
-    return any(name == each.name for loss in rules.losses.values() for each in loss.settings)
+        return any(aggregation.horizon == "scale" for aggregation in rules.aggregations.values())
+    return any(name == setting.name for loss in rules.losses.values() for setting in loss.settings)
 
 
 def _loss_setting(name: str) -> Entry:
@@ -186,9 +187,9 @@ def _loss_setting(name: str) -> Entry:
         what=setting.says,
         generations=grouped(
             {
-                each.name: f"{names.get(each.name, name)}, default "
-                f"{plain(each.update.defaults.value(setting))}"
-                for each in trainers
+                trainer.name: f"{names.get(trainer.name, name)}, default "
+                f"{plain(trainer.update.defaults.value(setting))}"
+                for trainer in trainers
             }
         ),
         example=setting.example or f"{_REPLAY} --loss-setting {name}={plain(setting.default)}",

@@ -1,4 +1,4 @@
-"""Mismatch metrics, from their own registry."""
+"""Metrics of a pair of policies are explained by the words on their definitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _direction(metric: Metric) -> str:
 
 
 def _path(name: str) -> str:
-    """Where a metric stands in a result, for jq."""
+    """Return the path of a metric in the result of `rcdiag score`, as jq takes it."""
     return f".mismatch.{name}" if name.isidentifier() else f"'.mismatch.\"{name}\"'"
 
 

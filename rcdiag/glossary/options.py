@@ -1,4 +1,4 @@
-"""What `rollout_rs` of verl may be: rejection by ratios up to 0.7.0, by k1, k2, k3 from 0.7.1 on.
+"""Values of verl's `rollout_rs` are explained here: ratios up to 0.7.0, k1, k2, k3 from 0.7.1 on.
 
 Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 """
@@ -44,7 +44,7 @@ _GUIDES = {
 
 
 def statistic(option: str) -> str:
-    """`k1 = -log_ratio, averaged over the sequence`."""
+    """Write the statistic of an option: `k1 = -log_ratio, averaged over the sequence`."""
     over, _, k = option.rpartition("_")
     return f"{k} = {_K[k]}, {_OVER[over][0]}"
 
@@ -93,7 +93,7 @@ def _of_k(option: str) -> Entry:
 
 
 def _sets(over: str) -> str:
-    """Both readings of k1 bounds."""
+    """Write both readings of k1 bounds: the code's and that of verl's documents."""
     return (
         f"the code keeps {_RATIO[over]} within [1/upper, 1/lower], since it holds -log_ratio "
         "against the logs of the bounds; verl's documents say [lower, upper]"
@@ -109,10 +109,10 @@ def _example(over: str) -> str:
 
 
 def _names() -> tuple[str, ...]:
-    """The levels, and what any trainer can reject by."""
+    """List the levels of weights, then every statistic that some trainer can reject by."""
     return (
         *LEVELS,
-        *dict.fromkeys(each for trainer in TRAINERS.values() for each in trainer.rejects_by),
+        *dict.fromkeys(option for trainer in TRAINERS.values() for option in trainer.rejects_by),
     )
 
 

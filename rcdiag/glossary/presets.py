@@ -1,4 +1,4 @@
-"""Presets: what each generation makes of a name, from the trainers' own registry."""
+"""Presets are explained by what each generation makes of their names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def having(name: str) -> list[Trainer]:
 
 
 def text(trainer: Trainer, name: str) -> str:
-    """What a preset does in one generation."""
+    """Describe what a preset does in one generation."""
     return describe(trainer.read({**trainer.settings, **trainer.presets[name]}))
 
 
@@ -33,27 +33,27 @@ def entry(name: str) -> Entry:
         name=name,
         kind=KIND.title,
         what=_line(name),
-        generations=grouped({each.name: _with_settings(each, name) for each in trainers}),
+        generations=grouped({trainer.name: _with_settings(trainer, name) for trainer in trainers}),
         example=f"rcdiag score rollouts.parquet --trainer {newest.name} --preset {name}",
         see=(*read_renamed_presets(newest.package).get(name, ()), *_words(newest, name)),
     )
 
 
 def _words(trainer: Trainer, name: str) -> tuple[str, ...]:
-    """Words that the description uses."""
+    """Return the terms that the description of a preset uses: its mode and its statistics."""
     correction = trainer.read({**trainer.settings, **trainer.presets[name]})
-    return (correction.mode, *(each.statistic for each in correction.rejections))
+    return (correction.mode, *(rejection.statistic for rejection in correction.rejections))
 
 
 def _line(name: str) -> str:
-    """The newest generation's; several trainers may have the name."""
-    said = {text(trainer, name) for trainer in having(name)}
+    """Describe a preset as the newest generation that has it does, and say where others differ."""
+    texts = {text(trainer, name) for trainer in having(name)}
     newest = text(having(name)[-1], name)
-    return newest if len(said) == 1 else f"{newest} (not so in every generation)"
+    return newest if len(texts) == 1 else f"{newest} (not so in every generation)"
 
 
 def _names() -> Iterable[str]:
-    """Those of the newest generations first."""
+    """List the names of all presets, those of the newest generations first."""
     newest_first = reversed(list(TRAINERS.values()))
     return dict.fromkeys(name for trainer in newest_first for name in trainer.presets)
 

@@ -1,4 +1,4 @@
-"""Profiles, from their own registry."""
+"""Profiles are explained by the words on their definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of health of an update, and constraints of a sweep, from their own registries."""
+"""Rules of health and constraints of a sweep are explained by their own definitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFUSED = "rcdiag sweep rollouts.parquet --json | jq '.recommendation.candidate
 
 
 def _healthy(rule: Rule[Any], *, refuses: bool) -> str:
-    """The bounds of a rule; a constraint is broken from its first bound on."""
+    """Write the bounds of a rule; with `refuses` a constraint is broken from its first bound on."""
     guide = rule.guide
     if guide.warning == 1.0 and guide.error in (1.0, math.inf):  # a yes or a no
         worst = "an error" if guide.error == 1.0 else "a warning"

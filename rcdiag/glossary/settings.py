@@ -1,4 +1,4 @@
-"""Settings of trainers: words from beside each trainer, defaults from its definition."""
+"""Settings of trainers are explained by the words and defaults that stand with each trainer."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rcdiag.trainers.words import SettingWords, read_settings
 
 
 def _words() -> dict[str, SettingWords]:
-    """The words of every setting; where two trainers share a name, those of the first."""
-    found: dict[str, SettingWords] = {}
+    """Return the words of every setting; where two trainers share a name, the first one's."""
+    words_by_setting: dict[str, SettingWords] = {}
     for trainer in TRAINERS.values():
         for name in trainer.settings:
             words = read_settings(trainer.package).get(name) or SettingWords(
                 name=name, says=f"A setting of {trainer.family}.", generations={}
             )
-            found.setdefault(name, words)
-    return found
+            words_by_setting.setdefault(name, words)
+    return words_by_setting
 
 
 def _there(trainer: Trainer, name: str) -> str:
-    """Where a generation has a setting, its default, and what is different there."""
+    """Write where a generation keeps a setting, its default, and what is peculiar to it."""
     words = read_settings(trainer.package).get(name)
     place = f"in {trainer.words.place}, default {plain(trainer.settings[name])}"
     own = words.generations.get(trainer.name) if words else None

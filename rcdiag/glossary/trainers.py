@@ -1,4 +1,4 @@
-"""Generations of trainers, from their definitions and the words beside them."""
+"""Generations of trainers are explained by their definitions and the words beside them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def entry(name: str) -> Entry:
 
 
 def _first_keys(name: str) -> list[str]:
-    """The first key of each family of keys that the generation logs."""
+    """Return the first key of each family of keys that a generation logs."""
     first: dict[str, str] = {}
     for words in read_keys(TRAINERS[name].package).values():
         if name in words.names:
@@ -42,7 +42,7 @@ def _line(name: str) -> str:
 
 
 def find(name: str) -> str | None:
-    """The newest generation of a trainer that is named without generation."""
+    """Return the newest generation of a trainer's name, such as `verl`; None for other names."""
     newest = families().get(name.lower())
     return newest.name if newest else None
 

@@ -1,4 +1,4 @@
-"""What may happen to weights outside the bounds, and who calls it what."""
+"""Treatments of weights outside the bounds are explained here, with who calls them what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Words of the glossary. To add one: an entry here. What trainers call it: their terms.toml."""
+"""Terms of the field that no definition has are explained here.
+
+To add one: an entry here. What a trainer calls it stands in that trainer's `terms.toml`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as plain data, and their JSON: numbers and words, nothing that needs torch to read.
+"""Results are plain data that become JSON and back: numbers and words, read without torch.
 
 To add a kind of result: a dataclass in a file of its own, and one line in KINDS. To add a field:
 one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`) and JSON follow.
@@ -115,12 +115,12 @@ KINDS: dict[str, type[Result]] = {
 
 
 def to_json(result: Result) -> str:
-    """The result document."""
+    """Return the JSON document of a result."""
     return json.dumps(unstructured(result), indent=1, allow_nan=False) + "\n"
 
 
 def from_json(text: str, source: str) -> Result:
-    """Read a result document back."""
+    """Read a result document back; RcdiagError names `source` where it cannot be read."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Parts that results of several kinds share."""
+"""Results of several kinds share the parts that are defined here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INTERVAL = (
 
 
 class Provenance(TypedDict):
-    """Where a result comes from."""
+    """Provenance says where a result comes from."""
 
     command: Annotated[str, Doc("The command line that made the result.")]
     versions: Annotated[
@@ -202,7 +202,7 @@ TRUNCATION_LOSS = Doc(
 
 
 class Histogram(TypedDict):
-    """Counts of values between edges."""
+    """A histogram counts values between edges."""
 
     edges: Annotated[
         list[float],
@@ -222,7 +222,7 @@ LEVELS = ("ok", "unknown", "warning", "error")  # of a number; the last is the w
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricValue:
-    """A number with its 95% interval and its level."""
+    """A metric value is a number with its 95% interval and its level."""
 
     value: Annotated[
         float | None,
@@ -247,7 +247,7 @@ class MetricValue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Something that the reader should know, and what to do about it."""
+    """A finding tells the reader something about the data, and what to do about it."""
 
     slug: Annotated[
         str,
@@ -312,7 +312,7 @@ LogRatioRmsNumber = Annotated[float, _RMS]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileBin:
-    """The tokens of one bin of a profile, and how far apart both policies are on them."""
+    """A profile bin says how far apart both policies are on the tokens of one bin."""
 
     label: Annotated[str, Doc("Which values of the axis fall into a bin of a profile.")]
     tokens: TokensOfPart
@@ -334,7 +334,7 @@ class ProfileBin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
-    """The mismatch along one axis; only bins with tokens are listed."""
+    """A profile gives the mismatch along one axis; only bins with tokens are listed."""
 
     title: Annotated[str, Doc("Name of a profile's axis.")]
     unit: Annotated[str, Doc("Unit of a profile's axis; empty for a pure number.")]

@@ -1,4 +1,4 @@
-"""The result of `rcdiag compare`: the mismatch of all pairs of policies of a table."""
+"""The result of `rcdiag compare` holds the mismatch of all pairs of policies of a table."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ K2OfPairs = Annotated[dict[str, MetricValue], _K2]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicySummary:
-    """One policy, and how near it is to the law that really sampled the tokens."""
+    """A policy summary says how near one policy is to the law that really sampled the tokens."""
 
     setup: Annotated[str, Doc("Engine and precision of a policy, as far as the table says.")]
     role: Annotated[
@@ -101,7 +101,7 @@ class PolicySummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairResult:
-    """One ordered pair of policies: the target seen from the behavior policy."""
+    """A pair result compares an ordered pair of policies: the target as seen from behavior."""
 
     behavior: Behavior
     target: Target
@@ -111,7 +111,7 @@ class PairResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairFigure:
-    """What the figures of a pair of policies, in either order, are drawn from."""
+    """A pair figure holds what the figures of two policies, in either order, are drawn from."""
 
     edges: Annotated[list[float], Doc("Edges of the bins of log-probs.", unit="nats")]
     cells: Annotated[
@@ -128,7 +128,7 @@ class PairFigure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rung:
-    """A step of the ladder: what one difference between two policies adds."""
+    """A rung is a step of the ladder: it says what one difference between two policies adds."""
 
     start: Annotated[str, Doc("The policy at which a step of the ladder begins.")]
     end: Annotated[str, Doc("The policy at which a step of the ladder ends.")]
@@ -174,7 +174,7 @@ class Rung:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ladder:
-    """The way from the sampler to the trainer in steps."""
+    """The ladder takes the mismatch from the sampler to the trainer apart into steps."""
 
     policies: Annotated[
         list[str], Doc("Policies of the ladder in order, from the sampler to the trainer.")
@@ -199,7 +199,7 @@ class Ladder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseFloor:
-    """How far apart two runs of one policy with other batch compositions are."""
+    """The noise floor says how far apart two runs of one policy with other batches are."""
 
     policy: Annotated[str, Doc("Name of the policy that was scored twice.")]
     repeat: Annotated[
@@ -218,7 +218,7 @@ class NoiseFloor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Triangulation:
-    """Which of recorded, re-scored and trainer log-probs stand apart from the others."""
+    """Triangulation says which of recorded, re-scored and trainer log-probs stand apart."""
 
     sampler_policy: Annotated[str, Doc("Name of the policy whose log-probs the sampler recorded.")]
     engine_policy: Annotated[str, Doc("Name of the policy that the inference engine scored again.")]
@@ -246,7 +246,7 @@ class Triangulation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinReport:
-    """How several tables became one."""
+    """A join report says how several tables become one."""
 
     tables: Annotated[list[str], Doc("Paths of the tables that were joined.")]
     table_rows: Annotated[
@@ -276,7 +276,7 @@ class JoinReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class CompareResult(Shown):
-    """The result of `rcdiag compare` on all policies of a table, or of several tables."""
+    """The result of `rcdiag compare` compares all policies of a table, or of several tables."""
 
     kind: KindName = "compare"
     format_version: FormatVersion = FORMAT_VERSION

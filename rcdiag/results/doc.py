@@ -1,4 +1,4 @@
-"""The words of a result field: they stand on the field, as `Annotated[TYPE, Doc(...)]`.
+"""The words of a result field stand on the field itself, as `Annotated[TYPE, Doc(...)]`.
 
 `rcdiag explain`, the JSON Schema and the reference pages read them.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Doc:
-    """Everything that a reader needs to know about one field of a result."""
+    """A doc says everything that a reader needs to know about one field of a result."""
 
     says: str  # plain sentences that make sense alone
     _: KW_ONLY
@@ -33,7 +33,7 @@ class Doc:
 
 @dataclass(frozen=True)
 class DocumentedField:
-    """One field of a result: its name, its type without the words, and its words."""
+    """A documented field is a name, the type without the words, and the words."""
 
     name: str
     type: Any
@@ -43,10 +43,10 @@ class DocumentedField:
 
 @cache
 def documented_fields(owner: type) -> tuple[DocumentedField, ...]:
-    """All fields of a dataclass, or all keys of a TypedDict, in the order of their definition."""
+    """Return all fields of a dataclass, or keys of a TypedDict, in the order of definition."""
     hints = typing.get_type_hints(owner, include_extras=True)
     if dataclasses.is_dataclass(owner):
-        hints = {each.name: hints[each.name] for each in dataclasses.fields(owner)}
+        hints = {field.name: hints[field.name] for field in dataclasses.fields(owner)}
     required = required_fields(owner)
     return tuple(
         DocumentedField(name, *_type_and_doc(owner, name, hint), name in required)
@@ -56,7 +56,7 @@ def documented_fields(owner: type) -> tuple[DocumentedField, ...]:
 
 @cache
 def required_fields(owner: type) -> frozenset[str]:
-    """The fields of a dataclass, or the keys of a TypedDict, that every document has."""
+    """Return the fields of a dataclass, or the keys of a TypedDict, that every document has."""
     if not dataclasses.is_dataclass(owner):
         return getattr(owner, "__required_keys__", frozenset())
     return frozenset(
@@ -65,14 +65,14 @@ def required_fields(owner: type) -> frozenset[str]:
 
 
 def _type_and_doc(owner: type, name: str, hint: Any) -> tuple[Any, Doc]:
-    docs = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Doc)]
+    docs = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Doc)]
     if len(docs) != 1:
         raise TypeError(f"{owner.__name__}.{name}: {len(docs)} Docs, not 1")
     return typing.get_args(hint)[0], docs[0]
 
 
 def described_types(kind: Any) -> Iterator[type]:
-    """The dataclasses and TypedDicts inside a type, e.g. `Rung` in `list[Rung] | None`."""
+    """Find the dataclasses and TypedDicts inside a type: `Rung` in `list[Rung] | None`."""
     if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
         yield typing.cast(type, kind)
     for part in typing.get_args(kind):

@@ -1,4 +1,4 @@
-"""Results as polars frames: one row for each number, correction, pair, setting or preset.
+"""Results become polars frames: a row for each number, correction, pair, setting or preset.
 
 Columns follow from the fields of a result: numbers, words and truth values are columns, a number
 with an interval becomes three (`ess_seq`, `ess_seq_low`, `ess_seq_high`), a part of a result is
@@ -33,7 +33,7 @@ METRIC: Columns = {"metric": str, **NUMBER, "level": str}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame of one kind of result: its columns, and its rows."""
+    """A frame says which columns and rows one kind of result gives."""
 
     columns: Callable[[Any], Columns]
     rows: Callable[[Any], Iterable[Row]]
@@ -43,43 +43,44 @@ def frame(result: Any, name: str | None = None) -> pl.DataFrame:
     """Make the frame of that name, by default the first of the result's kind."""
     import polars as pl
 
-    known = FRAMES[result.kind]
-    wanted = known[next(iter(known)) if name is None else one_of("frame", name, known)]
+    definitions = FRAMES[result.kind]
+    chosen = next(iter(definitions)) if name is None else one_of("frame", name, definitions)
+    definition = definitions[chosen]
     dtypes = {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean}
-    columns = wanted.columns(result)
-    rows = [{each: row.get(each) for each in columns} for row in wanted.rows(result)]
+    columns = definition.columns(result)
+    rows = [{column: row.get(column) for column in columns} for row in definition.rows(result)]
     return pl.DataFrame(
         {
-            each: pl.Series(each, [row[each] for row in rows], dtypes[kind], strict=False)
-            for each, kind in columns.items()
+            column: pl.Series(column, [row[column] for row in rows], dtypes[kind], strict=False)
+            for column, kind in columns.items()
         }
     )
 
 
 @cache
 def columns_of(kind: type) -> dict[str, type]:
-    """The columns that a dataclass or TypedDict of a result becomes, with what they hold."""
-    found: dict[str, type] = {}
+    """Return the columns that a dataclass or TypedDict of a result becomes, with their types."""
+    columns: dict[str, type] = {}
     for name, hint in typing.get_type_hints(kind).items():
         plain = _plain(hint)
         if plain is MetricValue:
-            found |= {name: float, f"{name}_low": float, f"{name}_high": float}
+            columns |= {name: float, f"{name}_low": float, f"{name}_high": float}
         elif plain in (int, float, str, bool):
-            found[name] = plain
+            columns[name] = plain
         elif isinstance(plain, type) and dataclasses.is_dataclass(plain):
-            found |= {f"{name}_{each}": of for each, of in columns_of(plain).items()}
-    return found
+            columns |= {f"{name}_{column}": held for column, held in columns_of(plain).items()}
+    return columns
 
 
 def row_of(part: Any) -> Row:
-    """The values of one part of a result, by column."""
+    """Return the values of one part of a result, by column."""
     row: Row = {}
     fields = part if isinstance(part, Mapping) else _fields(part)
     for name, value in fields.items():
         if isinstance(value, MetricValue):
             row |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
         elif dataclasses.is_dataclass(value) or isinstance(value, Mapping):
-            row |= {f"{name}_{each}": of for each, of in row_of(value).items()}
+            row |= {f"{name}_{column}": cell for column, cell in row_of(value).items()}
         else:
             row[name] = value
     return row
@@ -90,10 +91,10 @@ def _fields(part: Any) -> Row:
 
 
 def _plain(hint: Any) -> Any:
-    """The one type that a hint names beside None; None itself where there are several."""
+    """Return the one type that a hint names beside None; None where it names several."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        others = [each for each in typing.get_args(hint) if each is not type(None)]
-        return others[0] if len(others) == 1 else None
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return kinds[0] if len(kinds) == 1 else None
     if typing.get_origin(hint) is typing.Literal:
         return type(typing.get_args(hint)[0])
     return hint
@@ -105,14 +106,14 @@ def _metrics(values: Mapping[str, MetricValue]) -> Iterator[Row]:
 
 
 def _mismatch(result: ScoreResult) -> Iterator[Row]:
-    """The metrics of the whole table, with no step, then those of every step."""
+    """Make rows of the metrics of the whole table, with no step, then of those of every step."""
     yield from _metrics(result.mismatch)
     for step, part in result.steps.items():
         yield from ({"step": int(step), **row} for row in _metrics(part.mismatch))
 
 
 def _by_step(result: ScoreResult) -> Iterator[tuple[int | None, str, CorrectionResult]]:
-    """Step (None: the whole table), preset and correction."""
+    """List every correction with its step, None for the whole table, and its preset."""
     for name, correction in result.corrections.items():
         yield None, name, correction
     for step, part in result.steps.items():
@@ -137,6 +138,11 @@ def _pairs(result: CompareResult) -> Iterator[Row]:
             yield {"behavior": pair.behavior, "target": pair.target, **row}
 
 
+def _policies(result: CompareResult) -> Iterator[Row]:
+    for name, policy in result.policies.items():
+        yield {"policy": name, **row_of(policy)}
+
+
 def _settings(result: SweepResult) -> Iterator[Row]:
     for name, family in result.families.items():
         for setting in family.rows:
@@ -150,11 +156,11 @@ def _settings_columns(result: SweepResult) -> Columns:
 
 
 def _presets(result: ReplayResult) -> Iterator[tuple[int | None, str, PresetReplay]]:
-    """Step, preset and its replay; of a replay over several steps all of them."""
+    """List every replay of a preset with its step and preset, for all steps."""
     if not result.steps:
-        yield from ((result.step, *each) for each in result.presets.items())
+        yield from ((result.step, *named) for named in result.presets.items())
     for part in result.steps:
-        yield from ((part.step, *each) for each in part.presets.items())
+        yield from ((part.step, *named) for named in part.presets.items())
 
 
 def _replays(result: ReplayResult) -> Iterator[Row]:
@@ -188,10 +194,7 @@ FRAMES: dict[str, dict[str, Frame]] = {
     },
     "compare": {
         "pairs": Frame(lambda result: {"behavior": str, "target": str, **METRIC}, _pairs),
-        "policies": Frame(
-            lambda result: {"policy": str, **columns_of(PolicySummary)},
-            lambda result: ({"policy": n, **row_of(each)} for n, each in result.policies.items()),
-        ),
+        "policies": Frame(lambda result: {"policy": str, **columns_of(PolicySummary)}, _policies),
         "ladder": Frame(
             lambda result: columns_of(Rung), lambda result: map(row_of, result.ladder.rungs)
         ),

@@ -1,4 +1,7 @@
-"""Guides: from where on a number is a warning or an error, and who says so. Data, no judgement."""
+"""A guide says from where on a number is a warning or an error, and whose bounds these are.
+
+Guides are data: nothing is judged here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ PROPOSAL = "rcdiag's proposal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guide:
-    """The limits of one number, in its own unit, with their source.
+    """A guide holds the limits of one number, in its own unit, with their source.
 
     Larger is worse where `error` is above `warning`, smaller is worse where it is below. A bound
     belongs to the worse side: a value equal to `warning` is a warning.

@@ -1,4 +1,4 @@
-"""Result documents of earlier formats, brought to the names of today.
+"""Result documents of earlier formats get the names of the present format here.
 
 To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
 with `*` for every item of a list or dictionary.
@@ -95,7 +95,7 @@ def renamed(part: Any, place: list[str], names: Names) -> Any:
         return _with_names(part, names)
     first, *rest = place
     if isinstance(part, list):
-        return [renamed(each, rest, names) for each in part] if first == "*" else part
+        return [renamed(item, rest, names) for item in part] if first == "*" else part
     if not isinstance(part, dict):
         return part
     return {

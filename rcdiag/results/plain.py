@@ -1,4 +1,4 @@
-"""Plain data and their JSON: any dataclass of numbers, words, lists and dicts, and back."""
+"""Dataclasses of numbers, words, lists and dicts become plain data for JSON here, and back."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def unstructured(value: Any) -> Any:
-    """Dataclasses as dicts; NaN and infinities as strings, so that any JSON reader takes them."""
+    """Turn dataclasses into dicts, NaN and infinities into strings that any JSON reader takes."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
-            each.name: unstructured(getattr(value, each.name)) for each in dataclasses.fields(value)
+            field.name: unstructured(getattr(value, field.name))
+            for field in dataclasses.fields(value)
         }
     if isinstance(value, dict):
-        return {str(key): unstructured(each) for key, each in value.items()}
+        return {str(key): unstructured(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [unstructured(each) for each in value]
+        return [unstructured(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     return value
@@ -37,9 +38,9 @@ def structured(kind: Any, value: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         return _one_of(arguments, value)
     if origin is list:
-        return [structured(arguments[0], each) for each in _checked(list, value)]
+        return [structured(arguments[0], item) for item in _checked(list, value)]
     if origin is dict:
-        return {key: structured(arguments[1], each) for key, each in _checked(dict, value).items()}
+        return {key: structured(arguments[1], item) for key, item in _checked(dict, value).items()}
     if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
         return _fields(kind, _checked(dict, value))
     if kind is float:
@@ -48,12 +49,12 @@ def structured(kind: Any, value: Any) -> Any:
 
 
 def _fields(kind: Any, value: dict[str, Any]) -> Any:
-    """A dataclass with exactly its fields, or a dictionary with the keys of a TypedDict."""
+    """Read a dataclass, or a TypedDict; ValueError where a field is unknown or missing."""
     kinds = _kinds(kind)
     differ = sorted((set(value) - set(kinds)) | (required_fields(kind) - set(value)))
     if differ:
         raise ValueError(f"field `{differ[0]}` is {'unknown' if differ[0] in value else 'missing'}")
-    return kind(**{name: structured(kinds[name], each) for name, each in value.items()})
+    return kind(**{name: structured(kinds[name], item) for name, item in value.items()})
 
 
 @cache
@@ -64,10 +65,10 @@ def _kinds(kind: Any) -> dict[str, Any]:
 def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
     if value is None and type(None) in kinds:
         return None
-    others = [each for each in kinds if each is not type(None)]
-    if len(others) == 1:
-        return structured(others[0], value)
-    return next(value for each in others if isinstance(value, each))
+    alternatives = [kind for kind in kinds if kind is not type(None)]
+    if len(alternatives) == 1:
+        return structured(alternatives[0], value)
+    return next(value for kind in alternatives if isinstance(value, kind))
 
 
 def _checked(kinds: Any, value: Any) -> Any:
@@ -77,9 +78,9 @@ def _checked(kinds: Any, value: Any) -> Any:
 
 
 def _guessed(value: Any) -> Any:
-    """A value that no type describes: the words for NaN and infinities become floats."""
+    """Read a value that no type describes: the words for NaN and infinities become floats."""
     if isinstance(value, dict):
-        return {key: _guessed(each) for key, each in value.items()}
+        return {key: _guessed(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_guessed(each) for each in value]
+        return [_guessed(item) for item in value]
     return _SPECIAL.get(value, value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The result of `rcdiag replay`: the step that each preset would have taken, and its health."""
+"""The result of `rcdiag replay` holds the step that each preset takes, and its health."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ENTROPY = "E[-sum_v p(v) log p(v)] " + _TOKENS
 
 
 class UpdateModel(TypedDict):
-    """The model that takes the step of an update, and the settings of that step."""
+    """An update model says which model takes the step, and with which settings."""
 
     model: Annotated[
         str,
@@ -176,10 +176,10 @@ class UpdateModel(TypedDict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientReport:
-    """The gradient of a preset's loss by all trained parameters, against the reference.
+    """A gradient report compares the gradient of a preset's loss with the reference's.
 
-    Products of different prompt groups share no noise, so that they are unbiased (U-statistics,
-    Hoeffding 1948).
+    The gradient is by all trained parameters. Products of different prompt groups share no noise,
+    so that they are unbiased (U-statistics, Hoeffding 1948).
     """
 
     grad_norm: Annotated[
@@ -326,7 +326,7 @@ class GradientReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coefficients:
-    """The derivative of the loss by the current log-prob of each token, in numbers."""
+    """Coefficients are the derivatives of the loss by the current log-prob of each token."""
 
     norm: Annotated[
         float,
@@ -390,7 +390,7 @@ class Coefficients:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """Who gets the gradient: shares of the summed sizes of the coefficients."""
+    """Shares say who gets the gradient: each is a part of the summed sizes of the coefficients."""
 
     by_length: Annotated[
         list[float],
@@ -485,7 +485,7 @@ class Shares:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Denominator:
-    """What the loss is a mean over: which count was used, and what the others would be."""
+    """A denominator says what the loss is a mean over, and what the other counts are."""
 
     basis: Annotated[
         str,
@@ -537,7 +537,7 @@ class Denominator:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One rule of health: its number, its level and whose rule it is."""
+    """A rule of health gives its number, its level and whose rule it is."""
 
     name: Annotated[
         str, Doc("Name of a rule of health, which `rcdiag explain health.NAME` answers.")
@@ -559,7 +559,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """Whether a step was safe: the worst of named rules."""
+    """Health says whether a step is safe: the worst of named rules decides."""
 
     verdict: Annotated[
         str,
@@ -589,7 +589,7 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AfterStep:
-    """The policy after the step, on the same batch."""
+    """These numbers describe the policy after the step, on the same batch."""
 
     learning_rate: Annotated[float, Doc("Learning rate of the step.", see=("step_norm",))]
     step_norm: Annotated[
@@ -747,7 +747,7 @@ class AfterStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitReport:
-    """The batch as one optimizer step and as several mini-batches, from the same start."""
+    """A split report compares one step on the whole batch with several on its mini-batches."""
 
     minibatches: Annotated[
         int, Doc("Number of mini-batches that the batch was cut into.", see=("split",))
@@ -793,7 +793,7 @@ class SplitReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PresetReplay:
-    """The update by one preset on one batch."""
+    """A preset replay describes the update by one preset on one batch."""
 
     mode: Annotated[
         str,
@@ -936,7 +936,7 @@ class PresetReplay:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factor:
-    """One of the two factors of the ratio current / rollout, or their product."""
+    """A factor is one of the two factors of the ratio current / rollout, or their product."""
 
     behavior: Behavior
     target: Target
@@ -990,7 +990,7 @@ Presets = Annotated[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayStep:
-    """One training step of a replay over several."""
+    """A replay step is one training step of a replay over several."""
 
     step: Step
     presets: Presets
@@ -1000,7 +1000,7 @@ class ReplayStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class ReplayResult(Shown):
-    """The result of `rcdiag replay` on one training step, or on several."""
+    """The result of `rcdiag replay` describes updates on one training step, or on several."""
 
     kind: KindName = "replay"
     format_version: FormatVersion = FORMAT_VERSION

@@ -1,4 +1,4 @@
-"""JSON Schemas of result documents (draft 2020-12), made from the dataclasses and their words.
+"""JSON Schemas (draft 2020-12) of results are made from the dataclasses and their words.
 
 `python -m rcdiag.results.schema` writes the shipped files anew; a test holds them against the code.
 """
@@ -39,8 +39,8 @@ def json_schema(kind: str) -> dict[str, Any]:
 def description(doc: Doc) -> str:
     """Say everything about a field that helps a reader of its schema, in one paragraph."""
     parts = {"Formula": doc.formula, "Unit": doc.unit, "Direction": doc.direction}
-    said = [f"{name}: {text}." for name, text in parts.items() if text not in (None, "", "none")]
-    return " ".join([doc.says, *said])
+    facts = [f"{name}: {text}." for name, text in parts.items() if text not in (None, "", "none")]
+    return " ".join([doc.says, *facts])
 
 
 def write_schemas(folder: Path = FOLDER) -> None:
@@ -53,27 +53,27 @@ def write_schemas(folder: Path = FOLDER) -> None:
 def _object(owner: type, definitions: dict[str, Any]) -> dict[str, Any]:
     """Describe a dataclass, which is closed, or a TypedDict, which may have other keys."""
     fields = documented_fields(owner)
-    found: dict[str, Any] = {
+    schema: dict[str, Any] = {
         "type": "object",
         "description": (owner.__doc__ or "").partition("\n")[0],
-        "properties": {each.name: _property(each, definitions) for each in fields},
-        "required": [each.name for each in fields if each.required],
+        "properties": {field.name: _property(field, definitions) for field in fields},
+        "required": [field.name for field in fields if field.required],
     }
     if dataclasses.is_dataclass(owner):
-        found["additionalProperties"] = False
-    return found
+        schema["additionalProperties"] = False
+    return schema
 
 
 def _property(field: DocumentedField, definitions: dict[str, Any]) -> dict[str, Any]:
-    said = {"description": description(field.doc)}
+    words = {"description": description(field.doc)}
     if field.doc.keys is not None:
         may_be_null = type(None) in typing.get_args(field.type)
         keys: Any = field.doc.keys | None if may_be_null else field.doc.keys
-        return {**said, **_of_type(keys, definitions)}
+        return {**words, **_of_type(keys, definitions)}
     if field.doc.one_of:
         null = [None] if type(None) in typing.get_args(field.type) else []
-        return {**said, "enum": [*field.doc.one_of, *null]}
-    return {**said, **_of_type(field.type, definitions)}
+        return {**words, "enum": [*field.doc.one_of, *null]}
+    return {**words, **_of_type(field.type, definitions)}
 
 
 def _of_type(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def _of_type(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     if origin in (types.UnionType, typing.Union):
-        kinds = [each for each in arguments if each is not type(None)]
+        kinds = [argument for argument in arguments if argument is not type(None)]
         null = [{"type": "null"}] if len(kinds) < len(arguments) else []
-        return {"anyOf": [*(_of_type(each, definitions) for each in kinds), *null]}
+        return {"anyOf": [*(_of_type(member, definitions) for member in kinds), *null]}
     if origin is list:
         return {"type": "array", "items": _of_type(arguments[0], definitions)}
     if origin is dict:

@@ -1,4 +1,4 @@
-"""The result of `rcdiag score`: the mismatch of a pair of policies, and every correction of it."""
+"""The result of `rcdiag score` holds the mismatch of two policies, and every correction of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from rcdiag.results.show import Shown
 
 
 class _CorrectionNumbers(TypedDict):
-    """Numbers of a correction beside what its trainer logs: no clamp, rows with a token, float64.
+    """These numbers of a correction have no clamp, count rows with a token, and are in float64.
 
     Sources: Kish 1965, Survey Sampling (effective sample size); Vehtari et al. 2024, Pareto
     smoothed importance sampling (k-hat); bounds on the bias are those for values within [-1, 1].
@@ -159,7 +159,7 @@ class _CorrectionNumbers(TypedDict):
 
 
 class CorrectionNumbers(_CorrectionNumbers, total=False):
-    """Numbers of a correction, with those that stand where code and documents of verl differ."""
+    """These numbers show what a correction does, three only where verl's code and text differ."""
 
     accepted_ratios: Annotated[
         dict[str, dict[str, list[float]]],
@@ -200,7 +200,7 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectionResult:
-    """One correction on one batch: what the trainer logs, and beside it what is so."""
+    """A correction result shows what a trainer logs of a correction, and its actual numbers."""
 
     trainer: TrainerName
     config: Config
@@ -260,7 +260,7 @@ _TEXT = Doc("Text of the token" + _GIVEN, example="--include-text")
 
 
 class _WorstToken(TypedDict):
-    """Where one of the tokens with the largest log-ratios stands, and its numbers."""
+    """These fields locate one of the tokens with the largest log-ratios and give its numbers."""
 
     row: Annotated[int, Doc("Row of the table that holds the token, from 0.")]
     position: Annotated[int, Doc("Position of the token in the response, from 0.", unit="tokens")]
@@ -283,14 +283,14 @@ class _WorstToken(TypedDict):
 
 
 class WorstToken(_WorstToken, total=False):
-    """One of the tokens with the largest log-ratios, with its text where texts are wanted."""
+    """A worst token is one of those with the largest log-ratios; --include-text adds its text."""
 
     text: Annotated[str, _TEXT]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenProfile:
-    """The mismatch on all tokens with one token id."""
+    """A token profile gives the mismatch on all tokens with one token id."""
 
     token_id: Annotated[int, Doc("Id of the token in the tokenizer's vocabulary.")]
     tokens: TokensOfPart
@@ -311,7 +311,7 @@ class TokenProfile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceTokens:
-    """One of the sequences with the largest log-ratios; its tokens are cut after 400."""
+    """A worst sequence has one of the largest log-ratios by sum; its tokens are cut after 400."""
 
     row: Annotated[int, Doc("Row of the table that holds the sequence, from 0.")]
     sample_id: Annotated[
@@ -348,7 +348,7 @@ class SequenceTokens:
 
 
 class JointCounts(TypedDict):
-    """Tokens counted by their log-probs under both policies."""
+    """Joint counts are numbers of tokens by their log-probs under both policies."""
 
     edges: Annotated[list[float], Doc("Edges of the bins of log-probs.", unit="nats")]
     cells: Annotated[
@@ -361,7 +361,7 @@ class JointCounts(TypedDict):
 
 
 class Path(TypedDict):
-    """How the log-ratio of one sequence adds up along its tokens."""
+    """A path shows how the log-ratio of one sequence adds up along its tokens."""
 
     token_counts: Annotated[
         list[int], Doc("Numbers of tokens at which the sum of a path is taken.", unit="tokens")
@@ -377,7 +377,7 @@ class Path(TypedDict):
 
 
 class ScoreFigures(TypedDict):
-    """What the figures of a score are drawn from."""
+    """The figures of a score are drawn from these counts and sums."""
 
     log_ratio_histogram: Annotated[
         Histogram, Doc("Histogram of the log-ratios of tokens.", unit="nats", direction=LOG_RATIO)
@@ -404,7 +404,7 @@ class ScoreFigures(TypedDict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """The mismatch and every correction on one training step: a batch of the trainer."""
+    """A step result holds mismatch and corrections of one training step: a trainer's batch."""
 
     num_sequences: NumSequences
     num_tokens: NumTokens
@@ -414,7 +414,7 @@ class StepResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class ScoreResult(Shown):
-    """The result of `rcdiag score` on one pair of policies."""
+    """The result of `rcdiag score` describes one pair of policies and every correction."""
 
     kind: KindName = "score"
     format_version: FormatVersion = FORMAT_VERSION

@@ -1,4 +1,4 @@
-"""How results print: a short text for the terminal, a table for notebooks, frames on demand."""
+"""Results print as a short text in a terminal and a table in a notebook; frames on demand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UPDATE_LEVELS = ("ok", "note", "warning", "error", "cannot judge")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A result in a few lines: what it is about, and a table of its first numbers."""
+    """A summary tells what a result is about and has a table of its first numbers."""
 
     about: str
     columns: Sequence[str]
@@ -38,7 +38,7 @@ class Summary:
 
 
 class Shown:
-    """What all results can do: print short, show in a notebook, become a frame or a document."""
+    """All results can print, show in a notebook, and become a frame or a document."""
 
     __slots__ = ()
 
@@ -90,9 +90,9 @@ class Shown:
             for row in summary.rows
         )
         findings = "".join(
-            f"<li><b>{escape(each.severity)}</b> <code>{escape(each.slug)}</code> "
-            f"{escape(each.message)} <i>{escape(each.fix)}</i></li>"
-            for each in self.findings
+            f"<li><b>{escape(finding.severity)}</b> <code>{escape(finding.slug)}</code> "
+            f"{escape(finding.message)} <i>{escape(finding.fix)}</i></li>"
+            for finding in self.findings
         )
         return (
             f"<div><p><b>rcdiag {escape(self.kind)}</b> {escape(summary.about)}</p>"
@@ -118,7 +118,7 @@ def _size(result: ScoreResult | CompareResult | SweepResult | ReplayResult) -> s
 
 
 def _of_score(result: ScoreResult) -> Summary:
-    """The metrics that have a guide, the gravest first."""
+    """Summarise the metrics that have a guide, the gravest first."""
     steps = f", {len(result.steps)} steps" if result.steps else ""
     rows = [
         (name, _number(value.value), _interval(value), level)
@@ -131,11 +131,17 @@ def _of_score(result: ScoreResult) -> Summary:
 
 
 def _of_compare(result: CompareResult) -> Summary:
-    """The policies, the one that is nearest to the sampler first."""
+    """Summarise the policies, the one that is nearest to the sampler first."""
     order = sorted(result.policies.items(), key=lambda item: item[1].behind.value or 0.0)
     rows = [
-        (name, each.role, each.setup, _number(each.behind.value), "nearest" * each.may_be_nearest)
-        for name, each in order
+        (
+            name,
+            policy.role,
+            policy.setup,
+            _number(policy.behind.value),
+            "nearest" * policy.may_be_nearest,
+        )
+        for name, policy in order
     ]
     columns = ("policy", "role", "about", "behind, nats per token", "")
     about = f"{len(result.policies)} policies, {_size(result)}"
@@ -143,15 +149,20 @@ def _of_compare(result: CompareResult) -> Summary:
 
 
 def _of_sweep(result: SweepResult) -> Summary:
-    """The candidates that are not refused, the best first."""
+    """Summarise the candidates that are not refused, the best first."""
     advice = result.recommendation
     ranked = sorted(
-        (each for each in advice.candidates if each.rank is not None),
-        key=lambda each: each.rank or 0,
+        (candidate for candidate in advice.candidates if candidate.rank is not None),
+        key=lambda candidate: candidate.rank or 0,
     )
     rows = [
-        (str(each.rank), each.name, _number(each.efficiency.value), _interval(each.efficiency))
-        for each in ranked
+        (
+            str(candidate.rank),
+            candidate.name,
+            _number(candidate.efficiency.value),
+            _interval(candidate.efficiency),
+        )
+        for candidate in ranked
     ]
     choice = f" {advice.choice}" if advice.choice else ""
     about = f"{result.behavior} -> {result.target}, {_size(result)}: {advice.answer}{choice}"
@@ -159,16 +170,16 @@ def _of_sweep(result: SweepResult) -> Summary:
 
 
 def _of_replay(result: ReplayResult) -> Summary:
-    """The presets with their health, those whose update could be taken first."""
+    """Summarise the presets with their health, those with a safe update first."""
     rows = [
         (
             name,
-            _number(each.loss),
-            f"{each.kept_tokens / max(result.num_tokens, 1):.1%}",
-            _number(each.coefficients.norm),
-            each.health.verdict,
+            _number(replay.loss),
+            f"{replay.kept_tokens / max(result.num_tokens, 1):.1%}",
+            _number(replay.coefficients.norm),
+            replay.health.verdict,
         )
-        for name, each in result.presets.items()
+        for name, replay in result.presets.items()
     ]
     rows.sort(key=lambda row: UPDATE_LEVELS.index(row[-1]))
     step = "" if result.step is None else f"step {result.step}, "

@@ -1,4 +1,4 @@
-"""The result of `rcdiag sweep`: a table per estimator family, and which estimator to take."""
+"""The result of `rcdiag sweep` holds a table per estimator family, and which estimator to take."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Bounds = Annotated[
 
 
 class SweepProvenance(Provenance):
-    """Where the result of a sweep comes from."""
+    """Sweep provenance says where the result of a sweep comes from."""
 
     trainer: TrainerName
     thresholds: Annotated[
@@ -73,7 +73,7 @@ class SweepProvenance(Provenance):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRow:
-    """One setting of an estimator family on the whole table as one batch, in unclamped numbers."""
+    """A row describes one setting of an estimator family on the whole table, without clamps."""
 
     bounds: Bounds
     kept_tokens: KeptTokens
@@ -237,7 +237,10 @@ class SweepRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configurations:
-    """What a reader pastes into a trainer for each setting of a family; common text stands once."""
+    """Configurations are what a reader pastes into a trainer for each setting of a family.
+
+    Text that settings have in common stands once, as a template.
+    """
 
     templates: Annotated[
         list[str],
@@ -256,7 +259,7 @@ class Configurations:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepFamily:
-    """An estimator family over its settings."""
+    """A family holds one row for each setting of an estimator family that is tried."""
 
     title: Annotated[str, Doc("Name of an estimator family as figures and tables print it.")]
     about: Annotated[str, Doc("What an estimator family does to weights and to the loss mask.")]
@@ -286,7 +289,7 @@ class SweepFamily:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """An estimator with its setting, as the recommendation judged it."""
+    """A candidate is an estimator with its setting, as the recommendation judges it."""
 
     name: Annotated[str, Doc("Name of a candidate, which `rcdiag explain` answers.")]
     family: Annotated[str, Doc("The estimator family that a candidate belongs to, or `none`.")]
@@ -337,7 +340,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """Which estimator to take, why, and which others were looked at."""
+    """A recommendation says which estimator to take, why, and which candidates it compares."""
 
     answer: Annotated[
         str,
@@ -387,7 +390,7 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForecastPoint:
-    """Acceptance and effective sample size that are expected at one response length."""
+    """A point gives the acceptance and effective sample size expected at one response length."""
 
     response_length: Annotated[
         int, Doc("Response length of a point of the forecast.", unit="tokens")
@@ -435,7 +438,7 @@ class ForecastPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldOutBin:
-    """A bin of lengths that the law was not fitted on: expected and observed numbers."""
+    """A held-out bin compares expected and observed numbers at lengths outside the fit."""
 
     label: Annotated[str, Doc("Range of lengths of a held-out bin.")]
     num_sequences: Annotated[
@@ -511,7 +514,7 @@ class HeldOutBin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """What happens to longer responses, by a law of single tokens.
+    """A forecast says what happens to longer responses, by a law of single tokens.
 
     Tokens of the behavior policy make sum log_ratio a martingale, so that over T tokens of KL k it
     is near a normal law with mean -k T and variance 2 k T (central limit theorem of martingales);
@@ -615,7 +618,7 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SweepResult(Shown):
-    """The result of `rcdiag sweep` on one pair of policies."""
+    """The result of `rcdiag sweep` compares estimators on one pair of policies."""
 
     kind: KindName = "sweep"
     format_version: FormatVersion = FORMAT_VERSION

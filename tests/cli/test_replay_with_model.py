@@ -73,7 +73,7 @@ def test_the_screen_holds_every_number_at_80_columns(rcdiag, model, table, monke
         ]
         assert "…" not in line
         if preset["gradient"] is not None and preset["loss"] is not None:
-            assert f"{preset['gradient']['norm']:.2g}" in line.split()
+            assert f"{preset['gradient']['grad_norm']:.2g}" in line.split()
 
 
 def test_fresh_rewards_and_the_saved_model(rcdiag, model, table, reward, tmp_path):

@@ -74,7 +74,7 @@ def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp
     ran = rcdiag_with(plugin, "compare", out, "--target", "toy", "--json")
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
-    roles = {name: (each["role"], each["about"]) for name, each in found["policies"].items()}
+    roles = {name: (each["role"], each["setup"]) for name, each in found["policies"].items()}
     assert roles == {
         "rollout": ("sampler", "recorded"),
         "low": ("engine", "toy bfloat16 tilt 1"),

@@ -119,7 +119,7 @@ def test_how_each_policy_was_scored_is_in_the_metadata(run):
         ("quantizaton=fp8", "did you mean `quantization`"),
         pytest.param("enable_prefix_caching=true", "enable_prefix_caching", marks=pytest.mark.slow),
         ("path=sideways", "path=sideways"),
-        ("quantization=gptq", "the engine failed"),
+        pytest.param("quantization=gptq", "the engine failed", marks=pytest.mark.slow),
         ("quantization=fp8", "needs a GPU"),
     ],
 )

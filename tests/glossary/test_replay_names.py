@@ -24,7 +24,7 @@ from tests.trainers.toy import by_losses
 # Fields whose values are names themselves.
 NAMED = {
     *("mode", "loss_type", "trainer", "aggregation", "denominator", "advantage", "level"),
-    *("which", "verdict", "slug", "severity", "reference", "optimizer", "behavior", "target"),
+    *("basis", "verdict", "slug", "severity", "reference", "optimizer", "behavior", "target"),
 }
 
 

@@ -50,7 +50,7 @@ def test_it_is_replayed_under_every_trainer(rcdiag: Rcdiag, table: Path, trainer
     options = ("--trainer", trainer, "--loss", "powered", "--json")
     ran = rcdiag("replay", table, *options)
     assert ran.code == 0, ran.err
-    assert ran.document["loss"] == "powered"
+    assert ran.document["policy_loss"] == "powered"
     naive = ran.document["presets"]["naive"]
     assert {key.rpartition("/")[2] for key in naive["metrics"]} >= {"powered"}
     squared = rcdiag("replay", table, *options, "--loss-setting", "power=2").document

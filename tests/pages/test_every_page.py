@@ -29,14 +29,28 @@ def test_nothing_scrolls_sideways(seen):
     assert seen.overflow <= 0
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_axe_finds_nothing(browser, file, scheme, width):
-    """It looks at every cell, which takes its time: once in each scheme and width."""
-    window = {"width": width, "height": 900}
-    seen = visit(browser, file, color_scheme=scheme, viewport=window)
+def _inaccessible(browser, file, scheme, width) -> list:
+    seen = visit(browser, file, color_scheme=scheme, viewport={"width": width, "height": 900})
     seen.unfold()
-    assert seen.inaccessible() == []
+    problems = seen.inaccessible()
     seen.page.context.close()
+    return problems
+
+
+def test_axe_finds_nothing(browser, file):
+    """It looks at every cell, which takes its time: once, in the light, on a wide screen."""
+    assert _inaccessible(browser, file, "light", 1280) == []
+
+
+@pytest.mark.parametrize("file", ["score", "replay"], indirect=True)
+def test_axe_finds_nothing_in_the_dark_on_a_phone(browser, file):
+    """All pages share their colours and their layout; the nightly run looks at each."""
+    assert _inaccessible(browser, file, "dark", 390) == []
+
+
+@pytest.mark.slow
+def test_axe_finds_nothing_in_the_dark_on_any_page(browser, file):
+    assert _inaccessible(browser, file, "dark", 390) == []
 
 
 def test_no_label_of_a_figure_is_cut(seen):

@@ -33,7 +33,7 @@ def test_figures_of_shards_add_up_to_those_of_all_rows():
     whole = figures_of(behavior, target).to_dict()
     assert figures_of(behavior, target, 31, 50, 51, 90).to_dict() == whole
     tokens = len(flat(behavior))
-    assert sum(whole["log_ratio"]["counts"]) == tokens
+    assert sum(whole["log_ratio_histogram"]["counts"]) == tokens
     assert sum(cell[2] for cell in whole["log_probs"]["cells"]) == tokens
     assert len(whole["paths"]) == PATHS
 
@@ -71,9 +71,9 @@ def test_a_path_is_the_running_sum_of_a_sequence_at_a_few_places():
     log_ratio = random.normal(size=1000)
     figures = figures_of([[-1.0] * 1000], [(log_ratio - 1.0).tolist()])
     (path,) = figures.to_dict()["paths"]
-    assert len(path["tokens"]) == len(path["sums"]) == POINTS
-    assert (path["tokens"][0], path["tokens"][-1]) == (1, 1000)
-    wanted = np.cumsum(log_ratio)[np.array(path["tokens"]) - 1]
+    assert len(path["token_counts"]) == len(path["sums"]) == POINTS
+    assert (path["token_counts"][0], path["token_counts"][-1]) == (1, 1000)
+    wanted = np.cumsum(log_ratio)[np.array(path["token_counts"]) - 1]
     assert path["sums"] == pytest.approx(wanted, abs=1e-6)
 
 

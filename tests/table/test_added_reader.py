@@ -119,7 +119,7 @@ def test_a_table_of_another_format_is_joined_with_one_of_parquet(tmp_path, toy):
     other = as_parquet(tmp_path / "b.parquet", rows[10:])
     tables = [open_table(one), open_table(other)]
     joined, report = join_tables(tables, ["a", "b"], tmp_path / "joined.parquet")
-    assert (joined.num_rows, report.missing["b"]) == (30, 10)
+    assert (joined.num_rows, report.missing_rows["b"]) == (30, 10)
     assert report.tables == [str(one), str(other)]
     assert joined.policies == ["rollout", "old", "rollout_b", "old_b"]
 

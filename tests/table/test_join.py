@@ -15,10 +15,10 @@ def test_samples_in_another_order_meet_by_their_id(tmp_path):
     dump, report = joined(tmp_path, one, other)
     assert [row["sample_id"] for row in rows(dump)] == IDS
     assert log_probs(dump, "rollout") == log_probs(dump, "old") == LOG_PROBS
-    assert (report.joined, report.tokens_differ, report.named) == (4, 0, [])
-    assert report.missing == {"a": 0, "b": 0}
+    assert (report.common_samples, report.tokens_differ, report.left_out) == (4, 0, [])
+    assert report.missing_rows == {"a": 0, "b": 0}
     assert report.tables == [str(one), str(other)]
-    assert report.rows == [4, 4]
+    assert report.table_rows == [4, 4]
 
 
 def test_rows_missing_on_either_side_are_counted_and_named(tmp_path):
@@ -26,9 +26,9 @@ def test_rows_missing_on_either_side_are_counted_and_named(tmp_path):
     other = table(tmp_path / "b.parquet", "old", [3, 1])
     dump, report = joined(tmp_path, one, other)
     assert [row["sample_id"] for row in rows(dump)] == ["s1"]
-    assert report.missing == {"a": 1, "b": 2}
-    assert sorted(report.named) == ["s0 (not in b)", "s2 (not in b)", "s3 (not in a)"]
-    assert (report.joined, report.rows) == (1, [3, 2])
+    assert report.missing_rows == {"a": 1, "b": 2}
+    assert sorted(report.left_out) == ["s0 (not in b)", "s2 (not in b)", "s3 (not in a)"]
+    assert (report.common_samples, report.table_rows) == (1, [3, 2])
 
 
 def test_rows_with_other_tokens_are_left_out_and_named(tmp_path):
@@ -40,9 +40,9 @@ def test_rows_with_other_tokens_are_left_out_and_named(tmp_path):
     )
     dump, report = joined(tmp_path, one, other)
     assert [row["sample_id"] for row in rows(dump)] == ["s0", "s3"]
-    assert (report.joined, report.tokens_differ) == (2, 2)
-    assert report.named == ["s1 (other tokens)", "s2 (other tokens)"]
-    assert report.missing == {"a": 0, "b": 0}
+    assert (report.common_samples, report.tokens_differ) == (2, 2)
+    assert report.left_out == ["s1 (other tokens)", "s2 (other tokens)"]
+    assert report.missing_rows == {"a": 0, "b": 0}
 
 
 def test_of_many_rows_left_out_the_first_ten_are_named(tmp_path):
@@ -55,7 +55,11 @@ def test_of_many_rows_left_out_the_first_ten_are_named(tmp_path):
             sample_id=[first + each for each in ids],
         )
     report = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")[1]
-    assert (report.joined, report.missing, len(report.named)) == (20, {"a": 20, "b": 20}, 10)
+    assert (report.common_samples, report.missing_rows, len(report.left_out)) == (
+        20,
+        {"a": 20, "b": 20},
+        10,
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_ids_of_like_types_meet(tmp_path, one, other):
             sample_id=ids,
         )
     dump, report = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")
-    assert (report.joined, report.missing) == (4, {"a": 0, "b": 0})
+    assert (report.common_samples, report.missing_rows) == (4, {"a": 0, "b": 0})
     assert log_probs(dump, "a") == log_probs(dump, "b")
 
 
@@ -86,6 +90,10 @@ def test_without_ids_rows_meet_by_their_number(tmp_path):
     other = table(tmp_path / "b.parquet", "old", [0, 2, 1], ids=None)
     dump, report = joined(tmp_path, one, other)
     assert log_probs(dump, "rollout") == log_probs(dump, "old") == [LOG_PROBS[0]]
-    assert (report.joined, report.tokens_differ, report.missing) == (1, 2, {"a": 0, "b": 1})
-    assert report.named == ["1 (other tokens)", "2 (other tokens)", "3 (not in b)"]
+    assert (report.common_samples, report.tokens_differ, report.missing_rows) == (
+        1,
+        2,
+        {"a": 0, "b": 1},
+    )
+    assert report.left_out == ["1 (other tokens)", "2 (other tokens)", "3 (not in b)"]
     assert "sample_id" not in dump.schema.names

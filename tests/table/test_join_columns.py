@@ -32,11 +32,11 @@ def test_three_tables_keep_what_all_have(tmp_path):
     dump, report = joined(tmp_path, one, two, three)
     assert [row["sample_id"] for row in rows(dump)] == ["s2"]
     assert dump.policies == ["rollout", "rollout_b", "rollout_c"]
-    assert report.joined == 1
-    assert report.rows == [3, 3, 2]
+    assert report.common_samples == 1
+    assert report.table_rows == [3, 3, 2]
     # Of s0, s1, s2 and s3: a lacks s3, b lacks s0, c lacks s0 and s1.
-    assert report.missing == {"a": 1, "b": 1, "c": 2}
-    assert sorted(report.named) == sorted(
+    assert report.missing_rows == {"a": 1, "b": 1, "c": 2}
+    assert sorted(report.left_out) == sorted(
         ["s3 (not in a)", "s0 (not in b)", "s0 (not in c)", "s1 (not in c)"]
     )
 
@@ -52,8 +52,8 @@ def test_a_row_that_one_lacks_and_another_tokenised_otherwise_is_counted_once_ea
     )
     dump, report = joined(tmp_path, one, two, three)
     assert [row["sample_id"] for row in rows(dump)] == ["s1", "s2"]
-    assert (report.joined, report.tokens_differ) == (2, 1)
-    assert report.missing == {"a": 0, "b": 1, "c": 0}
+    assert (report.common_samples, report.tokens_differ) == (2, 1)
+    assert report.missing_rows == {"a": 0, "b": 1, "c": 0}
 
 
 def test_a_name_that_is_taken_already_is_not_given_again(tmp_path):
@@ -125,7 +125,7 @@ def test_renamed_columns_are_read_under_their_meaning(tmp_path):
     renames = {"sample_id": "uid", "response_ids": "ids", "rollout_log_probs": "lp"}
     dumps = [open_table(tmp_path / f"{name}.parquet", renames) for name in ("a", "b")]
     dump, report = join_tables(dumps, ["a", "b"], tmp_path / "joined.parquet")
-    assert report.joined == 4
+    assert report.common_samples == 4
     assert dump.policies == ["rollout", "rollout_b"]
     assert log_probs(dump, "rollout_b") == LOG_PROBS
 
@@ -142,7 +142,7 @@ def test_tokens_are_equal_whatever_the_type_of_their_lists(tmp_path, kind, token
     pq.write_table(pa.table(columns), tmp_path / "b.parquet")
     for order in (("a", "b"), ("b", "a")):
         dump, report = joined(tmp_path, *(tmp_path / f"{name}.parquet" for name in order))
-        assert report.joined == 2
+        assert report.common_samples == 2
         assert compare(dump).num_tokens == 4
 
 
@@ -154,13 +154,13 @@ def test_a_folder_of_files_is_one_table(tmp_path):
     dump, report = join_tables(
         [open_table(one), open_table(tmp_path / "many")], ["a", "many"], tmp_path / "j.parquet"
     )
-    assert report.rows == [4, 4]
+    assert report.table_rows == [4, 4]
     assert log_probs(dump, "old") == LOG_PROBS
 
 
 def test_a_file_name_with_glob_characters_is_that_file(tmp_path):
     one, other = table(tmp_path / "a[0].parquet"), table(tmp_path / "b*.parquet", "old")
-    assert joined(tmp_path, one, other)[1].joined == 4
+    assert joined(tmp_path, one, other)[1].common_samples == 4
 
 
 def test_empty_responses_are_joined_as_they_are(tmp_path):
@@ -172,5 +172,5 @@ def test_empty_responses_are_joined_as_they_are(tmp_path):
             sample_id=[0, 1],
         )
     dump, report = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")
-    assert (report.joined, report.tokens_differ) == (2, 0)
+    assert (report.common_samples, report.tokens_differ) == (2, 0)
     assert json.dumps(log_probs(dump, "b")) == "[[], [-1.0]]"

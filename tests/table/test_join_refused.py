@@ -71,5 +71,5 @@ def test_a_row_without_tokens_to_compare_is_counted_and_never_dropped_in_silence
             sample_id=IDS[:2],
         )
     report = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")[1]
-    assert (report.joined, report.tokens_differ) == (1, 1)
-    assert report.named == ["s1 (other tokens)"]
+    assert (report.common_samples, report.tokens_differ) == (1, 1)
+    assert report.left_out == ["s1 (other tokens)"]

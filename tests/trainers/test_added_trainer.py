@@ -79,7 +79,7 @@ def test_its_loss_is_replayed_with_a_setting_of_its_own(rcdiag: Rcdiag, table: P
             "replay", table, "--trainer", "smallest", "--loss-setting", f"heat={heat}", "--json"
         )
         assert ran.code == 0, ran.err
-        assert ran.document["loss"] == "cool"
+        assert ran.document["policy_loss"] == "cool"
         losses.append(ran.document["presets"]["narrow"]["loss"])
     assert losses[0] == pytest.approx(2 * losses[1])
     assert np.isfinite(losses[0])
