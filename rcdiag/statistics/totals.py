@@ -240,9 +240,7 @@ def resampled(rows: Addends, seed: int, replicates: int = REPLICATES) -> Totals:
         return rows.totals(counts.astype(np.float64) @ rows.matrix)
 
 
-def _draws(
-    generator: np.random.Generator, clusters: int, replicates: int
-) -> NDArray[np.int64]:
+def _draws(generator: np.random.Generator, clusters: int, replicates: int) -> NDArray[np.int64]:
     """Count how often each cluster comes when clusters are drawn with replacement.
 
     The result is [replicates, clusters].
