@@ -31,6 +31,8 @@ def histogram(axes: Axes, edges: np.ndarray, counts: np.ndarray) -> None:
     if counts.any():
         axes.set_yscale("log")
     axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
+    axes.yaxis.minorticks_off()  # eight a decade take longer to draw than all the rest
+    axes.yaxis.set_major_formatter(_power)
 
 
 def reach(edges: np.ndarray, counts: np.ndarray) -> float:
@@ -49,12 +51,15 @@ def signed_decades(axes: Axes, smallest: float, largest: float) -> None:
     axes.xaxis.set_major_formatter(_signed_power)
 
 
-def _signed_power(value: float, _: object) -> str:
-    if value == 0:
-        return "0"
-    # U+2212 and superscripts as text, so that the SVG stays searchable.
-    digits = str(round(np.log10(abs(value)))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{'−' if value < 0 else '+'}10{digits}"
+def _signed_power(value: float, place: int) -> str:
+    return "0" if value == 0 else f"{'−' if value < 0 else '+'}{_power(abs(value), place)}"
+
+
+def _power(value: float, _: int) -> str:
+    """Write a power of ten as text, which keeps the SVG searchable and needs no mathtext."""
+    # U+2212 and superscripts.
+    digits = str(round(np.log10(value))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{digits}"
 
 
 def panels(figure: Figure, count: int, **shared: Any) -> Sequence[Axes]:

@@ -85,13 +85,13 @@ def test_score_and_report_load_neither_torch_nor_drawing(doubtful, tmp_path):
         "sys.argv[0] = 'rcdiag'\n"
         "try: cli.main.main()\n"
         "except SystemExit as stop: assert not stop.code, stop.code\n"
-        "heavy = ('torch', 'transformers', 'vllm', 'matplotlib'{more})\n"
+        "heavy = ('torch', 'transformers', 'vllm', 'matplotlib', 'yaml', 'scipy.stats'{more})\n"
         "print([name for name in heavy if name in sys.modules])\n"
     )
     result = tmp_path / "r.json"
     ran = in_a_process("-c", code.format(more=""), "score", doubtful, "-q", "--result", result)
     assert ran.stdout == "[]\n", ran.stderr
-    more = ", 'pyarrow', 'polars'"
+    more = ", 'scipy', 'pyarrow', 'polars'"
     ran = in_a_process("-c", code.format(more=more), "report", result, "-q")
     assert ran.stdout == "[]\n", ran.stderr
 
