@@ -75,7 +75,7 @@ def test_a_column_of_groups_that_is_not_read_is_a_note(rcdiag, own):
         (("score", "--fail-on", "warnings"), "warning"),
         (("score", "--arithmetic", "float"), "float64"),
         (("score", "--ladder", "engines"), "engine"),
-        (("sweep", "--emit", "verl", "--candidate", "seq_tis"), "seq_tis_5"),
+        (("sweep", "--emit", "verl", "--candidate", "seq_tiss_5"), "seq_tis_5"),
         (("sweep", "--emit", "slimes"), "slime"),
         (("replay", "--aggregation", "token_mean"), "token-mean"),
         (("replay", "--loss", "vanila"), "vanilla"),

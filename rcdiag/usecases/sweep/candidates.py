@@ -92,8 +92,8 @@ def find_candidate(name: str) -> Setting:
     if len(values) != len(names) or not _in_order(dict(zip(names, values, strict=True))):
         wanted = "_".join(bound.upper() for bound in names)
         raise RcdiagError(
-            f"{setting('candidate', name)}: {FAMILIES[family].title} has {len(names)} bounds above "
-            f"0, in ascending order",
+            f"{setting('candidate', name)}: {FAMILIES[family].title} wants {len(names)} "
+            f"{'bound' if len(names) == 1 else 'bounds in ascending order'}, above 0",
             hint=f"{family}_{wanted}, in numbers",
         )
     return Setting(
