@@ -47,7 +47,6 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "advantage",
             "setting of a loss",
             "choice of a replay",
-            "setting of an update",
         ),
     ),
     "findings": (
