@@ -34,6 +34,7 @@ PLACES = (
     "rules.CONSTRAINT_KIND",
     "result_names.KIND",
     "logged.KIND",
+    "elsewhere.KIND",
     "figures.KIND",
     "fields.KIND",  # gives way to all others
 )
