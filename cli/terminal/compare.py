@@ -5,8 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number, percent
 from rcdiag.results import CompareResult, MetricValue
+from rcdiag.results.compare import PolicySummary, Rung
+from rcdiag.results.doc import heading_of
 from rcdiag.statistics.metrics import METRICS
 
 
@@ -15,7 +18,7 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
         f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens, "
         f"{len(result.policies)} policies\n"
     )
-    out.print(_policies(result, verbose))
+    out.print(_policies(out, result, verbose))
     out.print("\n[dim]KL(row || column) by k3, nats per token[/]")
     out.print(_matrix(result, "k3_kl"))
     if verbose:
@@ -23,7 +26,7 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
             out.print(f"\n[dim]{metric}[/]")
             out.print(_matrix(result, metric))
     out.print("\n[dim]from the sampler to the trainer, E\\[log-ratio²] / 2, nats per token[/]")
-    out.print(_ladder(result))
+    out.print(_ladder(out, result))
 
 
 def _headlines(result: CompareResult) -> list[str]:
@@ -36,23 +39,29 @@ def _headlines(result: CompareResult) -> list[str]:
     ]
 
 
-def _table(*columns: str, left: int = 1) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index < left else "right", no_wrap=True)
-    return table
-
-
-def _policies(result: CompareResult, verbose: bool) -> Table:
-    more = ("95% interval",) if verbose else ()
-    table = _table("", "policy", "log-prob", "behind", *more, "sampler", left=2)
-    table.add_column("what it is", style="dim")
+def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
+    columns = [
+        Column(heading="", align="left"),
+        Column(heading="policy", align="left"),
+        Column(heading=heading_of(PolicySummary, "log_prob_mean"), leaves=1),
+        Column(heading=heading_of(PolicySummary, "behind")),
+        *([Column(heading=heading_of(MetricValue, "low"), leaves=3)] if verbose else []),
+        Column(heading="sampler"),
+        Column(
+            heading=heading_of(PolicySummary, "setup"),
+            align="left",
+            leaves=2,
+            words=True,
+            style="dim",
+        ),
+    ]
+    rows = []
     for index, (name, policy) in enumerate(result.policies.items(), 1):
         near = "[green]nearest[/]" if policy.may_be_nearest else ""
         cells = [f"{policy.log_prob_mean.value:.5f}", number(policy.behind.value)]
         cells += [interval(policy.behind)] if verbose else []
-        table.add_row(str(index), name, *cells, near, policy.setup)
-    return table
+        rows.append([str(index), name, *cells, near, policy.setup])
+    return fitted(out, columns, rows, gap=2)
 
 
 def _matrix(result: CompareResult, metric: str) -> Table:
@@ -76,16 +85,23 @@ def _cell(result: CompareResult, one: str, other: str, metric: str) -> str:
     return f"[dim]{text}[/]" if pair.at_floor else text
 
 
-def _ladder(result: CompareResult) -> Table:
-    table = _table("step", "adds", "95% interval", "share", "own k2", "")
-    table.add_row(result.ladder.policies[0])
+def _ladder(out: Console, result: CompareResult) -> Table:
+    columns = [
+        Column(heading="step", align="left"),
+        Column(heading=heading_of(Rung, "contribution")),
+        Column(heading=heading_of(MetricValue, "low"), leaves=2),
+        Column(heading="share"),
+        Column(heading=heading_of(Rung, "k2"), leaves=1),
+        Column(heading=""),
+    ]
+    rows = [[result.ladder.policies[0], *[""] * 5]]
     for rung in result.ladder.rungs:
         note = "[dim]noise[/]" if rung.at_floor else ""
         part = (_short(rung.contribution.value), _interval(rung.contribution))
-        table.add_row(f"→ {rung.end}", *part, percent(rung.share), _short(rung.k2.value), note)
+        rows.append([f"→ {rung.end}", *part, percent(rung.share), _short(rung.k2.value), note])
     whole = result.ladder.whole
-    table.add_row("[bold]whole[/]", _short(whole.value), _interval(whole), "100%", "", "")
-    return table
+    rows.append(["[bold]whole[/]", _short(whole.value), _interval(whole), "100%", "", ""])
+    return fitted(out, columns, rows, gap=2)
 
 
 def _short(value: float | None) -> str:

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import COLOURS
+from cli.terminal.tables import Column, fitted
+from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.pages.formats import interval, number
-from rcdiag.pages.replay.words import TAGS
-from rcdiag.results import AfterStep, PresetReplay, ReplayResult
+from rcdiag.pages.replay.words import TAGS, decided_by
+from rcdiag.results import (
+    AfterStep,
+    Coefficients,
+    Factor,
+    GradientReport,
+    Health,
+    MetricValue,
+    PresetReplay,
+    ReplayResult,
+    Rule,
+    Shares,
+    SplitReport,
+)
+from rcdiag.results.doc import heading_of
+
+# Stands before a cosine that is not free of the noise that both gradients share.
+UNSURE = heading_of(GradientReport, "cosine_whole")
 
 
 def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
@@ -17,57 +36,81 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
         f"{step}{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens; "
         f"{result.policy_loss} loss, {result.aggregation}, advantages: {result.advantage}\n"
     )
-    out.print(_factors(result))
+    out.print(_factors(out, result))
     out.print()
-    out.print(_presets(result))
+    out.print(_presets(out, result))
     if any(preset.split for preset in result.presets.values()):
         out.print("\n[dim]the same batch as one step and as several: KL, nats per token[/]")
-        out.print(_splits(result))
+        out.print(_splits(out, result))
     for name, preset in result.presets.items():
         if preset.after_step is not None and preset.after_step.reward_after is not None:
             out.print(_rewards(name, preset.after_step))
     if result.steps:
         out.print("\n[dim]KL(rollout || new) after each step, nats per token[/]")
-        out.print(_steps(result))
+        out.print(_steps(out, result))
     if verbose:
         for name, preset in result.presets.items():
             out.print(f"\n[bold]{name}[/]")
-            out.print(_rules(preset))
+            out.print(_rules(out, preset))
 
 
-def _table(*columns: str, left: int = 1) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index < left else "right", no_wrap=True)
-    return table
+def _factors(out: Console, result: ReplayResult) -> Table:
+    columns = [
+        Column(heading=heading_of(ReplayResult, "factors"), align="left"),
+        Column(heading=heading_of(Factor, "k3_kl")),
+        Column(heading=heading_of(MetricValue, "low"), leaves=1),
+        Column(heading=heading_of(Factor, "ess_seq"), leaves=2),
+    ]
+    rows = [
+        [
+            f"{name} [dim]{factor.behavior} → {factor.target}[/]",
+            *(number(factor.k3_kl.value), interval(factor.k3_kl)),
+            number(factor.ess_seq.value),
+        ]
+        for name, factor in result.factors.items()
+    ]
+    return fitted(out, columns, rows)
 
 
-def _factors(result: ReplayResult) -> Table:
-    table = _table("factor", "KL, nats per token", "95% interval", "ESS seq")
-    for name, factor in result.factors.items():
-        who = f"{name} [dim]{factor.behavior} → {factor.target}[/]"
-        kl = (number(factor.k3_kl.value), interval(factor.k3_kl))
-        table.add_row(who, *kl, number(factor.ess_seq.value))
-    return table
-
-
-def _presets(result: ReplayResult) -> Table:
+def _presets(out: Console, result: ReplayResult) -> Table:
     with_model = result.model is not None
-    more = (" |g|", " cos", "KL step") if with_model else (" |c|", "top 1%")
-    table = _table("preset", " loss", " kept", " clip", *more)
-    table.add_column("health")
+    more = (
+        [
+            (GradientReport, "grad_norm", 7),
+            (GradientReport, "cosine", 4),
+            (AfterStep, "kl_old_new", 5),
+        ]
+        if with_model
+        else [(Coefficients, "norm", 7), (Shares, "top_sequences", 5)]
+    )
+    columns = [
+        Column(heading=heading_of(ReplayResult, "presets"), align="left"),
+        Column(heading=" loss", leaves=9),
+        Column(heading=" kept", leaves=2),
+        Column(heading=f" {UPDATE_RULES['clip_fraction'].heading}", leaves=8),
+        *(
+            Column(heading=heading_of(owner, name).rjust(4), leaves=leaves)
+            for owner, name, leaves in more
+        ),
+        Column(heading="health", align="left"),
+        Column(heading=heading_of(Health, "rules"), align="left", leaves=3, style="dim"),
+    ]
+    rows = []
     for name, preset in result.presets.items():
         clip = preset.metrics.get("actor/pg_clipfrac")
-        cells = [
-            "none" if preset.loss is None else f"{preset.loss:.3g}",
-            f"{100 * preset.kept_tokens / max(result.num_tokens, 1):.0f}%",
-            "" if clip is None else f"{100 * clip:.1f}%",
-        ]
         verdict = preset.health.verdict
-        colour = COLOURS[TAGS[verdict]]
-        extra = _gradient(preset) if with_model else _top(preset)
-        table.add_row(name, *cells, *extra, f"[{colour}]{verdict}[/]")
-    return table
+        rows.append(
+            [
+                name,
+                "none" if preset.loss is None else f"{preset.loss:.3g}",
+                f"{100 * preset.kept_tokens / max(result.num_tokens, 1):.0f}%",
+                "" if clip is None else f"{100 * clip:.1f}%",
+                *(_gradient(preset) if with_model else _top(preset)),
+                f"[{COLOURS[TAGS[verdict]]}]{verdict}[/]",
+                decided_by(preset.health),
+            ]
+        )
+    return fitted(out, columns, rows)
 
 
 def _top(preset: PresetReplay) -> list[str]:
@@ -79,7 +122,7 @@ def _gradient(preset: PresetReplay) -> list[str]:
     if preset.gradient is None:
         return ["", "", ""]
     unbiased, whole = preset.gradient.cosine.value, preset.gradient.cosine_whole
-    cosine = f"{unbiased:.2f}" if unbiased is not None else f"~{whole:.2f}" if whole else ""
+    cosine = f"{unbiased:.2f}" if unbiased is not None else f"{UNSURE}{whole:.2f}" if whole else ""
     after = preset.after_step
     kl = None if after is None else after.kl_old_new.value
     return [
@@ -100,27 +143,49 @@ def _rewards(name: str, after: AfterStep) -> str:
     return f"reward of fresh samples, {name}: {ends[0]} before, {ends[1]} after"
 
 
-def _splits(result: ReplayResult) -> Table:
-    table = _table("preset", "mini-batches", "old to one", "old to several", "between")
-    for name, preset in result.presets.items():
-        if preset.split is not None:
-            ends = (preset.split.kl_whole, preset.split.kl_split, preset.split.kl_between)
-            numbers = [number(end.value) for end in ends]
-            table.add_row(name, str(preset.split.minibatches), *numbers)
-    return table
+def _splits(out: Console, result: ReplayResult) -> Table:
+    ends = ("kl_whole", "kl_split", "kl_between")
+    columns = [
+        Column(heading=heading_of(ReplayResult, "presets"), align="left"),
+        Column(heading=heading_of(SplitReport, "minibatches"), leaves=1),
+        *(Column(heading=heading_of(SplitReport, end)) for end in ends),
+    ]
+    rows = [
+        [
+            name,
+            str(preset.split.minibatches),
+            *(number(getattr(preset.split, end).value) for end in ends),
+        ]
+        for name, preset in result.presets.items()
+        if preset.split is not None
+    ]
+    return fitted(out, columns, rows)
 
 
-def _steps(result: ReplayResult) -> Table:
-    table = _table("preset", *(f"step {step.step}" for step in result.steps))
+def _steps(out: Console, result: ReplayResult) -> Table:
+    last = len(result.steps)
+    columns = [
+        Column(heading=heading_of(ReplayResult, "presets"), align="left"),
+        *(  # the later the step, the more it says
+            Column(heading=f"step {step.step}", leaves=last - index if index < last else 0)
+            for index, step in enumerate(result.steps, 1)
+        ),
+    ]
+    rows = []
     for name in result.steps[0].presets:
         after = [step.presets[name].after_step for step in result.steps]
-        table.add_row(name, *("" if a is None else number(a.kl_rollout_new.value) for a in after))
-    return table
+        rows.append([name, *("" if a is None else number(a.kl_rollout_new.value) for a in after)])
+    return fitted(out, columns, rows)
 
 
-def _rules(preset: PresetReplay) -> Table:
-    table = _table("rule", "level", left=2)
-    table.add_column("what it found", style="dim")
-    for rule in preset.health.rules:
-        table.add_row(rule.name, f"[{COLOURS[rule.level]}]{rule.level}[/]", rule.message)
-    return table
+def _rules(out: Console, preset: PresetReplay) -> Table:
+    columns = [
+        Column(heading=heading_of(Health, "rules"), align="left"),
+        Column(heading="level", align="left"),
+        Column(heading=heading_of(Rule, "message"), align="left", words=True, style="dim"),
+    ]
+    rows = [
+        [rule.name, f"[{COLOURS[rule.level]}]{rule.level}[/]", escape(rule.message)]
+        for rule in preset.health.rules
+    ]
+    return fitted(out, columns, rows)

@@ -9,9 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import BLOCKS, level
+from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number
 from rcdiag.pages.score.words import clusters, correction_rows
-from rcdiag.results import MetricValue, ScoreResult
+from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
+from rcdiag.results.doc import heading_of
+from rcdiag.results.score import CorrectionNumbers
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
@@ -22,30 +25,33 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]   "
         f"[dim]intervals over {clusters(result)}[/]\n"
     )
-    out.print(_metric_table(result.mismatch, verbose))
-    out.print(_histogram_line(result.figures["log_ratio_histogram"]))
+    out.print(_metric_table(out, result.mismatch, verbose))
+    out.print(_histogram_line(result.figures["log_ratio_histogram"], out.width))
     if result.corrections:
         out.print()
-        out.print(_correction_table(result))
+        out.print(_correction_table(out, result))
 
 
-def _metric_table(values: dict[str, MetricValue], verbose: bool) -> Table:
+def _metric_table(out: Console, values: dict[str, MetricValue], verbose: bool) -> Table:
     """Draw the numbers that decide; `verbose` draws all, with their meaning, by family."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    table.add_column("metric", no_wrap=True)
-    for name in ("value", "95% interval", "ideal"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("level")
+    columns = [
+        Column(heading=heading_of(ScoreResult, "mismatch"), align="left"),
+        Column(heading=heading_of(MetricValue, "value")),
+        Column(heading=heading_of(MetricValue, "low"), leaves=1),
+        Column(heading="ideal", leaves=3),
+        Column(heading=heading_of(MetricValue, "level"), align="left"),
+    ]
     if verbose:
-        table.add_column("what it is", style="dim", overflow="fold")
-    for family in FAMILIES.values():
-        for name, metric in family.metrics.items():
-            if name in values and (verbose or metric.headline):
-                table.add_row(
-                    *_cells(name, values[name]), *([escape(metric.about)] if verbose else [])
-                )
-        table.add_section()
-    return table
+        columns.append(
+            Column(heading="what it is", align="left", leaves=2, words=True, style="dim")
+        )
+    rows = [
+        [*_cells(name, values[name]), *([escape(metric.about)] if verbose else [])]
+        for family in FAMILIES.values()
+        for name, metric in family.metrics.items()
+        if name in values and (verbose or metric.headline)
+    ]
+    return fitted(out, columns, rows, gap=2)
 
 
 def _cells(name: str, value: MetricValue) -> list[str]:
@@ -56,28 +62,45 @@ def _cells(name: str, value: MetricValue) -> list[str]:
     return [*cells, level(value.level)]
 
 
-def _correction_table(result: ScoreResult) -> Table:
+def _correction_table(out: Console, result: ScoreResult) -> Table:
     """Draw what each preset would have kept, in numbers that no clamp distorts."""
     trainer = next(iter(result.corrections.values())).trainer
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(f"preset of {trainer}", no_wrap=True)
-    for name in (" tokens", " seqs", " ESS tok", " ESS seq", " k-hat", " lost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("level")
-    for row in correction_rows(result):
-        numbers = (row.kept_tokens, row.kept_sequences, row.ess_tokens, row.ess_sequences)
-        table.add_row(escape(row.name), *numbers, row.k_hat, row.lost_mass, level(row.level))
-    return table
+    numbers = [
+        (CorrectionResult, "kept_tokens", 3),
+        (CorrectionResult, "kept_sequences", 2),
+        (CorrectionNumbers, "ess_token_applied", 5),
+        (CorrectionNumbers, "ess_seq_applied", 1),
+        (CorrectionNumbers, "khat", 6),
+        (CorrectionNumbers, "lost_target_mass_token", 4),
+    ]
+    columns = [
+        Column(heading=f"preset of {trainer}", align="left"),
+        *(
+            Column(heading=f" {heading_of(owner, name)}", leaves=leaves)
+            for owner, name, leaves in numbers
+        ),
+        Column(heading=heading_of(CorrectionResult, "level"), align="left"),
+    ]
+    rows = [
+        [
+            escape(row.name),
+            *(row.kept_tokens, row.kept_sequences, row.ess_tokens, row.ess_sequences),
+            *(row.k_hat, row.lost_mass, level(row.level)),
+        ]
+        for row in correction_rows(result)
+    ]
+    return fitted(out, columns, rows)
 
 
-def _histogram_line(histogram: dict[str, Any]) -> str:
-    """Draw the log-ratio histogram in one line of blocks, log-scaled, four bins to a block."""
+def _histogram_line(histogram: dict[str, Any], width: int) -> str:
+    """Draw the log-ratio histogram in one line of blocks, log-scaled, at most 40 of them."""
     edges, counts = histogram["edges"], histogram["counts"]
     filled = [index for index, count in enumerate(counts) if count]
     if not filled:
         return ""
     first, last = filled[0], filled[-1] + 1
-    step = -(-(last - first) // 40)
+    blocks = max(8, min(40, width - 38))  # beside the words and both ends
+    step = -(-(last - first) // blocks)
     sums = [sum(counts[i : min(i + step, last)]) for i in range(first, last, step)]
     top = max(total.bit_length() for total in sums)
     bars = "".join(BLOCKS[-(-total.bit_length() * 8 // top)] for total in sums)

@@ -6,9 +6,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number, percent
-from rcdiag.results import SweepFamily, SweepResult, SweepRow
-from rcdiag.results.sweep import Candidate
+from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
+from rcdiag.results.doc import heading_of
+from rcdiag.results.sweep import Candidate, Recommendation
 
 
 def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
@@ -18,10 +20,10 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
         f"settings of {len(result.families)} families\n"
         f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]\n"
     )
-    out.print(_families(result))
+    out.print(_families(out, result))
     out.print()
     shown = _shown(result, verbose)
-    out.print(_candidates(result, shown))
+    out.print(_candidates(out, result, shown))
     for candidate in shown:  # below the table: beside it there is no room for words
         if candidate.refused:
             out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
@@ -31,27 +33,28 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
     out.print(f"\n{escape(result.forecast.about)}")
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index else "left", no_wrap=True)
-    return table
+def _families(out: Console, result: SweepResult) -> Table:
+    columns = [
+        Column(heading="family", align="left"),
+        Column(heading=heading_of(SweepRow, "bounds")),
+        Column(heading=heading_of(SweepRow, "kept_token_share"), leaves=1),
+        Column(heading=heading_of(SweepRow, "ess_seq_applied"), leaves=2),
+        Column(heading=heading_of(SweepRow, "ess_token_applied"), leaves=3),
+        Column(heading=heading_of(SweepRow, "weight_distance"), leaves=1),
+    ]
+    rows = [
+        _family_cells(name, _best(family, result.num_sequences))
+        for name, family in result.families.items()
+    ]
+    return fitted(out, columns, rows, gap=2)
 
 
-def _families(result: SweepResult) -> Table:
-    table = _table("family", "best setting", "kept", "ESS seq", "ESS tok", "bias")
-    for name, family in result.families.items():
-        row = _best(family, result.num_sequences)
-        if row is None:
-            table.add_row(name, "[dim]keeps nothing[/]", "", "", "", "")
-            continue
-        bounds = " ".join(f"{value:.9g}" for value in row.bounds.values())
-        ess = [
-            f"{value or 0.0:.3f}" for value in (row.ess_seq_applied.value, row.ess_token_applied)
-        ]
-        numbers = (*ess, f"{row.weight_distance or 0.0:.3f}")
-        table.add_row(name, bounds, percent(row.kept_token_share), *numbers)
-    return table
+def _family_cells(name: str, row: SweepRow | None) -> list[str]:
+    if row is None:
+        return [name, "[dim]keeps nothing[/]", "", "", "", ""]
+    bounds = " ".join(f"{value:.9g}" for value in row.bounds.values())
+    ess = [f"{value or 0.0:.3f}" for value in (row.ess_seq_applied.value, row.ess_token_applied)]
+    return [name, bounds, percent(row.kept_token_share), *ess, f"{row.weight_distance or 0.0:.3f}"]
 
 
 def _best(family: SweepFamily, count: int) -> SweepRow | None:
@@ -76,13 +79,19 @@ def _shown(result: SweepResult, verbose: bool) -> list[Candidate]:
     ]
 
 
-def _candidates(result: SweepResult, shown: list[Candidate]) -> Table:
-    table = _table("candidate", "rank", "efficiency", "95% interval")
+def _candidates(out: Console, result: SweepResult, shown: list[Candidate]) -> Table:
+    columns = [
+        Column(heading=heading_of(Recommendation, "candidates"), align="left"),
+        Column(heading="rank"),
+        Column(heading="efficiency"),
+        Column(heading=heading_of(MetricValue, "low"), leaves=1),
+    ]
+    rows = []
     for candidate in shown:
         chosen = candidate.name == result.recommendation.choice
         name = f"[green bold]{candidate.name}[/]" if chosen else candidate.name
         rank = "" if candidate.rank is None else str(candidate.rank)
-        table.add_row(
-            name, rank, number(candidate.efficiency.value), interval(candidate.efficiency)
+        rows.append(
+            [name, rank, number(candidate.efficiency.value), interval(candidate.efficiency)]
         )
-    return table
+    return fitted(out, columns, rows, gap=2)

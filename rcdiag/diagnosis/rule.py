@@ -32,6 +32,7 @@ class Rule(Generic[E]):
     message: Callable[[E], str]  # what it says about given evidence
     applies: Callable[[E], bool] = lambda evidence: True
     decides: bool = False  # where its number is missing there is no good verdict
+    heading: str = ""  # of its number's column in the terminal's tables
     see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
 
     def number(self, evidence: E) -> float | None:

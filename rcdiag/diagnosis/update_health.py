@@ -185,6 +185,7 @@ UPDATE_RULES: Registry[Rule[Evidence]] = Registry(
             value=lambda e: e.metrics["actor/pg_clipfrac"],
             message=_clip_message,
             applies=lambda e: "actor/pg_clipfrac" in e.metrics,
+            heading="clip",
             see=("actor/pg_clipfrac", "bypass"),
         ),
         Rule(

@@ -56,6 +56,14 @@ class Kind:
         return {name: self.line(name) for name in self.names()}
 
 
+def with_headings(names: Mapping[str, str]) -> dict[str, str]:
+    """Return headings of the terminal's tables as aliases of what they stand for.
+
+    A heading that means something else by itself is told there too, by its name with `heading.`.
+    """
+    return {**names, **{f"heading.{heading}": name for heading, name in names.items()}}
+
+
 unnamed_entry = partial(Entry, name="", kind="")  # `by_hand` gives it its name and kind
 
 

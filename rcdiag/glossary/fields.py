@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rcdiag.glossary.entry import Entry, Kind, first_clause, folded
+from rcdiag.glossary.entry import Entry, Kind, first_clause, folded, with_headings
 from rcdiag.glossary.guides import range_of
 from rcdiag.glossary.kinds import PLACES, kind_at
 from rcdiag.results import KINDS, base, compare, replay, score, sweep
@@ -159,6 +159,16 @@ def _rules(name: str) -> tuple[str, ...]:
     return tuple(f"constraint.{rule}" for rule in CONSTRAINTS)
 
 
+def _headings() -> dict[str, str]:
+    """Headings of the terminal's tables -> the field in the column, where that has another name."""
+    return {
+        field.doc.heading: field.dotted
+        for name, fields in meanings().items()
+        for field in fields
+        if field.doc.heading and folded(field.doc.heading) != folded(name)
+    }
+
+
 def entry(name: str) -> Entry:
     field = _dotted()[name] if "." in name else meanings()[name][0]
     doc = field.doc
@@ -185,5 +195,5 @@ KIND: Kind = Kind(
     line=_line,
     entry=entry,
     find=lambda name: name if name in _dotted() else None,
-    aliases=ALIASES,
+    aliases={**with_headings(_headings()), **ALIASES},
 )

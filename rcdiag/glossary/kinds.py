@@ -37,6 +37,7 @@ PLACES = (
     "rules.CONSTRAINT_KIND",
     "result_names.KIND",
     "logged.KIND",
+    "elsewhere.KIND",
     "figures.KIND",
     "fields.KIND",  # gives way to all others
 )

@@ -13,7 +13,7 @@ from rcdiag.glossary.kinds import kind_at, kinds
 
 def names() -> dict[str, dict[str, str]]:
     """Return all names by kind, each with a line on what it means."""
-    return {kind.title: kind.lines() for kind in kinds()}
+    return {kind.title: lines for kind in kinds() if (lines := kind.lines())}
 
 
 def headings() -> dict[str, str]:
@@ -49,8 +49,8 @@ def _with_other_meanings(entry: Entry, query: str) -> Entry:
     bare = {folded(entry.name), folded(query)}
     lines = {
         name: kind_at(place).line(name)
-        for place, name in listed().values()
-        if folded(name.partition(".")[2]) in bare and name != entry.name
+        for key, (place, name) in listed().items()
+        if key.partition(".")[2] in bare and name != entry.name
     }
     if not lines:
         return entry

@@ -9,7 +9,7 @@ from typing import Any
 from rcdiag.diagnosis.constraints import CONSTRAINTS
 from rcdiag.diagnosis.rule import Rule
 from rcdiag.diagnosis.update_health import UPDATE_RULES
-from rcdiag.glossary.entry import Entry, Kind, first_clause
+from rcdiag.glossary.entry import Entry, Kind, first_clause, with_headings
 from rcdiag.glossary.guides import bounds_of
 
 _RULE = "rcdiag replay rollouts.parquet --json | jq '.presets[].health.rules[]'"
@@ -48,6 +48,9 @@ def _kind(title: str, plural: str, prefix: str, rules: Mapping[str, Rule[Any]], 
         line=lambda name: first_clause(rules[name.removeprefix(prefix)].says),
         entry=entry,
         find=lambda name: f"{prefix}{name}" if name in rules else None,
+        aliases=with_headings(
+            {rule.heading: f"{prefix}{name}" for name, rule in rules.items() if rule.heading}
+        ),
     )
 
 

@@ -142,6 +142,21 @@ _ENTRIES: dict[str, Entry] = {
         example="1e-4: a token of log_ratio below -9.21",
         see=("rollout_token_veto_threshold", "rs_veto_threshold"),
     ),
+    "TRM": _word(
+        "Trust Region Masking (arXiv 2512.23075): sequences that leave a trust region around the "
+        "sampler are rejected whole. Its surrogate error is the metric ratio_deviation_mean, and "
+        "above 70% of the sequences are kept.",
+        formula="E|ratio - 1| over tokens",
+        direction="target / behavior",
+        healthy="its thresholds: from 0.03 to 0.10",
+        example="rcdiag score rollouts.parquet --json | jq .mismatch.ratio_deviation_mean",
+        see=("ratio_deviation_mean", "kept_sequence_share", "rejected"),
+    ),
+    "ideal": _word(
+        "The value of a metric where both policies are the same.",
+        example="k3_kl has the ideal 0, ess_seq 1",
+        see=("level",),
+    ),
     "batch normalisation": _word(
         "Weights divided by their mean over the batch, so that they average 1. Keys of trainers do "
         "not see it; rejected tokens take part in the mean.",
@@ -171,5 +186,6 @@ KIND: Kind = Kind(
         "kept": "rejected",
         "rejection": "rejected",
         "weight": "weights",
+        "trust region masking": "TRM",
     },
 )

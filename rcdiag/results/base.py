@@ -164,6 +164,7 @@ KeptTokens = Annotated[
         formula="count of kept tokens",
         healthy="0 is an error: no loss is left",
         example="log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5] under token_k1 0.6_1.6 of verl-0.9: 2",
+        heading="tokens",
     ),
 ]
 KeptSequences = Annotated[
@@ -173,6 +174,7 @@ KeptSequences = Annotated[
         unit="sequences",
         formula="count of sequences with a kept token",
         example="log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5] under token_k1 0.6_1.6 of verl-0.9: 1",
+        heading="seqs",
     ),
 ]
 KeepLengthCorrelation = Annotated[
@@ -210,6 +212,7 @@ ESS_TOKEN_APPLIED = Doc(
     healthy="ideal 1",
     example=TOY + "0.4",
     see=("rollout_corr/rollout_is_eff_sample_size", "ess_token"),
+    heading="ESS tok",
 )
 ESS_SEQ_APPLIED = Doc(
     "Effective sample size of sequences, each with the mean weight of its tokens, rejected tokens "
@@ -219,6 +222,7 @@ ESS_SEQ_APPLIED = Doc(
     healthy="ideal 1",
     example=TOY + "0.5",
     see=("ess_seq",),
+    heading="ESS seq",
 )
 # At the level of the weights; of a batch a number, of a sweep with its interval.
 TRUNCATION_LOSS = Doc(
@@ -263,7 +267,14 @@ class MetricValue:
             see=("low", "high", "level"),
         ),
     ]
-    low: Annotated[float | None, Doc("Lower end " + _INTERVAL, see=("high", "few-clusters"))] = None
+    low: Annotated[
+        float | None,
+        Doc(
+            "Lower end " + _INTERVAL,
+            see=("high", "few-clusters"),
+            heading="95% interval",
+        ),
+    ] = None
     high: Annotated[float | None, Doc("Upper end " + _INTERVAL, see=("low", "few-clusters"))] = None
     level: Annotated[
         str | None,

@@ -47,6 +47,7 @@ _K2 = Doc(
     direction="the same for log_ratio and -log_ratio",
     healthy="ideal 0",
     see=("k2_kl", "at_floor"),
+    heading="own k2",
 )
 K2 = Annotated[MetricValue, _K2]
 K2OfPairs = Annotated[dict[str, MetricValue], _K2]
@@ -56,7 +57,13 @@ K2OfPairs = Annotated[dict[str, MetricValue], _K2]
 class PolicySummary:
     """A policy summary says how near one policy is to the law that really sampled the tokens."""
 
-    setup: Annotated[str, Doc("Engine and precision of a policy, as far as the table says.")]
+    setup: Annotated[
+        str,
+        Doc(
+            "Engine and precision of a policy, as far as the table says.",
+            heading="what it is",
+        ),
+    ]
     role: Annotated[
         str,
         Doc(
@@ -73,6 +80,7 @@ class PolicySummary:
             direction="the higher, the nearer to what sampled them",
             example="probabilities 0.5 and 0.25: -1.04",
             see=("behind",),
+            heading="log-prob",
         ),
     ]
     behind: Annotated[
@@ -144,6 +152,7 @@ class Rung:
             direction="below 0 where a step undoes what others did",
             example=_STEPS + "0.02 and 0.06",
             see=("share", "whole", "at_floor"),
+            heading="adds",
         ),
     ]
     share: Annotated[

@@ -27,6 +27,7 @@ class Doc:
     see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
     trainers: Mapping[str, str] = field(default_factory=dict, hash=False)  # what they call it
     one_of: tuple[str, ...] = ()  # the values that the field can have
+    heading: str = ""  # of its column in the terminal's tables, where that is not its name
     needs: str = ""  # options of the command without which the field is null
     keys: type | None = None  # a TypedDict that describes a dictionary's keys
 
@@ -52,6 +53,12 @@ def documented_fields(owner: type) -> tuple[DocumentedField, ...]:
         DocumentedField(name, *_type_and_doc(owner, name, hint), name in required)
         for name, hint in hints.items()
     )
+
+
+def heading_of(owner: type, name: str) -> str:
+    """The heading of a field's column in the terminal's tables."""
+    docs = {each.name: each.doc for each in documented_fields(owner)}
+    return docs[name].heading or name
 
 
 @cache

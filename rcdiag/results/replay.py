@@ -191,6 +191,7 @@ class GradientReport:
             healthy="no bound; above max_grad_norm the step is scaled down",
             example=_GROUPS + "5",
             see=("norm_by_layer", "max_grad_norm", "coefficients.norm"),
+            heading="|g|",
         ),
     ]
     norm_by_layer: Annotated[
@@ -212,6 +213,7 @@ class GradientReport:
             healthy="ideal 1; for bounds see health.cosine",
             example=_GROUPS + "0.8018",
             see=("health.cosine", "cosine_whole", "reference"),
+            heading="cos",
         ),
     ]
     cosine_whole: Annotated[
@@ -226,6 +228,7 @@ class GradientReport:
             healthy="not judged: see cosine",
             example=_GROUPS + "0.7071",
             see=("cosine",),
+            heading="~",
         ),
     ]
     norm_ratio: Annotated[
@@ -337,6 +340,7 @@ class Coefficients:
             healthy="no bound; compare presets with each other",
             example=_PULLED + "0.4123",
             see=("coefficients", "grad_norm"),
+            heading="|c|",
         ),
     ]
     sum: Annotated[
@@ -459,6 +463,7 @@ class Shares:
             healthy="ideal 1% or one sequence's even share; for bounds see health.top_sequences",
             example=_PULLED + "0.5556",
             see=("health.top_sequences", "sequences"),
+            heading="top 1%",
         ),
     ]
     sequences: Annotated[
@@ -553,7 +558,13 @@ class Rule:
             one_of=("ok", "warning", "error"),
         ),
     ]
-    message: Annotated[str, Doc("What a rule of health says about the update, in words.")]
+    message: Annotated[
+        str,
+        Doc(
+            "What a rule of health says about the update, in words.",
+            heading="what it found",
+        ),
+    ]
     source: Annotated[str, Doc("Whose rule a rule of health is.")]
 
 
@@ -575,6 +586,7 @@ class Health:
         Doc(
             "The rules of health, each with its number, level, source, and what it says.",
             see=("health", "health.kept_sequences", "health.ess_seq", "mismatch_k3"),
+            heading="rule",
         ),
     ]
     not_judged: Annotated[
@@ -613,6 +625,7 @@ class AfterStep:
             healthy="no ideal; for bounds see health.kl_old_new",
             example=_STEPPED + "0.5199",
             see=("health.kl_old_new", "k3", "kl_rollout_new"),
+            heading="KL step",
         ),
     ]
     kl_rollout_new: Annotated[
@@ -750,7 +763,12 @@ class SplitReport:
     """A split report compares one step on the whole batch with several on its mini-batches."""
 
     minibatches: Annotated[
-        int, Doc("Number of mini-batches that the batch was cut into.", see=("split",))
+        int,
+        Doc(
+            "Number of mini-batches that the batch was cut into.",
+            see=("split",),
+            heading="mini-batches",
+        ),
     ]
     kl_between: Annotated[
         MetricValue,
@@ -763,6 +781,7 @@ class SplitReport:
             "judged",
             example=_SPLIT,
             see=("kl_whole", "kl_split"),
+            heading="between",
         ),
     ]
     kl_whole: Annotated[
@@ -775,6 +794,7 @@ class SplitReport:
             healthy="as kl_old_new",
             example=_SPLIT,
             see=("kl_split", "kl_old_new"),
+            heading="old to one",
         ),
     ]
     kl_split: Annotated[
@@ -787,6 +807,7 @@ class SplitReport:
             healthy="as kl_old_new",
             example=_SPLIT,
             see=("kl_whole", "kl_old_new"),
+            heading="old to several",
         ),
     ]
 
@@ -949,6 +970,7 @@ class Factor:
             direction="KL(behavior || target)",
             healthy="ideal 0; for bounds see mismatch_k3 and staleness_k3",
             see=("k3", "mismatch_k3", "staleness_k3"),
+            heading="KL, nats per token",
         ),
     ]
     ess_seq: Annotated[
@@ -959,6 +981,7 @@ class Factor:
             formula="(sum w)^2 / (n sum w^2) over sequences, w the product of ratios",
             healthy="ideal 1",
             see=("ESS", "uncorrected_ess"),
+            heading="ESS seq",
         ),
     ]
     log_ratio_abs_max: Annotated[
@@ -984,6 +1007,7 @@ Presets = Annotated[
     Doc(
         "The update by each preset of the trainer, and `naive`: without any.",
         see=("naive", "mode", "coefficients", "health"),
+        heading="preset",
     ),
 ]
 
@@ -1065,6 +1089,7 @@ class ReplayResult(Shown):
             "The factors of the ratio current / rollout, always apart: mismatch, staleness, and "
             "their product.",
             see=("mismatch", "staleness", "product"),
+            heading="factor",
         ),
     ]
     presets: Presets

@@ -58,12 +58,15 @@ class _CorrectionNumbers(TypedDict):
     lost_target_mass_token: Annotated[
         float | None,
         Doc(
-            "Share of the policy that trains, by token, that rejection throws away.",
+            "Share of the policy that trains, by token, that rejection throws away. The heading "
+            "`lost` stands for the larger of this and the one by sequence.",
             unit="share",
             formula="E[ratio 1(rejected)] / E[ratio] over tokens",
             direction=RATIO,
             healthy="ideal 0",
             example=TOY + "0.7284",
+            see=("lost_target_mass_seq",),
+            heading="lost",
         ),
     ]
     lost_target_mass_seq: Annotated[
@@ -156,6 +159,7 @@ class _CorrectionNumbers(TypedDict):
             healthy="below 0.5 finite variance; from 0.7 on unreliable (Vehtari et al. 2024, "
             "Pareto smoothed importance sampling)",
             see=("khat_token", "khat_seq"),
+            heading="k-hat",
         ),
     ]
 
@@ -255,7 +259,11 @@ Corrections = Annotated[
 ]
 Mismatch = Annotated[
     dict[str, MetricValue],
-    Doc("All metrics of a pair of policies, by name.", see=("k3_kl", "ess_seq", "kappa")),
+    Doc(
+        "All metrics of a pair of policies, by name.",
+        see=("k3_kl", "ess_seq", "kappa"),
+        heading="metric",
+    ),
 ]
 _GIVEN = "; given only with --include-text."
 _TEXT = Doc("Text of the token" + _GIVEN, example="--include-text")

@@ -54,6 +54,7 @@ Bounds = Annotated[
         direction="ratios that are kept, " + RATIO + "; not mirrored as k1 bounds are in verl",
         example='{"rs_lower": 0.99, "rs_upper": 1.01, "is_upper": 2.0}',
         see=("mirrored-bounds", "TIS", "IcePop", "MIS"),
+        heading="best setting",
     ),
 ]
 
@@ -98,6 +99,7 @@ class SweepRow:
             healthy="ideal 1; verl's guide: masked share below 0.1; see kept_sequence_share",
             example=_TOY + "0.6",
             see=("kept_tokens", "kept_sequence_share"),
+            heading="kept",
         ),
     ]
     kept_sequence_share: Annotated[
@@ -179,6 +181,7 @@ class SweepRow:
             healthy="ideal 0, at most 2; not judged by itself",
             example=_TOY + "0.25",
             see=("bias_bound", "weight_variance", "efficiency"),
+            heading="bias",
         ),
     ]
     bias_bound: BiasBound
@@ -375,7 +378,9 @@ class Recommendation:
     candidates: Annotated[
         list[Candidate],
         Doc(
-            "Every estimator that the recommendation chooses among.", see=("efficiency", "refused")
+            "Every estimator that the recommendation chooses among.",
+            see=("efficiency", "refused"),
+            heading="candidate",
         ),
     ]
     choice_yaml: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.pages.verdict import WORDS, Verdict, by_findings
-from rcdiag.results import Denominator, ReplayResult
+from rcdiag.results import Denominator, Health, ReplayResult
 
 # Verdict on the health of an update -> the level whose colour it has.
 TAGS = {name: name for name in ("ok", "unknown", "note", "warning", "error")} | {
@@ -30,6 +30,17 @@ def verdict(result: ReplayResult) -> Verdict:
         return judged
     best = "error" if set(corrected) == {"error"} else "warning"
     return Verdict(best, WORDS[best], judged.sentence)
+
+
+def decided_by(health: Health) -> str:
+    """Name the rule that decided a verdict, with the number of others as bad; empty for ok."""
+    if health.verdict == "ok":
+        return ""
+    names = [rule.name for rule in health.rules if rule.level == health.verdict]
+    if not names:  # a number that decides is missing
+        names = [name for name in health.not_judged if name in {r.name for r in health.rules}]
+    more = f" +{len(names) - 1}" if len(names) > 1 else ""
+    return f"{names[0]}{more}" if names else ""
 
 
 def divided(by: Denominator) -> str:

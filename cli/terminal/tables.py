@@ -1,0 +1,86 @@
+"""Tables fit the terminal: where it is narrow whole columns go, in an order that each table says.
+
+What a reader decides by, such as a level, stays; the caption names what is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+WIDE = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table on the terminal."""
+
+    heading: str
+    align: Literal["left", "right"] = "right"
+    leaves: int = 0  # columns with a higher number are left out first; 0 always stays
+    words: bool = False  # its cells are sentences, broken between words
+    style: str = ""
+
+
+def fitted(
+    out: Console, columns: Sequence[Column], rows: Iterable[Sequence[str]], gap: int = 1
+) -> Table:
+    """Return a table as wide as the terminal at most, without the columns that have no room."""
+    cells = [list(row) for row in rows]
+    shown = list(range(len(columns)))
+    while _width(out, *_part(columns, cells, shown), gap) > out.width:
+        leaving = max(shown, key=lambda index: columns[index].leaves)
+        if not columns[leaving].leaves:
+            break
+        shown.remove(leaving)
+    table = _table(*_part(columns, cells, shown), gap)
+    left_out = [
+        column.heading.strip() for index, column in enumerate(columns) if index not in shown
+    ]
+    if left_out:
+        table.caption = Text(f"no room for {', '.join(left_out)}", "dim")
+        table.caption_justify = "left"
+    return table
+
+
+def _part(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], shown: Sequence[int]
+) -> tuple[list[Column], list[list[str]]]:
+    """Return some columns of a table, by number, with their cells."""
+    return [columns[index] for index in shown], [[row[index] for index in shown] for row in cells]
+
+
+def _width(
+    out: Console, columns: Sequence[Column], cells: Sequence[Sequence[str]], gap: int
+) -> int:
+    """Return the least width at which no cell is cut and no word broken."""
+    narrow = [
+        [
+            _longest_word(cell) if column.words else cell
+            for column, cell in zip(columns, row, strict=True)
+        ]
+        for row in cells
+    ]
+    table = _table(columns, narrow, gap)
+    return Measurement.get(out, out.options.update(max_width=WIDE), table).maximum
+
+
+def _longest_word(markup: str) -> str:
+    return max(Text.from_markup(markup).plain.split(), key=len, default="")
+
+
+def _table(columns: Sequence[Column], cells: Sequence[Sequence[str]], gap: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    for column in columns:
+        table.add_column(
+            column.heading, justify=column.align, no_wrap=not column.words, style=column.style
+        )
+    for row in cells:
+        table.add_row(*row)
+    return table

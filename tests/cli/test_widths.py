@@ -1,0 +1,160 @@
+"""On a narrow terminal tables lose whole columns, never a level, and break no word."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+import rcdiag
+from cli.terminal.console import TerminalConsole
+from cli.terminal.draw import draw
+from cli.terminal.tables import Column, fitted
+from rcdiag.glossary import explain
+from rcdiag.pages.replay.words import decided_by
+from rcdiag.results import ReplayResult, Result, Rule
+from rcdiag.results.replay import Health
+from tests.cli.conftest import dump_with_shift
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> dict[str, Result]:
+    """One result of each command, on a small table."""
+    table = tmp_path_factory.mktemp("widths") / "table.parquet"
+    dump_with_shift(table, 0.5, advantage=[1.0, -1.0, 0.5])
+    return {
+        "score": rcdiag.score(table),
+        "compare": rcdiag.compare(table),
+        "sweep": rcdiag.sweep(table, thresholds=5),
+        "replay": rcdiag.replay(table),
+    }
+
+
+def drawn(result: Result, width: int, *, verbose: bool = False) -> list[str]:
+    out = TerminalConsole(file=io.StringIO(), width=width, highlight=False)
+    draw(out, result, verbose=verbose)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_line_is_too_long_and_no_cell_is_cut(results, width, verbose):
+    for result in results.values():
+        lines = drawn(result, width, verbose=verbose)
+        assert max(map(len, lines)) <= width
+        assert not any("…" in line.replace(" … ", "") for line in lines)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_word_is_broken(results, width, verbose):
+    for result in results.values():
+        wide = {word for line in drawn(result, 400, verbose=verbose) for word in line.split()}
+        narrow = [line.split() for line in drawn(result, width, verbose=verbose)]
+        blocks = set("▁▂▃▄▅▆▇█")
+        words = {word for line in narrow for word in line if not set(word) & blocks}
+        captions = {word for line in narrow if line[:3] == ["no", "room", "for"] for word in line}
+        assert words - captions <= wide
+
+
+def test_every_level_is_there_at_60_columns(results):
+    score: rcdiag.ScoreResult = results["score"]
+    lines = drawn(score, 60)
+    for name, preset in score.corrections.items():
+        row = next(line for line in lines if line.split()[:1] == [name])
+        assert row.endswith(preset.level)
+    lines = drawn(score, 60, verbose=True)
+    for name, value in score.mismatch.items():
+        if value.level is not None:
+            row = next(line for line in lines if line.split()[:1] == [name])
+            assert value.level in row.split()
+    replay: ReplayResult = results["replay"]
+    lines = drawn(replay, 60)
+    for name, preset in replay.presets.items():
+        row = next(line for line in lines if line.split()[:1] == [name])
+        assert f" {preset.health.verdict}" in row
+
+
+def test_columns_leave_in_their_order_and_are_named():
+    columns = [
+        Column(heading="name", align="left"),
+        Column(heading="first", leaves=2),
+        Column(heading="then", leaves=1),
+        Column(heading="level", align="left"),
+    ]
+    rows = [["a" * 20, "1", "2", "error"]]
+
+    def text(width: int) -> str:
+        out = TerminalConsole(file=io.StringIO(), width=width)
+        out.print(fitted(out, columns, rows))
+        return out.file.getvalue()
+
+    assert "no room" not in text(60)
+    assert "no room for first" in text(34)
+    assert "then" in text(34).splitlines()[0]
+    assert "no room for first, then" in text(28)
+    assert "error" in text(28)
+
+
+def test_explain_answers_every_heading(results, monkeypatch):
+    headings: dict[str, None] = {}
+
+    def seen(out, columns, rows, gap=1):
+        headings.update(dict.fromkeys(column.heading.strip() for column in columns))
+        return fitted(out, columns, rows, gap)
+
+    for command in results:
+        monkeypatch.setattr(f"cli.terminal.{command}.fitted", seen)
+    for result in results.values():
+        drawn(result, 200, verbose=True)
+    assert {"lost", "k-hat", "|c|", "top 1%", "ESS tok", "own k2", "best setting"} <= set(headings)
+    for heading in filter(None, headings):
+        explain("preset" if heading.startswith("preset of") else heading)
+
+
+@pytest.mark.parametrize(
+    ("heading", "name", "meaning"),
+    [
+        ("lost", "lost_target_mass_token", "throws away"),
+        ("k-hat", "khat", "Pareto"),
+        ("cos", "cosine", "Direction of the gradient"),
+        ("|g|", "grad_norm", "Norm of the gradient"),
+        ("KL step", "kl_old_new", "moves the policy"),
+        ("~", "cosine_whole", "whole gradient"),
+        ("ESS seq", "ess_seq", "As correction_numbers.ess_seq_applied: "),
+        ("tokens", "tokens", "As correction.kept_tokens: "),
+        ("clip", "clip", "As health.clip_fraction: "),
+        ("gen_kl_error", "k3_kl", "KL"),
+        ("token_mult_prob_error", "exp_abs_log_ratio_mean", "factor"),
+        ("TRM", "TRM", "Trust Region Masking"),
+    ],
+)
+def test_headings_and_names_elsewhere_mean_what_they_show(heading, name, meaning):
+    entry = explain(heading)
+    assert name in entry.name
+    assert meaning in entry.what
+
+
+def rule(name: str, level: str) -> Rule:
+    return Rule(name=name, value=1.0, level=level, message="", source="")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "levels", "not_judged", "told"),
+    [
+        ("ok", ("ok", "ok"), [], ""),
+        ("warning", ("ok", "warning"), [], "two"),
+        ("error", ("error", "error"), [], "one +1"),
+        ("cannot judge", ("ok", "ok"), ["direction of the gradient: give --model", "two"], "two"),
+    ],
+)
+def test_health_names_the_rule_that_decided(verdict, levels, not_judged, told):
+    rules = [rule(name, level) for name, level in zip(("one", "two"), levels, strict=True)]
+    assert decided_by(Health(verdict=verdict, rules=rules, not_judged=not_judged)) == told
+
+
+def test_the_deciding_rule_stands_beside_the_health(results):
+    lines = drawn(results["replay"], 80)
+    for name, preset in results["replay"].presets.items():
+        row = next(line for line in lines if line.split()[:1] == [name])
+        assert row.endswith(decided_by(preset.health) or preset.health.verdict)
