@@ -51,11 +51,11 @@ def signed_decades(axes: Axes, smallest: float, largest: float) -> None:
     axes.xaxis.set_major_formatter(_signed_power)
 
 
-def _signed_power(value: float, place: int) -> str:
+def _signed_power(value: float, place: float) -> str:
     return "0" if value == 0 else f"{'−' if value < 0 else '+'}{_power(abs(value), place)}"
 
 
-def _power(value: float, _: int) -> str:
+def _power(value: float, _: float) -> str:
     """Write a power of ten as text, which keeps the SVG searchable and needs no mathtext."""
     # U+2212 and superscripts.
     digits = str(round(np.log10(value))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
