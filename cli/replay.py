@@ -68,6 +68,7 @@ def replay(
     plots: options.PlotsFolder = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
+    rows: options.Rows = None,
     seed: options.Seed = 0,
     force: options.Force = False,
     dry_run: options.DryRun = False,

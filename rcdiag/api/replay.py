@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_outputs
 from rcdiag.results import ReplayResult
 from rcdiag.usecases.plans import Settings, plan_of
@@ -15,7 +16,7 @@ from rcdiag.usecases.replay.batch import Roles
 from rcdiag.usecases.replay.run import replay as measure
 from rcdiag.usecases.replay.training import Training
 from rcdiag.usecases.replay.update import LossSettingValues, chosen_update
-from rcdiag.usecases.tables import Source, name_of, open_table
+from rcdiag.usecases.tables import Source, drawn_of_step, name_of, open_table
 
 
 @usecase
@@ -61,6 +62,7 @@ def replay(
     reward: str | Callable[[str, str, dict[str, Any]], float] | None = None,
     evaluate: int | None = None,
     save: str | Path | None = None,
+    rows: int | None = None,
     seed: int = 0,
     force: bool = False,
     progress: Progress | None = None,
@@ -109,13 +111,20 @@ def replay(
         reward: function(prompt, response, row) -> number for fresh samples, or `FILE.py:FUNCTION`.
         evaluate: number of fresh samples whose reward is measured before and after the step.
         save: folder for the updated model; needs exactly one preset.
+        rows: replay about so many rows of the step alone, for a first look: whole prompt groups are
+            drawn. It takes one step of the table.
         seed: seed of everything that is drawn.
         force: overwrite `save`.
         progress: listener for what happens meanwhile.
     """
+    if rows is not None and steps > 1:
+        raise RcdiagError(
+            f"{setting('rows', rows)}: rows of one step are drawn, but {setting('steps', steps)}",
+            hint="leave one of them away",
+        )
     policies = (rollout, old, current or old) if model is None else (rollout,)
     needed = [f"{name}_log_probs" for name in dict.fromkeys(policies)]
-    table = open_table(source, columns=columns, needed=needed)
+    table = drawn_of_step(open_table(source, columns=columns, needed=needed), rows, seed, step)
     plan = plan_of(
         trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
     )

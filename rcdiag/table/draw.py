@@ -18,23 +18,25 @@ from rcdiag.table.writer import TableWriter
 Numbers = NDArray[np.int64]
 
 
-def draw_rows(table: Table, rows: int, seed: int) -> Table:
+def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Table:
     """Draw whole prompt groups with about `rows` rows in all, spread over the table.
 
     Of all rows only the column `group_id` is read; the other columns are read of the row groups of
     the files that hold a drawn row. Without `group_id` every row is drawn by itself. The drawn
-    rows keep their order and the names by which errors and results know them. A table that has no
-    more than `rows` rows is returned as it is.
+    rows keep their order and the names by which errors and results know them. With `step` only rows
+    of that training step are drawn. A table that has no more than `rows` rows is returned as it is.
     """
     if rows < 1:
         raise RcdiagError(f"{setting('rows', rows)}: nothing to draw", hint="take 1 or more")
     if rows >= table.num_rows:
         return table
-    group_of_row = _groups(table)
-    chosen = np.isin(
-        group_of_row, _drawn(int(group_of_row.max()) + 1, rows, len(group_of_row), seed)
-    )
-    numbers = np.flatnonzero(chosen)
+    among = np.arange(table.num_rows) if step is None else _rows_of_step(table, step)
+    if rows >= len(among):
+        numbers = among
+    else:
+        group = _groups(table)[among]
+        present = np.unique(group)
+        numbers = among[np.isin(group, present[_drawn(len(present), rows, len(among), seed)])]
     scratch = Scratch()
     files: list[TableFile] = []
     for file in table.files:
@@ -46,6 +48,15 @@ def draw_rows(table: Table, rows: int, seed: int) -> Table:
             drawn = TableFile(file.path, len(inside), first_row, target, inside, file.first_row)
             files.append(drawn)
     return Table(tuple(files), table.schema, {}, scratch, table)
+
+
+def _rows_of_step(table: Table, step: int) -> Numbers:
+    """Return the numbers of the rows of a training step; one without rows is refused."""
+    steps = [batch.table[0].to_numpy() for batch in table.batches(["step"])]
+    rows = np.flatnonzero(np.concatenate(steps) == step)
+    if not len(rows):
+        raise RcdiagError(f"{table.files[0].path}: no step {step}", hint="see the column `step`")
+    return rows
 
 
 def _groups(table: Table) -> Numbers:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
+from rcdiag.table.columns import known_steps
 from rcdiag.table.draw import draw_rows
 from rcdiag.table.join import join_tables
 from rcdiag.table.table import Table
@@ -43,6 +44,16 @@ def open_table(
 def drawn(table: Table, rows: int | None, seed: int) -> Table:
     """Draw prompt groups with about `rows` rows in all; None draws nothing."""
     return table if rows is None else draw_rows(table, rows, seed)
+
+
+def drawn_of_step(table: Table, rows: int | None, seed: int, step: int | None) -> Table:
+    """Draw prompt groups of one training step, by default the last; None draws nothing."""
+    if rows is None:
+        return table
+    steps = known_steps(table)
+    if not steps:
+        return draw_rows(table, rows, seed)
+    return draw_rows(table, rows, seed, steps[-1] if step is None else step)
 
 
 def name_of(source: Source) -> str:

@@ -118,3 +118,26 @@ def test_results_say_how_many_rows_were_drawn(tmp_path):
     assert whole.provenance["fingerprint"] != result.provenance["fingerprint"]
     assert rcdiag.compare(source, rows=40, seed=5).provenance["rows_drawn"] == 40
     assert rcdiag.sweep(source, rows=40, seed=5, thresholds=2).provenance["rows_drawn"] == 40
+
+
+def test_a_replay_draws_rows_of_its_step(tmp_path):
+    random = np.random.default_rng(0)
+    behavior = random.uniform(-3.0, -1.0, (80, 3)).tolist()
+    path = write_table(
+        tmp_path / "a.parquet",
+        response_ids=[[1, 2, 3]] * 80,
+        rollout_log_probs=behavior,
+        old_log_probs=behavior,
+        group_id=(np.arange(80) // SIZE).tolist(),
+        step=[0] * 40 + [1] * 40,
+        advantage=random.normal(size=80).tolist(),
+    )
+    last, first = rcdiag.replay(path, rows=16), rcdiag.replay(path, rows=16, step=0)
+    assert (last.step, last.num_sequences, last.num_groups) == (1, 16, 4)
+    assert (first.step, first.num_sequences) == (0, 16)
+    assert (last.provenance["rows"], last.provenance["rows_drawn"]) == (80, 16)
+    assert rcdiag.replay(path, rows=50).num_sequences == 40
+    with pytest.raises(RcdiagError, match="no step 7"):
+        rcdiag.replay(path, rows=16, step=7)
+    with pytest.raises(RcdiagError, match="rows of one step are drawn"):
+        rcdiag.replay(path, rows=16, steps=2)
