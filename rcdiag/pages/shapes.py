@@ -28,11 +28,11 @@ def shades(*colours: str) -> Colormap:
 def histogram(axes: Axes, edges: np.ndarray, counts: np.ndarray) -> None:
     """Draw counts of bins as a filled step line over a logarithmic axis."""
     axes.stairs(counts, edges, fill=True, color=FIRST, alpha=0.85)
+    axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
     if counts.any():
         axes.set_yscale("log")
-    axes.set_ylim(0.7, max(counts.max(initial=1) * 2, 10))
-    axes.yaxis.minorticks_off()  # eight a decade take longer to draw than all the rest
-    axes.yaxis.set_major_formatter(_power)
+        axes.yaxis.minorticks_off()  # eight a decade take longer to draw than all the rest
+        axes.yaxis.set_major_formatter(_power)
 
 
 def reach(edges: np.ndarray, counts: np.ndarray) -> float:

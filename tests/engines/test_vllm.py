@@ -116,7 +116,7 @@ def test_how_each_policy_was_scored_is_in_the_metadata(run):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("quantizaton=fp8", "did you mean `quantization`"),
+        ("quantizaton=fp8", "did you mean quantization?"),
         pytest.param("enable_prefix_caching=true", "enable_prefix_caching", marks=pytest.mark.slow),
         ("path=sideways", "path=sideways"),
         pytest.param("quantization=gptq", "the engine failed", marks=pytest.mark.slow),

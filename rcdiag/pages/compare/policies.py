@@ -24,7 +24,7 @@ def heat_map(result: CompareResult, figure: Figure) -> None:
         value = pair.mismatch["k3_kl"].value
         place = names.index(pair.behavior), names.index(pair.target)
         values[place] = np.nan if value is None else value
-    shown = np.where(values > 0, values, np.nan)
+    shown = np.where((values > 0) & np.isfinite(values), values, np.nan)
     least, most = np.nanmin(shown, initial=np.inf), np.nanmax(shown, initial=0.0)
     if most > 0:
         colours = shades(FIRST + "14", FIRST + "b0")
