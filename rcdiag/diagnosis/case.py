@@ -1,0 +1,138 @@
+"""A case is everything that a table says about two policies, in arrays: what causes are told by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.table.trajectories import Ragged
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowFacts:
+    """Facts of rows beside their tokens, as the table's columns state them; None where absent."""
+
+    step: Counts | None = None  # [rows]
+    group: NDArray[np.uint64] | None = None  # [rows] hash of the prompt group
+    engine: Sequence[str] | None = None  # [rows] replica of the sampler
+    finish_reason: Sequence[str | None] | None = None  # [rows]
+    temperature: Array | None = None  # [rows] NaN = unknown
+    top_p: Array | None = None  # [rows] NaN = unknown
+    top_k: Array | None = None  # [rows] NaN = unknown
+    min_p: Array | None = None  # [rows] NaN = unknown
+    reward: Array | None = None  # [rows] NaN = unknown
+    advantage: Array | None = None  # [rows] NaN = unknown
+    # Version of the weights that sampled: [rows], or [response tokens] of all rows.
+    policy_version: Counts | None = None
+    version_by_token: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Whole rows of a table, masked tokens too, with the log-probs of every policy.
+
+    `sampler` and `trainer` name the pair that is judged; `trainer` is None where the table has one
+    policy. log_ratio = trainer - sampler, in nats.
+    """
+
+    sampler: str
+    trainer: str | None
+    row: Counts  # [rows] number in the whole table
+    lengths: Counts  # [rows] response tokens, masked ones too
+    token_id: NDArray[np.int32]  # [response tokens]
+    mask: Flags  # [response tokens] True = sampled by the policy
+    log_probs: Mapping[str, Array]  # policy -> [response tokens] nats
+    entropy: Mapping[str, Array] = field(default_factory=dict)  # policy -> [response tokens] nats
+    prompt_ids: Ragged | None = None
+    facts: RowFacts = field(default_factory=RowFacts)
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file, key `rcdiag`
+    source: str = "TABLE"  # the table as a command line names it
+    rows_in_table: int = 0  # of which `row` may be a sample
+
+    @cached_property
+    def owner(self) -> Counts:
+        """Return the index of each response token's row, [response tokens]."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    @cached_property
+    def start(self) -> Counts:
+        """Return where each row's response tokens begin, [rows]."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @cached_property
+    def position(self) -> Counts:
+        """Return the position of each response token in its row, from 0; [response tokens]."""
+        return np.arange(len(self.mask)) - self.start[self.owner]
+
+    @cached_property
+    def tokens(self) -> PairTokens:
+        """Return the sampled tokens whose log-probs are numbers under both policies."""
+        assert self.trainer is not None
+        sampler, trainer = self.log_probs[self.sampler], self.log_probs[self.trainer]
+        usable = self.mask & np.isfinite(sampler) & np.isfinite(trainer)
+        return PairTokens(
+            sampler=sampler[usable],
+            trainer=trainer[usable],
+            owner=self.owner[usable],
+            position=self.position[usable],
+            token_id=self.token_id[usable],
+            place=np.flatnonzero(usable),
+            rows=len(self.lengths),
+        )
+
+    def with_log_probs(self, policy: str, values: Array) -> Case:
+        """Return the case with other log-probs of one policy."""
+        return replace(self, log_probs={**self.log_probs, policy: values})
+
+    def without_tokens(self, tokens: Flags) -> Case:
+        """Return the case with some response tokens masked out; `tokens` [response tokens]."""
+        return replace(self, mask=self.mask & ~tokens)
+
+    def without_rows(self, rows: Flags) -> Case:
+        """Return the case with all tokens of some rows masked out; `rows` [rows]."""
+        return self.without_tokens(rows[self.owner])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTokens:
+    """Sampled tokens of two policies, flat; log_ratio = trainer - sampler, in nats."""
+
+    sampler: Array  # [tokens] log-probs
+    trainer: Array  # [tokens] log-probs
+    owner: Counts  # [tokens] index of the row in the case, ascending
+    position: Counts  # [tokens] in the response
+    token_id: NDArray[np.int32]
+    place: Counts  # [tokens] index among the case's response tokens
+    rows: int  # of the case
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    @cached_property
+    def log_ratio(self) -> Array:
+        """Return trainer - sampler log-prob of each token, nats, [tokens]."""
+        return self.trainer - self.sampler
+
+    @cached_property
+    def per_row(self) -> Counts:
+        """Return how many tokens each row has, [rows]."""
+        return np.bincount(self.owner, minlength=self.rows)
+
+    def row_sums(self, values: Array) -> Array:
+        """Add up values [tokens] by row, [rows]."""
+        return np.bincount(self.owner, weights=values, minlength=self.rows)
+
+    def z(self, values: Array) -> float:
+        """Return how many standard errors the mean of values [tokens] is from 0, rows clustered."""
+        sums = self.row_sums(values)
+        error = np.sqrt(np.sum(sums**2))
+        return float(sums.sum() / error) if error > 0 else 0.0

@@ -1,0 +1,51 @@
+"""A cause is a hypothesis on what went wrong, with the evidence that speaks for it and its words.
+
+`CAUSES.add(Cause(...))` adds one: the judge weighs it in every command, and screens, pages, docs
+and `rcdiag explain` read the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.cause_words import CauseWords
+from rcdiag.registry import Registry
+
+# What must be settled before what: later stages judge what earlier ones have mended.
+STAGES = ("metadata", "storage", "recording", "alignment", "law", "difference", "noise")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspicion:
+    """A suspicion is what speaks for a cause in one table, and how sure that makes it."""
+
+    confidence: float  # probability that the cause is right, given such evidence
+    message: str  # what the cause did to this table, in a sentence with numbers
+    evidence: Sequence[Mapping[str, Any]] = ()
+    side: str | None = None  # None: that of the cause's words
+    share_of_rows: float = 1.0
+    also_possible: Sequence[str] | None = None  # None: the look-alikes of the cause's words
+    from_step: int | None = None
+    verdict: str | None = None  # None: that of the cause's words
+    mended: Case | None = None  # the table without the fault, for what comes after; None: as it is
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """A hypothesis with the question it asks of a table, and the words that name and mend it."""
+
+    words: CauseWords
+    stage: str  # of STAGES
+    weigh: Callable[[Case], Suspicion | None]
+    experiment: str | None = field(default=None)  # command that would confirm it, with placeholders
+
+    @property
+    def name(self) -> str:
+        """Return the slug, by which the registry knows the cause."""
+        return self.words.slug
+
+
+CAUSES: Registry[Cause] = Registry("cause")

@@ -1,0 +1,119 @@
+"""A diagnosis says one verdict on a table, the causes by name, and what to do.
+
+Every command carries the same block for the same table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from rcdiag.results.doc import Doc
+
+VERDICTS = ("fine", "correct", "fix", "cannot-tell")
+SIDES = ("sampler", "recorder", "trainer", "storage", "engine", "none")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """An action is something to do, in one line, with the command that does it where one does."""
+
+    text: Annotated[str, Doc("What to do, in one line.", see=("command",))]
+    command: Annotated[
+        str | None, Doc("Command to copy that does it; null where no command of rcdiag does.")
+    ] = None
+
+
+Actions = Annotated[
+    list[Action], Doc("What to do about a cause, the most useful first.", see=("next",))
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedCause:
+    """A named cause says what went wrong in the run, how sure that is, and what shows it."""
+
+    slug: Annotated[
+        str,
+        Doc(
+            "Name of a cause, which `rcdiag explain` answers.",
+            example="rcdiag explain stale-weights",
+        ),
+    ]
+    verdict: Annotated[
+        str,
+        Doc(
+            "The verdict that a cause alone would give: fine, correct, fix or cannot-tell.",
+            see=VERDICTS,
+            one_of=VERDICTS,
+        ),
+    ]
+    confidence: Annotated[
+        float,
+        Doc(
+            "Probability that a cause that is named with such evidence is the right one: of the "
+            "causes named with 0.9, nine of ten are right on generated tables.",
+            unit="share",
+        ),
+    ]
+    side: Annotated[
+        str,
+        Doc(
+            "Who is at fault: sampler, recorder, trainer, storage, engine, or none.",
+            one_of=SIDES,
+        ),
+    ]
+    share_of_rows: Annotated[
+        float, Doc("Share of the rows that a cause concerns, as far as can be told.", unit="share")
+    ]
+    message: Annotated[str, Doc("What a cause did to this table, in a sentence with numbers.")]
+    evidence: Annotated[
+        list[dict[str, Any]],
+        Doc(
+            "What shows a cause: numbers and facts by name, the policies' own under their names, "
+            "and how each `reads`.",
+        ),
+    ] = field(default_factory=list)
+    actions: Actions = field(default_factory=list)
+    also_possible: Annotated[
+        list[str],
+        Doc("Other causes that would leave the same evidence.", see=("ruled_out", "next")),
+    ] = field(default_factory=list)
+    from_step: Annotated[
+        int | None,
+        Doc(
+            "Value in column `step` from which on a cause shows; null where it shows in all steps.",
+            see=("steps",),
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """A diagnosis holds the verdict on a table, its causes, and the experiments that are left."""
+
+    verdict: Annotated[
+        str,
+        Doc(
+            "fine: rounding that costs nothing; correct: a genuine mismatch that importance "
+            "weights mend; fix: a fault that no weights mend; cannot-tell: too little data, or "
+            "evidence that points both ways.",
+            see=VERDICTS,
+            one_of=VERDICTS,
+        ),
+    ]
+    summary: Annotated[str, Doc("The verdict and its cause in one or two sentences.")]
+    pair: Annotated[
+        dict[str, str],
+        Doc("The policies that are judged: `sampler` and `trainer`, whatever the command."),
+    ]
+    causes: Annotated[
+        list[NamedCause], Doc("Causes by name, the one that decides the verdict first.")
+    ]
+    ruled_out: Annotated[
+        list[str], Doc("Causes that the evidence speaks against.", see=("also_possible",))
+    ] = field(default_factory=list)
+    next: Annotated[
+        list[Action],
+        Doc("The cheapest experiments that would split what is left, with their commands."),
+    ] = field(default_factory=list)
