@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,18 @@ class RowFacts:
     # Version of the weights that sampled: [rows], or [response tokens] of all rows.
     policy_version: Counts | None = None
     version_by_token: bool = False
+
+    def take(self, rows: Flags, tokens: Flags) -> RowFacts:
+        """Return the facts of some rows; `rows` [rows], `tokens` [response tokens]."""
+        chosen: dict[str, Any] = {}
+        for name in (entry.name for entry in fields(self)):
+            values = getattr(self, name)
+            if isinstance(values, np.ndarray):
+                by_token = name == "policy_version" and self.version_by_token
+                chosen[name] = values[tokens if by_token else rows]
+            elif isinstance(values, (list, tuple)):
+                chosen[name] = [values[index] for index in np.flatnonzero(rows)]
+        return replace(self, **chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +101,23 @@ class Case:
             rows=len(self.lengths),
         )
 
+    def take(self, rows: Flags) -> Case:
+        """Return some rows of the case as a case; `rows` [rows]."""
+        if rows.all():
+            return self
+        tokens = np.repeat(rows, self.lengths)
+        return replace(
+            self,
+            row=self.row[rows],
+            lengths=self.lengths[rows],
+            token_id=self.token_id[tokens],
+            mask=self.mask[tokens],
+            log_probs={name: values[tokens] for name, values in self.log_probs.items()},
+            entropy={name: values[tokens] for name, values in self.entropy.items()},
+            prompt_ids=None if self.prompt_ids is None else _take_lists(self.prompt_ids, rows),
+            facts=self.facts.take(rows, tokens),
+        )
+
     def with_log_probs(self, policy: str, values: Array) -> Case:
         """Return the case with other log-probs of one policy."""
         return replace(self, log_probs={**self.log_probs, policy: values})
@@ -100,6 +129,58 @@ class Case:
     def without_rows(self, rows: Flags) -> Case:
         """Return the case with all tokens of some rows masked out; `rows` [rows]."""
         return self.without_tokens(rows[self.owner])
+
+
+def _take_lists(lists: Ragged, rows: Flags) -> Ragged:
+    """Return some of the lists."""
+    counts = lists.lengths
+    values = lists.values[np.repeat(rows, counts)]
+    return Ragged(values, np.concatenate([[0], np.cumsum(counts[rows])]))
+
+
+def joined_cases(cases: Sequence[Case]) -> Case:
+    """Join the rows of cases of one table, in order."""
+    first = cases[0]
+    if len(cases) == 1:
+        return first
+
+    def of(name: str) -> NDArray:
+        return np.concatenate([getattr(case, name) for case in cases])
+
+    def by_policy(name: str) -> dict[str, Array]:
+        return {
+            policy: np.concatenate([getattr(case, name)[policy] for case in cases])
+            for policy in getattr(first, name)
+        }
+
+    prompts = None
+    if first.prompt_ids is not None:
+        lists = [case.prompt_ids for case in cases if case.prompt_ids is not None]
+        counts = np.concatenate([part.lengths for part in lists])
+        values = np.concatenate([part.values for part in lists])
+        prompts = Ragged(values, np.concatenate([[0], np.cumsum(counts)]))
+    return replace(
+        first,
+        **{name: of(name) for name in ("row", "lengths", "token_id", "mask")},
+        log_probs=by_policy("log_probs"),
+        entropy=by_policy("entropy"),
+        prompt_ids=prompts,
+        facts=_joined_facts([case.facts for case in cases]),
+    )
+
+
+def _joined_facts(parts: Sequence[RowFacts]) -> RowFacts:
+    """Join the facts of rows, in order; a fact that a part lacks is left out."""
+    chosen: dict[str, Any] = {}
+    for name in (entry.name for entry in fields(RowFacts)):
+        values = [getattr(part, name) for part in parts]
+        if all(isinstance(value, np.ndarray) for value in values):
+            chosen[name] = np.concatenate(values)
+        elif all(isinstance(value, (list, tuple)) for value in values):
+            chosen[name] = [entry for value in values for entry in value]
+        elif any(value is None for value in values):
+            chosen[name] = None
+    return replace(parts[0], **chosen)
 
 
 @dataclass(frozen=True, kw_only=True)

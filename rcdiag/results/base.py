@@ -149,7 +149,7 @@ RowsLeftOut = Annotated[
     int,
     Doc(
         "Number of rows that are left out of `mismatch` because an unmasked log-prob of theirs is "
-        "NaN or infinite. Where fewer than half of the rows remain every number of `mismatch` is "
+        "NaN, infinite or positive. Where fewer than half of the rows remain every number of `mismatch` is "
         "null.",
         unit="sequences",
         healthy="ideal 0",

@@ -11,13 +11,17 @@ import numpy as np
 from rcdiag.results import SequenceTokens, WorstToken
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_sum
-from rcdiag.table.tokens import Flags, TokenBatch
+from rcdiag.table.tokens import Array, Flags, TokenBatch
 
 WORST = 20
 WORST_SEQUENCES = 10
 # At most this many tokens of each of the worst sequences are stored in the result.
 TOKENS_KEPT = 400
 ROWS_NAMED = 10
+
+# log-softmax in float32 may round a certain token to a few 1e-7 above 0, in bfloat16 logits with
+# a fused kernel to about 1e-4; anything above is no log-prob.
+LARGEST_LOG_PROB = 1e-3
 
 TokenEntry = tuple[float, int, int, int, float, float]
 
@@ -113,12 +117,17 @@ def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
     )
 
 
+def impossible(log_probs: Array) -> Flags:
+    """Flag values that no log-prob can have: NaN, infinite or positive; the shape of the input."""
+    return ~(np.isfinite(log_probs) & (log_probs <= LARGEST_LOG_PROB))
+
+
 def rows_of_numbers(batch: TokenBatch) -> Flags:
-    """Flag the sequences whose log-probs are finite under every policy, [sequences]."""
+    """Flag the sequences whose values are possible log-probs under every policy, [sequences]."""
     keep = np.ones(len(batch.lengths), np.bool_)
     ends = np.cumsum(batch.lengths)
     for log_probs in batch.log_probs.values():
-        places = np.flatnonzero(~np.isfinite(log_probs))
+        places = np.flatnonzero(impossible(log_probs))
         keep[np.searchsorted(ends, places, side="right")] = False
     return keep
 
@@ -129,7 +138,7 @@ class RowCount:
 
     sequences: int = 0
     tokens: int = 0
-    left_out: int = 0  # of the sequences: they hold a log-prob that is no number
+    left_out: int = 0  # of the sequences: they hold a value that no log-prob can have
 
     @classmethod
     def of(cls, batch: TokenBatch) -> RowCount:
@@ -151,7 +160,7 @@ class RowCount:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """Counts of NaN and infinite log-probs of each policy, and the rows that hold them."""
+    """Counts of NaN, infinite and positive log-probs of each policy, and the rows with them."""
 
     tokens: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -162,7 +171,7 @@ class NonFinite:
         tokens, rows, first_rows = {}, {}, {}
         ends = np.cumsum(batch.lengths)
         for policy, log_probs in batch.log_probs.items():
-            places = np.flatnonzero(~np.isfinite(log_probs))
+            places = np.flatnonzero(impossible(log_probs))
             if not len(places):
                 continue
             bad = batch.row[np.unique(np.searchsorted(ends, places, side="right"))]

@@ -16,17 +16,21 @@ from rcdiag.table.segments import segment_sum
 from rcdiag.table.table import Batch
 from rcdiag.table.trajectories import Ragged, Trajectories
 
-# log-softmax in float32 may round a certain token to a few 1e-7 above 0, in bfloat16 logits with
-# a fused kernel to about 1e-4; anything above is no log-prob.
-LARGEST_LOG_PROB = 1e-3
-
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
 # What profiles and examples want besides.
 DETAIL_COLUMNS = ("reward", "sample_id", "advantage", "advantages")
+# How a row was sampled, which a diagnosis asks for.
+SAMPLING = ("top_p", "top_k", "min_p")
+ORIGIN_COLUMNS = (*SAMPLING, "engine", "finish_reason", "policy_version")
 
 
 def columns_needed(
-    names: Sequence[str], policies: Sequence[str], *, prompts: bool = False, details: bool = False
+    names: Sequence[str],
+    policies: Sequence[str],
+    *,
+    prompts: bool = False,
+    details: bool = False,
+    origin: bool = False,
 ) -> list[str]:
     """Return the columns of `names` that `decode` reads, given the same options."""
     columns = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
@@ -34,6 +38,8 @@ def columns_needed(
         columns.append("prompt_ids")
     if details:
         columns += [*DETAIL_COLUMNS, *(f"{policy}_entropy" for policy in policies)]
+    if origin:
+        columns += ORIGIN_COLUMNS
     return [name for name in columns if name in names]
 
 
@@ -43,13 +49,16 @@ def decode(
     *,
     prompts: bool = False,
     details: bool = False,
+    origin: bool = False,
 ) -> Trajectories:
     """Return the rows of a batch as arrays, with the log-probs of `policies` in float64.
 
-    `details` adds rewards, advantages, ids and the policies' entropies, where the batch has them.
+    `details` adds rewards, advantages, ids and the policies' entropies, `origin` how each row was
+    sampled, where the batch has them.
     """
     names = batch.table.column_names
     given = set(names) if details else set()
+    known = set(names) if origin else set()
     response_ids = token_ids(batch, "response_ids")
     mask = _mask(batch, response_ids)
     return Trajectories(
@@ -70,7 +79,28 @@ def decode(
             if f"{policy}_entropy" in given
         },
         sample_id=_column(batch, "sample_id").to_pylist() if "sample_id" in given else None,
+        sampling={name: floats(batch, name) for name in SAMPLING if name in known},
+        engine=_texts(batch, "engine") if "engine" in known else None,
+        finish_reason=_texts(batch, "finish_reason") if "finish_reason" in known else None,
+        policy_version=_versions(batch, response_ids) if "policy_version" in known else None,
     )
+
+
+def _texts(batch: Batch, name: str) -> list[str]:
+    """Return a column of keys as text; null becomes empty."""
+    return [str(value) if value is not None else "" for value in _column(batch, name).to_pylist()]
+
+
+def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
+    """Return the version of weights of each row, or of each token; -1 where it is unknown."""
+    array = _column(batch, "policy_version")
+    if pt.is_list(array.type) or pt.is_large_list(array.type):
+        if array.null_count or array.flatten().null_count:
+            return None
+        column = ragged(batch, "policy_version")
+        _same_lengths(batch, "policy_version", column, response_ids)
+        return column.values.astype(np.int64)
+    return pc.fill_null(array.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
 
 
 def _column(batch: Batch, name: str) -> pa.Array:
@@ -166,18 +196,7 @@ def _log_probs(
     name = f"{policy}_log_probs"
     column = ragged(batch, name, mask)
     _same_lengths(batch, name, column, response_ids)
-    values = column.values.astype(np.float64)
-    # +inf is left to the count of non-finite values: a finding, not a unit error.
-    bad = mask & (values > LARGEST_LOG_PROB) & np.isfinite(values)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise RcdiagError(
-            f"{batch.where(_row_of(column.offsets, at))}: column `{name}` holds {values[at]:.6g} "
-            f"at response token {at - column.offsets[_row_of(column.offsets, at)]}; a log-prob is "
-            "never positive",
-            hint="are these probabilities, negated log-probs or logits? Store natural log-probs",
-        )
-    return values
+    return column.values.astype(np.float64)
 
 
 def _entropy(

@@ -47,19 +47,16 @@ class UniqueSampleIds:
 
 
 def read_trajectories(
-    dump: Table, policies: Sequence[str], *, prompts: bool = False
+    dump: Table, policies: Sequence[str], *, prompts: bool = False, origin: bool = False
 ) -> Iterator[Trajectories]:
     """Yield all rows with the recorded log-probs of `policies`.
 
-    A table that holds a sample twice is refused after its last row.
+    `prompts` adds the prompts, `origin` how each row was sampled.
     """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
-    names = columns_needed(dump.schema.names, policies, prompts=prompts, details=True)
-    unique = UniqueSampleIds()
+    names = columns_needed(dump.schema.names, policies, prompts=prompts, details=True, origin=origin)
     for batch in dump.batches(names):
-        unique.add(batch)
-        yield decode(batch, policies, prompts=prompts, details=True)
-    unique.check(dump)
+        yield decode(batch, policies, prompts=prompts, details=True, origin=origin)
 
 
 def read_chunks(

@@ -61,6 +61,11 @@ class Trajectories:
     advantages: NDArray[np.float64] | None = None  # [response tokens]
     entropy: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # [response tokens]
     sample_id: Sequence[str | int] | None = None  # [sequences]
+    sampling: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # top_p, top_k, min_p
+    engine: Sequence[str] | None = None  # [sequences] replica of the sampler
+    finish_reason: Sequence[str | None] | None = None  # [sequences]
+    # Version of the weights that sampled, [sequences] or [response tokens]; -1 = unknown.
+    policy_version: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.response_ids)

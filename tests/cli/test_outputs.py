@@ -64,11 +64,10 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(
 
 
 def test_nothing_is_written_when_the_data_is_bad(rcdiag, tmp_path):
-    path = dump_with_shift(tmp_path / "a.parquet", 6.0)
+    path = write_dump(tmp_path / "a.parquet", lengths_differ=True)
     ran = rcdiag("score", path, "--result", tmp_path / "r.json", "--json")
     assert ran.code == 2
-    assert "never positive" in ran.err
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.parquet"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.parquet"]
 
 
 def test_an_output_table_that_nothing_would_be_written_to_is_never_passed_over_in_silence(

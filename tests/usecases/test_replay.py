@@ -27,7 +27,7 @@ def f2(tmp_path, monkeypatch) -> Path:
 
     One of its current log-probs is 0.1, which the door of tables would refuse.
     """
-    monkeypatch.setattr("rcdiag.table.decode.LARGEST_LOG_PROB", 0.2)
+    monkeypatch.setattr("rcdiag.statistics.extremes.LARGEST_LOG_PROB", 0.2)
     rollout = np.where(MASK, ROLLOUT, -7.0)
     return table_of(
         tmp_path / "f2.parquet",

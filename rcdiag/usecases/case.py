@@ -1,0 +1,102 @@
+"""A table becomes a case: whole rows spread over the table, with every policy that it holds."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case, RowFacts, joined_cases
+from rcdiag.errors import RcdiagError
+from rcdiag.statistics.hashing import mixed
+from rcdiag.table.stream import read_trajectories
+from rcdiag.table.table import Table
+from rcdiag.table.trajectories import Trajectories
+
+SAMPLER, TRAINER = "rollout", "old"
+# A case holds at most about twice so many response tokens, of a larger table blocks of rows.
+TOKENS = 400_000
+# Neighbours stay together: where rows are exchanged, it is with one of them.
+BLOCK = 16
+
+
+def pair_of_table(
+    table: Table, sampler: str | None = None, trainer: str | None = None
+) -> tuple[str, str | None]:
+    """Return sampler and trainer of a table: those named, `rollout` and `old`, or what it has."""
+    names = table.policies
+    if not names:
+        raise RcdiagError(
+            f"{table.files[0].path}: no column of log-probs",
+            hint="a diagnosis needs `rollout_log_probs`, and tells more with `old_log_probs`",
+        )
+    by_preference = sorted(names, key=lambda name: (name != SAMPLER, name == TRAINER))
+    first = sampler or by_preference[0]
+    others = sorted((name for name in names if name != first), key=lambda name: name != TRAINER)
+    return first, trainer or next(iter(others), None)
+
+
+def read_case(
+    table: Table,
+    sampler: str,
+    trainer: str | None,
+    *,
+    prompts: bool = False,
+    tokens: int = TOKENS,
+) -> Case:
+    """Read whole rows of a table with all its policies; of a large one blocks of rows.
+
+    Which blocks are taken depends on their place alone, so that the same table makes the same case.
+    """
+    parts: list[Case] = []
+    share, held = 1.0, 0
+    for rows in read_trajectories(table, table.policies, prompts=prompts, origin=True):
+        part = _case(table, rows, sampler, trainer)
+        parts.append(part.take(_in_sample(part.row, share)))
+        held += len(parts[-1].mask)
+        while held > 2 * tokens and share > 2.0**-30:
+            share /= 2
+            parts = [part.take(_in_sample(part.row, share)) for part in parts]
+            held = sum(len(part.mask) for part in parts)
+    if not parts:
+        raise RcdiagError(f"{table.files[0].path}: the table has zero rows")
+    return joined_cases(parts)
+
+
+def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+    """Flag the rows whose block belongs to a share of all blocks, [rows]."""
+    if share >= 1.0:
+        return np.ones(len(row), np.bool_)
+    return mixed((row // BLOCK).astype(np.uint64)) < np.uint64(share * 2.0**64)
+
+
+def _case(table: Table, rows: Trajectories, sampler: str, trainer: str | None) -> Case:
+    """Make a case of some rows."""
+    version = rows.policy_version
+    return Case(
+        sampler=sampler,
+        trainer=trainer,
+        row=rows.first_row + np.arange(len(rows)),
+        lengths=rows.response_ids.lengths,
+        token_id=rows.response_ids.values,
+        mask=rows.mask,
+        log_probs=rows.log_probs,
+        entropy=rows.entropy,
+        prompt_ids=rows.prompt_ids,
+        facts=RowFacts(
+            step=rows.step,
+            group=rows.group,
+            engine=rows.engine,
+            finish_reason=rows.finish_reason,
+            temperature=rows.temperature,
+            top_p=rows.sampling.get("top_p"),
+            top_k=rows.sampling.get("top_k"),
+            min_p=rows.sampling.get("min_p"),
+            reward=rows.reward,
+            advantage=rows.advantage,
+            policy_version=version,
+            version_by_token=version is not None and len(version) != len(rows),
+        ),
+        metadata=table.metadata,
+        source=str(table.files[0].path),
+        rows_in_table=table.num_rows,
+    )
