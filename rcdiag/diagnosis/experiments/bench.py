@@ -1,0 +1,213 @@
+"""A bench holds one side of a scene and tries predictions on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.experiments.fit import Left, margin, unexplained
+from rcdiag.diagnosis.experiments.law import Law
+from rcdiag.diagnosis.experiments.scene import Scene, Side
+from rcdiag.engines.changes import Change, Forward, Passage
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+SCREEN_ROWS = 6
+CONFIRM_ROWS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A trial compares what one side recorded with the column that a cause would have made."""
+
+    experiment: str
+    slug: str
+    side: str
+    setting: str  # what was tried, in a few words: "repetition penalty 1.1 (1.09 to 1.11)"
+    values: Mapping[str, float] = field(default_factory=dict)  # estimates by name
+    at: Counts  # [tokens] index in the scene
+    predicted: Array  # [tokens]
+    left: Left
+    before: Left  # of the honest column, on the same tokens
+    z: float  # standard errors by which the trial is better than the honest column
+    change: Change | None = None  # of the model, where the trial was a forward pass under one
+    seconds: float = 0.0
+
+    @property
+    def gain(self) -> float:
+        """Return by how many nats a token the trial is better than the honest column."""
+        return self.before.nats - self.left.nats
+
+    @property
+    def explained(self) -> float:
+        """Return the share of the squares of the honest column's residuals that is explained."""
+        before = self.before.rms**2
+        return 1.0 - self.left.rms**2 / before if before > 0 else 0.0
+
+    @property
+    def tells(self) -> bool:
+        """Tell whether a trial explains much more than the honest column, by a margin."""
+        much = self.explained > 0.6 or self.left.scale < 0.4 * self.before.scale
+        return much and self.gain > 0.01 and self.z > 4.0
+
+
+@dataclass
+class Bench:
+    """One side at work: its column, the model, and what else is at hand."""
+
+    scene: Scene
+    side: Side
+    forward: Forward
+    other: Side | None = None  # the other side, where it is explained
+    checkpoints: Sequence[Path] = ()
+    encode: Callable[[str], list[int]] | None = None  # of the checkpoint's tokenizer
+    decode: Callable[[Sequence[int]], str] | None = None
+    deadline: float | None = None  # time.monotonic() at which no further pass begins
+
+    @property
+    def out_of_time(self) -> bool:
+        """Tell whether the budget is spent."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    @cached_property
+    def law_known(self) -> Counts:
+        """Return which of the law's tokens the side recorded a number for."""
+        return np.flatnonzero(self.side.known[self.scene.law_at])
+
+    @cached_property
+    def law(self) -> Law:
+        """Return the law at tokens that the side recorded a number for."""
+        return self.scene.law.take(self.law_known)
+
+    @cached_property
+    def law_at(self) -> Counts:
+        """Return the index in the scene of the tokens of `law`."""
+        return self.scene.law_at[self.law_known]
+
+    @cached_property
+    def law_temperature(self) -> Array:
+        """Return the temperature of the honest column at the tokens of `law`."""
+        return self.side.temperature[self.law_at]
+
+    @cached_property
+    def row_loss(self) -> Array:
+        """Return the mean loss of the honest column by row of the scene, [rows]."""
+        at = self.side.known_at
+        rows = np.searchsorted(self.scene.rows, self.scene.owner[at])
+        total = np.bincount(rows, self.side.left.loss, minlength=len(self.scene.rows))
+        count = np.bincount(rows, minlength=len(self.scene.rows))
+        return np.where(count > 0, total / np.maximum(count, 1), -np.inf)
+
+    @cached_property
+    def screen(self) -> Counts:
+        """Return a few rows that the honest column explains badly, and one that it explains."""
+        lengths = self.scene.case.lengths[self.scene.rows]
+        return self._rows(SCREEN_ROWS, lengths <= np.quantile(lengths, 0.7))
+
+    @cached_property
+    def confirm(self) -> Counts:
+        """Return more rows, those of `screen` among them."""
+        whole = np.ones(len(self.scene.rows), np.bool_)
+        return np.unique(np.concatenate([self.screen, self._rows(CONFIRM_ROWS, whole)]))
+
+    def _rows(self, count: int, of: NDArray[np.bool_]) -> Counts:
+        order = np.argsort(-self.row_loss, kind="stable")
+        order = order[np.isfinite(self.row_loss[order]) & of[order]]
+        bad = order[: max(len(order) // 2, min(count, len(order)))]
+        chosen = bad[np.linspace(0, len(bad) - 1, min(count, len(bad))).astype(np.int64)]
+        return np.sort(self.scene.rows[np.unique(chosen)])
+
+    def temperature_of(self, row: int) -> float:
+        """Return the temperature of the honest column of a row."""
+        return float(self.side.temperature[self.scene.tokens_of([row])[0]])
+
+    def passage(self, row: int) -> Passage:
+        """Return a row as the model reads it."""
+        return self.scene.passage(row, self.temperature_of(row))
+
+    def passages(self, rows: Iterable[int]) -> list[Passage]:
+        """Return rows as the model reads them."""
+        return [self.passage(int(row)) for row in rows]
+
+    def left(self, predicted: Array, at: Counts) -> Left:
+        """Measure what a prediction leaves of the side's column."""
+        return unexplained(self.side.recorded[at], predicted, self.scene.reading.reach[at])
+
+    def trial(
+        self,
+        experiment: str,
+        slug: str,
+        setting: str,
+        predicted: Array,
+        at: Counts,
+        *,
+        values: Mapping[str, float] | None = None,
+        change: Change | None = None,
+        seconds: float = 0.0,
+    ) -> Trial:
+        """Compare a prediction at some tokens with the side's column."""
+        known = self.side.known[at]
+        at, predicted = at[known], predicted[known]
+        left = self.left(predicted, at)
+        before = self.left(self.side.honest[at], at)
+        return Trial(
+            experiment=experiment,
+            slug=slug,
+            side=self.side.name,
+            setting=setting,
+            values=values or {},
+            at=at,
+            predicted=predicted,
+            left=left,
+            before=before,
+            z=margin(left.loss, before.loss, self.scene.owner[at]),
+            change=change,
+            seconds=seconds,
+        )
+
+    def pass_trial(
+        self,
+        experiment: str,
+        slug: str,
+        setting: str,
+        rows: Sequence[int] | Counts,
+        change: Change | None = None,
+        edit: Callable[[int], Passage | None] | None = None,
+        values: Mapping[str, float] | None = None,
+    ) -> Trial | None:
+        """Score rows under a change, or with edited passages, and compare; None without tokens.
+
+        `edit` gives the passage of a row, whose scored places are all its response tokens, or None
+        where a row cannot be edited so.
+        """
+        began = time.monotonic()
+        chosen, passages = [], []
+        for row in rows:
+            made = self.passage(int(row)) if edit is None else edit(int(row))
+            if made is not None and self._fits(made):
+                chosen.append(int(row))
+                passages.append(made)
+        if not passages:
+            return None
+        predicted = self.forward.log_probs(passages, change)
+        return self.trial(
+            experiment,
+            slug,
+            setting,
+            predicted,
+            self.scene.tokens_of(chosen),
+            values=values,
+            change=change,
+            seconds=time.monotonic() - began,
+        )
+
+    def _fits(self, passage: Passage) -> bool:
+        context = self.forward.tensors.context
+        return context is None or len(passage.ids) <= 2 * context

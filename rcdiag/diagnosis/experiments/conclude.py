@@ -1,0 +1,490 @@
+"""Experiments on both sides of a case become suspicions: causes with evidence, the likeliest first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.experiments.bench import Array, Bench, Counts, Trial
+from rcdiag.diagnosis.experiments.fit import Estimate
+from rcdiag.diagnosis.experiments.order import (
+    Ran,
+    common_margin,
+    explains,
+    pass_trials,
+    quick_trials,
+    ranked,
+)
+from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenised
+from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
+from rcdiag.diagnosis.experiments.sides import at_temperature, side_of
+from rcdiag.diagnosis.experiments.silent import support_of_tokens, temperature_of_tokens
+from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
+from rcdiag.engines.changes import Forward
+
+Suspicions = list[tuple[str, Suspicion]]
+
+EXACT = 3e-5  # scale of the noise of two float32 passes
+MOST = 0.9  # share of rows that is all of them, but for chance
+UNSURE_OF_TEMPERATURE = 0.03
+PARTLY = 0.8  # share of squares from which on a trial explains most
+
+
+@dataclass
+class Outcome:
+    """What experiments tell of a case."""
+
+    scene: Scene
+    sides: list[Side]
+    suspicions: Suspicions = field(default_factory=list)
+    ruled_out: list[str] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    weights: dict[str, WeightsByRow] = field(default_factory=dict)  # by side
+    temperature: Estimate | None = None  # of the tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a user gives beside the table and the trainer's model."""
+
+    checkpoints: Sequence[Path] = ()
+    encode: Callable[[str], list[int]] | None = None
+    decode: Callable[[Sequence[int]], str] | None = None
+    rows: int = 256
+    deadline: float | None = None  # time.monotonic()
+    progress: Callable[[str], None] = lambda text: None
+
+
+def experimental(case: Case, forward: Forward, given: Given | None = None) -> Outcome:
+    """Run the experiments that tell the causes of a case's mismatch apart."""
+    given = given or Given()
+    scene = scene_of(case, chosen_rows(case, given.rows), forward)
+    if not len(scene) or not scene.usable.any():
+        return Outcome(scene, [])
+    names = [("sampler", case.sampler)] + ([("trainer", case.trainer)] if case.trainer else [])
+    sides = [
+        side_of(scene, name, policy)
+        for name, policy in names
+        if policy is not None and np.isfinite(scene.recorded(policy)[scene.usable]).any()
+    ]
+    outcome = Outcome(scene, sides)
+    if not sides:
+        return outcome
+    _laws(outcome)
+    for index, side in enumerate(sides):
+        _side(outcome, side, sides[1 - index] if len(sides) > 1 else None, forward, given)
+    if not outcome.suspicions and all(side.explained for side in sides):
+        outcome.suspicions.append(_noise(scene, sides))
+    outcome.suspicions.sort(key=lambda one: -one[1].confidence)
+    named = {slug for slug, _ in outcome.suspicions}
+    outcome.ruled_out = _ruled_out(outcome, named)
+    return outcome
+
+
+def chosen_rows(case: Case, most: int) -> Counts:
+    """Choose rows spread over a case, at most so many, in runs of neighbours."""
+    count = len(case.lengths)
+    if count <= most:
+        return np.arange(count)
+    starts = np.linspace(0, count - 16, max(most // 16, 1)).astype(np.int64)
+    return np.unique((starts[:, None] + np.arange(16)).ravel())
+
+
+# The law that sampled.
+
+
+def _laws(outcome: Outcome) -> None:
+    """Compare the temperature of the tokens with those of the columns."""
+    scene = outcome.scene
+    sampler = next((side for side in outcome.sides if side.name == "sampler"), None)
+    trainer = next((side for side in outcome.sides if side.name == "trainer"), None)
+    if len(scene.law) < 100:
+        return
+    tokens = temperature_of_tokens(scene.law)
+    outcome.temperature = tokens
+    if sampler is None or not sampler.explained:
+        return
+    recorded = float(np.median(sampler.temperature))
+    trained = float(np.median(trainer.temperature)) if trainer and trainer.explained else None
+    evidence = [
+        {
+            "name": "temperature of the tokens",
+            "low": tokens.low,
+            "value": tokens.value,
+            "high": tokens.high,
+            "reads": "estimated by maximum likelihood",
+        },
+        {
+            "name": "temperature of the columns",
+            sampler.policy: recorded,
+            **({} if trainer is None or trained is None else {trainer.policy: trained}),
+            "reads": "at which the model explains the column",
+        },
+    ]
+    at = f"T = {tokens.value:.2f} ({tokens.low:.2f} to {tokens.high:.2f})"
+    error = max((tokens.high - tokens.value) / 1.96, 1e-4)
+    other = abs(tokens.value - recorded)
+    differs = other > UNSURE_OF_TEMPERATURE and other / error > 4.0
+    if trained is not None and abs(np.log(trained / recorded)) > 0.02:
+        near_trained = abs(np.log(tokens.value / trained)) < abs(np.log(tokens.value / recorded))
+        if near_trained:
+            slug = "temperature-raw-recorded"
+            words = f"tokens were sampled at {at}; the recorded log-probs are of T = {recorded:.2f}"
+        elif abs(recorded - 1.0) < 0.02:
+            slug = "sampler-ignores-temperature"
+            words = (
+                f"tokens were sampled at {at} and recorded so; the trainer divides its logits by "
+                f"{trained:.2f}"
+            )
+        else:
+            slug = "trainer-without-temperature"
+            words = (
+                f"tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
+                f"T = {trained:.2f}"
+            )
+        outcome.suspicions.append((slug, Suspicion(0.97, f"{words}.", evidence)))
+        return
+    kept = support_of_tokens(scene.law, recorded)
+    gain_of_temperature = float(
+        scene.law.at(tokens.value).sum() - scene.law.at(recorded).sum()
+    )
+    strict = kept.gain > 12.0 and kept.outside <= 0.2 * kept.expected
+    if strict and kept.gain > gain_of_temperature + 4.0:
+        outcome.suspicions.append(
+            (
+                "top-p-silent",
+                Suspicion(
+                    0.9,
+                    f"Tokens were sampled with {kept.rule} {kept.value:g}: {kept.outside} of them "
+                    f"lie outside, where {kept.expected:.0f} are to be expected; the log-probs are "
+                    "of the whole law.",
+                    [
+                        {
+                            "name": kept.rule,
+                            "value": kept.value,
+                            "outside": kept.outside,
+                            "expected": kept.expected,
+                            "reads": "recovered from the tokens",
+                        }
+                    ],
+                ),
+            )
+        )
+    elif differs and gain_of_temperature > 10.0:
+        outcome.suspicions.append(
+            (
+                "temperature-silent",
+                Suspicion(
+                    0.93,
+                    f"Tokens were sampled at {at}; the columns are of T = {recorded:.2f} and agree "
+                    "with each other, so no mismatch shows.",
+                    evidence,
+                ),
+            )
+        )
+
+
+def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:
+    """Name what is left where both columns are the model's own."""
+    exact = all(side.left.scale <= EXACT for side in sides)
+    largest = max(side.left.rms for side in sides)
+    reads = "float32 rounding" if exact else "within the noise of an engine in bfloat16"
+    evidence = [
+        {
+            "name": "rms of recorded - honest log-prob",
+            **{side.policy: side.left.rms for side in sides},
+            "reads": reads,
+        }
+    ]
+    message = f"The checkpoint explains every column to {largest:.2g} nats (rms)."
+    return ("healthy" if exact else "engine-noise"), Suspicion(
+        0.95, message, evidence, side="none"
+    )
+
+
+# One side.
+
+
+def _side(
+    outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: Given
+) -> None:
+    """Find out what made one side's column."""
+    if side.left.scale <= EXACT and side.left.outlying(EXACT) < 1e-3:
+        return
+    if not side.explained and other is not None and other.explained:
+        side = at_temperature(outcome.scene, side, other.temperature)
+    bench = Bench(
+        outcome.scene,
+        side,
+        forward,
+        other=other,
+        checkpoints=given.checkpoints,
+        encode=given.encode,
+        decode=given.decode,
+        deadline=given.deadline,
+    )
+    trials = quick_trials(bench)
+    outcome.trials += trials
+    found = [trial for trial in trials if explains(trial, bench)]
+    if side.explained:
+        strong = [trial for trial in found if trial.explained > 0.7 and trial.z > 6.0]
+        if strong:
+            outcome.suspicions.append(_named(ranked(strong), bench))
+        return
+    if not found and given.checkpoints and not bench.out_of_time:
+        given.progress(f"weights of {len(given.checkpoints)} checkpoints")
+        weights = weights_by_row(outcome.scene, side, forward, given.checkpoints)
+        outcome.weights[side.name] = weights
+        told = _by_weights(bench, weights)
+        if told is not None:
+            outcome.suspicions.append(told)
+            return
+    pattern: Pattern | None = None
+    if not found:
+        pattern = pattern_of(bench)
+        told = _by_chance(bench, pattern)
+        if told is not None:
+            outcome.suspicions.append(told)
+            return
+        ran: Ran = pass_trials(bench, given.progress)
+        trials += ran.trials
+        outcome.trials += ran.trials
+        outcome.open += ran.open
+        found = [trial for trial in trials if explains(trial, bench)]
+    order = ranked(found or [trial for trial in trials if trial.tells])
+    if found or (order and order[0].explained > PARTLY):
+        outcome.suspicions.append(_named(order, bench))
+        return
+    outcome.suspicions.append(_left_over(bench, pattern or pattern_of(bench), order))
+
+
+def _named(order: Sequence[Trial], bench: Bench) -> tuple[str, Suspicion]:
+    """Name the cause of the best trial, as surely as it is ahead of the others."""
+    best = order[0]
+    slug = _slug(best, bench)
+    rivals = [trial for trial in order[1:] if _slug(trial, bench) != slug]
+    close = [trial for trial in rivals if common_margin(best, trial, bench) < 3.0]
+    whole = explains(best, bench)
+    confidence = 0.97 if whole and not close else 0.7 if whole else 0.75 if not close else 0.5
+    message = (
+        f"{best.setting[0].upper()}{best.setting[1:]} explains {bench.side.policy}_log_probs: rms "
+        f"of what is left falls from {best.before.rms:.2g} to {best.left.rms:.2g} nats, by "
+        f"{best.z:.0f} standard errors."
+    )
+    return slug, Suspicion(
+        confidence,
+        message,
+        [_evidence(trial, bench) for trial in [best, *close[:2]]],
+        side=_blamed(slug, bench),
+        also_possible=list(dict.fromkeys(_slug(trial, bench) for trial in close)),
+    )
+
+
+def _slug(trial: Trial, bench: Bench) -> str:
+    """Return the cause of a trial, which for weights depends on whose they are."""
+    if trial.slug != "stale-weights":
+        return trial.slug
+    if bench.side.name == "trainer":
+        return "reference-as-old" if trial.experiment == "checkpoints" else "old-after-update"
+    return "stale-weights"
+
+
+def _blamed(slug: str, bench: Bench) -> str:
+    """Return who is at fault: who recorded what, where the column alone is wrong."""
+    recorders = ("recorded", "stored", "swapped", "shift", "cumulative", "sign", "base", "draft")
+    if bench.side.name == "sampler" and any(word in slug for word in recorders):
+        return "recorder"
+    return bench.side.name
+
+
+def _evidence(trial: Trial, bench: Bench) -> dict[str, Any]:
+    """Return the numbers of a trial."""
+    return {
+        "name": trial.setting,
+        "rms of the honest column": trial.before.rms,
+        "rms left": trial.left.rms,
+        "z": trial.z,
+        **trial.values,
+        "reads": "explained" if explains(trial, bench) else "partly explained",
+    }
+
+
+def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
+    """Name dropout where the same context got different values."""
+    share = pattern.differs_by_chance
+    if share is None or share < 0.6 or pattern.rows_off < 0.7 or bench.side.name != "trainer":
+        return None
+    return "dropout-in-trainer", Suspicion(
+        0.85,
+        f"In {share:.0%} of the contexts that occur more than once, {bench.side.policy}_log_probs "
+        "differ from each other: they were made by chance, not by another model.",
+        [{"name": "same context, other value", "value": share, "reads": "made by chance"}],
+        side="trainer",
+    )
+
+
+# Weights of other checkpoints.
+
+
+def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | None:
+    """Name the cause where checkpoints explain the rows of a column."""
+    explained, best = weights.explained, weights.best
+    switched = weights.switch >= 0
+    evidence = [
+        {
+            "name": "rows by the weights that explain them",
+            **{
+                name: int((explained & ~switched & (best == index)).sum())
+                for index, name in enumerate(weights.names)
+            },
+            "switched within the row": int(switched.sum()),
+            "reads": "by the likelihood of the recorded log-probs",
+        }
+    ]
+    other = explained & (best > 0)
+    own = explained & (best == 0)
+    sampler = bench.side.name == "sampler"
+    if sampler and switched.mean() > 0.15 and own.mean() + other.mean() + switched.mean() > 0.7:
+        return "in-flight-update", Suspicion(
+            0.93,
+            f"In {switched.mean():.0%} of the rows the first tokens are of other weights than the "
+            "last ones.",
+            evidence,
+            share_of_rows=float(switched.mean()),
+        )
+    if (own | other).mean() < 0.8 or other.mean() < 0.02:
+        return None
+    names = ", ".join(weights.names[index] for index in np.unique(best[other]))
+    message = (
+        f"{other.mean():.0%} of the rows of {bench.side.policy}_log_probs are of {names}, not of "
+        "the trainer's weights."
+    )
+    share = float(other.mean())
+    if not sampler:
+        return "reference-as-old", Suspicion(
+            0.9, message, evidence, side="trainer", share_of_rows=share
+        )
+    told = _over_steps(bench, weights, own, other)
+    if told is not None:
+        slug, from_step = told
+        return slug, Suspicion(
+            0.92, message, evidence, share_of_rows=share, from_step=from_step
+        )
+    if share >= MOST:
+        law = pattern_of(bench).law_of_recorded
+        if law < -4.0:
+            return "draft-recorded", Suspicion(
+                0.85,
+                f"{message} But the tokens are of the trainer's law: other weights' log-probs "
+                "were recorded for them.",
+                evidence,
+                side="recorder",
+            )
+        return "stale-weights", Suspicion(0.95, message, evidence)
+    return "replica-unsynced", Suspicion(0.9, message, evidence, share_of_rows=share)
+
+
+def _over_steps(
+    bench: Bench, weights: WeightsByRow, own: np.ndarray, other: np.ndarray
+) -> tuple[str, int | None] | None:
+    """Tell a sampler that got stuck at one checkpoint from one that lags behind."""
+    steps = bench.scene.case.facts.step
+    if steps is None:
+        return None
+    step = steps[weights.rows]
+    rates = {int(one): float(other[step == one].mean()) for one in np.unique(step)}
+    late = [one for one, rate in rates.items() if rate > MOST]
+    if len(rates) < 2 or not late or any(0.1 < rate < MOST for rate in rates.values()):
+        return None
+    used = {int(index) for index in np.unique(weights.best[other])}
+    before = [one for one in rates if one not in late]
+    if len(used) == 1 and all(one < min(late) for one in before) and (before or len(late) > 1):
+        return "weights-never-synced", min(late)
+    return "stale-weights", min(late) if before else None
+
+
+# What nothing explains.
+
+
+def _left_over(
+    bench: Bench, pattern: Pattern, order: Sequence[Trial]
+) -> tuple[str, Suspicion]:
+    """Name what can be known of a column that no experiment explains."""
+    slug, confidence, words = _excluded(bench, pattern)
+    close = [trial.slug for trial in order[:3]]
+    message = (
+        f"No experiment explains {bench.side.policy}_log_probs (rms {bench.side.left.rms:.2g} nats "
+        f"from the checkpoint's); {words}."
+    )
+    evidence = [
+        {
+            "name": "rms of recorded - honest log-prob",
+            bench.side.policy: bench.side.left.rms,
+            "reads": words,
+        },
+        *(_evidence(trial, bench) for trial in order[:2]),
+    ]
+    return slug, Suspicion(
+        confidence,
+        message,
+        evidence,
+        side=bench.side.name,
+        share_of_rows=max(pattern.rows_off, 0.01),
+        also_possible=list(dict.fromkeys(one for one in close if one != slug)) or None,
+    )
+
+
+def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
+    """Return cause, confidence and reason by the way in which a column fails."""
+    side, noise = bench.side, bench.scene.noise
+    sampler = side.name == "sampler"
+    experts = bool(bench.forward.tensors.experts)
+    share = retokenised(bench)
+    if share is not None and share > 0.8:
+        return "retokenised", 0.85, "rows are off from where their text encodes to other tokens"
+    if pattern.turns_later:
+        return "context-stripped", 0.6, "only turns after a tool's output are off"
+    if pattern.first_tokens > 2.5:
+        return "context-differs", 0.7, "the first tokens of responses are off most"
+    chance = pattern.differs_by_chance
+    if not sampler and chance is not None and chance > 0.5:
+        return "dropout-in-trainer", 0.6, "values of the same context differ"
+    if sampler and pattern.ends_in_rows > 0.3:
+        return "in-flight-update", 0.7, "rows are off up to a token of their own"
+    if sampler and pattern.by_engine:
+        return "replica-unsynced", 0.85, "rows are off by the engine that made them"
+    if 0.03 < pattern.rows_off < 0.8 and pattern.rows_even > 0.08 and sampler:
+        return "replica-unsynced", 0.55, f"{pattern.rows_off:.0%} of the rows are off"
+    if sampler and experts and side.left.scale < 8.0 * noise:
+        return "moe-routing", 0.6, "few tokens are off by much, as other experts make them"
+    if sampler and side.left.scale < 5.0 * noise:
+        return "quantised-weights", 0.5, "noise is a few times that of bfloat16"
+    if not sampler and abs(pattern.reward) > 4.0:
+        return "old-after-update", 0.7, "tokens moved with their advantage"
+    if sampler and pattern.law_of_recorded < -6.0:
+        return "draft-recorded", 0.5, "the tokens are of the trainer's law, not of the recorded"
+    if sampler:
+        return "weights-differ", 0.6, "the recorded law sampled the tokens"
+    return "forwards-differ", 0.5, "the trainer's forward pass was another"
+
+
+def _ruled_out(outcome: Outcome, named: set[str]) -> list[str]:
+    """List causes that were tried on a column that they do not explain."""
+    tried: dict[str, bool] = {}
+    for trial in outcome.trials:
+        tried[trial.slug] = tried.get(trial.slug, False) or (
+            trial.explained > 0.3 and trial.gain > 0.0
+        )
+    return [slug for slug, possible in tried.items() if not possible and slug not in named]
+
+
+__all__ = ["Array", "Given", "Outcome", "experimental"]

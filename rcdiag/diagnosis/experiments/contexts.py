@@ -1,0 +1,459 @@
+"""Experiments on what a side saw: other prompts, positions, padding, packing, dropped turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.diagnosis.experiments.experiment import Experiment
+from rcdiag.engines.changes import Passage
+
+Ids = NDArray[np.int32]
+BLOCKS = (4, 8, 16, 32, 64)  # rows that are padded or packed together
+LONGEST_SCAN = 200  # prompt tokens up to which every truncation is tried
+COARSE = 24  # truncations that are tried of longer prompts
+FIRST_TOKENS = 48  # of a response, on which truncations are tried
+MOST_PACKED = 6  # rows before one in a pack
+GAIN = 0.3  # nats a token from which on a trial is followed up
+
+
+def with_prompt(bench: Bench, row: int, prompt: Ids) -> Passage | None:
+    """Return a row's passage after another prompt."""
+    if not len(prompt):
+        return None
+    response = bench.scene.response(row)
+    ids = np.concatenate([prompt, response]).astype(np.int32)
+    places = np.arange(len(prompt), len(ids))
+    return Passage(ids, places, row, None, len(prompt), bench.temperature_of(row))
+
+
+def first_tokens_tell(bench: Bench) -> float:
+    """Return how much worse the first tokens of responses are explained than the last ones."""
+    at = bench.side.known_at
+    position = bench.scene.position[at]
+    early = bench.side.left.loss[position < 8]
+    late = bench.side.left.loss[position >= 24]
+    if len(early) < 8 or len(late) < 8:
+        return 0.0
+    return float(early.mean() - late.mean())
+
+
+def run_prompts(bench: Bench) -> Iterator[Trial]:
+    """Try prompts with one special token more or less, and with text added at the end."""
+    specials = bench.forward.tensors.special_ids
+    prompts = [bench.scene.prompt(int(row)) for row in bench.screen]
+    seen = {int(token) for prompt in prompts for token in prompt}
+    edits: list[tuple[str, str, Callable[[Ids], Ids]]] = [
+        ("bos-differs", "prompt without its first token", lambda ids: ids[1:]),
+        ("bos-differs", "prompt with its first token twice", lambda ids: np.append(ids[:1], ids)),
+        ("prompt-template", "prompt without its last token", lambda ids: ids[:-1]),
+        ("prompt-template", "prompt with its last token twice", lambda ids: np.append(ids, ids[-1])),
+    ]
+    for token in specials:
+        edits.append(
+            (
+                "bos-differs",
+                f"token {token} before the prompt",
+                lambda ids, token=token: np.append(np.int32(token), ids),
+            )
+        )
+        if token in seen:
+            edits.append(
+                (
+                    "prompt-template",
+                    f"prompt without its tokens {token}",
+                    lambda ids, token=token: ids[ids != token],
+                )
+            )
+    for text in (" ", "\n", "\n\n", "  "):
+        if bench.encode is not None and (added := bench.encode(text)):
+            edits.append(
+                (
+                    "prompt-template",
+                    f"{text!r} after the prompt",
+                    lambda ids, added=added: np.append(ids, added),
+                )
+            )
+    best: Trial | None = None
+    for slug, words, edit in edits:
+        trial = bench.pass_trial(
+            "prompts",
+            slug,
+            words,
+            bench.screen,
+            edit=lambda row, edit=edit: with_prompt(bench, row, edit(bench.scene.prompt(row))),
+        )
+        if trial is not None and (best is None or trial.left.nats < best.left.nats):
+            best, chosen = trial, edit
+        if bench.out_of_time:
+            break
+        if best is not None and best.left.within(bench.scene.noise):
+            break
+    if best is not None and best.gain > GAIN:
+        confirmed = bench.pass_trial(
+            "prompts",
+            best.slug,
+            best.setting,
+            bench.confirm,
+            edit=lambda row: with_prompt(bench, row, chosen(bench.scene.prompt(row))),
+        )
+        best = confirmed or best
+    if best is not None:
+        yield best
+
+
+def run_truncations(bench: Bench) -> Iterator[Trial]:
+    """Try prompts of which only the last or the first tokens were seen, and no prompt at all."""
+    lengths = {int(row): len(bench.scene.prompt(int(row))) for row in bench.screen}
+    rows = sorted(lengths, key=lambda row: lengths[row])
+    row = rows[len(rows) // 2]
+    longest = lengths[row]
+    if longest < 3:
+        return
+    # Rows that the honest column explains are not cut: their prompts are short enough.
+    good = bench.row_loss < np.median(bench.row_loss) - 3.0
+    fits = [len(bench.scene.prompt(int(one))) for one in bench.scene.rows[good]]
+    least = max((size for size in fits if size < longest), default=0) if len(fits) > 2 else 0
+    sizes = np.arange(max(1, min(least, longest - 8)), longest)
+    if len(sizes) > LONGEST_SCAN:
+        sizes = np.unique(np.linspace(sizes[0], longest - 1, COARSE).astype(np.int64))
+    found: list[tuple[float, str, int]] = []
+    for keeps in ("last", "first"):
+        passages = []
+        for size in sizes:
+            prompt = bench.scene.prompt(row)
+            cut = prompt[-size:] if keeps == "last" else prompt[:size]
+            made = with_prompt(bench, row, cut)
+            assert made is not None
+            few = made.places[:FIRST_TOKENS]
+            passages.append(Passage(made.ids[: few[-1] + 1], few, row, None, 0, made.temperature))
+        values = bench.forward.log_probs(passages).reshape(len(sizes), -1)
+        at = bench.scene.tokens_of([row])[: values.shape[1]]
+        known = bench.side.known[at]
+        found += [
+            (bench.left(value[known], at[known]).nats, keeps, int(size))
+            for value, size in zip(values, sizes, strict=True)
+        ]
+    found.sort()
+    for _, keeps, size in found[:2]:
+
+        def edit(row: int, keeps: str = keeps, size: int = size) -> Passage | None:
+            prompt = bench.scene.prompt(row)
+            return with_prompt(bench, row, prompt[-size:] if keeps == "last" else prompt[:size])
+
+        trial = bench.pass_trial(
+            "truncations",
+            "prompt-truncated",
+            f"only the {keeps} {size} tokens of the prompt",
+            bench.confirm,
+            edit=edit,
+            values={"tokens": float(size)},
+        )
+        if trial is not None:
+            yield trial
+
+
+def run_positions(bench: Bench) -> Iterator[Trial]:
+    """Try positions that begin anew at the response, or leave a gap as wide as the padding."""
+
+    def placed(row: int, start: int) -> Passage:
+        passage = bench.passage(row)
+        prompt = passage.prefix
+        response = len(passage.ids) - prompt
+        positions = np.concatenate([np.arange(prompt), start + np.arange(response)])
+        return Passage(
+            passage.ids, passage.places, row, positions, prompt, passage.temperature
+        )
+
+    yield from _followed(
+        bench, "positions", "position-ids", "positions of the response from 0",
+        lambda row: placed(row, 0),
+    )  # fmt: skip
+    for block, width in _widths(bench):
+        words = "the table" if block is None else f"blocks of {block} rows"
+        yield from _followed(
+            bench,
+            "positions",
+            "position-ids",
+            f"positions of the response from the padded prompt width of {words}",
+            lambda row, width=width: placed(row, width[row]),
+        )
+
+
+def run_padding(bench: Bench) -> Iterator[Trial]:
+    """Try prompts padded on the left whose padding is attended to."""
+    pad = bench.forward.tensors.pad_id
+    for block, width in _widths(bench):
+
+        def edit(row: int, width: dict[int, int] = width) -> Passage | None:
+            prompt = bench.scene.prompt(row)
+            padding = np.full(width[row] - len(prompt), pad, np.int32)
+            return with_prompt(bench, row, np.concatenate([padding, prompt]))
+
+        words = "the table" if block is None else f"blocks of {block} rows"
+        yield from _followed(
+            bench,
+            "padding",
+            "attention-to-padding",
+            f"padding (token {pad}) attended to, up to the longest prompt of {words}",
+            edit,
+        )
+
+
+def _widths(bench: Bench) -> Iterator[tuple[int | None, dict[int, int]]]:
+    """Yield for the table and for blocks of rows the length of the longest prompt, by row."""
+    case = bench.scene.case
+    assert case.prompt_ids is not None
+    lengths = case.prompt_ids.lengths
+    yield None, {int(row): int(lengths.max()) for row in range(len(lengths))}
+    for block in BLOCKS:
+        if len(lengths) <= block:
+            continue
+        most = [int(lengths[start : start + block].max()) for start in range(0, len(lengths), block)]
+        yield block, {row: most[row // block] for row in range(len(lengths))}
+
+
+def run_packing(bench: Bench) -> Iterator[Trial]:
+    """Try rows that see the rows before them in a pack, whose positions go on or begin anew."""
+    case = bench.scene.case
+    for anew in (False, True):
+
+        def packed(row: int, before: int, anew: bool = anew) -> Passage | None:
+            if row - before < 0:
+                return None
+            parts = [
+                np.concatenate([bench.scene.prompt(one), bench.scene.response(one)])
+                for one in range(row - before, row + 1)
+            ]
+            ids = np.concatenate(parts).astype(np.int32)
+            own = len(ids) - case.lengths[row]
+            positions = np.concatenate([np.arange(len(part)) for part in parts]) if anew else None
+            places = np.arange(own, len(ids))
+            return Passage(ids, places, row, positions, 0, bench.temperature_of(row))
+
+        # One row may have any number of rows before it: each row takes the number that suits it.
+        rows = bench.screen
+        best: dict[int, tuple[float, int, Trial]] = {}
+        for before in range(1, MOST_PACKED + 1):
+            for row in rows:
+                trial = bench.pass_trial(
+                    "packing",
+                    "packing-leak",
+                    "",
+                    [int(row)],
+                    edit=lambda one, before=before: packed(one, before),
+                )
+                if trial is not None and (
+                    int(row) not in best or trial.left.nats < best[int(row)][0]
+                ):
+                    best[int(row)] = (trial.left.nats, before, trial)
+            if before == 2 and not any(
+                trial.gain > GAIN for _, _, trial in best.values()
+            ):
+                break
+            if bench.out_of_time:
+                break
+        if not best:
+            continue
+        at = np.concatenate([trial.at for _, _, trial in best.values()])
+        predicted = np.concatenate([trial.predicted for _, _, trial in best.values()])
+        words = "begin anew in each" if anew else "go on"
+        yield bench.trial(
+            "packing",
+            "packing-leak",
+            f"rows see the rows packed before them; positions {words}",
+            predicted,
+            at,
+            values={"rows_before": float(np.median([before for _, before, _ in best.values()]))},
+        )
+
+
+def turns(bench: Bench, row: int) -> list[tuple[int, int, bool]]:
+    """Return the runs of a response: first token, the one after the last, whether sampled."""
+    case = bench.scene.case
+    mask = case.mask[case.start[row] : case.start[row] + case.lengths[row]]
+    borders = np.flatnonzero(np.diff(mask.astype(np.int8))) + 1
+    edges = [0, *borders.tolist(), len(mask)]
+    return [(edges[i], edges[i + 1], bool(mask[edges[i]])) for i in range(len(edges) - 1)]
+
+
+def has_turns(bench: Bench) -> bool:
+    """Tell whether rows have tokens that the policy did not sample."""
+    return any(len(turns(bench, int(row))) > 2 for row in bench.scene.rows)
+
+
+def run_stripped(bench: Bench) -> Iterator[Trial]:
+    """Try contexts of later turns from which earlier turns or tool outputs are dropped."""
+    kinds: dict[str, Callable[[list[tuple[int, int, bool]], int], list[bool]]] = {
+        "earlier turns": lambda runs, now: [False] * now,
+        "earlier turns but the last tool output": lambda runs, now: [
+            i == now - 1 and not runs[i][2] for i in range(now)
+        ],
+        "tool outputs before the last one": lambda runs, now: [
+            runs[i][2] or i == now - 1 for i in range(now)
+        ],
+        "all tool outputs": lambda runs, now: [runs[i][2] for i in range(now)],
+        "the policy's own earlier turns": lambda runs, now: [not runs[i][2] for i in range(now)],
+        "all but the last turn and its tool output": lambda runs, now: [
+            i >= now - 2 for i in range(now)
+        ],
+    }
+    rows = [int(row) for row in bench.scene.rows if len(turns(bench, int(row))) > 2]
+    order = np.argsort(-bench.row_loss[np.searchsorted(bench.scene.rows, rows)])
+    rows = [rows[index] for index in order[:24]]
+    for words, keeps in kinds.items():
+        passages, at = [], []
+        for row in rows:
+            runs = turns(bench, row)
+            prompt, response = bench.scene.prompt(row), bench.scene.response(row)
+            tokens = bench.scene.tokens_of([row])
+            for now, (start, stop, sampled) in enumerate(runs):
+                if not sampled or now < 2:
+                    continue
+                kept = [response[runs[i][0] : runs[i][1]] for i, keep in enumerate(keeps(runs, now)) if keep]
+                ids = np.concatenate([prompt, *kept, response[start:stop]]).astype(np.int32)
+                places = np.arange(len(ids) - (stop - start), len(ids))
+                passages.append(Passage(ids, places, row, None, 0, bench.temperature_of(row)))
+                at.append(tokens[start:stop])
+        if not passages:
+            return
+        yield bench.trial(
+            "stripped",
+            "context-stripped",
+            f"{words} dropped from the context",
+            bench.forward.log_probs(passages),
+            np.concatenate(at),
+        )
+        if bench.out_of_time:
+            return
+
+
+def run_exchanged(bench: Bench) -> Iterator[Trial]:
+    """Try special tokens in each other's place, in what is read and in what is scored."""
+    response = np.unique(bench.scene.token)
+    ids = [token for token in bench.forward.tensors.special_ids if token in response]
+    pairs = [(one, other) for i, one in enumerate(ids) for other in ids[i + 1 :]]
+    left = np.abs(bench.side.recorded - bench.side.honest)
+    off = bench.side.known & (left > 20.0 * bench.scene.noise * bench.scene.reading.reach + 0.02)
+    rows = bench.screen
+    if len(ids) > 12 or not off.any():
+        return
+    exchanged: list[tuple[int, int]] = []
+    best: Trial | None = None
+    while pairs and not bench.out_of_time:
+        trials: list[tuple[Trial, tuple[int, int]]] = []
+        for pair in pairs:
+            trial = _exchange(bench, [*exchanged, pair], rows)
+            if trial is not None:
+                trials.append((trial, pair))
+        if not trials:
+            break
+        found, pair = min(trials, key=lambda one: one[0].left.nats)
+        if best is not None and found.left.nats > best.left.nats - 0.02:
+            break
+        best = found
+        exchanged.append(pair)
+        if best.gain < GAIN or best.left.within(bench.scene.noise):
+            break
+        pairs = [one for one in pairs if not set(one) & set(pair)]
+    if best is not None:
+        if best.gain > 0.05:
+            best = _exchange(bench, exchanged, bench.confirm) or best
+        yield best
+
+
+def _exchange(
+    bench: Bench, pairs: Sequence[tuple[int, int]], rows: Sequence[int] | NDArray[np.int64]
+) -> Trial | None:
+    """Try pairs of token ids in each other's place."""
+    other = np.arange(bench.forward.tensors.vocabulary, dtype=np.int32)
+    for one, second in pairs:
+        other[one], other[second] = second, one
+
+    def edit(row: int) -> Passage:
+        passage = bench.passage(row)
+        return replace(passage, ids=other[passage.ids])
+
+    words = ", ".join(f"{one} and {second}" for one, second in pairs)
+    return bench.pass_trial(
+        "exchanged-ids", "special-token-ids", f"token ids {words} exchanged", rows, edit=edit
+    )
+
+
+def _followed(
+    bench: Bench, name: str, slug: str, words: str, edit: Callable[[int], Passage | None]
+) -> Iterator[Trial]:
+    """Try an edit on a few rows, and on more where it explains something."""
+    if bench.out_of_time:
+        return
+    trial = bench.pass_trial(name, slug, words, bench.screen, edit=edit)
+    if trial is not None and trial.gain > GAIN:
+        trial = bench.pass_trial(name, slug, words, bench.confirm, edit=edit) or trial
+    if trial is not None:
+        yield trial
+
+
+def _context_worth(bench: Bench) -> float:
+    return 1.0 + 3.0 * max(min(first_tokens_tell(bench), 2.0), 0.0)
+
+
+PROMPTS = Experiment(
+    name="prompts",
+    slugs=("bos-differs", "prompt-template"),
+    asks="Did one side see a prompt with a special token more or less, or with text added?",
+    run=run_prompts,
+    passes=lambda bench: 4.0 + 2.0 * len(bench.forward.tensors.special_ids),
+    worth=_context_worth,
+)
+TRUNCATIONS = Experiment(
+    name="truncations",
+    slugs=("prompt-truncated",),
+    asks="Did one side see only a part of the prompt?",
+    run=run_truncations,
+    passes=lambda bench: 16.0,
+    worth=_context_worth,
+)
+POSITIONS = Experiment(
+    name="positions",
+    slugs=("position-ids",),
+    asks="Do the positions of the response not follow those of the prompt?",
+    run=run_positions,
+    passes=lambda bench: 6.0,
+)
+PADDING = Experiment(
+    name="padding",
+    slugs=("attention-to-padding",),
+    asks="Is padding attended to?",
+    run=run_padding,
+    passes=lambda bench: 6.0,
+)
+PACKING = Experiment(
+    name="packing",
+    slugs=("packing-leak",),
+    asks="Do packed rows see each other?",
+    run=run_packing,
+    passes=lambda bench: 8.0,
+)
+STRIPPED = Experiment(
+    name="stripped",
+    slugs=("context-stripped",),
+    asks="Were earlier turns or tool outputs dropped from one side's context?",
+    run=run_stripped,
+    passes=lambda bench: 6.0,
+    worth=lambda bench: 8.0 if has_turns(bench) else 0.0,
+)
+
+EXCHANGED_IDS = Experiment(
+    name="exchanged-ids",
+    slugs=("special-token-ids",),
+    asks="Have special tokens each other's ids on one side?",
+    run=run_exchanged,
+    passes=lambda bench: 16.0,
+    worth=lambda bench: 6.0 if has_turns(bench) else 0.7,
+)
+
+CONTEXTS: Sequence[Experiment] = (EXCHANGED_IDS, PROMPTS, TRUNCATIONS, POSITIONS, PADDING, PACKING, STRIPPED)

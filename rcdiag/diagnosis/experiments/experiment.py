@@ -1,0 +1,25 @@
+"""An experiment asks whether one cause, or one family of causes, made a recorded column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rcdiag.diagnosis.experiments.bench import Bench, Trial
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """A question to one side's column, what it costs, and how likely it is to tell something.
+
+    Experiments run in the order of `worth` per `passes`: the probability that the answer is yes,
+    given how the honest column fails, over the forward passes of a few rows that it takes.
+    """
+
+    name: str
+    slugs: tuple[str, ...]  # causes that its trials can name
+    asks: str
+    run: Callable[[Bench], Iterator[Trial]]
+    passes: Callable[[Bench], float] = lambda bench: 0.1
+    worth: Callable[[Bench], float] = lambda bench: 1.0
+    sides: tuple[str, ...] = ("sampler", "trainer")

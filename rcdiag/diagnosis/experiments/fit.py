@@ -1,0 +1,155 @@
+"""How well a predicted column explains a recorded one: what is left, in nats and by token.
+
+A residual is recorded minus predicted log-prob. Rounding of an engine perturbs logits, and a
+perturbation of logits by a standard deviation s moves the log-prob of a token by s times its
+`reach`, sqrt((1 - p)^2 + sum of the other tokens' p^2). So residuals are judged in units of their
+reach: a certain token must be explained to the last digit, an uncertain one to the engine's noise.
+
+Losses are those of Cauchy noise: a few tokens that nothing explains cannot decide, and neither do
+many that everything explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+# Float32 sums of a few hundred terms are right to about so many nats.
+FLOAT32 = 2e-6
+SCALES = np.geomspace(1e-5, 10.0, 25)  # of logit noise
+OUTLYING = 10.0  # a residual of so many scales is no noise
+LARGEST = 1e4  # nats: beyond it a residual counts as this
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a prediction leaves unexplained of a recorded column."""
+
+    nats: float  # mean loss of a token, up to a constant: the lower the better
+    scale: float  # of the logit noise that would leave such residuals
+    rms: float  # nats
+    residual: Array  # [tokens] recorded - predicted, nats
+    reach: Array  # [tokens]
+
+    @property
+    def loss(self) -> Array:
+        """Return the loss of every token, [tokens]."""
+        return loss_at(self.residual, self.reach, self.scale)
+
+    def outlying(self, noise: float) -> float:
+        """Return the share of tokens that are off by more than an engine's noise."""
+        if not len(self.residual):
+            return 0.0
+        far = OUTLYING * noise * self.reach + 10.0 * FLOAT32
+        return float((np.abs(self.residual) > far).mean())
+
+    def within(self, noise: float, outlying: float = 0.05) -> bool:
+        """Tell whether what is left is an engine's noise, but for a share of the tokens."""
+        return self.scale <= 2.5 * noise and self.outlying(max(noise, self.scale)) <= outlying
+
+
+def residual(recorded: Array, predicted: Array) -> Array:
+    """Return recorded - predicted, nats; what is no number counts as the largest residual."""
+    with np.errstate(invalid="ignore"):
+        difference = recorded - predicted
+    return np.clip(np.nan_to_num(difference, nan=LARGEST), -LARGEST, LARGEST)
+
+
+def loss_at(left: Array, reach: Array, scale: float) -> Array:
+    """Return the Cauchy loss of residuals for logit noise of a scale, [tokens]."""
+    width = scale * reach + FLOAT32
+    return np.log(width) + np.log1p((left / width) ** 2) - np.log(reach + FLOAT32)
+
+
+def unexplained(recorded: Array, predicted: Array, reach: Array) -> Left:
+    """Measure what a prediction leaves, at the noise scale that suits it best."""
+    left = residual(recorded, predicted)
+    if not len(left):
+        return Left(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0))
+    means = [float(loss_at(left, reach, scale).mean()) for scale in SCALES]
+    best = int(np.argmin(means))
+    return Left(
+        nats=means[best],
+        scale=float(SCALES[best]),
+        rms=float(np.sqrt(np.mean(left**2))),
+        residual=left,
+        reach=reach,
+    )
+
+
+def margin(better: Array, worse: Array, owner: Counts) -> float:
+    """Return by how many standard errors one loss is below another, rows as clusters."""
+    gain = worse - better
+    if not len(gain):
+        return 0.0
+    _, of_row = np.unique(owner, return_inverse=True)
+    sums = np.bincount(of_row, weights=gain)
+    if len(sums) < 2:
+        return 0.0
+    error = float(np.sqrt(np.sum((sums - sums.mean()) ** 2) * len(sums) / (len(sums) - 1)))
+    return float(sums.sum() / error) if error > 0 else float(np.sign(sums.sum()) * 99.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An unknown strength with the interval that the data leave it."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+def golden(
+    loss: Callable[[float], float], low: float, high: float, *, steps: int = 14
+) -> tuple[float, float]:
+    """Find the minimum of a function with one valley between two ends: where, and how deep."""
+    share = (np.sqrt(5.0) - 1.0) / 2.0
+    one, other = high - share * (high - low), low + share * (high - low)
+    at_one, at_other = loss(one), loss(other)
+    for _ in range(steps):
+        if at_one <= at_other:
+            high, other, at_other = other, one, at_one
+            one = high - share * (high - low)
+            at_one = loss(one)
+        else:
+            low, one, at_one = one, other, at_other
+            other = low + share * (high - low)
+            at_other = loss(other)
+    return (one, at_one) if at_one <= at_other else (other, at_other)
+
+
+def searched(
+    loss: Callable[[float], float], grid: Sequence[float], *, steps: int = 14
+) -> tuple[float, float]:
+    """Search an ascending grid, then between the neighbours of its best value."""
+    losses = [loss(value) for value in grid]
+    best = int(np.argmin(losses))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    value, least = golden(loss, low, high, steps=steps)
+    return (value, least) if least < losses[best] else (grid[best], losses[best])
+
+
+def interval(
+    loss_by_row: Callable[[float], Array], value: float, width: float
+) -> Estimate:
+    """Return an estimate with a 95% interval from the curvature of a loss, rows as clusters.
+
+    `loss_by_row` gives the sum of losses of every row; `width` is a step that changes it a little.
+    """
+    low, at, high = (loss_by_row(value + step) for step in (-width, 0.0, width))
+    slope = (high - low) / (2.0 * width)
+    curvature = float((high - 2.0 * at + low).sum()) / width**2
+    if curvature <= 0:
+        return Estimate(value, value - width, value + width)
+    error = float(np.sqrt(np.sum((slope - slope.mean()) ** 2))) / curvature
+    half = max(1.96 * error, 0.0)
+    return Estimate(value, value - half, value + half)

@@ -1,0 +1,150 @@
+"""Experiments on the last product and the softmax: caps, rounding, padding rows, lost shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.diagnosis.experiments.experiment import Experiment
+from rcdiag.diagnosis.experiments.fit import searched
+from rcdiag.diagnosis.experiments.law import log_sum, scaled
+
+CAPS = tuple(np.geomspace(2.0, 200.0, 12).tolist())
+RANKS = (2, 4, 8, 16)
+
+
+def bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Round float32 values to the nearest bfloat16, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def run_softcap(bench: Bench) -> Iterator[Trial]:
+    """Try logits that are capped by cap tanh(logit / cap)."""
+    law = bench.law
+    some = np.unique(np.linspace(0, len(law) - 1, min(1_500, len(law))).astype(np.int64))
+    few = law.take(some)
+    at, temperature = bench.law_at[some], bench.law_temperature[some]
+
+    def capped(logits: NDArray[np.float32], cap: float) -> NDArray[np.float32]:
+        return np.float32(cap) * np.tanh(logits / np.float32(cap))
+
+    def loss(log_cap: float) -> float:
+        logits = scaled(capped(few.logits, float(np.exp(log_cap))), temperature)
+        return bench.left(few.other(logits), at).nats
+
+    log_cap, least = searched(loss, np.log(CAPS).tolist(), steps=12)
+    if least > bench.left(bench.side.honest[at], at).nats - 0.02:
+        return
+    cap = float(np.exp(log_cap))
+    predicted = law.other(scaled(capped(law.logits, cap), bench.law_temperature))
+    yield bench.trial(
+        "softcap",
+        "logit-softcap",
+        f"logits capped at {cap:.3g}",
+        predicted,
+        bench.law_at,
+        values={"cap": cap},
+    )
+
+
+def run_rounded(bench: Bench) -> Iterator[Trial]:
+    """Try logits rounded to bfloat16 before the log-softmax."""
+    law = bench.law
+    logits = scaled(bfloat16(law.logits), bench.law_temperature)
+    trial = bench.trial(
+        "bf16-logits", "bf16-logits", "logits rounded to bfloat16", law.other(logits), bench.law_at
+    )
+    # An engine in bfloat16 rounds its logits too, after a decoder that rounds as much.
+    if trial.explained > 0.6:
+        yield trial
+
+
+def run_padding(bench: Bench) -> Iterator[Trial]:
+    """Try a softmax that takes in rows of padding, whose logits are one constant."""
+    law = bench.law
+    total = log_sum(scaled(law.logits, bench.law_temperature))
+    honest = bench.side.honest[bench.law_at]
+
+    def loss(added: float) -> float:
+        return bench.left(honest - np.log1p(np.exp(added - total)), bench.law_at).nats
+
+    added, _ = searched(loss, np.linspace(-4.0, 24.0, 15).tolist(), steps=16)
+    predicted = honest - np.log1p(np.exp(added - total))
+    yield bench.trial(
+        "padding-rows",
+        "vocabulary-padding",
+        f"{np.exp(added):.3g} padding rows with logit 0 in the softmax",
+        predicted,
+        bench.law_at,
+        values={"rows": float(np.exp(added))},
+    )
+
+
+def run_shards(bench: Bench) -> Iterator[Trial]:
+    """Try a vocabulary of which one rank's part is missing from the sum, or has logits of 0."""
+    law = bench.law
+    if not len(law):
+        return
+    logits = scaled(law.logits, bench.law_temperature)
+    top = logits.max(axis=1).astype(np.float64)
+    weights = np.exp(logits - top[:, None].astype(np.float32))
+    total = weights.sum(axis=1, dtype=np.float64)
+    own = logits[np.arange(len(law)), law.token] - top
+    vocabulary = logits.shape[1]
+    for missing in (True, False):
+        best: Trial | None = None
+        for ranks in RANKS:
+            width = vocabulary // ranks
+            for rank in range(ranks):
+                part = slice(rank * width, (rank + 1) * width)
+                left = total - weights[:, part].sum(axis=1, dtype=np.float64)
+                inside = (law.token >= part.start) & (law.token < part.stop)
+                if missing:
+                    predicted = own - np.log(np.maximum(left, 1e-12))
+                else:
+                    left = left + width * np.exp(-top)
+                    predicted = np.where(inside, -top, own) - np.log(left)
+                what = "is missing from the sum" if missing else "has logits of 0"
+                trial = bench.trial(
+                    "vocabulary-shards",
+                    "vocab-shard-wrong",
+                    f"rank {rank} of {ranks} of the vocabulary {what}",
+                    predicted,
+                    bench.law_at,
+                    values={"rank": float(rank), "ranks": float(ranks)},
+                )
+                if best is None or trial.left.nats < best.left.nats:
+                    best = trial
+        if best is not None:
+            yield best
+
+
+SOFTCAP = Experiment(
+    name="softcap",
+    slugs=("logit-softcap",),
+    asks="Are the logits capped, and at which value?",
+    run=run_softcap,
+)
+ROUNDED_LOGITS = Experiment(
+    name="bf16-logits",
+    slugs=("bf16-logits",),
+    asks="Were the logits rounded to bfloat16?",
+    run=run_rounded,
+)
+PADDING_ROWS = Experiment(
+    name="padding-rows",
+    slugs=("vocabulary-padding",),
+    asks="Does the softmax take in rows of padding?",
+    run=run_padding,
+)
+VOCABULARY_SHARDS = Experiment(
+    name="vocabulary-shards",
+    slugs=("vocab-shard-wrong",),
+    asks="Is one rank's part of the vocabulary missing or zero?",
+    run=run_shards,
+)

@@ -1,0 +1,133 @@
+"""The trainer's law at some tokens: full logits, and what samplers make of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Law:
+    """Logits of some contexts with the tokens that were sampled there."""
+
+    logits: NDArray[np.float32]  # [tokens, vocabulary]
+    token: Counts  # [tokens]
+    owner: Counts  # [tokens] row of the case
+    position: Counts  # [tokens] in the response
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    def take(self, chosen: NDArray) -> Law:
+        """Return some of the tokens, by index or by flag."""
+        return Law(
+            self.logits[chosen], self.token[chosen], self.owner[chosen], self.position[chosen]
+        )
+
+    def at(self, temperature: float | Array = 1.0) -> Array:
+        """Return the log-prob of every token at a temperature, [tokens] nats."""
+        return log_prob(scaled(self.logits, temperature), self.token)
+
+    def other(self, logits: NDArray[np.float32]) -> Array:
+        """Return the log-prob of every token under other logits, [tokens] nats."""
+        return log_prob(logits, self.token)
+
+    def entropy(self, temperature: float | Array = 1.0) -> Array:
+        """Return the entropy of the law at a temperature, [tokens] nats."""
+        return entropy(scaled(self.logits, temperature))
+
+    @cached_property
+    def probability(self) -> NDArray[np.float32]:
+        """Return the probabilities at temperature 1, [tokens, vocabulary]."""
+        return softmax(self.logits)
+
+
+def scaled(logits: NDArray[np.float32], temperature: float | Array) -> NDArray[np.float32]:
+    """Divide logits by a temperature, one for all or one for each token."""
+    if isinstance(temperature, float):
+        return logits if temperature == 1.0 else logits / np.float32(temperature)
+    return logits / temperature[:, None].astype(np.float32)
+
+
+def log_sum(logits: NDArray[np.float32]) -> Array:
+    """Return the logarithm of the sum of exponentials, [tokens]."""
+    top = logits.max(axis=1)
+    total = np.exp(logits - top[:, None]).sum(axis=1, dtype=np.float64)
+    return np.log(total) + top
+
+
+def log_prob(logits: NDArray[np.float32], token: Counts) -> Array:
+    """Return the log-prob of one token of every context, [tokens] nats."""
+    return logits[np.arange(len(token)), token].astype(np.float64) - log_sum(logits)
+
+
+def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return probabilities, [tokens, vocabulary]."""
+    made = np.exp(logits - logits.max(axis=1, keepdims=True))
+    made /= made.sum(axis=1, keepdims=True)
+    return made
+
+
+def entropy(logits: NDArray[np.float32]) -> Array:
+    """Return the entropy of every context's law, [tokens] nats."""
+    top = logits.max(axis=1, keepdims=True)
+    weights = np.exp(logits - top)
+    total = weights.sum(axis=1, dtype=np.float64)
+    mean = (weights * (logits - top)).sum(axis=1, dtype=np.float64) / total
+    return np.log(total) - mean
+
+
+def log_prob_variance(logits: NDArray[np.float32]) -> Array:
+    """Return the variance of the log-prob under its own law, [tokens] nats squared."""
+    top = logits.max(axis=1, keepdims=True)
+    weights = np.exp(logits - top)
+    total = weights.sum(axis=1, dtype=np.float64)
+    mean = (weights * (logits - top)).sum(axis=1, dtype=np.float64) / total
+    square = (weights * (logits - top) ** 2).sum(axis=1, dtype=np.float64) / total
+    return np.maximum(square - mean**2, 0.0)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Probabilities of every context in descending order, for kept sets."""
+
+    probability: NDArray[np.float32]  # [tokens, vocabulary] descending
+    before: Array  # [tokens] mass of the tokens likelier than the sampled one
+    rank: Counts  # [tokens] number of tokens likelier than the sampled one
+    share_of_top: Array  # [tokens] probability of the sampled token over the largest
+
+    @classmethod
+    def of(cls, law: Law, temperature: float | Array) -> Ranked:
+        """Rank the law at a temperature."""
+        made = softmax(scaled(law.logits, temperature))
+        own = made[np.arange(len(law)), law.token]
+        likelier = made > own[:, None]
+        before = np.where(likelier, made, 0.0).sum(axis=1, dtype=np.float64)
+        ordered = -np.sort(-made, axis=1)
+        return cls(ordered, before, likelier.sum(axis=1), own / ordered[:, 0].astype(np.float64))
+
+    @cached_property
+    def cumulative(self) -> NDArray[np.float32]:
+        """Return the running sums of the probabilities, [tokens, vocabulary]."""
+        return np.cumsum(self.probability, axis=1, dtype=np.float32)
+
+    def top_p(self, threshold: float) -> Array:
+        """Return the mass that top-p keeps: tokens until their sum reaches the threshold."""
+        kept = 1 + (self.cumulative < threshold).sum(axis=1)
+        kept = np.minimum(kept, self.cumulative.shape[1])
+        return self.cumulative[np.arange(len(kept)), kept - 1].astype(np.float64)
+
+    def top_k(self, most: int) -> Array:
+        """Return the mass of the `most` likeliest tokens."""
+        return self.cumulative[:, min(most, self.cumulative.shape[1]) - 1].astype(np.float64)
+
+    def min_p(self, share: float) -> Array:
+        """Return the mass of the tokens with at least that share of the largest probability."""
+        kept = self.probability >= np.float32(share) * self.probability[:, :1]
+        return np.where(kept, self.probability, 0.0).sum(axis=1, dtype=np.float64)

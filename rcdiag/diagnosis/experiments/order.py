@@ -1,0 +1,100 @@
+"""Experiments run in the order of what they can still tell per second, until one explains all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rcdiag.diagnosis.experiments.registry import EXPERIMENTS
+from rcdiag.diagnosis.experiments.bench import Bench, Trial
+from rcdiag.diagnosis.experiments.experiment import Experiment
+from rcdiag.diagnosis.experiments.fit import margin, unexplained
+
+CHEAP = 1.0  # passes below which an experiment runs in any case
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What ran on one side, and what did not."""
+
+    trials: tuple[Trial, ...]
+    open: tuple[str, ...]  # experiments that did not run
+    seconds: float
+
+
+def quick_trials(bench: Bench) -> list[Trial]:
+    """Run the experiments that take no forward pass."""
+    wanted = [one for one in EXPERIMENTS.values() if bench.side.name in one.sides]
+    return [trial for one in wanted if one.passes(bench) < CHEAP for trial in _run(one, bench)]
+
+
+def pass_trials(bench: Bench, progress: Callable[[str], None] = lambda name: None) -> Ran:
+    """Run the experiments that take forward passes until one explains the column.
+
+    Those run first that can tell most per pass; what is left when the time is spent stays open.
+    """
+    began = time.monotonic()
+    wanted = [one for one in EXPERIMENTS.values() if bench.side.name in one.sides]
+    rest = [one for one in wanted if one.passes(bench) >= CHEAP and one.worth(bench) > 0.0]
+    order = sorted(rest, key=lambda one: -one.worth(bench) / one.passes(bench))
+    trials: list[Trial] = []
+    left_open: list[str] = []
+    for index, one in enumerate(order):
+        if bench.out_of_time:
+            left_open = [other.name for other in order[index:]]
+            break
+        progress(one.name)
+        trials += _run(one, bench)
+        if any(explains(trial, bench) for trial in trials):
+            break
+    return Ran(tuple(trials), tuple(left_open), time.monotonic() - began)
+
+
+def _run(experiment: Experiment, bench: Bench) -> list[Trial]:
+    """Run one experiment; its time is shared by its trials."""
+    began = time.monotonic()
+    trials = [trial for trial in experiment.run(bench) if len(trial.at)]
+    spent = (time.monotonic() - began) / max(len(trials), 1)
+    return [replace(trial, seconds=spent) for trial in trials]
+
+
+def explains(trial: Trial, bench: Bench) -> bool:
+    """Tell whether a trial explains the column to the engine's noise, by a margin."""
+    return trial.tells and trial.left.within(bench.scene.noise)
+
+
+def ranked(trials: Sequence[Trial]) -> list[Trial]:
+    """Sort trials, the one first that leaves least on the tokens that it shares with others."""
+    left = sorted(trials, key=lambda trial: -trial.gain)
+    order: list[Trial] = []
+    while left:
+        best = left[0]
+        for other in left[1:]:
+            if ahead(other, best) > 0:
+                best = other
+        order.append(best)
+        left = [trial for trial in left if trial is not best]
+    return order
+
+
+def ahead(one: Trial, other: Trial) -> float:
+    """Return by how many standard errors a trial leaves less than another on common tokens."""
+    common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
+    if len(common) < 30 or one.side != other.side:
+        return float(np.sign(one.gain - other.gain))
+    first, second = one.left.loss[of_one], other.left.loss[of_other]
+    return margin(first, second, common // 64)
+
+
+def common_margin(one: Trial, other: Trial, bench: Bench) -> float:
+    """Return the margin of a trial over another with rows as clusters, 0 without common tokens."""
+    common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
+    if len(common) < 30:
+        return 0.0
+    recorded, reach = bench.side.recorded[common], bench.scene.reading.reach[common]
+    first = unexplained(recorded, one.predicted[of_one], reach)
+    second = unexplained(recorded, other.predicted[of_other], reach)
+    return margin(first.loss, second.loss, bench.scene.owner[common])

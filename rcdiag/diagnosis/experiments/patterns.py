@@ -1,0 +1,211 @@
+"""How a column fails that no experiment explains: by row, by place, by chance, by reward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.experiments.bench import Bench
+from rcdiag.diagnosis.experiments.scene import Scene, Side
+
+Array = NDArray[np.float64]
+
+REPEATED = 12  # pairs of tokens with one context from which on they tell
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pattern:
+    """Facts on the residuals of one side's column."""
+
+    differs_by_chance: float | None  # share of tokens that are off and differ in one context
+    rows_off: float  # share of the rows that are off
+    rows_even: float  # share of the rows' tokens that are off, in rows that are off
+    first_tokens: float  # rms of the first eight tokens over that of tokens from the 24th on
+    ends_in_rows: float  # share of the rows that are off only up to a token of their own
+    begins_in_rows: float  # share of the rows that are off only from a token of their own on
+    reward: float  # z of residual times advantage
+    law_of_recorded: float  # z of mean(recorded - honest): above 0 the recorded law sampled
+    turns_later: bool  # only turns after the first are off
+    by_engine: bool  # rows are off by the engine that made them
+
+
+def pattern_of(bench: Bench) -> Pattern:
+    """Measure how a side's column fails."""
+    scene, side = bench.scene, bench.side
+    at = side.known_at
+    left = side.left.residual
+    reach = scene.reading.reach[at]
+    off = np.abs(left) > 10.0 * scene.noise * reach + 1e-4
+    row = np.searchsorted(scene.rows, scene.owner[at])
+    count = len(scene.rows)
+    tokens = np.maximum(np.bincount(row, minlength=count), 1)
+    share = np.bincount(row, off, minlength=count) / tokens
+    bad = share > 0.03
+    position = scene.position[at]
+    early, late = left[position < 8], left[position >= 24]
+    ratio = _rms(early) / max(_rms(late), 1e-9) if len(early) and len(late) else 1.0
+    ends, begins = _within_rows(off, row, count)
+    chosen = np.flatnonzero(bad)
+    return Pattern(
+        differs_by_chance=_by_chance(scene, side),
+        rows_off=float(bad.mean()),
+        rows_even=float(share[bad].mean()) if bad.any() else 0.0,
+        first_tokens=ratio,
+        ends_in_rows=float(ends[chosen].mean()) if len(chosen) else 0.0,
+        begins_in_rows=float(begins[chosen].mean()) if len(chosen) else 0.0,
+        reward=_with_reward(scene, at, left),
+        law_of_recorded=_z(left, row),
+        turns_later=_later_turns(scene, at, off),
+        by_engine=_by_engine(scene, bad),
+    )
+
+
+def _rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
+
+
+def _z(values: Array, row: NDArray) -> float:
+    sums = np.bincount(row, np.clip(values, -5.0, 5.0))
+    error = float(np.sqrt(np.sum(sums**2)))
+    return float(sums.sum() / error) if error > 0 else 0.0
+
+
+def _by_chance(scene: Scene, side: Side) -> float | None:
+    """Compare tokens of different rows whose whole context is the same.
+
+    Whatever a wrong model or context does, it does the same to the same context: tokens that are
+    off, and differ from each other, were made by chance. None with too few of them.
+    """
+    seen: dict[bytes, list[int]] = {}
+    for row in scene.rows:
+        prompt, response = scene.prompt(int(row)), scene.response(int(row))
+        tokens = scene.tokens_of([int(row)])
+        base = prompt.tobytes()
+        for position in range(min(len(response), 24)):
+            key = base + b"|" + response[: position + 1].tobytes()
+            seen.setdefault(key, []).append(int(tokens[position]))
+    differ, same = 0, 0
+    for places in seen.values():
+        known = [place for place in places if side.known[place]]
+        if len(known) < 2:
+            continue
+        values = side.recorded[known]
+        honest = side.honest[known]
+        reach = scene.reading.reach[known]
+        far = np.abs(values - honest) > 10.0 * scene.noise * reach + 1e-3
+        if not far.any():
+            continue
+        spread = np.abs(values - np.median(values))
+        if np.median(spread) > 5.0 * scene.noise * float(reach.mean()) + 1e-3:
+            differ += 1
+        else:
+            same += 1
+    return differ / (differ + same) if differ + same >= REPEATED else None
+
+
+def _within_rows(off: NDArray[np.bool_], row: NDArray, count: int) -> tuple[Array, Array]:
+    """Tell for every row whether tokens are off only before, or only after, one of its own."""
+    ends, begins = np.zeros(count), np.zeros(count)
+    borders = np.searchsorted(row, np.arange(count + 1))
+    for index in range(count):
+        flags = off[borders[index] : borders[index + 1]].astype(np.float64)
+        size = len(flags)
+        if size < 16 or flags.sum() < 3:
+            continue
+        sums = np.cumsum(flags)
+        places = np.arange(8, size - 7)
+        if not len(places):
+            continue
+        first = sums[places - 1] / places
+        last = (sums[-1] - sums[places - 1]) / (size - places)
+        best_end = int(np.argmax(first - last))
+        best_begin = int(np.argmax(last - first))
+        rate = flags.mean()
+        ends[index] = float(
+            last[best_end] < 0.02 and sums[-1] * (1 - places[best_end] / size) > 2.0 and rate > 0
+        )
+        begins[index] = float(
+            first[best_begin] < 0.02 and sums[-1] * places[best_begin] / size > 2.0 and rate > 0
+        )
+    return ends, begins
+
+
+def _with_reward(scene: Scene, at: NDArray, left: Array) -> float:
+    """Return the z of residuals times advantage, rows as clusters; 0 without advantages."""
+    facts = scene.case.facts
+    advantage = facts.advantage if facts.advantage is not None else facts.reward
+    if advantage is None:
+        return 0.0
+    values = advantage[scene.owner[at]]
+    if facts.advantage is None:
+        values = values - np.nanmean(advantage)
+    row = np.searchsorted(scene.rows, scene.owner[at])
+    return _z(np.nan_to_num(values * np.clip(left, -1.0, 1.0)), row)
+
+
+def _later_turns(scene: Scene, at: NDArray, off: NDArray[np.bool_]) -> bool:
+    """Tell whether all tokens that are off stand after a token that was not sampled."""
+    sampled = scene.case.mask[scene.place]
+    if sampled.all():
+        return False
+    before = np.concatenate([[0], np.cumsum(~sampled)[:-1]])
+    first = np.flatnonzero(scene.position == 0)
+    lengths = np.diff(np.append(first, len(sampled)))
+    after_tool = before - np.repeat(before[first], lengths) > 0
+    return bool(off.sum() > 10 and (off & ~after_tool[at]).sum() < 0.02 * off.sum())
+
+
+def _by_engine(scene: Scene, bad: NDArray[np.bool_]) -> bool:
+    """Tell whether the rows that are off are those of some engines."""
+    engines = scene.case.facts.engine
+    if engines is None:
+        return False
+    names = np.array([str(engines[int(row)]) for row in scene.rows])
+    rates = [float(bad[names == name].mean()) for name in np.unique(names)]
+    return len(rates) > 1 and max(rates) > 0.7 and min(rates) < 0.1
+
+
+def retokenised(bench: Bench) -> float | None:
+    """Return the share of rows that are off from where their text encodes to other tokens on.
+
+    None without a tokenizer, or where too few rows encode otherwise.
+    """
+    if bench.encode is None or bench.decode is None:
+        return None
+    scene, side = bench.scene, bench.side
+    agree, rows = 0, 0
+    for row in scene.rows:
+        tokens = scene.tokens_of([int(row)])
+        ids = scene.response(int(row))
+        known = side.known[tokens]
+        far = np.abs(side.recorded[tokens] - side.honest[tokens])
+        off = known & (far > 10.0 * scene.noise * scene.reading.reach[tokens] + 1e-3)
+        began = int(np.argmax(off)) if off.any() else None
+        differs = _differs(bench, ids, scene.case.mask[scene.place[tokens]])
+        if differs is None and began is None:
+            continue
+        rows += 1
+        if differs is not None and (began is None or began >= differs - 1):
+            agree += 1
+    return agree / rows if rows >= 5 else None
+
+
+def _differs(bench: Bench, ids: NDArray, mask: NDArray[np.bool_]) -> int | None:
+    """Return the first token that differs when the text of a response is encoded anew."""
+    assert bench.encode is not None and bench.decode is not None
+    best: int | None = None
+    borders = [0, *(np.flatnonzero(np.diff(mask.astype(np.int8))) + 1).tolist(), len(ids)]
+    turns = [ids[borders[i] : borders[i + 1]] for i in range(len(borders) - 1)]
+    whole = bench.encode(bench.decode(ids.tolist()))
+    stripped = [
+        token for turn in turns for token in bench.encode(bench.decode(turn.tolist()).strip())
+    ]
+    for made in (whole, stripped):
+        size = min(len(made), len(ids))
+        other = np.flatnonzero(np.asarray(made[:size]) != ids[:size])
+        place = int(other[0]) if len(other) else (size if len(made) != len(ids) else None)
+        if place is not None and (best is None or place < best):
+            best = place
+    return best

@@ -1,0 +1,248 @@
+"""Experiments on what a sampler adds to logits: penalties, biases and banned tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.experiments.bench import Array, Bench, Counts, Trial
+from rcdiag.diagnosis.experiments.experiment import Experiment
+from rcdiag.diagnosis.experiments.fit import golden, interval, loss_at, residual, searched
+from rcdiag.diagnosis.experiments.law import log_prob, scaled, softmax
+
+SCANNED = 1_500  # tokens on which strengths are searched
+REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
+ADDED = (-2.0, -1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0, 2.0)
+MOST_BIASED = 8  # token ids with a bias that are looked for
+BANNED = -30.0  # the bias of a token that cannot be sampled
+FEW = 3  # occurrences from which on a token's own bias can be told
+
+
+def seen_before(bench: Bench, chosen: Counts) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+    """Return for law tokens which ids the prompt had, and how often the response so far did.
+
+    Both are [tokens, vocabulary].
+    """
+    law, scene = bench.law, bench.scene
+    vocabulary = law.logits.shape[1]
+    prompt = np.zeros((len(chosen), vocabulary), np.bool_)
+    counts = np.zeros((len(chosen), vocabulary), np.float32)
+    for index, at in enumerate(chosen):
+        row, position = int(law.owner[at]), int(law.position[at])
+        prompt[index, scene.prompt(row)] = True
+        np.add.at(counts[index], scene.response(row)[:position], 1.0)
+    return prompt, counts
+
+
+def run_penalties(bench: Bench) -> Iterator[Trial]:
+    """Try repetition, presence and frequency penalties, each at its best strength."""
+    law = bench.law
+    if not len(law):
+        return
+    few = np.unique(np.linspace(0, len(law) - 1, min(SCANNED, len(law))).astype(np.int64))
+    every = np.arange(len(law))
+    slugs = {
+        "repetition penalty": "repetition-penalty",
+        "presence penalty": "presence-penalty",
+        "presence penalty, prompt counted": "presence-penalty",
+        "frequency penalty": "penalty",
+    }
+    seen = {"few": seen_before(bench, few)}
+
+    def predicted(kind: str, strength: float, chosen: Counts, which: str) -> Array:
+        prompt, counts = seen[which]
+        logits = law.logits[chosen]
+        if kind == "repetition penalty":
+            known = prompt | (counts > 0)
+            moved = np.where(logits > 0, logits / strength, logits * strength)
+            logits = np.where(known, moved, logits)
+        elif kind == "presence penalty":
+            logits = logits - np.float32(strength) * (counts > 0)
+        elif kind == "presence penalty, prompt counted":
+            logits = logits - np.float32(strength) * (prompt | (counts > 0))
+        else:
+            logits = logits - np.float32(strength) * counts
+        return log_prob(scaled(logits, bench.law_temperature[chosen]), law.token[chosen])
+
+    found = []
+    for kind in slugs:
+        grid = REPETITION if kind == "repetition penalty" else ADDED
+
+        def loss(strength: float, kind: str = kind) -> float:
+            return bench.left(predicted(kind, strength, few, "few"), bench.law_at[few]).nats
+
+        strength, least = searched(loss, grid, steps=8)
+        found.append((least, kind, strength))
+    least, kind, strength = min(found)
+    if least > bench.left(bench.side.honest[bench.law_at[few]], bench.law_at[few]).nats - 0.02:
+        return
+    size = _strength_interval(bench, few, lambda at: predicted(kind, at, few, "few"), strength)
+    for start in range(0, len(every), SCANNED):
+        seen[f"{start}"] = seen_before(bench, every[start : start + SCANNED])
+    whole = np.concatenate(
+        [
+            predicted(kind, strength, every[start : start + SCANNED], f"{start}")
+            for start in range(0, len(every), SCANNED)
+        ]
+    )
+    yield bench.trial(
+        "penalties",
+        slugs[kind],
+        f"{kind}: {size}",
+        whole,
+        bench.law_at,
+        values={slugs[kind].replace("-", "_"): strength},
+    )
+
+
+def _strength_interval(bench: Bench, few: Counts, predicted, strength: float):
+    """Return a strength with its interval, rows as clusters."""
+    at = bench.law_at[few]
+    reach = bench.scene.reading.reach[at]
+    scale = bench.left(predicted(strength), at).scale
+    _, row = np.unique(bench.law.owner[few], return_inverse=True)
+
+    def by_row(value: float) -> Array:
+        left = residual(bench.side.recorded[at], predicted(value))
+        return np.bincount(row, loss_at(left, reach, scale))
+
+    return interval(by_row, strength, 0.01 * max(abs(strength), 0.1))
+
+
+def run_biases(bench: Bench) -> Iterator[Trial]:
+    """Find token ids with a bias: those that were pushed or held back, and those banned.
+
+    A bias b of token v adds b to its own log-prob and takes log(1 + p (e^b - 1)) off all. Ids are
+    taken one by one, the one first that explains most.
+    """
+    law = bench.law
+    if not len(law):
+        return
+    probability = softmax(scaled(law.logits, bench.law_temperature))
+    honest = bench.side.honest[bench.law_at]
+    reach = bench.scene.reading.reach[bench.law_at]
+    recorded = bench.side.recorded[bench.law_at]
+    biases: dict[int, float] = {}
+
+    def predicted(biases: Mapping[int, float]) -> Array:
+        total, own = np.ones(len(law)), np.zeros(len(law))
+        for token, bias in biases.items():
+            total += probability[:, token].astype(np.float64) * np.expm1(bias)
+            own[law.token == token] += bias
+        return honest - np.log(np.maximum(total, 1e-9)) + own
+
+    def loss(biases: Mapping[int, float]) -> float:
+        left = residual(recorded, predicted(biases))
+        return float(loss_at(left, reach, max(bench.scene.noise, 1e-3)).mean())
+
+    least = loss({})
+    for _ in range(MOST_BIASED):
+        left = residual(recorded, predicted(biases))
+        found: list[tuple[float, int, float]] = []
+        for token, guess in _candidates(law.token, left, probability, set(biases)):
+            for start in (guess, BANNED):
+                found.append((loss({**biases, token: start}), token, start))
+        if not found:
+            break
+        _, token, start = min(found)
+        if start > BANNED:
+            start, _ = golden(
+                lambda bias, token=token: loss({**biases, token: bias}), start - 1.0, start + 1.0
+            )
+        reached = loss({**biases, token: start})
+        if reached > least - 0.003:
+            break
+        biases[token], least = start, reached
+    if not biases:
+        return
+    names = ", ".join(
+        f"{token} {'banned' if bias <= BANNED / 2 else f'{bias:+.2f}'}"
+        for token, bias in biases.items()
+    )
+    yield bench.trial(
+        "biases",
+        "logit-bias",
+        f"token ids with a bias: {names}",
+        predicted(biases),
+        bench.law_at,
+        values={f"bias_{token}": bias for token, bias in biases.items()},
+    )
+
+
+def _candidates(
+    token: Counts, left: Array, probability: NDArray[np.float32], taken: set[int]
+) -> list[tuple[int, float]]:
+    """Return ids that may have a bias, with a guess of it.
+
+    Some are off themselves whenever they are sampled; the others would, if they were banned,
+    explain by how much all others are off.
+    """
+    excess = np.clip(np.expm1(-left), -1.0, 3.0)
+    along = excess @ probability
+    saved = along**2 / np.maximum((probability**2).sum(axis=0), 1e-6)
+    saved[along > 0] = 0.0
+    saved[list(taken)] = 0.0
+    found = [(int(one), -2.0) for one in np.argsort(-saved)[:4] if saved[one] > 0]
+    ids, of_id, count = np.unique(token, return_inverse=True, return_counts=True)
+    order = np.argsort(of_id, kind="stable")
+    middle = np.array([np.median(part) for part in np.split(left[order], np.cumsum(count)[:-1])])
+    weight = np.where(count >= FEW, np.abs(middle) * np.sqrt(count), 0.0)
+    for index in np.argsort(-weight)[:6]:
+        if weight[index] > 0 and int(ids[index]) not in taken:
+            found.append((int(ids[index]), float(middle[index])))
+    return found
+
+
+def run_min_tokens(bench: Bench) -> Iterator[Trial]:
+    """Try whether an end token is banned up to a position of the response."""
+    law = bench.law
+    ends = [token for token in bench.forward.tensors.end_ids if token < law.logits.shape[1]]
+    if not len(law) or not ends:
+        return
+    probability = law.probability[:, ends].sum(axis=1).astype(np.float64)
+    allowed = np.maximum(1.0 - probability, 1e-9)
+    honest = bench.side.honest[bench.law_at]
+    own = residual(bench.side.recorded[bench.law_at], honest)
+    own_loss = np.abs(own)
+    banned_loss = np.abs(own + np.log(allowed))
+    order = np.argsort(law.position, kind="stable")
+    gain = np.cumsum((own_loss - banned_loss)[order])
+    if not len(gain) or gain.max() <= 0:
+        return
+    # The last position at which banning still explains more, and where it next would show.
+    best = int(np.argmax(gain))
+    last = int(law.position[order][best])
+    tells = order[best + 1 :][probability[order[best + 1 :]] > 1e-3]
+    upto = int(law.position[tells].min()) if len(tells) else last + 1
+    predicted = honest - np.where(law.position <= last, np.log(allowed), 0.0)
+    yield bench.trial(
+        "min-tokens",
+        "min-tokens",
+        f"end token banned before token {last + 1}"
+        + (f" to {upto}" if upto > last + 1 else ""),
+        predicted,
+        bench.law_at,
+        values={"min_tokens": float(last + 1)},
+    )
+
+
+PENALTIES = Experiment(
+    name="penalties",
+    slugs=("repetition-penalty", "presence-penalty", "penalty"),
+    asks="Is a repetition, presence or frequency penalty in the log-probs, and how strong?",
+    run=run_penalties,
+)
+BIASES = Experiment(
+    name="biases",
+    slugs=("logit-bias",),
+    asks="Which token ids have a bias in the log-probs, or are banned?",
+    run=run_biases,
+)
+MIN_TOKENS = Experiment(
+    name="min-tokens",
+    slugs=("min-tokens",),
+    asks="Is the end token banned up to a length?",
+    run=run_min_tokens,
+)

@@ -1,0 +1,194 @@
+"""A scene is a case read once by the trainer's model: the honest columns, and the law behind them.
+
+Experiments compare what one side recorded with what a cause would have made it record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.experiments.fit import Left, unexplained
+from rcdiag.diagnosis.experiments.law import Law
+from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+LAW_TOKENS = 6_144  # whose logits are held
+LAW_VALUES = 1 << 26  # logits that are held at most, of any vocabulary
+UNSURE = 1e-3  # a law whose likeliest token lacks so much probability tells of temperatures
+NOISE_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Whole rows of a case with the honest log-probs of all their response tokens."""
+
+    case: Case
+    rows: Counts  # [rows] index in the case
+    place: Counts  # [tokens] index among the case's response tokens
+    owner: Counts  # [tokens] index in the case of each token's row
+    position: Counts  # [tokens] in the response
+    token: Counts  # [tokens]
+    usable: Flags  # [tokens] sampled by the policy
+    reading: Reading  # [tokens]
+    law_at: Counts  # [law tokens] index among the tokens: unsure contexts, spread over the rows
+    law: Law
+    noise: float  # scale of the logit noise of an engine in bfloat16
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    @cached_property
+    def temperature(self) -> Array:
+        """Return the temperature that the table states for each token, NaN where none."""
+        stated = self.case.facts.temperature
+        if stated is None:
+            return np.full(len(self), np.nan)
+        return stated[self.owner]
+
+    @property
+    def stated_temperature(self) -> Array:
+        """Return the temperature that the table states for each token, 1 where none."""
+        return np.where(np.isnan(self.temperature), 1.0, self.temperature)
+
+    def honest_at(self, temperature: Array) -> Array:
+        """Return the honest column at temperatures [tokens], nats."""
+        if np.all(temperature == 1.0):
+            return self.reading.log_prob
+        return self.reading.tempered(temperature)
+
+    @cached_property
+    def index_of_place(self) -> Counts:
+        """Return for each of the case's response tokens its index in the scene, or -1."""
+        index = np.full(len(self.case.token_id), -1)
+        index[self.place] = np.arange(len(self.place))
+        return index
+
+    def recorded(self, policy: str) -> Array:
+        """Return what a policy recorded, [tokens] nats."""
+        return self.case.log_probs[policy][self.place]
+
+    def tokens_of(self, rows: Sequence[int] | Counts) -> Counts:
+        """Return the indices of some rows' tokens, in the order of the rows."""
+        starts = self.index_of_place[self.case.start[rows]]
+        lengths = self.case.lengths[rows]
+        return np.concatenate(
+            [np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]
+            or [np.zeros(0, np.int64)]
+        ).astype(np.int64)
+
+    def prompt(self, row: int) -> NDArray[np.int32]:
+        """Return the prompt of a row of the case."""
+        assert self.case.prompt_ids is not None
+        return self.case.prompt_ids.row(row)
+
+    def response(self, row: int) -> NDArray[np.int32]:
+        """Return the response of a row of the case."""
+        start = self.case.start[row]
+        return self.case.token_id[start : start + self.case.lengths[row]]
+
+    def passage(self, row: int, temperature: float = 1.0) -> Passage:
+        """Return prompt and response of a row as the model reads them."""
+        return passage_of(self.case, row, temperature)
+
+
+def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
+    """Return prompt and response of a case's row, all response tokens to be scored."""
+    assert case.prompt_ids is not None
+    prompt, start, length = case.prompt_ids.row(row), case.start[row], case.lengths[row]
+    ids = np.concatenate([prompt, case.token_id[start : start + length]]).astype(np.int32)
+    places = np.arange(len(prompt), len(ids))
+    return Passage(ids, places[places > 0], row, None, len(prompt), temperature)
+
+
+def scene_of(case: Case, rows: Counts, forward: Forward) -> Scene:
+    """Read rows of a case; rows without a prompt or a response tell nothing and are left out."""
+    assert case.prompt_ids is not None
+    vocabulary, context = forward.tensors.vocabulary, forward.tensors.context
+    fits = np.array(
+        [
+            len(case.prompt_ids.row(row)) > 0
+            and case.lengths[row] > 0
+            and (context is None or len(case.prompt_ids.row(row)) + case.lengths[row] <= context)
+            and _largest_id(case, row) < vocabulary
+            for row in rows
+        ],
+        dtype=np.bool_,
+    )
+    rows = rows[fits]
+    place = np.concatenate(
+        [np.arange(case.start[row], case.start[row] + case.lengths[row]) for row in rows]
+        or [np.zeros(0, np.int64)]
+    ).astype(np.int64)
+    reading = forward.read([passage_of(case, int(row)) for row in rows])
+    owner, position = case.owner[place], case.position[place]
+    token, usable = case.token_id[place].astype(np.int64), case.mask[place]
+    chosen = _law_tokens(reading, usable, vocabulary)
+    law = Law(reading.logits_at(chosen), token[chosen], owner[chosen], position[chosen])
+    return Scene(
+        case=case,
+        rows=rows,
+        place=place,
+        owner=owner,
+        position=position,
+        token=token,
+        usable=usable,
+        reading=reading,
+        law_at=chosen,
+        law=law,
+        noise=_engine_noise(case, rows, forward, reading),
+    )
+
+
+def _largest_id(case: Case, row: int) -> int:
+    assert case.prompt_ids is not None
+    start = case.start[row]
+    response = case.token_id[start : start + case.lengths[row]]
+    return int(max(case.prompt_ids.row(row).max(initial=0), response.max(initial=0)))
+
+
+def _law_tokens(reading: Reading, usable: Flags, vocabulary: int) -> Counts:
+    """Choose tokens whose contexts are unsure, whatever was sampled there."""
+    unsure = np.flatnonzero(usable & (-np.expm1(reading.top) > UNSURE))
+    most = max(min(LAW_TOKENS, LAW_VALUES // vocabulary), 64)
+    if len(unsure) <= most:
+        return unsure
+    return unsure[np.linspace(0, len(unsure) - 1, most).astype(np.int64)]
+
+
+def _engine_noise(case: Case, rows: Counts, forward: Forward, reading: Reading) -> float:
+    """Measure the logit noise of the same weights in bfloat16 on a few rows."""
+    some = rows[: NOISE_ROWS]
+    if not len(some):
+        return 1e-2
+    made = forward.log_probs([passage_of(case, int(row)) for row in some], LowPrecision())
+    count = len(made)
+    left = unexplained(made, reading.log_prob[:count], reading.reach[:count])
+    return float(np.clip(1.8 * left.scale, 1e-3, 0.3))
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's recorded column against the honest one at the temperature that suits it best."""
+
+    name: str  # sampler or trainer
+    policy: str
+    recorded: Array  # [tokens]
+    known: Flags  # [tokens] sampled, and a number recorded
+    temperature: Array  # [tokens] of the honest column
+    honest: Array  # [tokens] at that temperature
+    left: Left  # of the known tokens
+    explained: bool
+
+    @cached_property
+    def known_at(self) -> Counts:
+        """Return the indices of the known tokens."""
+        return np.flatnonzero(self.known)

@@ -1,0 +1,72 @@
+"""Who is wrong: each side's column against the honest one, at the temperature that suits it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.experiments.bench import Array
+from rcdiag.diagnosis.experiments.fit import searched, unexplained
+from rcdiag.diagnosis.experiments.scene import Flags, Scene, Side
+
+TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)
+# Share of tokens that an honest engine leaves far off: more are a fault of few tokens.
+FEW_OFF = 0.004
+SCANNED = 1_500  # law tokens on which temperatures are searched
+
+
+def side_of(scene: Scene, name: str, policy: str) -> Side:
+    """Compare a policy's column with the honest ones: raw, at the stated temperature, at any."""
+    recorded = scene.recorded(policy)
+    known = scene.usable & np.isfinite(recorded)
+    made = _side(scene, name, policy, recorded, known, np.ones(len(scene)))
+    stated = scene.stated_temperature
+    if np.any(stated != 1.0):
+        other = _side(scene, name, policy, recorded, known, stated)
+        if other.left.nats < made.left.nats - 0.01:
+            made = other
+    if made.explained:
+        return made
+    temperature = scanned_temperature(scene, made)
+    if temperature is None:
+        return made
+    other = _side(scene, name, policy, recorded, known, np.full(len(scene), temperature))
+    return other if other.explained else made
+
+
+def at_temperature(scene: Scene, side: Side, temperature: Array) -> Side:
+    """Return a side held against the honest column at other temperatures, [tokens]."""
+    return _side(scene, side.name, side.policy, side.recorded, side.known, temperature)
+
+
+def _side(
+    scene: Scene, name: str, policy: str, recorded: Array, known: Flags, temperature: Array
+) -> Side:
+    honest = scene.honest_at(temperature)
+    left = unexplained(recorded[known], honest[known], scene.reading.reach[known])
+    return Side(
+        name=name,
+        policy=policy,
+        recorded=recorded,
+        known=known,
+        temperature=temperature,
+        honest=honest,
+        left=left,
+        explained=left.within(scene.noise, FEW_OFF),
+    )
+
+
+def scanned_temperature(scene: Scene, side: Side) -> float | None:
+    """Find one temperature that explains a column better than 1 does; None without one."""
+    chosen = np.flatnonzero(side.known[scene.law_at])
+    if len(chosen) < 50:
+        return None
+    few = chosen[np.unique(np.linspace(0, len(chosen) - 1, SCANNED).astype(np.int64))]
+    law, at = scene.law.take(few), scene.law_at[few]
+    recorded, reach = side.recorded[at], scene.reading.reach[at]
+
+    def loss(log_temperature: float) -> float:
+        return unexplained(recorded, law.at(float(np.exp(log_temperature))), reach).nats
+
+    log_temperature, least = searched(loss, np.log(TEMPERATURES).tolist(), steps=14)
+    own = unexplained(recorded, side.honest[at], reach).nats
+    return float(np.exp(log_temperature)) if least < own - 0.1 else None

@@ -1,0 +1,97 @@
+"""Faults that leave no mismatch: tokens of another law than the one that both columns are of.
+
+A sampler at temperature T, or with top-p, whose recorder and trainer both use the whole law at
+temperature 1 shows two columns that agree. The tokens themselves tell: under the law that sampled
+them, surprisal - log p is the entropy H on average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.experiments.fit import Estimate, golden
+from rcdiag.diagnosis.experiments.law import Law, Ranked, log_prob_variance, scaled
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """How surprising sampled tokens are, against what their law says: mean surprisal - entropy."""
+
+    excess: float  # nats a token; below 0 the tokens are of a sharper law, above 0 of a flatter
+    z: float  # standard errors from 0, rows as clusters
+    tokens: int
+
+
+def surprise(log_prob: Array, entropy: Array, owner: Counts) -> Surprise:
+    """Compare surprisal with entropy over sampled tokens; both are of one law, [tokens] nats.
+
+    It needs no model where a table holds a policy's entropies beside its log-probs.
+    """
+    good = np.isfinite(log_prob) & np.isfinite(entropy)
+    excess = (-log_prob - entropy)[good]
+    if not len(excess):
+        return Surprise(0.0, 0.0, 0)
+    _, row = np.unique(owner[good], return_inverse=True)
+    sums = np.bincount(row, weights=excess)
+    error = float(np.sqrt(np.sum(sums**2)))
+    z = float(sums.sum() / error) if error > 0 else 0.0
+    return Surprise(float(excess.mean()), z, len(excess))
+
+
+def temperature_of_tokens(law: Law) -> Estimate:
+    """Estimate the temperature at which tokens were sampled by maximum likelihood.
+
+    The interval is of 95%, from the law's own Fisher information.
+    """
+    value, _ = golden(lambda log_t: -float(law.at(float(np.exp(log_t))).mean()), -1.6, 1.1)
+    temperature = float(np.exp(value))
+    # d log p / d (1 / T) has variance Var(z), which is T^2 Var(log p) under the law at T.
+    information = float(log_prob_variance(scaled(law.logits, temperature)).sum())
+    error = temperature / np.sqrt(max(information, 1e-9))
+    return Estimate(temperature, temperature - 1.96 * error, temperature + 1.96 * error)
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """A set that sampling kept to: its rule, its strength, and the likelihood that it gains."""
+
+    rule: str  # top-p, top-k or min-p
+    value: float
+    gain: float  # nats of log-likelihood over the whole law, all tokens together
+    outside: int  # tokens outside the kept set
+    expected: float  # tokens that the whole law would put there
+
+
+STRAY = 1e-3  # share of tokens that an engine's noise moves across the border of a kept set
+
+
+def support_of_tokens(law: Law, temperature: float = 1.0) -> Support:
+    """Find the kept set that sampled tokens speak for, at a temperature; `gain` <= 0 is none."""
+    ranked = Ranked.of(law, temperature)
+    found = [
+        _best("top-p", ranked.before, np.round(np.arange(0.5, 0.996, 0.01), 3), ranked.top_p),
+        _best("top-k", ranked.rank, np.array([1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 40, 50, 64, 100]),
+              lambda most: ranked.top_k(int(most))),
+        _best("min-p", -ranked.share_of_top, np.round(np.geomspace(0.01, 0.5, 40), 4),
+              ranked.min_p),
+    ]  # fmt: skip
+    return max(found, key=lambda support: support.gain)
+
+
+def _best(rule: str, place: Array | Counts, grid: Array, kept) -> Support:
+    """Take the strength of a rule with the largest likelihood."""
+    best = Support(rule, float("nan"), -np.inf, 0, 0.0)
+    for value in grid:
+        inside = place < value if rule != "min-p" else -place >= value
+        mass = np.clip(kept(float(value)), 1e-9, 1.0)
+        strays = int((~inside).sum())
+        gain = float(-np.log(mass[inside]).sum()) + strays * np.log(STRAY)
+        if gain > best.gain:
+            best = Support(rule, float(value), gain, strays, float((1.0 - mass).sum()))
+    return best

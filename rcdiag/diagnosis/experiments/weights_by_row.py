@@ -1,0 +1,108 @@
+"""Which checkpoint's weights sampled each row, or each token: a posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.experiments.fit import loss_at, residual
+from rcdiag.diagnosis.experiments.scene import Scene, Side
+from rcdiag.engines.changes import Forward, Moved
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+SWITCHED = 12.0  # nats by which two checkpoints must explain a row better than one
+LEAST_PART = 4  # tokens on either side of a switch
+
+
+@dataclass(frozen=True)
+class WeightsByRow:
+    """How well every candidate's weights explain every row of one side's column."""
+
+    names: list[str]  # the trainer's own weights first, then checkpoints
+    rows: Counts  # [rows] index in the case
+    losses: Array  # [candidates, rows] summed over tokens
+    tokens: Counts  # [rows]
+    noise: float
+    # Rows whose beginning one candidate explains and whose end another: [rows] token of the
+    # switch, -1 without one; by which candidate before and after.
+    switch: Counts
+    before: Counts
+    after: Counts
+
+    @cached_property
+    def posterior(self) -> Array:
+        """Return the probability of every candidate for every row, [candidates, rows]."""
+        weights = np.exp(-(self.losses - self.losses.min(axis=0)))
+        return weights / weights.sum(axis=0)
+
+    @cached_property
+    def best(self) -> Counts:
+        """Return the likeliest candidate of every row, [rows]."""
+        return np.argmin(self.losses, axis=0)
+
+    @cached_property
+    def explained(self) -> NDArray[np.bool_]:
+        """Tell which rows their likeliest candidate explains to the engine's noise, [rows]."""
+        least = self.losses.min(axis=0) / np.maximum(self.tokens, 1)
+        return least < np.log(self.noise) + 2.5
+
+
+def weights_by_row(
+    scene: Scene, side: Side, forward: Forward, checkpoints: Sequence[Path]
+) -> WeightsByRow:
+    """Score all rows with every checkpoint, and hold the side's column against each."""
+    temperature = {int(row): float(t) for row, t in zip(scene.owner, side.temperature, strict=True)}
+    passages = [scene.passage(int(row), temperature[int(row)]) for row in scene.rows]
+    columns = [side.honest, *(forward.log_probs(passages, Moved(one)) for one in checkpoints)]
+    at = side.known_at
+    reach = scene.reading.reach[at]
+    losses = np.stack(
+        [loss_at(residual(side.recorded[at], column[at]), reach, scene.noise) for column in columns]
+    )
+    row = np.searchsorted(scene.rows, scene.owner[at])
+    count = len(scene.rows)
+    summed = np.stack([np.bincount(row, loss, minlength=count) for loss in losses])
+    tokens = np.bincount(row, minlength=count)
+    switch, before, after = _switches(losses, row, count)
+    return WeightsByRow(
+        names=["the trainer's", *(one.name for one in checkpoints)],
+        rows=scene.rows,
+        losses=summed,
+        tokens=tokens,
+        noise=scene.noise,
+        switch=switch,
+        before=before,
+        after=after,
+    )
+
+
+def _switches(losses: Array, row: Counts, count: int) -> tuple[Counts, Counts, Counts]:
+    """Find rows that two candidates explain, one up to a token and another from there on."""
+    switch = np.full(count, -1)
+    before, after = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    ends = np.searchsorted(row, np.arange(count + 1))
+    for index in range(count):
+        part = losses[:, ends[index] : ends[index + 1]]
+        size = part.shape[1]
+        if size < 2 * LEAST_PART:
+            continue
+        sums = np.concatenate([np.zeros((len(part), 1)), np.cumsum(part, axis=1)], axis=1)
+        whole = sums[:, -1].min()
+        first = sums.min(axis=0)
+        last = (sums[:, -1:] - sums).min(axis=0)
+        inner = slice(LEAST_PART, size - LEAST_PART + 1)
+        total = (first + last)[inner]
+        best = int(np.argmin(total))
+        if whole - total[best] > SWITCHED:
+            place = best + LEAST_PART
+            switch[index] = place
+            before[index] = int(np.argmin(sums[:, place]))
+            after[index] = int(np.argmin(sums[:, -1] - sums[:, place]))
+    return switch, before, after

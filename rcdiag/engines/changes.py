@@ -1,0 +1,194 @@
+"""A change says how a forward pass differs from the checkpoint's own: what a fault would do to it.
+
+Changes are plain data; `rcdiag.engines.hf.changed` puts them on a loaded model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryBase:
+    """The base of the rotary embedding is `factor` times the checkpoint's."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class PositionScale:
+    """Positions are multiplied by `factor` in the rotary embedding."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class NormEpsilon:
+    """All norms have this epsilon."""
+
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Attention reaches over the last `tokens` tokens alone, the query's own counted."""
+
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LowPrecision:
+    """Weights and activations are bfloat16; the head's product is bfloat16 too."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueCache:
+    """Keys and values are stored as float8 e4m3 after division by `scale`."""
+
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """Weights of linear layers are rounded to a coarser number format and back."""
+
+    form: Literal["int8", "int4", "fp8"]
+    per: Literal["tensor", "channel", "group"] = "channel"
+    group: int = 64  # weights of a row that share a scale, where `per` is "group"
+    attention: bool = True  # False: attention's tensors stay as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Weights go `fraction` of the way to those of another checkpoint.
+
+    `part` names the tensors that move: all, attention, mlp, embedding (with a tied head), head
+    (alone, where it is tied to the embedding too), norms, or layer.N.
+    """
+
+    folder: Path
+    fraction: float = 1.0
+    part: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Ranks of one tensor are in each other's place, or one rank holds a copy of another's part.
+
+    `tensor` is the name of a parameter, cut into `ranks` parts along `axis`; part `at` gets what
+    part `of` holds, and with `exchanged` part `of` gets what part `at` holds.
+    """
+
+    tensors: tuple[str, ...]
+    axis: int
+    ranks: int
+    at: int
+    of: int
+    exchanged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Experts `one` and `other` of one layer are in each other's place."""
+
+    layer: int
+    one: int
+    other: int
+
+
+Change = (
+    RotaryBase
+    | PositionScale
+    | NormEpsilon
+    | Window
+    | LowPrecision
+    | KeyValueCache
+    | Quantised
+    | Moved
+    | Shards
+    | Experts
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage is a sequence of token ids as a model reads it, and the tokens to score.
+
+    `places` are indices of `ids`, 1 or more: a token is scored by the logits of the one before it.
+    `positions` are the positions for the rotary embedding; None counts from 0. The first `prefix`
+    tokens are the prompt.
+    """
+
+    ids: NDArray[np.int32]  # [length]
+    places: NDArray[np.int64]  # [scored]
+    row: int = 0  # of the case, which says whose weights score it where they change by step
+    positions: NDArray[np.int64] | None = None  # [length]
+    prefix: int = 0
+    temperature: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a model says of every scored token of some passages, at temperature 1."""
+
+    log_prob: NDArray[np.float64]  # [scored] nats
+    entropy: NDArray[np.float64]  # [scored] nats
+    top: NDArray[np.float64]  # [scored] log-prob of the likeliest token, nats
+    # [scored] by how much one unit of noise in every logit moves the token's log-prob:
+    # sqrt((1 - p)^2 + sum of the other tokens' p^2).
+    reach: NDArray[np.float64]
+    logits_at: Callable[[NDArray[np.int64]], NDArray[np.float32]]  # [chosen] -> [chosen, vocabulary]
+    # Temperatures [scored] -> log-probs [scored], nats.
+    tempered: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Names and shapes of a model's decoder, for changes that name its tensors."""
+
+    layers: int
+    experts: Mapping[int, int]  # layer -> number of its experts; layers without experts lack
+    shapes: Mapping[str, tuple[int, ...]]
+    vocabulary: int
+    context: int | None
+    special_ids: tuple[int, ...]  # begin, end, padding and other special tokens
+    end_ids: tuple[int, ...]
+    pad_id: int
+
+
+class Forward(Protocol):
+    """A trainer's model that scores passages, as it is or under a change."""
+
+    @property
+    def tensors(self) -> Tensors:
+        """Describe the model's tensors and special tokens."""
+        ...
+
+    def read(self, passages: Sequence[Passage]) -> Reading:
+        """Say everything of every scored token, as the model is."""
+        ...
+
+    def log_probs(
+        self, passages: Sequence[Passage], change: Change | None = None
+    ) -> NDArray[np.float64]:
+        """Return the log-prob of every scored token, [scored] nats, at the passages' temperature."""
+        ...
+
+    def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:
+        """Return the log-prob of scored tokens under the logits that have read them, [scored]."""
+        ...
+
+    def after_other_prefix(
+        self, passages: Sequence[Passage], folder: Path
+    ) -> NDArray[np.float64]:
+        """Score passages whose prompt was read by another checkpoint's weights, [scored] nats."""
+        ...

@@ -1,0 +1,274 @@
+"""A probe is a trainer's model in float32 that scores passages as they are, or under a change."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rcdiag.engines.changes import (
+    Change,
+    KeyValueCache,
+    LowPrecision,
+    Moved,
+    Passage,
+    Reading,
+    Tensors,
+    Window,
+)
+from rcdiag.engines.checkpoint import check_checkpoint
+from rcdiag.engines.hf.changed import changed, float8, moved_head
+from rcdiag.engines.hf.head import LOGITS_AT_ONCE
+from rcdiag.engines.hf.model import (
+    BATCH_TOKENS,
+    body_and_head,
+    choose_device,
+    context_of,
+    load_model,
+)
+from rcdiag.engines.matmul import RoundedProducts, rounds
+from rcdiag.engines.packing import length_buckets
+from rcdiag.engines.spec import PolicySpec
+
+NEVER = torch.finfo(torch.float32).min
+# Ids below this are tried as special tokens where a checkpoint has no tokenizer that names them.
+LOW_IDS = 8
+
+
+class Probe:
+    """One checkpoint in float32 on its device; dropout off, no cache, TF32 off."""
+
+    def __init__(self, model: str | Path, device: str | None = None) -> None:
+        self.folder = check_checkpoint(str(model))
+        spec = PolicySpec(name="probe", backend="hf", model=str(self.folder), dtype="float32")
+        self.device = choose_device(device)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        self.model = load_model(spec, self.folder.as_posix(), self.device)
+        self.body, self.to_logits = body_and_head(self.model, None)
+        self.head = self.model.get_output_embeddings()
+        self.vocab_size = int(self.head.weight.shape[0])
+        self.batch_tokens = BATCH_TOKENS[self.device.type]
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """Describe the decoder's tensors and the special tokens."""
+        config = self.model.config.get_text_config()
+        shapes = {name: tuple(value.shape) for name, value in self.model.named_parameters()}
+        experts = {
+            int(name.split(".layers.")[1].split(".")[0]): shape[0]
+            for name, shape in shapes.items()
+            if ".experts." in name and len(shape) == 3
+        }
+        end = getattr(config, "eos_token_id", None)
+        ends = tuple(end) if isinstance(end, (list, tuple)) else () if end is None else (int(end),)
+        pad = getattr(config, "pad_token_id", None)
+        named = (getattr(config, "bos_token_id", None), pad, *ends)
+        special = {int(token) for token in named if token is not None} | set(range(LOW_IDS))
+        return Tensors(
+            layers=int(config.num_hidden_layers),
+            experts=experts,
+            shapes=shapes,
+            vocabulary=self.vocab_size,
+            context=context_of(self.model),
+            special_ids=tuple(sorted(token for token in special if token < self.vocab_size)),
+            end_ids=ends,
+            pad_id=0 if pad is None else int(pad),
+        )
+
+    @torch.inference_mode()
+    def read(self, passages: Sequence[Passage]) -> Reading:
+        """Say everything of every scored token, as the model is."""
+        hidden = self._hidden(passages, None)
+        wanted = self._targets(passages)
+        parts = []
+        for start, logits in self._logits(hidden, self.to_logits):
+            chosen = wanted[start : start + len(logits), None]
+            log_probs = logits - logits.logsumexp(dim=-1, keepdim=True)
+            weights = log_probs.exp()
+            own = log_probs.gather(1, chosen).squeeze(1)
+            square = weights.square().sum(dim=-1)
+            reach = ((1 - own.exp()).square() + square - own.exp().square()).clamp(min=0).sqrt()
+            entropy = -(weights * log_probs).sum(dim=-1)
+            parts.append(torch.stack([own, entropy, log_probs.amax(dim=-1), reach], dim=1))
+        empty = torch.zeros((0, 4), device=self.device)
+        table = torch.cat([empty, *parts]).double().cpu().numpy()
+
+        def logits_at(chosen: NDArray[np.int64]) -> NDArray[np.float32]:
+            with torch.inference_mode():
+                states = hidden[torch.from_numpy(chosen).to(self.device)]
+                return self.to_logits(states).float().cpu().numpy()
+
+        def tempered(temperature: NDArray[np.float64]) -> NDArray[np.float64]:
+            with torch.inference_mode():
+                return self._chosen(hidden, self.to_logits, wanted, temperature)
+
+        return Reading(
+            log_prob=table[:, 0],
+            entropy=table[:, 1],
+            top=table[:, 2],
+            reach=table[:, 3],
+            logits_at=logits_at,
+            tempered=tempered,
+        )
+
+    @torch.inference_mode()
+    def log_probs(
+        self, passages: Sequence[Passage], change: Change | None = None
+    ) -> NDArray[np.float64]:
+        """Return the log-prob of every scored token, [scored] nats, at the passages' temperature."""
+        hidden = self._hidden(passages, change)
+        with self._head(change) as to_logits:
+            return self._chosen(hidden, to_logits, self._targets(passages), _temperatures(passages))
+
+    @torch.inference_mode()
+    def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:
+        """Return the log-prob of scored tokens under the logits that have read them, [scored]."""
+        hidden = self._hidden(passages, None, after=True)
+        return self._chosen(
+            hidden, self.to_logits, self._targets(passages), _temperatures(passages)
+        )
+
+    def _chosen(
+        self, hidden: Tensor, to_logits: Any, wanted: Tensor, temperature: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the log-probs of wanted ids from states, [scored] nats."""
+        at = torch.from_numpy(temperature).to(self.device, torch.float32)
+        values = []
+        for start, logits in self._logits(hidden, to_logits):
+            stop = start + len(logits)
+            scaled = logits / at[start:stop, None]
+            own = scaled.gather(1, wanted[start:stop, None]).squeeze(1)
+            values.append((own - scaled.logsumexp(dim=-1)).double().cpu().numpy())
+        return np.concatenate([np.zeros(0), *values])
+
+    def _targets(self, passages: Sequence[Passage]) -> Tensor:
+        ids = np.concatenate([one.ids[one.places] for one in passages]).astype(np.int64)
+        return torch.from_numpy(ids).to(self.device)
+
+    def _logits(self, hidden: Tensor, to_logits: Any) -> Iterator[tuple[int, Tensor]]:
+        """Yield logits of a few states at a time, with the index of the first."""
+        step = max(LOGITS_AT_ONCE[self.device.type] // self.vocab_size, 16)
+        for start in range(0, len(hidden), step):
+            yield start, to_logits(hidden[start : start + step]).float()
+
+    @contextlib.contextmanager
+    def _head(self, change: Change | None) -> Iterator[Any]:
+        """Give the function from states to logits, of the head as it is under a change."""
+        if isinstance(change, LowPrecision):
+            with self._rounding():
+                yield body_and_head(self._low, None)[1]
+            return
+        kept = self.head.weight.data
+        names = {id(value): name for name, value in self.model.named_parameters()}
+        self.head.weight.data = moved_head(kept, change, names[id(self.head.weight)])
+        try:
+            with changed(self.model, change):
+                yield self.to_logits
+        finally:
+            self.head.weight.data = kept
+
+    @cached_property
+    def _low(self) -> Any:
+        """Hold the model's copy in bfloat16."""
+        return copy.deepcopy(self.model).to(torch.bfloat16)
+
+    def _rounding(self) -> contextlib.AbstractContextManager:
+        low = rounds(None, self.device.type, "bfloat16")
+        return RoundedProducts() if low else contextlib.nullcontext()
+
+    def _hidden(
+        self, passages: Sequence[Passage], change: Change | None, *, after: bool = False
+    ) -> Tensor:
+        """Return the states before every scored token, or `after` it, [scored, width]."""
+        lengths = np.array([len(one.ids) for one in passages])
+        states: list[Tensor | None] = [None] * len(passages)
+        with contextlib.ExitStack() as stack:
+            body = self.body
+            if isinstance(change, LowPrecision):
+                body, _ = body_and_head(self._low, None)
+                stack.enter_context(self._rounding())
+            else:
+                stack.enter_context(changed(self.model, change))
+            for bucket in length_buckets(lengths, self.batch_tokens):
+                chosen = [passages[index] for index in bucket]
+                hidden = self._of_bucket(body, chosen, change)
+                for index, one, state in zip(bucket, chosen, hidden, strict=True):
+                    places = one.places if after else one.places - 1
+                    states[index] = state[torch.from_numpy(places).to(self.device)]
+        return torch.cat([state for state in states if state is not None])
+
+    def _of_bucket(self, body: Any, passages: Sequence[Passage], change: Change | None) -> Tensor:
+        """Run the decoder on a few passages, padded on the right, [passages, width, hidden]."""
+        width = max(len(one.ids) for one in passages)
+        ids = np.zeros((len(passages), width), np.int64)
+        positions = np.tile(np.arange(width), (len(passages), 1))
+        for index, one in enumerate(passages):
+            ids[index, : len(one.ids)] = one.ids
+            if one.positions is not None:
+                positions[index, : len(one.ids)] = one.positions
+        given: dict[str, Any] = {"use_cache": isinstance(change, KeyValueCache)}
+        counted = all(one.positions is None for one in passages)
+        if not counted:
+            given["position_ids"] = torch.from_numpy(positions).to(self.device)
+        if isinstance(change, Window) or not counted:
+            # A mask of its own also keeps transformers from taking positions that begin anew for
+            # packed sequences that must not see each other.
+            reach = change.tokens if isinstance(change, Window) else width
+            given["attention_mask"] = self._mask(len(passages), width, reach)
+        if isinstance(change, KeyValueCache):
+            given["past_key_values"] = _float8_cache(change.scale)
+        return body(input_ids=torch.from_numpy(ids).to(self.device), **given).last_hidden_state
+
+    def _mask(self, rows: int, width: int, reach: int) -> Tensor:
+        """Make an additive causal mask that reaches `reach` tokens back, [rows, 1, width, width]."""
+        at = torch.arange(width, device=self.device)
+        back = at[:, None] - at[None, :]
+        mask = torch.where((back >= 0) & (back < reach), 0.0, NEVER).to(torch.float32)
+        return mask[None, None].expand(rows, 1, width, width)
+
+    @torch.inference_mode()
+    def after_other_prefix(self, passages: Sequence[Passage], other: Probe) -> NDArray[np.float64]:
+        """Score passages whose prompt was read by another checkpoint's weights, [scored] nats.
+
+        That is what a prefix cache holds which outlived an update of the weights. The prompt's last
+        token is read by the model's own.
+        """
+        from transformers import DynamicCache
+
+        states = []
+        for one in passages:
+            ids = torch.from_numpy(one.ids.astype(np.int64))[None].to(self.device)
+            cache = DynamicCache()
+            prefix = max(one.prefix - 1, 1)
+            other.body(input_ids=ids[:, :prefix], past_key_values=cache, use_cache=True)
+            own = self.body(input_ids=ids[:, prefix:], past_key_values=cache, use_cache=True)
+            before = torch.from_numpy(one.places - 1 - prefix).to(self.device)
+            states.append(own.last_hidden_state[0][before])
+        return self._chosen(
+            torch.cat(states), self.to_logits, self._targets(passages), _temperatures(passages)
+        )
+
+
+def _temperatures(passages: Sequence[Passage]) -> NDArray[np.float64]:
+    """Return the temperature of every scored token, [scored]."""
+    return np.concatenate([np.full(len(one.places), one.temperature) for one in passages])
+
+
+def _float8_cache(scale: float) -> Any:
+    """Make a cache that gives keys and values back as float8 holds them."""
+    from transformers import DynamicCache
+
+    class Float8Cache(DynamicCache):
+        def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+            held = [float8(states / scale) * scale for states in (key_states, value_states)]
+            return super().update(*held, *args, **kwargs)
+
+    return Float8Cache()
