@@ -1,0 +1,1 @@
+"""Signs are numbers that are read off a case, and that several causes are told by."""
