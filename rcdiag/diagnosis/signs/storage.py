@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Case
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 Array = NDArray[np.float64]
@@ -69,8 +70,12 @@ class StoredColumn:
 
     @cached_property
     def placeholder_zeros(self) -> Flags:
-        """Flag exact zeros where the other policy gives the token less than probability 0.95."""
-        return (self.values == 0.0) & (self.other < -0.05)
+        """Flag exact zeros where the other policy gives the token less than probability 0.4.
+
+        A law that was renormalised over a kept set of one token is exactly 0 there, but only at
+        tokens that the other policy finds likely too.
+        """
+        return (self.values == 0.0) & (self.other < -0.9)
 
     @cached_property
     def mode(self) -> tuple[float, int]:
@@ -133,6 +138,14 @@ class StoredColumn:
         k = float(np.median(values / other))
         left = values - k * other
         return k, float(np.sqrt(np.mean(left**2) / max(np.mean(values**2), 1e-300)))
+
+
+def stored_column(case: Case, policy: str, other: str | None) -> StoredColumn:
+    """Return the values of a policy on the sampled tokens of a case."""
+    mask = case.mask
+    values = case.log_probs[policy][mask]
+    beside = np.full(len(values), np.nan) if other is None else case.log_probs[other][mask]
+    return StoredColumn(values=values, other=beside, row_of=case.owner[mask])
 
 
 def _share(flags: Flags) -> float:
