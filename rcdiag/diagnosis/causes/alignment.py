@@ -181,7 +181,7 @@ def _special_ids(signs: Signs) -> Suspicion | None:
     rest = signs.law.log_ratio[~named]
     quiet = float(np.sqrt(np.mean(rest**2))) if len(rest) else 0.0
     wide = max(float(np.std(signs.law.log_ratio[tokens.token_id == o.token_id])) for o in outliers)
-    if early > 0.5 or quiet > 0.6 or wide > 4.0 or any(abs(o.mean) < 4 for o in outliers):
+    if early > 0.5 or quiet > 2.0 or wide > 4.0 or any(abs(o.mean) < 4 for o in outliers):
         return None
     ids = ", ".join(str(outlier.token_id) for outlier in outliers)
     return Suspicion(

@@ -39,7 +39,7 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
     again = np.zeros(len(case.lengths), np.bool_)
     total = np.bincount(
         case.owner[case.mask],
-        np.clip(np.nan_to_num(values[case.mask], nan=0.0), -3.0, 0.0),
+        _surprise(values[case.mask]),
         len(case.lengths),
     )
     groups = case.facts.group
@@ -67,6 +67,11 @@ def _duplicated_rows(signs: Signs) -> Suspicion | None:
         also_possible=[],
         mended=case.without_rows(again),
     )
+
+
+def _surprise(values: Array) -> Array:
+    """Return the log-probs of ordinary choices, 0 for others; text of tools is far rarer."""
+    return np.where((values < 0) & (values > -3.0), values, 0.0)
 
 
 def _top_one(signs: Signs) -> Suspicion | None:

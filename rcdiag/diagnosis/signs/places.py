@@ -115,8 +115,8 @@ class Places:
     def id_outliers(self) -> list[IdOutlier]:
         """Return token ids that together hold nearly all of the mismatch, the loudest first.
 
-        Empty where the mismatch is not that of a few ids: at most 8 ids with at most a tenth of the
-        tokens must hold 80% of the squared log-ratios.
+        Empty where the mismatch is not that of a few ids: at most 8 ids with at most 15% of the
+        tokens must hold 75% of the squared log-ratios.
         """
         tokens, log_ratio = self.law.tokens, self.law.log_ratio
         squares = np.bincount(tokens.token_id, log_ratio**2)
@@ -124,11 +124,11 @@ class Places:
         order = np.argsort(-squares)[:8]
         order = order[counts[order] >= 3]
         share = np.cumsum(squares[order]) / max(squares.sum(), 1e-300)
-        enough = np.flatnonzero(share >= 0.8)
+        enough = np.flatnonzero(share >= 0.75)
         if not len(enough):
             return []
         chosen = order[: enough[0] + 1]
-        if counts[chosen].sum() > 0.1 * len(tokens):
+        if counts[chosen].sum() > 0.15 * len(tokens):
             return []
         means = np.bincount(tokens.token_id, log_ratio)
         last = np.bincount(tokens.token_id, self.last_tokens.astype(np.float64))
