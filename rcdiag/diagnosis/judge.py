@@ -3,49 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes import CAUSES, STAGES, Cause, Suspicion
-from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.ruled_out import ruled_out
+from rcdiag.diagnosis.signs import Law, Onset, Signs
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 
-# A cause is named from this confidence on.
-NAMED = 0.5
+# A cause is named from this confidence on, and decides that a run must be mended from the second.
+NAMED, DECIDES = 0.5, 0.6
 # In these stages causes exclude each other: the most believed is named.
 ONE_OF = ("law", "difference")
-# A second look at what an earlier fault leaves tells something only with so many tokens.
+# Fewer tokens tell nothing of laws and differences.
 ENOUGH = 200
+# KL per sequence below which uncorrected gradients are off by less than their noise: the total
+# variation is then at most 0.1, by Pinsker's inequality.
+COSTS_NOTHING = 0.02
+NOTHING_WRONG = ("engine-noise", "healthy")
+
+Named = Sequence[tuple[Cause, Suspicion]]
 
 
 def diagnose(case: Case) -> Diagnosis:
     """Weigh all causes on a case and say the verdict."""
-    return verdict_on(case, suspicions(case))
+    return diagnosis_of(case, suspicions(case))
 
 
 def suspicions(case: Case) -> list[tuple[Cause, Suspicion]]:
-    """Return the causes that a case speaks for, the first that must be settled first."""
+    """Return the causes that a case speaks for, in the order in which they must be settled.
+
+    What a cause has mended is judged again for further ones. Where the mismatch begins at some
+    step, the rows from that step on are judged.
+    """
     named: list[tuple[Cause, Suspicion]] = []
+    onset: Onset | None = None
     for stage in STAGES:
-        if stage == "difference" and any(cause.stage == "law" for cause, _ in named):
+        if stage == "alignment" and case.trainer is not None and len(case.tokens):
+            onset = Signs(case).places.onset
+            case = _from(case, onset)
+        law_named = any(cause.stage == "law" for cause, _ in named)
+        if stage == "difference" and law_named:
             break  # a law that is not the one that sampled explains the difference
-        here = _of_stage(case, stage)
-        if stage in ONE_OF:
-            here = here[:1]
-        for cause, suspicion in here:
-            if stage in ONE_OF and named and suspicion.confidence < 0.6 and _quiet(cause):
-                continue
+        here = _of_stage(Signs(case, onset), stage)
+        for cause, suspicion in here[:1] if stage in ONE_OF else here:
+            began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
+            if began and onset is not None and cause.name not in NOTHING_WRONG:
+                suspicion = replace(suspicion, from_step=onset.step)
             named.append((cause, suspicion))
             if suspicion.mended is not None:
-                case = _both(case, suspicion.mended)
+                case = suspicion.mended.without_tokens(~case.mask)
     return named
 
 
-def _of_stage(case: Case, stage: str) -> list[tuple[Cause, Suspicion]]:
+def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
     """Weigh the causes of one stage, the most believed first."""
-    signs = Signs(case)
+    case = signs.case
     pair = case.trainer is not None
     if stage in ONE_OF and (not pair or len(case.tokens) < ENOUGH):
         return []
@@ -59,10 +74,129 @@ def _of_stage(case: Case, stage: str) -> list[tuple[Cause, Suspicion]]:
     return sorted(weighed, key=lambda entry: -entry[1].confidence)
 
 
-def _both(case: Case, mended: Case) -> Case:
-    """Return a case with what two mended cases have in common: masks meet, values are mended."""
-    return mended.without_tokens(~case.mask)
+def _from(case: Case, onset: Onset | None) -> Case:
+    """Return the case with the rows from a step on."""
+    step = case.facts.step
+    if onset is None or step is None:
+        return case
+    return case.without_rows(step < onset.step)
 
 
-def _quiet(cause: Cause) -> bool:
-    return cause.name in ("engine-noise", "healthy")
+def diagnosis_of(case: Case, named: Named) -> Diagnosis:
+    """Say the verdict on a case whose causes are named."""
+    pair = {"sampler": case.sampler}
+    if case.trainer is not None:
+        pair["trainer"] = case.trainer
+    causes = _causes(case, named)
+    verdict = _verdict(causes)
+    return Diagnosis(
+        verdict=verdict,
+        summary=_summary(case, verdict, causes),
+        pair=pair,
+        causes=causes,
+        ruled_out=ruled_out(case, [cause.slug for cause in causes]),
+        next=_next(case, verdict, causes),
+    )
+
+
+def _causes(case: Case, named: Named) -> list[NamedCause]:
+    """Return the named causes, those that decide first."""
+    causes = [_named_cause(case, cause, suspicion) for cause, suspicion in named]
+    order = ("fix", "cannot-tell", "correct", "fine")
+    settled = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
+    quiet = [cause for cause in causes if cause.slug in NOTHING_WRONG]
+    settled.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
+    return [*settled, *quiet]
+
+
+def _named_cause(case: Case, cause: Cause, suspicion: Suspicion) -> NamedCause:
+    words = cause.words
+    verdict = suspicion.verdict or words.verdict
+    if verdict == "guides":
+        verdict = _by_size(case)
+    possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
+    actions = [] if verdict == "fine" else [Action(text=text) for text in words.mend[:2]]
+    if verdict != "fine":
+        actions.append(Action(text="what it is and how to mend it in each engine and trainer",
+                              command=f"rcdiag explain {words.slug}"))
+    return NamedCause(
+        slug=words.slug,
+        verdict=verdict,
+        confidence=round(suspicion.confidence, 3),
+        side=suspicion.side or words.side,
+        share_of_rows=round(float(suspicion.share_of_rows), 4),
+        message=suspicion.message,
+        evidence=[dict(entry) for entry in suspicion.evidence],
+        actions=actions,
+        also_possible=[slug for slug in possible if slug != words.slug],
+        from_step=suspicion.from_step,
+    )
+
+
+def _by_size(case: Case) -> str:
+    """Return fine where the mismatch of a sequence costs nothing, else correct."""
+    if case.trainer is None or not len(case.tokens):
+        return "fine"
+    law = Law(case.tokens)
+    rows = max(int((case.tokens.per_row > 0).sum()), 1)
+    return "fine" if law.k3 * len(case.tokens) / rows <= COSTS_NOTHING else "correct"
+
+
+def _verdict(causes: Sequence[NamedCause]) -> str:
+    """Return the verdict that the causes give together."""
+    if any(cause.verdict == "fix" and cause.confidence >= DECIDES for cause in causes):
+        return "fix"
+    if not causes or any(cause.verdict in ("fix", "cannot-tell") for cause in causes):
+        return "cannot-tell"
+    return "correct" if any(cause.verdict == "correct" for cause in causes) else "fine"
+
+
+def _summary(case: Case, verdict: str, causes: Sequence[NamedCause]) -> str:
+    """Say the verdict's cause in one or two sentences."""
+    if not causes:
+        if case.trainer is None:
+            return f"The table has one policy, `{case.sampler}`; nothing is wrong in its values."
+        return (
+            f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to tell "
+            f"anything; {ENOUGH} are needed at least."
+        )
+    first = causes[0]
+    if first.from_step is None:
+        return first.message
+    onset = Signs(case).places.onset
+    if onset is None:
+        return f"From step {first.from_step} on: {first.message}"
+    place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
+    return (
+        f"From step {onset.step} on{place} k3 is {onset.times:,.0f} times the median of the steps "
+        f"before. {first.message}"
+    )
+
+
+def _next(case: Case, verdict: str, causes: Sequence[NamedCause]) -> list[Action]:
+    """Name the cheapest experiment that would split what is left."""
+    if case.trainer is None:
+        column = "old" if case.sampler != "old" else "rollout"
+        return [
+            Action(text=f"score the other side, `{column}_log_probs`",
+                   command=f"rcdiag score {case.source} --model CKPT"),
+        ]
+    open_causes = [cause for cause in causes if cause.also_possible and cause.confidence < 0.95]
+    if not causes or (verdict == "fine" and not open_causes):
+        return []
+    if not open_causes and verdict != "cannot-tell":
+        return []
+    slugs = [cause.slug for cause in open_causes[:1]]
+    others = [slug for cause in open_causes[:1] for slug in cause.also_possible[:2]]
+    text = f"tell {' from '.join([*slugs, ' and '.join(others)])}" if others else "tell more"
+    return [
+        Action(text=f"{text}, with the trainer's checkpoint",
+               command=f"rcdiag diagnose {case.source} --model {_checkpoint(case)}"),
+    ]
+
+
+def _checkpoint(case: Case) -> str:
+    """Return the trainer's model as the metadata names it, or the word CKPT."""
+    about = case.metadata.get("policies", {}).get(case.trainer, {})
+    model = about.get("model") if isinstance(about, dict) else None
+    return f"'{model}'" if isinstance(model, str) and "{" in model else model or "CKPT"

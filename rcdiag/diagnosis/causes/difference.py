@@ -12,7 +12,6 @@ import numpy as np
 
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Law, Signs
-from rcdiag.diagnosis.signs.places import Parts
 
 # Two engines with the same weights differ by less, in bfloat16 and without experts.
 HONEST, LOUD = 0.016, 0.05
@@ -92,42 +91,25 @@ def _short(fingerprint: object) -> str:
     return fingerprint[:8] if isinstance(fingerprint, str) else "several"
 
 
-def _growing(signs: Signs) -> tuple[Parts, int] | None:
-    """Return the steps and the index of the first from which on the mismatch stays large."""
-    parts = signs.places.by_step
-    if parts is None or len(parts.labels) < 2:
-        return None
-    noise = float(np.min(parts.rms))
-    loud = parts.rms > max(3.0 * noise, HONEST)
-    if not loud[-1]:
-        return None
-    quiet = np.flatnonzero(~loud)
-    first = int(quiet[-1]) + 1 if len(quiet) else 0
-    return (parts, first) if first > 0 else None
-
-
 def _never_synced(signs: Signs) -> Suspicion | None:
-    growth = _growing(signs)
-    if growth is None or signs.law.rms < HONEST:
+    onset = signs.onset
+    if onset is None or signs.law.rms < HONEST:
         return None
-    parts, first = growth
-    later = parts.rms[first:]
+    later = onset.steps.rms[onset.first :]
     grows = len(later) < 2 or later[-1] > 1.1 * later[0]
-    weights_like = _by_weights(signs.law, 0.03) or signs.law.by_token_id[0] > 0.6
-    if not (grows and weights_like):
+    if not grows or signs.law.by_token_id[0] < 0.6 or abs(signs.law.ratio_mean[1]) > 4.0:
         return None
-    step = int(float(parts.labels[first]))
+    before = float(np.median(onset.steps.rms[: onset.first]))
+    last = onset.steps.labels[-1]
     return Suspicion(
-        confidence=0.7 if len(parts.labels) > 2 else 0.55,
-        message=f"From step {step} on the gap grows with the step: rms log-ratio "
-        f"{parts.rms[first - 1]:.2g} nats in the step before, {parts.rms[-1]:.2g} in step "
-        f"{parts.labels[-1]}: the sampler keeps the weights of earlier steps.",
+        confidence=0.7 if len(onset.steps.labels) > 2 else 0.55,
+        message=f"The gap is {before:.2g} nats rms up to step "
+        f"{onset.steps.labels[onset.first - 1]} and {onset.steps.rms[-1]:.2g} in step {last}: the "
+        "sampler keeps the weights of an earlier step.",
         evidence=[
-            fact("rms log-ratio by step", "grows", steps=parts.labels[-12:],
-                 rms=[round(float(value), 5) for value in parts.rms[-12:]])
+            fact("rms log-ratio by step", "grows", steps=onset.steps.labels[-12:],
+                 rms=[round(float(value), 5) for value in onset.steps.rms[-12:]])
         ],
-        share_of_rows=float(parts.rows[first:].sum() / parts.rows.sum()),
-        from_step=step,
         also_possible=["stale-weights", "weights-differ"],
     )
 

@@ -9,10 +9,10 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs.alignment import Alignment
 from rcdiag.diagnosis.signs.declared import Declared
 from rcdiag.diagnosis.signs.law import Law
-from rcdiag.diagnosis.signs.places import Places
+from rcdiag.diagnosis.signs.places import Onset, Places
 from rcdiag.diagnosis.signs.storage import StoredColumn, stored_column
 
-__all__ = ["Alignment", "Declared", "Law", "Places", "Signs", "StoredColumn"]
+__all__ = ["Alignment", "Declared", "Law", "Onset", "Places", "Signs", "StoredColumn"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Signs:
     """All signs of one case, each computed when a cause first asks for it."""
 
     case: Case
+    # Where the case is the part of a table from some step on: how the mismatch rose then.
+    onset: Onset | None = None
 
     @cached_property
     def columns(self) -> dict[str, StoredColumn]:

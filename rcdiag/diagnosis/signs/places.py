@@ -27,6 +27,26 @@ class Parts:
 
 
 @dataclass(frozen=True)
+class Onset:
+    """The step from which on a table's mismatch stays large, and what it was before."""
+
+    steps: Parts
+    first: int  # index of that step
+    before: float  # median k3 of the steps before, nats per token
+    after: float  # median k3 from that step on
+
+    @property
+    def step(self) -> int:
+        """Return the value in column `step`."""
+        return int(self.steps.labels[self.first])
+
+    @property
+    def times(self) -> float:
+        """Return how many times k3 grows."""
+        return self.after / max(self.before, 1e-12)
+
+
+@dataclass(frozen=True)
 class IdOutlier:
     """A token id whose log-ratios stand far from those of the others."""
 
@@ -50,6 +70,19 @@ class Places:
         return None if step is None else self._parts(step)
 
     @cached_property
+    def onset(self) -> Onset | None:
+        """Return the step from which on k3 is more than 5 times that of all steps before."""
+        parts = self.by_step
+        if parts is None:
+            return None
+        k3 = parts.k3
+        for first in range(1, len(k3)):
+            before, after = float(np.median(k3[:first])), k3[first:]
+            if after.min() > 5 * max(float(k3[:first].max()), 1e-5) and after.min() > 1e-4:
+                return Onset(parts, first, before, float(np.median(after)))
+        return None
+
+    @cached_property
     def by_engine(self) -> Parts | None:
         """Return the mismatch of each replica of the sampler; None without several."""
         engine = self.case.facts.engine
@@ -64,8 +97,8 @@ class Places:
         return self._parts(version)
 
     def _parts(self, label: NDArray) -> Parts | None:
-        labels, index = np.unique(label.astype(str) if label.dtype == object else label,
-                                  return_inverse=True)
+        own = label.astype(str) if label.dtype == object else label
+        labels, index = np.unique(own, return_inverse=True)
         if len(labels) < 2 or len(labels) > 2000:
             return None
         tokens, log_ratio = self.law.tokens, self.law.log_ratio
