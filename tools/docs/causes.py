@@ -52,7 +52,7 @@ def _table(causes: list[CauseWords]) -> str:
         f"<td>{_verdict(words)}</td></tr>"
         for words in causes
     )
-    head = "<tr><th>cause</th><th>what is so</th><th>verdict</th></tr>"
+    head = "<tr><th>cause</th><th>in a few words</th><th>verdict</th></tr>"
     return f'<table class="causes"><thead>{head}</thead><tbody>{rows}</tbody></table>'
 
 
