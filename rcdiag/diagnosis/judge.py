@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes import CAUSES, STAGES, Cause, Suspicion
+from rcdiag.diagnosis.causes.catalogue import CAUSES
+from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
 from rcdiag.diagnosis.ruled_out import ruled_out
-from rcdiag.diagnosis.signs import Law, Onset, Signs
+from rcdiag.diagnosis.signs import Onset, Signs
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 
 # A cause is named from this confidence on, and decides that a run must be mended from the second.
@@ -29,10 +28,11 @@ Named = Sequence[tuple[Cause, Suspicion]]
 
 def diagnose(case: Case) -> Diagnosis:
     """Weigh all causes on a case and say the verdict."""
-    return diagnosis_of(case, suspicions(case))
+    signs = Signs(case)
+    return diagnosis_of(signs, suspicions(signs))
 
 
-def suspicions(case: Case) -> list[tuple[Cause, Suspicion]]:
+def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
     """Return the causes that a case speaks for, in the order in which they must be settled.
 
     What a cause has mended is judged again for further ones. Where the mismatch begins at some
@@ -41,20 +41,22 @@ def suspicions(case: Case) -> list[tuple[Cause, Suspicion]]:
     named: list[tuple[Cause, Suspicion]] = []
     onset: Onset | None = None
     for stage in STAGES:
-        if stage == "alignment" and case.trainer is not None and len(case.tokens):
-            onset = Signs(case).places.onset
-            case = _from(case, onset)
+        if stage == "alignment" and signs.case.trainer is not None and len(signs.case.tokens):
+            onset = signs.places.onset
+            if onset is not None:
+                signs = Signs(_from(signs.case, onset), onset)
         law_named = any(cause.stage == "law" for cause, _ in named)
         if stage == "difference" and law_named:
             break  # a law that is not the one that sampled explains the difference
-        here = _of_stage(Signs(case, onset), stage)
+        here = _of_stage(signs, stage)
         for cause, suspicion in here[:1] if stage in ONE_OF else here:
             began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
             if began and onset is not None and cause.name not in NOTHING_WRONG:
                 suspicion = replace(suspicion, from_step=onset.step)
             named.append((cause, suspicion))
             if suspicion.mended is not None:
-                case = suspicion.mended.without_tokens(~case.mask)
+                mended = suspicion.mended.without_tokens(~signs.case.mask)
+                signs = Signs(mended, onset)
     return named
 
 
@@ -74,34 +76,33 @@ def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
     return sorted(weighed, key=lambda entry: -entry[1].confidence)
 
 
-def _from(case: Case, onset: Onset | None) -> Case:
+def _from(case: Case, onset: Onset) -> Case:
     """Return the case with the rows from a step on."""
     step = case.facts.step
-    if onset is None or step is None:
-        return case
-    return case.without_rows(step < onset.step)
+    return case if step is None else case.without_rows(step < onset.step)
 
 
-def diagnosis_of(case: Case, named: Named) -> Diagnosis:
+def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
     """Say the verdict on a case whose causes are named."""
+    case = signs.case
     pair = {"sampler": case.sampler}
     if case.trainer is not None:
         pair["trainer"] = case.trainer
-    causes = _causes(case, named)
+    causes = _causes(signs, named)
     verdict = _verdict(causes)
     return Diagnosis(
         verdict=verdict,
-        summary=_summary(case, verdict, causes),
+        summary=_summary(signs, verdict, causes),
         pair=pair,
         causes=causes,
-        ruled_out=ruled_out(case, [cause.slug for cause in causes]),
+        ruled_out=ruled_out(signs, [cause.slug for cause in causes]),
         next=_next(case, verdict, causes),
     )
 
 
-def _causes(case: Case, named: Named) -> list[NamedCause]:
+def _causes(signs: Signs, named: Named) -> list[NamedCause]:
     """Return the named causes, those that decide first."""
-    causes = [_named_cause(case, cause, suspicion) for cause, suspicion in named]
+    causes = [_named_cause(signs, cause, suspicion) for cause, suspicion in named]
     order = ("fix", "cannot-tell", "correct", "fine")
     settled = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
     quiet = [cause for cause in causes if cause.slug in NOTHING_WRONG]
@@ -109,16 +110,20 @@ def _causes(case: Case, named: Named) -> list[NamedCause]:
     return [*settled, *quiet]
 
 
-def _named_cause(case: Case, cause: Cause, suspicion: Suspicion) -> NamedCause:
+def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause:
     words = cause.words
     verdict = suspicion.verdict or words.verdict
     if verdict == "guides":
-        verdict = _by_size(case)
+        verdict = _by_size(signs)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     actions = [] if verdict == "fine" else [Action(text=text) for text in words.mend[:2]]
     if verdict != "fine":
-        actions.append(Action(text="what it is and how to mend it in each engine and trainer",
-                              command=f"rcdiag explain {words.slug}"))
+        actions.append(
+            Action(
+                text="what it is and how to mend it in each engine and trainer",
+                command=f"rcdiag explain {words.slug}",
+            )
+        )
     return NamedCause(
         slug=words.slug,
         verdict=verdict,
@@ -133,13 +138,13 @@ def _named_cause(case: Case, cause: Cause, suspicion: Suspicion) -> NamedCause:
     )
 
 
-def _by_size(case: Case) -> str:
+def _by_size(signs: Signs) -> str:
     """Return fine where the mismatch of a sequence costs nothing, else correct."""
-    if case.trainer is None or not len(case.tokens):
+    if signs.case.trainer is None or not len(signs.case.tokens):
         return "fine"
-    law = Law(case.tokens)
-    rows = max(int((case.tokens.per_row > 0).sum()), 1)
-    return "fine" if law.k3 * len(case.tokens) / rows <= COSTS_NOTHING else "correct"
+    tokens = signs.case.tokens
+    rows = max(int((tokens.per_row > 0).sum()), 1)
+    return "fine" if signs.law.k3 * len(tokens) / rows <= COSTS_NOTHING else "correct"
 
 
 def _verdict(causes: Sequence[NamedCause]) -> str:
@@ -151,8 +156,9 @@ def _verdict(causes: Sequence[NamedCause]) -> str:
     return "correct" if any(cause.verdict == "correct" for cause in causes) else "fine"
 
 
-def _summary(case: Case, verdict: str, causes: Sequence[NamedCause]) -> str:
+def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
     """Say the verdict's cause in one or two sentences."""
+    case = signs.case
     if not causes:
         if case.trainer is None:
             return f"The table has one policy, `{case.sampler}`; nothing is wrong in its values."
@@ -163,7 +169,7 @@ def _summary(case: Case, verdict: str, causes: Sequence[NamedCause]) -> str:
     first = causes[0]
     if first.from_step is None:
         return first.message
-    onset = Signs(case).places.onset
+    onset = signs.places.onset
     if onset is None:
         return f"From step {first.from_step} on: {first.message}"
     place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
@@ -178,20 +184,22 @@ def _next(case: Case, verdict: str, causes: Sequence[NamedCause]) -> list[Action
     if case.trainer is None:
         column = "old" if case.sampler != "old" else "rollout"
         return [
-            Action(text=f"score the other side, `{column}_log_probs`",
-                   command=f"rcdiag score {case.source} --model CKPT"),
+            Action(
+                text=f"score the other side, `{column}_log_probs`",
+                command=f"rcdiag score {case.source} --model CKPT",
+            ),
         ]
     open_causes = [cause for cause in causes if cause.also_possible and cause.confidence < 0.95]
-    if not causes or (verdict == "fine" and not open_causes):
-        return []
-    if not open_causes and verdict != "cannot-tell":
+    if not causes or verdict == "fine" or (not open_causes and verdict != "cannot-tell"):
         return []
     slugs = [cause.slug for cause in open_causes[:1]]
     others = [slug for cause in open_causes[:1] for slug in cause.also_possible[:2]]
     text = f"tell {' from '.join([*slugs, ' and '.join(others)])}" if others else "tell more"
     return [
-        Action(text=f"{text}, with the trainer's checkpoint",
-               command=f"rcdiag diagnose {case.source} --model {_checkpoint(case)}"),
+        Action(
+            text=f"{text}, with the trainer's checkpoint",
+            command=f"rcdiag diagnose {case.source} --model {_checkpoint(case)}",
+        ),
     ]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs import Signs
 
 SHIFTS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
@@ -19,17 +18,16 @@ KEPT_SETS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
 WEIGHTS = ("stale-weights", "weights-never-synced", "tied-head-desync", "lora-missing")
 
 
-def ruled_out(case: Case, named: Collection[str]) -> list[str]:
+def ruled_out(signs: Signs, named: Collection[str]) -> list[str]:
     """Return the causes that a table speaks against, those first that are asked for most."""
-    if case.trainer is None or len(case.tokens) < 400:
+    if signs.case.trainer is None or len(signs.case.tokens) < 400:
         return []
-    signs = Signs(case)
     against = [slug for slugs, test in TESTS if test(signs) for slug in slugs]
     return [slug for slug in against if slug not in named]
 
 
 def _aligned(signs: Signs) -> bool:
-    zero = signs.alignment.correlations[2]
+    zero = signs.alignment.as_they_stand
     return bool(np.any(~np.isnan(zero))) and float(np.nanquantile(zero, 0.02)) > 0.8
 
 

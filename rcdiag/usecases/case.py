@@ -14,7 +14,7 @@ from rcdiag.table.trajectories import Trajectories
 
 SAMPLER, TRAINER = "rollout", "old"
 # A case holds at most about twice so many response tokens, of a larger table blocks of rows.
-TOKENS = 400_000
+TOKENS = 120_000
 # Neighbours stay together: where rows are exchanged, it is with one of them.
 BLOCK = 16
 

@@ -35,7 +35,7 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
         slug, text = "shift-by-one", "In all rows"
     else:
         slug, text = "shift-some-rows", f"In {len(rows)} rows ({share:.0%})"
-    zero = float(np.nanmedian(alignment.correlations[2][shifted]))
+    zero = float(np.nanmedian(alignment.as_they_stand[shifted]))
     best = float(np.nanmedian(alignment.correlations[2 + lag][shifted]))
     many = np.isin(alignment.row_of_turn, rows) if slug != "shift-after-tool" else later
     return slug, Suspicion(
@@ -44,10 +44,19 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
         f"{'later' if lag > 0 else 'earlier'} than the other: their correlation is "
         f"{best:.2f} there and {zero:.2f} as they stand.",
         evidence=[
-            fact("correlation of both columns", "one fits the other at another token",
-                 as_they_stand=zero, shifted=best, lag=lag),
-            fact("share of turns that are shifted", text.lower(), first=share_first,
-                 later=share_later),
+            fact(
+                "correlation of both columns",
+                "one fits the other at another token",
+                as_they_stand=zero,
+                shifted=best,
+                lag=lag,
+            ),
+            fact(
+                "share of turns that are shifted",
+                text.lower(),
+                first=share_first,
+                later=share_later,
+            ),
         ],
         side="recorder",
         share_of_rows=share,
@@ -91,8 +100,12 @@ def _rows_swapped(signs: Signs) -> Suspicion | None:
         f"the sampler's of row {signs.case.row[first]} fit the trainer's of row "
         f"{signs.case.row[alignment.exchanged[first]]}.",
         evidence=[
-            fact("rows that fit another row's column", "rows were put into another order",
-                 share=share, whose_partner_is_exchanged_too=closed)
+            fact(
+                "rows that fit another row's column",
+                "rows were put into another order",
+                share=share,
+                whose_partner_is_exchanged_too=closed,
+            )
         ],
         side="recorder",
         share_of_rows=share,
@@ -108,8 +121,12 @@ def _few_ids(signs: Signs) -> list[IdOutlier]:
 
 def _id_evidence(outliers: list[IdOutlier]) -> list[dict]:
     return [
-        fact(f"token id {outlier.token_id}", "stands far from all other ids",
-             log_ratio_mean=outlier.mean, tokens=outlier.tokens)
+        fact(
+            f"token id {outlier.token_id}",
+            "stands far from all other ids",
+            log_ratio_mean=outlier.mean,
+            tokens=outlier.tokens,
+        )
         for outlier in outliers
     ]
 
@@ -147,9 +164,14 @@ def _last_zeros(signs: Signs) -> Suspicion | None:
             confidence=0.85,
             message=f"`{policy}` is exactly 0 at the last token of {zeros[last].mean():.0%} of the "
             "rows: one side gives the end token no log-prob.",
-            evidence=[fact("exact zeros at last tokens", "no log-prob for the end token",
-                           **{policy: float(zeros[last].mean())},
-                           elsewhere=float(zeros[~last].mean()))],
+            evidence=[
+                fact(
+                    "exact zeros at last tokens",
+                    "no log-prob for the end token",
+                    **{policy: float(zeros[last].mean())},
+                    elsewhere=float(zeros[~last].mean()),
+                )
+            ],
             side="recorder" if policy == signs.case.sampler else "trainer",
             also_possible=["zero-placeholder", "special-token-ids"],
             verdict="fix",
@@ -210,8 +232,14 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
             message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly 0 "
             f"and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of tools "
             "or templates that the mask counts as sampled.",
-            evidence=[fact("tokens in runs of zeros", "nobody sampled them", tokens=int(runs.sum()),
-                           trainer=float(np.median(trainer[runs])))],
+            evidence=[
+                fact(
+                    "tokens in runs of zeros",
+                    "nobody sampled them",
+                    tokens=int(runs.sum()),
+                    trainer=float(np.median(trainer[runs])),
+                )
+            ],
             side="recorder",
             also_possible=["zero-placeholder"],
             mended=signs.case.without_tokens(_at(signs.case, runs)),

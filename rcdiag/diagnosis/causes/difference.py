@@ -17,7 +17,8 @@ from rcdiag.diagnosis.signs import Law, Signs
 HONEST, LOUD = 0.016, 0.05
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
-LEAST_TOKENS = 400
+# A mean is not what it should be beyond so many clustered standard errors.
+BROKEN = 4.0
 
 
 def _noisy(signs: Signs) -> bool:
@@ -54,10 +55,14 @@ def _engine_noise(signs: Signs) -> Suspicion | None:
         "rounding of two engines.",
         evidence=[
             fact("rms log-ratio", "rounding", rms=law.rms),
-            fact("E[ratio]", "the recorded law sampled", value=law.ratio_mean[0],
-                 z=law.ratio_mean[1]),
-            fact("token ids agree between halves of the rows", "no drift of weights",
-                 correlation=law.by_token_id[0]),
+            fact(
+                "E[ratio]", "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]
+            ),
+            fact(
+                "token ids agree between halves of the rows",
+                "no drift of weights",
+                correlation=law.by_token_id[0],
+            ),
         ],
         also_possible=others if quiet else ["moe-routing", "quantised-weights", *others[:2]],
     )
@@ -74,10 +79,14 @@ def _declared_weights(signs: Signs) -> Suspicion | None:
         f"`{signs.case.sampler}` was scored with {_model(sampler.model)}, "
         f"`{signs.case.trainer}` with {_model(trainer.model)}.",
         evidence=[
-            fact("weights fingerprint", "different", **{
-                signs.case.sampler: _short(sampler.weights),
-                str(signs.case.trainer): _short(trainer.weights),
-            })
+            fact(
+                "weights fingerprint",
+                "different",
+                **{
+                    signs.case.sampler: _short(sampler.weights),
+                    str(signs.case.trainer): _short(trainer.weights),
+                },
+            )
         ],
         also_possible=["partial-sync", "reference-as-old"],
     )
@@ -107,8 +116,12 @@ def _never_synced(signs: Signs) -> Suspicion | None:
         f"{onset.steps.labels[onset.first - 1]} and {onset.steps.rms[-1]:.2g} in step {last}: the "
         "sampler keeps the weights of an earlier step.",
         evidence=[
-            fact("rms log-ratio by step", "grows", steps=onset.steps.labels[-12:],
-                 rms=[round(float(value), 5) for value in onset.steps.rms[-12:]])
+            fact(
+                "rms log-ratio by step",
+                "grows",
+                steps=onset.steps.labels[-12:],
+                rms=[round(float(value), 5) for value in onset.steps.rms[-12:]],
+            )
         ],
         also_possible=["stale-weights", "weights-differ"],
     )
@@ -127,8 +140,13 @@ def _replica(signs: Signs) -> Suspicion | None:
         confidence=0.95,
         message=f"Rows of {', '.join(names)} differ by {float(np.max(parts.rms)):.2g} nats rms, "
         f"those of the other engines by {noise:.2g}: that replica has other weights.",
-        evidence=[fact("rms log-ratio by engine", "one stands apart",
-                       **dict(zip(parts.labels, np.round(parts.rms, 5).tolist(), strict=True)))],
+        evidence=[
+            fact(
+                "rms log-ratio by engine",
+                "one stands apart",
+                **dict(zip(parts.labels, np.round(parts.rms, 5).tolist(), strict=True)),
+            )
+        ],
         share_of_rows=float(parts.rows[loud].sum() / parts.rows.sum()),
         also_possible=["stale-weights", "weights-differ"],
     )
@@ -155,8 +173,14 @@ def _in_flight(signs: Signs) -> Suspicion | None:
         confidence=0.9,
         message=f"In {rows:.0%} of the rows weights changed while they were sampled: tokens of "
         f"older versions differ by {before:.2g} nats rms, the others by {after:.2g}.",
-        evidence=[fact("rms log-ratio by version within rows", "changes with the version",
-                       older=before, newest=after)],
+        evidence=[
+            fact(
+                "rms log-ratio by version within rows",
+                "changes with the version",
+                older=before,
+                newest=after,
+            )
+        ],
         share_of_rows=rows,
         also_possible=["stale-weights"],
     )
@@ -183,8 +207,14 @@ def _tied_head(signs: Signs) -> Suspicion | None:
         confidence=0.75,
         message=f"The token id alone explains {explained:.0%} of the log-ratios' variance: the "
         "output heads differ, and nothing before them.",
-        evidence=[fact("variance explained by the token id", "the head differs",
-                       explained=explained, correlation=correlation)],
+        evidence=[
+            fact(
+                "variance explained by the token id",
+                "the head differs",
+                explained=explained,
+                correlation=correlation,
+            )
+        ],
         also_possible=["weights-differ", "special-token-ids"],
     )
 
@@ -193,18 +223,62 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
     law = signs.law
     if law.rms < HONEST or not _by_weights(law) or signs.declared.weights_agree:
         return None
+    if _draft_recorded(signs) is not None:
+        return None
     return Suspicion(
         confidence=0.8,
         message=f"Log-ratios ({law.rms:.2g} nats rms) depend on the token, the same in both halves "
         "of the rows: the sampler's weights are not the trainer's.",
         evidence=[
-            fact("token ids agree between halves of the rows", "a drift with a direction",
-                 correlation=law.by_token_id[0], explained=law.by_token_id[1]),
-            fact("E[ratio]", "the recorded law sampled", value=law.ratio_mean[0],
-                 z=law.ratio_mean[1]),
+            fact(
+                "token ids agree between halves of the rows",
+                "a drift with a direction",
+                correlation=law.by_token_id[0],
+                explained=law.by_token_id[1],
+            ),
+            fact(
+                "E[ratio]", "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]
+            ),
         ],
-        also_possible=["stale-weights", "partial-sync", "lora-missing", "quantised-weights",
-                       "forwards-differ"],
+        also_possible=[
+            "stale-weights",
+            "partial-sync",
+            "lora-missing",
+            "quantised-weights",
+            "forwards-differ",
+        ],
+    )
+
+
+def _draft_recorded(signs: Signs) -> Suspicion | None:
+    """Look for tokens that are likelier under the trainer than under what was recorded for them.
+
+    Under the law that sampled, the mean log-ratio is minus a divergence: it cannot be positive.
+    """
+    law = signs.law
+    mean = float(law.log_ratio.mean())
+    z = signs.case.tokens.z(law.log_ratio)
+    if law.rms < HONEST or z < BROKEN or 2 * mean < 0.2 * law.rms**2:
+        return None
+    if abs(law.inverse_mean[1]) > BROKEN:
+        return None
+    return Suspicion(
+        confidence=0.7,
+        message=f"Sampled tokens are likelier under `{signs.case.trainer}` than under the recorded "
+        f"policy, by {mean:.2g} nats a token ({z:+.0f} standard errors): what was recorded is not "
+        "the law that sampled, as when a draft model's log-probs are written for its target's "
+        "tokens.",
+        evidence=[
+            fact("mean log-ratio", "positive: the recorded law did not sample", mean=mean, z=z),
+            fact(
+                "E[1 / ratio]",
+                "1: the tokens are of the trainer's law",
+                value=law.inverse_mean[0],
+                z=law.inverse_mean[1],
+            ),
+        ],
+        side="recorder",
+        also_possible=["reference-as-old", "temperature-raw-recorded"],
     )
 
 
@@ -216,10 +290,19 @@ def _context(signs: Signs) -> Suspicion | None:
         confidence=0.7,
         message=f"Log-ratios of the first three tokens are {law.first_tokens:.0f} times those of "
         "the others: the two sides saw other prompts.",
-        evidence=[fact("rms of the first tokens over that of the others", "the prompt differs",
-                       ratio=law.first_tokens)],
-        also_possible=["prompt-template", "bos-differs", "attention-to-padding",
-                       "prompt-truncated"],
+        evidence=[
+            fact(
+                "rms of the first tokens over that of the others",
+                "the prompt differs",
+                ratio=law.first_tokens,
+            )
+        ],
+        also_possible=[
+            "prompt-template",
+            "bos-differs",
+            "attention-to-padding",
+            "prompt-truncated",
+        ],
     )
 
 
@@ -234,8 +317,14 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         "weights, precision, context or model function; nothing in the table tells which.",
         evidence=[
             fact("rms log-ratio", "more than rounding", rms=law.rms),
-            fact("E[ratio]", "not 1: the record may not be the law that sampled" if broken else
-                 "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]),
+            fact(
+                "E[ratio]",
+                "not 1: the record may not be the law that sampled"
+                if broken
+                else "the recorded law sampled",
+                value=law.ratio_mean[0],
+                z=law.ratio_mean[1],
+            ),
         ],
         side="engine",
         also_possible=["weights-differ", "context-differs", "quantised-weights"],
@@ -245,7 +334,7 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
 
 def _verdict_of_size(law: Law, broken: bool) -> str:
     """Return the verdict on a difference without a name."""
-    if broken and law.ratio_mean[0] < 0.99 or law.k3 > 0.1:
+    if (broken and law.ratio_mean[0] < 0.99) or law.k3 > 0.1:
         return "fix"
     return "cannot-tell" if broken or law.k3 > 0.02 else "correct"
 
@@ -262,19 +351,25 @@ def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
         trainer = signs.between(model, str(case.trainer))
         sampler = signs.between(case.sampler, engine)
         facts = [
-            fact("rms log-ratio", "against the re-scores", **{
-                f"{case.sampler} and {engine}": sampler.rms,
-                f"{case.trainer} and {model}": trainer.rms,
-                f"{engine} and {model}": noise,
-            })
+            fact(
+                "rms log-ratio",
+                "against the re-scores",
+                **{
+                    f"{case.sampler} and {engine}": sampler.rms,
+                    f"{case.trainer} and {model}": trainer.rms,
+                    f"{engine} and {model}": noise,
+                },
+            )
         ]
         if trainer.rms > 3 * noise and sampler.rms < 0.5 * trainer.rms:
             named = _trainer_fault(trainer)
             text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
         elif sampler.rms > 1.5 * noise and trainer.rms < 0.5 * sampler.rms:
             named = _sampler_fault(sampler)
-            text = f"`{case.sampler}` is not what the engine gives with the trainer's weights " \
+            text = (
+                f"`{case.sampler}` is not what the engine gives with the trainer's weights "
                 f"(`{engine}`)"
+            )
         else:
             return None
         if named != slug:
@@ -285,8 +380,9 @@ def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
             f"re-scores by {noise:.2g}.",
             evidence=facts,
             side="trainer" if trainer.rms > sampler.rms else "sampler",
-            verdict=None if slug != "forwards-differ" else
-            ("fix" if trainer.rms > sampler.rms else None),
+            verdict=None
+            if slug != "forwards-differ"
+            else ("fix" if trainer.rms > sampler.rms else None),
         )
 
     return weigh
@@ -310,9 +406,16 @@ def _declared_quantisation(signs: Signs) -> tuple[str, str] | None:
     text = signs.declared.sampler.quantisation
     if text is None:
         return None
-    for word, slug in (("fp8", "fp8-weights"), ("float8", "fp8-weights"), ("w8a8", "int8-weights"),
-                       ("int8", "int8-weights"), ("int4", "int4-weights"),
-                       ("awq", "int4-weights"), ("gptq", "int4-weights"), ("nf4", "int4-weights")):
+    for word, slug in (
+        ("fp8", "fp8-weights"),
+        ("float8", "fp8-weights"),
+        ("w8a8", "int8-weights"),
+        ("int8", "int8-weights"),
+        ("int4", "int4-weights"),
+        ("awq", "int4-weights"),
+        ("gptq", "int4-weights"),
+        ("nf4", "int4-weights"),
+    ):
         if word in text:
             return slug, text
     return "quantised-weights", text
@@ -343,6 +446,7 @@ DIFFERENCE = (
     shipped("replica-unsynced", "difference", _replica),
     shipped("in-flight-update", "difference", _in_flight),
     shipped("weights-never-synced", "difference", _never_synced),
+    shipped("draft-recorded", "difference", _draft_recorded),
     shipped("reference-as-old", "difference", _by_rescore("reference-as-old")),
     shipped("tied-head-desync", "difference", _tied_head),
     shipped("weights-differ", "difference", _weights_differ),

@@ -25,7 +25,9 @@ def _columns_identical(signs: Signs) -> Suspicion | None:
         confidence=0.9,
         message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
         "or both sides compute bitwise alike; a mismatch cannot be seen.",
-        evidence=[fact("share of equal values", "two engines differ in the last digits", same=same)],
+        evidence=[
+            fact("share of equal values", "two engines differ in the last digits", same=same)
+        ],
         side="recorder",
         also_possible=["healthy", "temperature-silent", "top-p-silent"],
         verdict="cannot-tell",
@@ -99,9 +101,12 @@ def _top_one(signs: Signs) -> Suspicion | None:
                 f"{np.exp(np.median(own[rare])):.2f} on the median, where the other side gives "
                 f"{np.exp(np.median(other[rare])):.2g}.",
                 evidence=[
-                    fact("log-prob of rare tokens", "that of the likeliest token",
-                         **{str(policy): float(np.median(own[rare]))},
-                         other_side=float(np.median(other[rare])))
+                    fact(
+                        "log-prob of rare tokens",
+                        "that of the likeliest token",
+                        **{str(policy): float(np.median(own[rare]))},
+                        other_side=float(np.median(other[rare])),
+                    )
                 ],
                 side="recorder" if policy == case.sampler else "trainer",
                 also_possible=["entropy-recorded"],
@@ -126,8 +131,11 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
             f"{'' if positive > 0.95 else ' with a minus sign'}, not the sampled token's log-prob: "
             "rare tokens have ordinary values, sure ones too low ones.",
             evidence=[
-                fact("spread of values over that of the other side", "entropies spread less",
-                     **{policy: float(np.std(values) / max(np.nanstd(column.other), 1e-9))})
+                fact(
+                    "spread of values over that of the other side",
+                    "entropies spread less",
+                    **{policy: float(np.std(values) / max(np.nanstd(column.other), 1e-9))},
+                )
             ],
             side="recorder" if policy == case.sampler else "trainer",
             also_possible=["top-one-recorded"],
@@ -151,9 +159,13 @@ def _like_entropy(values: Array, other: Array) -> bool:
     # Entropy is at least minus the log-prob of the likeliest token, and has no rare values.
     lower = float(np.mean(values[likely] < other[likely]))
     alike = float(np.corrcoef(values[rare], other[rare])[0, 1])
-    return alike < 0.6 and lower > 0.85 and float(np.median(values[rare] - other[rare])) > 1.0 and float(
-        np.min(values)
-    ) > -8.0 and float(np.median(values[likely] / other[likely])) > 1.5
+    return (
+        alike < 0.6
+        and lower > 0.85
+        and float(np.median(values[rare] - other[rare])) > 1.0
+        and float(np.min(values)) > -8.0
+        and float(np.median(values[likely] / other[likely])) > 1.5
+    )
 
 
 RECORDING = (

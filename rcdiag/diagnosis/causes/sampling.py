@@ -62,14 +62,24 @@ def _temperature_cause(slug: str):
             confidence=confidence if slug == "temperature-raw-recorded" or known else 0.75,
             message=_temperature_sentence(slug, estimate, signs),
             evidence=[
-                fact("log-prob of rare tokens, sampler / trainer",
-                     f"T of the trainer over T of the record: {seen.factor:.2f}",
-                     edge=seen.factor),
-                fact("E[ratio] and E[1 / ratio]", reads, ratio=law.ratio_mean[0],
-                     ratio_z=law.ratio_mean[1], inverse=law.inverse_mean[0],
-                     inverse_z=law.inverse_mean[1]),
-                *([fact("temperature of the rows", "declared", declared=declared)]
-                  if declared is not None else []),
+                fact(
+                    "log-prob of rare tokens, sampler / trainer",
+                    f"T of the trainer over T of the record: {seen.factor:.2f}",
+                    edge=seen.factor,
+                ),
+                fact(
+                    "E[ratio] and E[1 / ratio]",
+                    reads,
+                    ratio=law.ratio_mean[0],
+                    ratio_z=law.ratio_mean[1],
+                    inverse=law.inverse_mean[0],
+                    inverse_z=law.inverse_mean[1],
+                ),
+                *(
+                    [fact("temperature of the rows", "declared", declared=declared)]
+                    if declared is not None
+                    else []
+                ),
             ],
             also_possible=[] if known else _other_temperatures(slug),
         )
@@ -119,8 +129,9 @@ def _divided(signs: Signs) -> Suspicion | None:
             confidence=0.9,
             message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs were "
             "divided by a temperature, which leaves no law that sums to 1.",
-            evidence=[fact("sampler = k * trainer", "a factor and nothing else", k=k,
-                           squares_left=left)],
+            evidence=[
+                fact("sampler = k * trainer", "a factor and nothing else", k=k, squares_left=left)
+            ],
             also_possible=["log-base"],
         )
     (mean, z), (_, inverse_z) = law.ratio_mean, law.inverse_mean
@@ -141,8 +152,12 @@ def _divided(signs: Signs) -> Suspicion | None:
         "log-probs, not logits, by the temperature, so that its law does not sum to 1.",
         evidence=[
             fact("E[ratio]", "the trainer's law does not sum to 1", value=mean, z=z),
-            fact("log-prob of sure tokens, sampler / trainer", "a log-sum in every context",
-                 low=float(low), high=float(high)),
+            fact(
+                "log-prob of sure tokens, sampler / trainer",
+                "a log-sum in every context",
+                low=float(low),
+                high=float(high),
+            ),
         ],
         side="trainer",
         also_possible=["vocabulary-padding"] if mean < 1 else ["vocab-shard-wrong"],
@@ -167,11 +182,16 @@ def _kept_set(signs: Signs) -> Suspicion | None:
         f"{low:.2f}.",
         evidence=[
             fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
-            fact("log-ratios from and to", "one sign and bounded", low=float(low),
-                 high=float(high)),
+            fact(
+                "log-ratios from and to", "one sign and bounded", low=float(low), high=float(high)
+            ),
         ],
-        also_possible=["top-p-renormalised", "top-k-renormalised", "min-p-renormalised",
-                       "vocabulary-padding"],
+        also_possible=[
+            "top-p-renormalised",
+            "top-k-renormalised",
+            "min-p-renormalised",
+            "vocabulary-padding",
+        ],
     )
 
 
@@ -225,8 +245,12 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
         + (f", at positions up to {int(last_place)}." if slug == "min-tokens" else "."),
         evidence=[
             fact("E[ratio]", "mass that the sampler could not take", value=mean, z=z),
-            fact("strongly negative log-ratios", "tokens in place of a banned one", share=share,
-                 last_position=int(last_place)),
+            fact(
+                "strongly negative log-ratios",
+                "tokens in place of a banned one",
+                share=share,
+                last_position=int(last_place),
+            ),
         ],
         also_possible=["logit-bias" if slug == "min-tokens" else "min-tokens", "penalty"],
     )
@@ -274,8 +298,14 @@ def _penalty(signs: Signs) -> Suspicion | None:
         message=f"The sampler gives tokens that occurred before "
         f"{'less' if gap > 0 else 'more'} than the trainer does: their log-ratio is {gap:+.3f} "
         f"nats above that of new ones ({z:+.0f} standard errors).",
-        evidence=[fact("log-ratio of repeated less that of new tokens",
-                       "a penalty for repetition or presence", gap=gap, z=z)],
+        evidence=[
+            fact(
+                "log-ratio of repeated less that of new tokens",
+                "a penalty for repetition or presence",
+                gap=gap,
+                z=z,
+            )
+        ],
         also_possible=["repetition-penalty", "presence-penalty", "logit-bias"],
     )
 
@@ -302,8 +332,16 @@ def _vocab_shard(signs: Signs) -> Suspicion | None:
     return Suspicion(
         confidence=0.8,
         message=message,
-        evidence=[fact("E[ratio] and E[1 / ratio]", "the trainer's law does not sum to 1",
-                       ratio=mean, ratio_z=z, inverse=inverse, inverse_z=inverse_z)],
+        evidence=[
+            fact(
+                "E[ratio] and E[1 / ratio]",
+                "the trainer's law does not sum to 1",
+                ratio=mean,
+                ratio_z=z,
+                inverse=inverse,
+                inverse_z=inverse_z,
+            )
+        ],
         side="trainer",
         also_possible=["vocabulary-padding", "shard-wrong", "truncated-law"],
     )
@@ -341,8 +379,14 @@ def _softcap(signs: Signs) -> Suspicion | None:
         confidence=0.6,
         message=f"The {flatter}'s law is flatter in every context, unevenly: log-probs of rare "
         f"tokens are up to {abs(1 - seen.factor):.0%} smaller and vary, as under a cap on logits.",
-        evidence=[fact("log-prob of rare tokens, sampler / trainer", "flatter, unevenly",
-                       edge=seen.factor, spread=seen.spread)],
+        evidence=[
+            fact(
+                "log-prob of rare tokens, sampler / trainer",
+                "flatter, unevenly",
+                edge=seen.factor,
+                spread=seen.spread,
+            )
+        ],
         side=flatter,
         also_possible=["trainer-without-temperature", "sampler-ignores-temperature"],
         verdict="fix",
@@ -361,8 +405,14 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
             confidence=0.95,
             message=f"Metadata says that tokens were sampled at temperature "
             f"{side.sampling_temperature:g}; both columns are of temperature {side.temperature:g}.",
-            evidence=[fact("temperature", "sampling and record differ",
-                           sampled=side.sampling_temperature, recorded=side.temperature)],
+            evidence=[
+                fact(
+                    "temperature",
+                    "sampling and record differ",
+                    sampled=side.sampling_temperature,
+                    recorded=side.temperature,
+                )
+            ],
         )
     for name in (case.trainer, case.sampler):
         entropy = case.entropy.get(name or "")
@@ -387,8 +437,9 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
             f"the recorded law by {abs(mean):.3f} nats on the mean ({z:+.0f} standard errors), "
             "while both columns agree: tokens were drawn from another law.",
             evidence=[fact("surprisal less entropy", "0 if the law sampled", mean=mean, z=z)],
-            also_possible=["top-p-silent" if slug == "temperature-silent" else
-                           "temperature-silent"],
+            also_possible=[
+                "top-p-silent" if slug == "temperature-silent" else "temperature-silent"
+            ],
         )
     kept = _declared_kept_set(signs)
     if kept is not None and abs(law.ratio_mean[1]) < HOLDS and kept == "top-p-renormalised":
@@ -398,9 +449,15 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
             confidence=0.85,
             message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
             f"{law.ratio_mean[0]:.4f}, so both columns are of the whole law.",
-            evidence=[fact("E[ratio]", "no mass is missing from the record",
-                           value=law.ratio_mean[0], z=law.ratio_mean[1]),
-                      fact("top_p of the rows", "declared", declared=value)],
+            evidence=[
+                fact(
+                    "E[ratio]",
+                    "no mass is missing from the record",
+                    value=law.ratio_mean[0],
+                    z=law.ratio_mean[1],
+                ),
+                fact("top_p of the rows", "declared", declared=value),
+            ],
         )
     honest = _honest_trainer(signs)
     if honest is not None:
@@ -412,8 +469,13 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
                 message=f"`{case.sampler}` and `{case.trainer}` agree, and `{honest}`, scored at "
                 f"the rows' temperature, is their law at T = {seen.factor:.2f}: tokens were sampled "
                 "at a temperature that neither column has.",
-                evidence=[fact("log-prob of rare tokens against the re-score", "a temperature",
-                               edge=seen.factor)],
+                evidence=[
+                    fact(
+                        "log-prob of rare tokens against the re-score",
+                        "a temperature",
+                        edge=seen.factor,
+                    )
+                ],
             )
     return None
 
@@ -443,8 +505,12 @@ SAMPLING = (
     shipped("log-probs-divided", "law", _divided),
     *(
         shipped(slug, "law", _truncated(slug))
-        for slug in ("truncated-law", "top-p-renormalised", "top-k-renormalised",
-                     "min-p-renormalised")
+        for slug in (
+            "truncated-law",
+            "top-p-renormalised",
+            "top-k-renormalised",
+            "min-p-renormalised",
+        )
     ),
     *(shipped(slug, "law", _ban(slug)) for slug in ("logit-bias", "min-tokens")),
     shipped("penalty", "law", _penalty),

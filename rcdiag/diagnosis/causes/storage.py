@@ -89,8 +89,13 @@ def _sign_flipped(signs: Signs) -> Suspicion | None:
         return Suspicion(
             confidence=CERTAIN,
             message=f"The values of `{policy}` are positive, and minus them they are log-probs.",
-            evidence=[fact("share of positive values", "no log-prob is positive",
-                           **{policy: float(np.mean(positive))})],
+            evidence=[
+                fact(
+                    "share of positive values",
+                    "no log-prob is positive",
+                    **{policy: float(np.mean(positive))},
+                )
+            ],
             side=_side(signs, policy),
             also_possible=[],
             mended=_mended(signs.case, policy, np.negative),
@@ -111,8 +116,9 @@ def _probabilities(signs: Signs) -> Suspicion | None:
             confidence=CERTAIN,
             message=f"The values of `{policy}` lie between 0 and 1: they are probabilities, and "
             "their logarithms are log-probs.",
-            evidence=[fact("share of values from 0 to 1", "probabilities",
-                           **{policy: float(inside)})],
+            evidence=[
+                fact("share of values from 0 to 1", "probabilities", **{policy: float(inside)})
+            ],
             side=_side(signs, policy),
             also_possible=[],
             mended=_mended(signs.case, policy, np.log),
@@ -161,8 +167,13 @@ def _cumulative(signs: Signs) -> Suspicion | None:
                 confidence=0.97,
                 message=f"Every token of a row has the same value in `{policy}`: the row's mean "
                 "or sum stands at each of its tokens.",
-                evidence=[fact("share of rows with one value", "log-probs of tokens vary",
-                               **{policy: constant})],
+                evidence=[
+                    fact(
+                        "share of rows with one value",
+                        "log-probs of tokens vary",
+                        **{policy: constant},
+                    )
+                ],
                 side=_side(signs, policy),
                 also_possible=[],
                 mended=signs.case.without_tokens(np.ones(len(signs.case.mask), np.bool_)),
@@ -171,8 +182,13 @@ def _cumulative(signs: Signs) -> Suspicion | None:
             return Suspicion(
                 confidence=0.97,
                 message=f"The values of `{policy}` never rise within a row: they are running sums.",
-                evidence=[fact("share of rows that only fall", "running sums of log-probs",
-                               **{policy: falling})],
+                evidence=[
+                    fact(
+                        "share of rows that only fall",
+                        "running sums of log-probs",
+                        **{policy: falling},
+                    )
+                ],
                 side=_side(signs, policy),
                 also_possible=[],
                 mended=_differences(signs.case, policy),
@@ -206,8 +222,14 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
             message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0, "
             f"{int(zeros.sum()):,} of them where the other side gives the token "
             f"{np.exp(np.median(other)):.2g} on the median: placeholders.",
-            evidence=[fact("exact zeros at uncertain tokens", "a log-prob of 0 is certainty",
-                           **{policy: int(zeros.sum())}, of=likely)],
+            evidence=[
+                fact(
+                    "exact zeros at uncertain tokens",
+                    "a log-prob of 0 is certainty",
+                    **{policy: int(zeros.sum())},
+                    of=likely,
+                )
+            ],
             side=_side(signs, policy),
             share_of_rows=_rows_with(column, zeros),
             also_possible=["mask-includes-tool"] if np.median(other) < -2 else [],
@@ -246,8 +268,15 @@ def _sentinel(signs: Signs) -> Suspicion | None:
                 confidence=CERTAIN if known else 0.9,
                 message=f"{count:,} values of `{policy}` are exactly {value:g}, which stands for "
                 f"no value; the first stands in row {first}.",
-                evidence=[fact("exact repeats of one value", "a sentinel", value=value,
-                               **{policy: count}, first_row=first)],
+                evidence=[
+                    fact(
+                        "exact repeats of one value",
+                        "a sentinel",
+                        value=value,
+                        **{policy: count},
+                        first_row=first,
+                    )
+                ],
                 side=_side(signs, policy),
                 share_of_rows=_rows_with(column, here),
                 also_possible=[],
@@ -272,8 +301,15 @@ def _floor(signs: Signs) -> Suspicion | None:
             confidence=0.96,
             message=f"No value of `{policy}` is below {value:g}, and {count:,} are exactly that: "
             "the column was clipped.",
-            evidence=[fact("tokens at the lowest value", "a floor", value=value,
-                           **{policy: count}, share_lower_on_the_other_side=below)],
+            evidence=[
+                fact(
+                    "tokens at the lowest value",
+                    "a floor",
+                    value=value,
+                    **{policy: count},
+                    share_lower_on_the_other_side=below,
+                )
+            ],
             side=_side(signs, policy),
             share_of_rows=_rows_with(column, here),
             also_possible=[],
@@ -300,8 +336,14 @@ def _stored(slug: str) -> Callable[[Signs], Suspicion | None]:
             confidence=0.97,
             message=f"All values of {what} lie on the grid of {grids[0][1]}; rounding to it moves "
             f"a log-prob by {error:.2g} nats rms.",
-            evidence=[fact("values on the grid", grids[0][1], **dict.fromkeys(names, 1.0),
-                           rounding_rms=error)],
+            evidence=[
+                fact(
+                    "values on the grid",
+                    grids[0][1],
+                    **dict.fromkeys(names, 1.0),
+                    rounding_rms=error,
+                )
+            ],
             side="storage",
             also_possible=[],
             verdict="fine" if error < 0.02 else "fix",

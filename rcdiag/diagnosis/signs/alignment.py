@@ -1,4 +1,4 @@
-"""Signs of alignment: does one column fit the other better at another token or in another row?"""
+"""Signs of alignment: whether one column fits the other better at another token or row."""
 
 from __future__ import annotations
 
@@ -44,9 +44,12 @@ class Alignment:
     def turn(self) -> Counts:
         """Return the number of each token's turn among all turns of the case, [tokens]."""
         tokens = self.tokens
-        return np.cumsum(
-            (np.diff(tokens.owner, prepend=-1) != 0) | (np.diff(tokens.place, prepend=-2) != 1)
-        ) - 1
+        return (
+            np.cumsum(
+                (np.diff(tokens.owner, prepend=-1) != 0) | (np.diff(tokens.place, prepend=-2) != 1)
+            )
+            - 1
+        )
 
     @cached_property
     def first_turn(self) -> Flags:
@@ -60,18 +63,35 @@ class Alignment:
         return self.tokens.owner[np.flatnonzero(np.diff(self.turn, prepend=-1))]
 
     @cached_property
-    def correlations(self) -> Array:
-        """Return the correlation of both columns at every lag, NaN for short turns; [lags, turns].
+    def as_they_stand(self) -> Array:
+        """Return the correlation of both columns token by token, NaN for short turns; [turns]."""
+        return _by_turn(tamed(self.tokens.sampler), tamed(self.tokens.trainer), self.turn, 0)
 
-        At lag k the sampler's value of token t + k stands beside the trainer's of token t.
+    @cached_property
+    def correlations(self) -> Array:
+        """Return the correlation of both columns at every lag; [lags, turns].
+
+        At lag k the sampler's value of token t + k stands beside the trainer's of token t. It is
+        NaN for short turns, and at other lags than 0 for turns that fit as they stand.
         """
-        sampler, trainer = tamed(self.tokens.sampler), tamed(self.tokens.trainer)
-        return np.stack([_by_turn(sampler, trainer, self.turn, lag) for lag in LAGS])
+        values = np.full((len(LAGS), len(self.as_they_stand)), np.nan)
+        values[LAGS.index(0)] = self.as_they_stand
+        open_turns = self.as_they_stand < 1.0 - GAIN
+        inside = open_turns[self.turn]
+        if inside.any():
+            sampler, trainer = (
+                tamed(column[inside]) for column in (self.tokens.sampler, self.tokens.trainer)
+            )
+            for index, lag in enumerate(LAGS):
+                if lag != 0:
+                    part = _by_turn(sampler, trainer, self.turn[inside], lag)
+                    values[index, : len(part)] = part
+        return values
 
     @cached_property
     def judged(self) -> Flags:
         """Flag the turns that are long enough, [turns]."""
-        return ~np.isnan(self.correlations[LAGS.index(0)])
+        return ~np.isnan(self.as_they_stand)
 
     @cached_property
     def shift(self) -> Counts:
@@ -80,7 +100,7 @@ class Alignment:
         best = values.argmax(axis=0)
         at_best = values[best, np.arange(values.shape[1])]
         shifted = self.judged & (at_best > FITS)
-        shifted &= at_best - values[LAGS.index(0)] > GAIN
+        shifted &= at_best - self.as_they_stand > GAIN
         return np.where(shifted, np.array(LAGS)[best], 0)
 
     def share_shifted(self, turns: Flags) -> float:
@@ -127,8 +147,7 @@ class Alignment:
     @cached_property
     def misfit(self) -> Flags:
         """Flag the rows whose columns hardly have to do with each other, [rows]."""
-        zero = self.correlations[LAGS.index(0)]
-        bad = self.judged & (zero < 0.6) & (self.shift == 0)
+        bad = self.judged & (self.as_they_stand < 0.6) & (self.shift == 0)
         return np.bincount(self.row_of_turn[bad], minlength=len(self.case.lengths)) > 0
 
 

@@ -91,7 +91,8 @@ class Law:
     @cached_property
     def by_token_id(self) -> tuple[float, float]:
         """Return the correlation of token ids' mean log-ratios between halves of the rows, and
-        the share of the variance of log-ratios that these means explain."""
+        the share of the variance of log-ratios that these means explain.
+        """
         return cross_fitted(self.tokens.token_id, self.log_ratio, self.tokens.owner % 2 == 1)
 
     @cached_property
@@ -142,7 +143,8 @@ def cross_fitted(
 ) -> tuple[float, float]:
     """Return how labels' means agree between two halves: their correlation, and the share of the
     variance of `values` that they explain. Labels that a half has fewer than `least` times do not
-    count."""
+    count.
+    """
     size = int(label.max(initial=-1)) + 1
     counts = [np.bincount(label[side], minlength=size) for side in (half, ~half)]
     sums = [np.bincount(label[side], values[side], minlength=size) for side in (half, ~half)]

@@ -166,6 +166,8 @@ class Places:
         means = np.bincount(tokens.token_id, log_ratio)
         last = np.bincount(tokens.token_id, self.last_tokens.astype(np.float64))
         return [
-            IdOutlier(int(i), int(counts[i]), float(means[i] / counts[i]), float(last[i] / counts[i]))
+            IdOutlier(
+                int(i), int(counts[i]), float(means[i] / counts[i]), float(last[i] / counts[i])
+            )
             for i in chosen
         ]

@@ -40,9 +40,7 @@ def tempered(tokens: PairTokens) -> Tempered | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = tokens.sampler / trainer
     sure = ratio[(trainer > SURE[0]) & (trainer < SURE[1])]
-    rare = next(
-        (part for edge in RARE if len(part := ratio[trainer < edge]) >= LEAST), np.empty(0)
-    )
+    rare = next((part for edge in RARE if len(part := ratio[trainer < edge]) >= LEAST), np.empty(0))
     if len(sure) < LEAST or len(rare) < LEAST:
         return None
     flatter = bool(np.median(rare) < 1.0)
