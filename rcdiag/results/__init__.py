@@ -32,6 +32,7 @@ from rcdiag.results.compare import (
     Rung,
     Triangulation,
 )
+from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 from rcdiag.results.older import upgraded
 from rcdiag.results.plain import structured, unstructured
 from rcdiag.results.replay import (
@@ -62,11 +63,13 @@ __all__ = [
     "FORMAT_VERSION",
     "KINDS",
     "SEVERITIES",
+    "Action",
     "AfterStep",
     "Coefficients",
     "CompareResult",
     "CorrectionResult",
     "Denominator",
+    "Diagnosis",
     "Factor",
     "Finding",
     "GradientReport",
@@ -75,6 +78,7 @@ __all__ = [
     "JoinReport",
     "Ladder",
     "MetricValue",
+    "NamedCause",
     "NoiseFloor",
     "PairFigure",
     "PairResult",

@@ -149,8 +149,8 @@ RowsLeftOut = Annotated[
     int,
     Doc(
         "Number of rows that are left out of `mismatch` because an unmasked log-prob of theirs is "
-        "NaN, infinite or positive. Where fewer than half of the rows remain every number of `mismatch` is "
-        "null.",
+        "NaN, infinite or positive. Where fewer than half of the rows remain every number of "
+        "`mismatch` is null.",
         unit="sequences",
         healthy="ideal 0",
         see=("non-finite-log-probs",),

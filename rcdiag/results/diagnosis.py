@@ -117,3 +117,13 @@ class Diagnosis:
         list[Action],
         Doc("The cheapest experiments that would split what is left, with their commands."),
     ] = field(default_factory=list)
+
+
+DiagnosisOfTable = Annotated[
+    Diagnosis | None,
+    Doc(
+        "The verdict on the table and its causes, the same from every command; null in documents "
+        "of versions that made none.",
+        see=("verdict", "causes"),
+    ),
+]

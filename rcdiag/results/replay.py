@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 from rcdiag.results.base import (
+    ADDED,
     FORMAT_VERSION,
     Behavior,
     Config,
@@ -25,6 +26,7 @@ from rcdiag.results.base import (
     Target,
     TrainerName,
 )
+from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.show import Shown
 
@@ -1112,3 +1114,4 @@ class ReplayResult(Shown):
         ),
     ] = field(default_factory=list)
     findings: Findings = field(default_factory=list)
+    diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)

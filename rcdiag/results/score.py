@@ -42,6 +42,7 @@ from rcdiag.results.base import (
     TokensOfPart,
     TrainerName,
 )
+from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.show import Shown
 
@@ -450,6 +451,7 @@ class ScoreResult(Shown):
         ),
     ] = field(default_factory=dict)
     findings: Findings = field(default_factory=list)
+    diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)
     figures: Annotated[
         dict[str, Any], Doc("What the figures of a score are drawn from.", keys=ScoreFigures)
     ] = field(default_factory=dict)

@@ -229,9 +229,9 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
     if placeholder and runs.sum() > 0.5 * zero.sum():
         return Suspicion(
             confidence=0.85,
-            message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly 0 "
-            f"and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of tools "
-            "or templates that the mask counts as sampled.",
+            message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
+            f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
+            "tools or templates that the mask counts as sampled.",
             evidence=[
                 fact(
                     "tokens in runs of zeros",

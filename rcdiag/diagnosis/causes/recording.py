@@ -25,9 +25,7 @@ def _columns_identical(signs: Signs) -> Suspicion | None:
         confidence=0.9,
         message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
         "or both sides compute bitwise alike; a mismatch cannot be seen.",
-        evidence=[
-            fact("share of equal values", "two engines differ in the last digits", same=same)
-        ],
+        evidence=[fact("share of equal values", "two engines differ a little", same=same)],
         side="recorder",
         also_possible=["healthy", "temperature-silent", "top-p-silent"],
         verdict="cannot-tell",
@@ -81,7 +79,7 @@ def _top_one(signs: Signs) -> Suspicion | None:
     tokens = case.tokens
     for policy, own, other in (
         (case.sampler, tokens.sampler, tokens.trainer),
-        (case.trainer, tokens.trainer, tokens.sampler),
+        (str(case.trainer), tokens.trainer, tokens.sampler),
     ):
         likely, rare = other > -0.25, (other < -1.6) & (other > -6.0)
         # Where a law is honest hardly any token is rarer than 1 in 400.
@@ -104,7 +102,7 @@ def _top_one(signs: Signs) -> Suspicion | None:
                     fact(
                         "log-prob of rare tokens",
                         "that of the likeliest token",
-                        **{str(policy): float(np.median(own[rare]))},
+                        **{policy: float(np.median(own[rare]))},
                         other_side=float(np.median(other[rare])),
                     )
                 ],
@@ -134,7 +132,7 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
                 fact(
                     "spread of values over that of the other side",
                     "entropies spread less",
-                    **{policy: float(np.std(values) / max(np.nanstd(column.other), 1e-9))},
+                    **{policy: float(np.std(values)) / max(float(np.nanstd(column.other)), 1e-9)},
                 )
             ],
             side="recorder" if policy == case.sampler else "trainer",

@@ -127,8 +127,8 @@ def _divided(signs: Signs) -> Suspicion | None:
     if left < 3e-4 and abs(k - 1) > 0.04:
         return Suspicion(
             confidence=0.9,
-            message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs were "
-            "divided by a temperature, which leaves no law that sums to 1.",
+            message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs "
+            "were divided by a temperature, which leaves no law that sums to 1.",
             evidence=[
                 fact("sampler = k * trainer", "a factor and nothing else", k=k, squares_left=left)
             ],
@@ -467,8 +467,8 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
             return "temperature-silent", Suspicion(
                 confidence=0.92,
                 message=f"`{case.sampler}` and `{case.trainer}` agree, and `{honest}`, scored at "
-                f"the rows' temperature, is their law at T = {seen.factor:.2f}: tokens were sampled "
-                "at a temperature that neither column has.",
+                f"the rows' temperature, is their law at T = {seen.factor:.2f}: tokens were "
+                "sampled at a temperature that neither column has.",
                 evidence=[
                     fact(
                         "log-prob of rare tokens against the re-score",

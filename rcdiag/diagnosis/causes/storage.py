@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -52,22 +53,23 @@ def _first(signs: Signs, column: StoredColumn, tokens: Flags) -> int:
 
 def _nan_log_probs(signs: Signs) -> Suspicion | None:
     for policy, column in _columns(signs):
-        bad = ~column.finite
-        if not bad.any():
+        if policy not in signs.case.not_numbers:
             continue
-        what = "NaN" if np.isnan(column.values[bad]).all() else "NaN or infinite"
-        if np.isinf(column.values[bad]).all():
+        count, first = signs.case.not_numbers[policy]
+        bad = ~column.finite
+        values = column.values[bad]
+        what = "NaN" if np.isnan(values).all() else "NaN or infinite"
+        if len(values) and np.isinf(values).all():
             what = "infinite"
-        first = _first(signs, column, bad)
         return Suspicion(
             confidence=CERTAIN,
-            message=f"{int(bad.sum()):,} of {len(bad):,} log-probs of `{policy}` are {what}; the "
-            f"first stands in row {first}.",
+            message=f"{count:,} log-probs of `{policy}` are {what}; the first stands in row "
+            f"{first}.",
             evidence=[
                 fact(
-                    "share of tokens without a number",
+                    "tokens without a number",
                     "never so in a log-softmax of finite logits",
-                    **{policy: float(bad.mean())},
+                    **{policy: count},
                     first_row=first,
                 )
             ],
@@ -152,7 +154,7 @@ def _log_base(signs: Signs) -> Suspicion | None:
                 evidence=[fact("ratio of the columns", f"1 / ln {base} = {ratio:.4f}", ratio=k)],
                 side=_side(signs, policy),
                 also_possible=["log-probs-divided"],
-                mended=_mended(signs.case, policy, lambda values, r=ratio: values / r),
+                mended=_mended(signs.case, policy, partial(np.multiply, 1.0 / ratio)),
             )
     return None
 

@@ -50,7 +50,10 @@ def table(sequences: int, clusters: int) -> list[str]:
 
 
 def not_numbers(tokens: int) -> str:
-    return f"{tokens:,} unmasked log-probs are NaN, infinite or positive: mend the dump before correcting."
+    return (
+        f"{tokens:,} unmasked log-probs are NaN, infinite or positive: mend the dump before "
+        "correcting."
+    )
 
 
 def gate(values: Mapping[str, MetricValue]) -> list[str]:
