@@ -106,6 +106,8 @@ def _causes(signs: Signs, named: Named) -> list[NamedCause]:
     order = ("fix", "cannot-tell", "correct", "fine")
     settled = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
     quiet = [cause for cause in causes if cause.slug in NOTHING_WRONG]
+    if settled:
+        quiet = [replace(cause, actions=[]) for cause in quiet]
     settled.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
     return [*settled, *quiet]
 
@@ -116,14 +118,6 @@ def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause
     if verdict == "guides":
         verdict = _by_size(signs)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
-    actions = [] if verdict == "fine" else [Action(text=text) for text in words.mend[:2]]
-    if verdict != "fine":
-        actions.append(
-            Action(
-                text="what it is and how to mend it in each engine and trainer",
-                command=f"rcdiag explain {words.slug}",
-            )
-        )
     return NamedCause(
         slug=words.slug,
         verdict=verdict,
@@ -132,10 +126,32 @@ def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause
         share_of_rows=round(float(suspicion.share_of_rows), 4),
         message=suspicion.message,
         evidence=[dict(entry) for entry in suspicion.evidence],
-        actions=actions,
+        actions=_mending(signs, cause, verdict),
         also_possible=[slug for slug in possible if slug != words.slug],
         from_step=suspicion.from_step,
     )
+
+
+def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
+    """Return what mends a cause, the most useful first, and what tells more of it."""
+    if verdict == "fine":
+        return []
+    slug = cause.words.slug
+    actions = [Action(text=text) for text in cause.words.mend[:2]]
+    sampler, trainer = signs.declared.sampler.model, signs.declared.trainer.model
+    if signs.declared.weights_differ and sampler and trainer and slug == "stale-weights":
+        command = (
+            f"rcdiag diagnose {signs.case.source} --model {quoted(trainer)} --checkpoint "
+            f"{quoted(sampler)}"
+        )
+        return [*actions[:1], Action(text="Confirm", command=command), *actions[1:]]
+    told = Action(text="In each engine and trainer", command=f"rcdiag explain {slug}")
+    return [*actions, told]
+
+
+def quoted(model: str) -> str:
+    """Write a model's place as a shell takes it."""
+    return f"'{model}'" if "{" in model or " " in model else model
 
 
 def _by_size(signs: Signs) -> str:
@@ -189,7 +205,7 @@ def _next(case: Case, verdict: str, causes: Sequence[NamedCause]) -> list[Action
                 command=f"rcdiag score {case.source} --model CKPT",
             ),
         ]
-    open_causes = [cause for cause in causes if cause.also_possible and cause.confidence < 0.95]
+    open_causes = [cause for cause in causes[:1] if cause.also_possible and cause.confidence < 0.95]
     if not causes or verdict == "fine" or (not open_causes and verdict != "cannot-tell"):
         return []
     slugs = [cause.slug for cause in open_causes[:1]]
@@ -207,4 +223,4 @@ def _checkpoint(case: Case) -> str:
     """Return the trainer's model as the metadata names it, or the word CKPT."""
     about = case.metadata.get("policies", {}).get(case.trainer, {})
     model = about.get("model") if isinstance(about, dict) else None
-    return f"'{model}'" if isinstance(model, str) and "{" in model else model or "CKPT"
+    return quoted(model) if isinstance(model, str) else "CKPT"

@@ -119,6 +119,9 @@ class Diagnosis:
     ] = field(default_factory=list)
 
 
+# How a verdict counts for `--fail-on`.
+SEVERITY_OF_VERDICT = {"fix": "error", "correct": "warning", "cannot-tell": "note"}
+
 DiagnosisOfTable = Annotated[
     Diagnosis | None,
     Doc(

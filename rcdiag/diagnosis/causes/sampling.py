@@ -65,7 +65,7 @@ def _temperature_cause(slug: str):
                 fact(
                     "log-prob of rare tokens, sampler / trainer",
                     f"T of the trainer over T of the record: {seen.factor:.2f}",
-                    edge=seen.factor,
+                    ratio=seen.factor,
                 ),
                 fact(
                     "E[ratio] and E[1 / ratio]",
@@ -383,7 +383,7 @@ def _softcap(signs: Signs) -> Suspicion | None:
             fact(
                 "log-prob of rare tokens, sampler / trainer",
                 "flatter, unevenly",
-                edge=seen.factor,
+                ratio=seen.factor,
                 spread=seen.spread,
             )
         ],
@@ -473,7 +473,7 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
                     fact(
                         "log-prob of rare tokens against the re-score",
                         "a temperature",
-                        edge=seen.factor,
+                        ratio=seen.factor,
                     )
                 ],
             )

@@ -75,7 +75,8 @@ def sweep(
         for family, about in FAMILIES.items()
     }
     bad = sum(non_finite.tokens.values())
-    advice = recommend(Evidence(state, values, families, bad, seed, candidates))
+    diagnosis = diagnosis_of_table(dump)
+    advice = recommend(Evidence(state, values, families, bad, seed, candidates, diagnosis))
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
         behavior=behavior,
@@ -88,7 +89,7 @@ def sweep(
         families=families,
         recommendation=replace(advice, choice_yaml=choice_configurations(advice.choice)),
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
-        diagnosis=diagnosis_of_table(dump),
+        diagnosis=diagnosis,
     )
     given = CheckInput(result=result, non_finite=non_finite, values=values, unread=dump.unread)
     return replace(result, findings=findings(given))
