@@ -49,7 +49,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
         if stage == "difference" and law_named:
             break  # a law that is not the one that sampled explains the difference
         here = _of_stage(signs, stage)
-        for cause, suspicion in here[:1] if stage in ONE_OF else here:
+        while here:
+            cause, suspicion = here[0]
             began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
             if began and onset is not None and cause.name not in NOTHING_WRONG:
                 suspicion = replace(suspicion, from_step=onset.step)
@@ -57,7 +58,15 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
                 signs = Signs(mended, onset)
+                here = _of_stage(signs, stage)
+            here = [] if stage in ONE_OF else _unnamed(here, named)
     return named
+
+
+def _unnamed(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
+    """Return the suspicions of causes that are not named yet."""
+    names = {cause.name for cause, _ in named}
+    return [(cause, suspicion) for cause, suspicion in here if cause.name not in names]
 
 
 def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:

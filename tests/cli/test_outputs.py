@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.builders import write_table
+
 
 def test_result_is_the_document_that_json_prints(rcdiag, doubtful, tmp_path):
     ran = rcdiag("score", doubtful, "--result", tmp_path / "r.json", "--json")

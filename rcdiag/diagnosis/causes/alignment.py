@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.places import IdOutlier
@@ -37,7 +37,6 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
         slug, text = "shift-some-rows", f"In {len(rows)} rows ({share:.0%})"
     zero = float(np.nanmedian(alignment.as_they_stand[shifted]))
     best = float(np.nanmedian(alignment.correlations[2 + lag][shifted]))
-    many = np.isin(alignment.row_of_turn, rows) if slug != "shift-after-tool" else later
     return slug, Suspicion(
         confidence=0.97 if shifted.sum() >= 5 else 0.8,
         message=f"{text} one column stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
@@ -61,15 +60,24 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
         side="recorder",
         share_of_rows=share,
         also_possible=[] if slug == "shift-by-one" else ["shift-by-one"],
-        mended=_without_turns(signs.case, signs, shifted & (many | True)),
+        mended=_shifted_back(signs, lag),
     )
 
 
-def _without_turns(case: Case, signs: Signs, turns: np.ndarray) -> Case:
-    """Return the case without the tokens of some turns; `turns` [turns]."""
-    flags = np.zeros(len(case.mask), np.bool_)
-    flags[case.tokens.place[turns[signs.alignment.turn]]] = True
-    return case.without_tokens(flags)
+def _shifted_back(signs: Signs, lag: int) -> Case:
+    """Return the case with the sampler's values of shifted turns put back; ends are masked out."""
+    alignment, case = signs.alignment, signs.case
+    tokens = case.tokens
+    move = alignment.shift[alignment.turn] == lag
+    source = np.arange(len(tokens)) + lag
+    inside = (source >= 0) & (source < len(tokens))
+    source = np.clip(source, 0, len(tokens) - 1)
+    same = inside & (alignment.turn[source] == alignment.turn)
+    values = case.log_probs[case.sampler].copy()
+    values[tokens.place[move & same]] = tokens.sampler[source[move & same]]
+    lost = alignment.shift[alignment.turn] != 0
+    lost &= ~(move & same)
+    return case.with_log_probs(case.sampler, values).without_tokens(_at(case, lost))
 
 
 def _is(slug: str):
@@ -110,8 +118,27 @@ def _rows_swapped(signs: Signs) -> Suspicion | None:
         side="recorder",
         share_of_rows=share,
         also_possible=[],
-        mended=signs.case.without_rows(exchanged | alignment.misfit),
+        mended=_put_back(signs, exchanged),
     )
+
+
+def _put_back(signs: Signs, exchanged: Flags) -> Case:
+    """Return the case with exchanged rows of the sampler where they fit; other misfits go."""
+    case, partner = signs.case, signs.alignment.exchanged
+    own = case.log_probs[case.sampler]
+    values = own.copy()
+    lost = np.zeros(len(case.mask), np.bool_)
+    home = np.zeros(len(case.lengths), np.bool_)
+    for row in np.flatnonzero(exchanged):
+        place = partner[row]
+        size = min(case.lengths[row], case.lengths[place])
+        start, target = case.start[row], case.start[place]
+        values[target : target + size] = own[start : start + size]
+        lost[target + size : target + case.lengths[place]] = True
+        home[place] = True
+    homeless = (exchanged | signs.alignment.misfit) & ~home
+    mended = case.with_log_probs(case.sampler, values).without_tokens(lost)
+    return mended.without_rows(homeless)
 
 
 def _few_ids(signs: Signs) -> list[IdOutlier]:

@@ -86,7 +86,9 @@ def _sign_flipped(signs: Signs) -> Suspicion | None:
         positive = column.values > 0
         if np.mean(positive[column.values != 0] if (column.values != 0).any() else False) < 0.95:
             continue
-        if not _like(-column.values, column.other):
+        rare = column.values[column.other < -3.0]
+        # Rare tokens have entropies of a nat or two, and surprisals above.
+        if not (_like(-column.values, column.other) or (len(rare) > 10 and np.median(rare) > 2.2)):
             continue
         return Suspicion(
             confidence=CERTAIN,
