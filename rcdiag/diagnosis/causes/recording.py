@@ -143,7 +143,7 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
 
 
 def _equal(values: Array, entropy: Array) -> bool:
-    usable = np.isfinite(values) & np.isfinite(entropy)
+    usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > 0.1)
     return usable.sum() > 20 and float(np.median(np.abs(values - entropy)[usable])) < 1e-3
 
 
