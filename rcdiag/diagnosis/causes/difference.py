@@ -50,7 +50,7 @@ def _engine_noise(signs: Signs) -> Suspicion | None:
     quiet = law.rms < HONEST
     others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
     return Suspicion(
-        confidence=0.9 if quiet else 0.65,
+        confidence=0.9 if quiet else 0.7,
         message=f"Log-ratios are small ({law.rms:.2g} nats rms) and without structure: the "
         "rounding of two engines.",
         evidence=[
@@ -226,7 +226,7 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
     if _draft_recorded(signs) is not None:
         return None
     return Suspicion(
-        confidence=0.8,
+        confidence=0.9,
         message=f"Log-ratios ({law.rms:.2g} nats rms) depend on the token, the same in both halves "
         "of the rows: the sampler's weights are not the trainer's.",
         evidence=[
@@ -287,7 +287,7 @@ def _context(signs: Signs) -> Suspicion | None:
     if law.rms < 0.03 or law.first_tokens < 4.0:
         return None
     return Suspicion(
-        confidence=0.7,
+        confidence=0.85,
         message=f"Log-ratios of the first three tokens are {law.first_tokens:.0f} times those of "
         "the others: the two sides saw other prompts.",
         evidence=[
@@ -331,7 +331,7 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
         return None
     broken = abs(law.ratio_mean[1]) > 4.0
     return Suspicion(
-        confidence=0.6,
+        confidence=0.85,
         message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}) in "
         "weights, precision, context or model function; nothing in the table tells which.",
         evidence=[

@@ -11,7 +11,7 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Signs
 
 # Rows whose tokens are less likely than this together do not stand twice by chance.
-UNLIKELY = -15.0
+UNLIKELY = -9.0
 
 
 def _columns_identical(signs: Signs) -> Suspicion | None:

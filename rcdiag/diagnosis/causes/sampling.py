@@ -145,7 +145,7 @@ def _divided(signs: Signs) -> Suspicion | None:
     if len(sure) < 15:
         return None
     low, high = np.quantile(sure, [0.05, 0.95])
-    if not ((mean < 1 and high < 0.62 and low > 0.02) or (mean > 1 and low > 1.4)):
+    if not ((mean < 1 and high < 0.75 and low > 0.002) or (mean > 1 and low > 1.4)):
         return None
     declared = signs.declared.row_temperature
     return Suspicion(
@@ -282,7 +282,7 @@ def _penalty(signs: Signs) -> Suspicion | None:
         return None
     law = signs.law
     gap, z = _repeated_less_new(law)
-    if z < 4.5 or law.tail_share > 0.13 or abs(law.ratio_mean[1]) > 2 * BROKEN:
+    if z < 3.5 or law.tail_share > 0.13 or abs(law.ratio_mean[1]) > 2 * BROKEN:
         return None
     unsure = (law.tokens.trainer < -0.05) & (np.abs(law.log_ratio) > max(0.01, 0.1 * law.rms))
     again, new = (law.log_ratio[unsure & part] for part in (law.repeated, ~law.repeated))
@@ -293,9 +293,9 @@ def _penalty(signs: Signs) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=0.85,
-        message=f"The sampler gives tokens that occurred before "
-        f"less than the trainer does: their log-ratio is {gap:.3f} nats above that of new ones that "
-        f"are as likely ({z:.0f} standard errors).",
+        message="The sampler gives tokens that occurred before less than the trainer does: their "
+        f"log-ratio is {gap:.3f} nats above that of new ones that are as likely ({z:.0f} standard "
+        "errors).",
         evidence=[
             fact(
                 "log-ratio of repeated less that of new tokens",
@@ -426,7 +426,7 @@ def _softcap(signs: Signs) -> Suspicion | None:
         return None
     flatter = "sampler" if seen.factor < 1 else "trainer"
     return Suspicion(
-        confidence=0.6,
+        confidence=0.75,
         message=f"The {flatter}'s law is flatter in every context, unevenly: log-probs of rare "
         f"tokens are up to {abs(1 - seen.factor):.0%} smaller and vary, as under a cap on logits.",
         evidence=[

@@ -263,10 +263,11 @@ def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> float:
 
 def _sentinel(signs: Signs) -> Suspicion | None:
     for policy, column in _columns(signs):
+        ones = column.values == 1.0
+        if ones.sum() >= 3 and np.mean(ones[column.positive]) > 0.9:
+            return _repeated(signs, policy, column, 1.0)
         for value, count in (column.least, column.mode):
             here = column.values == value
-            if value > 0 and count >= 5 and np.mean(here[column.positive]) > 0.9:
-                return _repeated(signs, policy, column, value)
             known = value in SENTINELS
             if count < (2 if known else 5) or value > -8.0:
                 continue
