@@ -70,7 +70,7 @@ def _unnamed(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
 
 
 def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the causes of one stage, the most believed first."""
+    """Weigh the causes of one stage, narrow ones before umbrellas, the most believed first."""
     case = signs.case
     pair = case.trainer is not None
     if stage in ONE_OF and (not pair or len(case.tokens) < ENOUGH):
@@ -82,7 +82,12 @@ def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
         suspicion = cause.weigh(signs)
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
-    return sorted(weighed, key=lambda entry: -entry[1].confidence)
+    return sorted(weighed, key=lambda entry: (_wide(entry[0]), -entry[1].confidence))
+
+
+def _wide(cause: Cause) -> bool:
+    """Tell whether a cause stands for several, of which none can be told from the others."""
+    return cause.words.family == "umbrellas"
 
 
 def _from(case: Case, onset: Onset) -> Case:
