@@ -175,7 +175,7 @@ def test_a_backend_that_cannot_change_its_batches_is_refused_or_passed_over():
     with BACKENDS.with_added(toy()):
         low, full = parse_policy("x=toy", "m"), parse_policy("y=hf", "m")
         assert to_repeat([low, full]) is full
-        with pytest.raises(RcdiagError, match="--noise-floor: `x`") as caught:
+        with pytest.raises(RcdiagError, match=r"\(--noise-floor\): `x`") as caught:
             again(to_repeat([low]))
         assert caught.value.hint
 
