@@ -19,7 +19,7 @@ from tests.faults.prompts import (
     encode,
 )
 from tests.faults.recipe import Draft, Random, Recipe, scored
-from tests.faults.sampling import Answers, Rows, Scores
+from tests.faults.sampling import Answers, Rows, Scores, contexts_of, score
 from tests.faults.storage import column_of
 
 
@@ -133,9 +133,7 @@ def mask_includes_tool(recipe: Recipe, random: Random) -> Made:
         if how == "zeros recorded":
             draft.columns["rollout"][tool] = 0.0
             return
-        engines = scored(
-            recipe, draft.answers, recipe.sampler, recipe.law.temperature, None
-        )
+        engines = scored(recipe, draft.answers, recipe.sampler, recipe.law.temperature, None)
         draft.columns["rollout"][tool] = engines.log_prob[tool]
 
     recipe.edits.append(spoil)
@@ -173,14 +171,10 @@ def eos_one_sided(recipe: Recipe, random: Random) -> Made:
 
     recipe.edits.append(spoil)
     note = f"0 for the end token in {column}" if zero else "the trainer scores padding for the end"
-    # A zero beside a log-prob of nearly 0 changes nothing.
-    only = ("special-token-ids", "zero-placeholder", *(("engine-noise", "healthy") * zero))
-    return Made(note=note, side=side, strength=1.0, only=only)
+    return Made(note=note, side=side, strength=1.0)
 
 
 def _with_targets(recipe: Recipe, answers: Answers, targets: Rows) -> Scores:
-    from tests.faults.sampling import contexts_of, score
-
     contexts, rows = contexts_of(answers.prompts), answers.rows(answers.ids)
     temperature = recipe.trainer_temperature
     return score(
@@ -215,7 +209,10 @@ def retokenised(recipe: Recipe, random: Random) -> Made:
         ends = np.cumsum([len(row) for row in again])[:-1]
         columns = [
             np.concatenate(
-                [fitted(part, n) for part, n in zip(np.split(v, ends), answers.lengths, strict=True)]
+                [
+                    fitted(part, n)
+                    for part, n in zip(np.split(v, ends), answers.lengths, strict=True)
+                ]
             )
             for v in (found.log_prob, found.entropy, found.top, found.own)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,8 @@ from tests.faults import (  # noqa: F401
     storage,
     weights,
 )
-from tests.faults.fault import FAULTS, RECORDING, Fault, Made
-from tests.faults.recipe import Plan, Random, Recipe, plans, recipe_of
+from tests.faults.fault import FAULTS, Fault, Made
+from tests.faults.recipe import Plan, Random, Recipe, recipe_of
 from tests.faults.vocabulary import FAMILY
 
 HEALTHY, TWO = 0.14, 0.1  # shares of tables without a fault, and with two
@@ -42,7 +43,7 @@ class Choice:
     recipe: Recipe
 
 
-def choose(random: Random, seed: int) -> Choice:
+def choose(random: Random, batches: Sequence[Plan]) -> Choice:
     """Draw the faults of a table and a batch that serves them, and spoil its recipe."""
     drawn, which = [], random.random()
     healthy = [each for each in FAULTS if FAMILY[each.slug] == "nothing wrong"]
@@ -55,12 +56,12 @@ def choose(random: Random, seed: int) -> Choice:
         ]
     else:
         drawn = [_weighted([each for each in FAULTS if each not in healthy], random)]
-    return spoilt(drawn, random, seed)
+    return spoilt(drawn, random, batches)
 
 
-def spoilt(drawn: list[Fault], random: Random, seed: int) -> Choice:
+def spoilt(drawn: list[Fault], random: Random, batches: Sequence[Plan]) -> Choice:
     """Apply faults to the recipe of a batch that serves them."""
-    serving = [plan for plan in plans(seed) if all(serves(plan, each.plan) for each in drawn)]
+    serving = [plan for plan in batches if all(serves(plan, each.plan) for each in drawn)]
     plan = serving[int(random.integers(len(serving)))]
     recipe = recipe_of(plan, int(random.integers(2**31)))
     return Choice(drawn, [each.spoil(recipe, random) for each in drawn], recipe)
@@ -78,5 +79,5 @@ def serves(plan: Plan, wanted: str) -> bool:
 
 
 def _weighted(faults: list[Fault], random: Random) -> Fault:
-    weights = np.array([each.weight for each in faults])
-    return faults[int(random.choice(len(faults), p=weights / weights.sum()))]
+    odds = np.array([each.weight for each in faults])
+    return faults[int(random.choice(len(faults), p=odds / odds.sum()))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from tests.faults import policies
@@ -123,7 +122,9 @@ def fp8_kv_cache(recipe: Recipe, random: Random) -> Made:
     recipe.sample_with(lambda step: engine(step).with_options(float8_cache=scale))
     if random.random() < 0.3:
         recipe.facts["kv_cache_dtype"] = "fp8"
-    return Made(note=f"keys and values in float8, scale {scale:.2f}", side="sampler", strength=scale)
+    return Made(
+        note=f"keys and values in float8, scale {scale:.2f}", side="sampler", strength=scale
+    )
 
 
 @fault("dropout-in-trainer", SCORING)

@@ -1,4 +1,4 @@
-"""Tables without a fault, the hard ones too: long responses, heavy tails, few rows, equal columns."""
+"""Tables without a fault, hard ones too: long responses, heavy tails, few rows, equal columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.faults.fault import SAMPLING, Made, fault, log_uniform
 from tests.faults.law import Law
 from tests.faults.prompts import END
-from tests.faults.recipe import Draft, Plan, Random, Recipe, engine, plans, shared_answers, trainer
+from tests.faults.recipe import Draft, Plan, Random, Recipe, engine, shared_answers, trainer
 from tests.faults.sampling import KEPT, Answers, Scores, contexts_of, score
 
 VERSIONS = 6  # of the noise at each context of the pool
@@ -29,9 +29,7 @@ def engine_noise_of_turns(recipe: Recipe, random: Random) -> Made:
 
 @fault("engine-noise", SAMPLING, plan="steps")
 def engine_noise_of_steps(recipe: Recipe, random: Random) -> Made:
-    return Made(
-        note="three steps, synced at each", side="none", strength=0.0, step_column=True
-    )
+    return Made(note="three steps, synced at each", side="none", strength=0.0, step_column=True)
 
 
 @fault("engine-noise", SAMPLING)
@@ -177,21 +175,13 @@ def _walk(starts: np.ndarray, length: int, random: Random) -> np.ndarray:
 
 def _noisy(logits: Tensor, noise: float, degrees: float | None, random: Random) -> np.ndarray:
     """Return trainer's log-probs [versions, contexts, vocabulary] that differ by `noise` rms."""
-    source = torch.Generator().manual_seed(int(random.integers(2**31)))
     law = logits.log_softmax(-1)
     size = torch.ones(VERSIONS, len(logits), 1)
     if degrees is not None:
         drawn = random.standard_t(degrees, (VERSIONS, len(logits), 1))
         size = torch.from_numpy(np.clip(np.abs(drawn), 0.2, 25)).float()
-    made = []
-    scale = 0.02
-    for attempt in range(2):
-        made = []
-        source.manual_seed(1)
-        for version in range(VERSIONS):
-            error = torch.randn(logits.shape, generator=source) * size[version] * scale
-            made.append((logits + error).log_softmax(-1))
-        if attempt == 0:
-            squares = [(law.exp() * (other - law).square()).sum(-1).mean() for other in made]
-            scale *= noise / float(torch.stack(squares).mean().sqrt())
-    return torch.stack(made).numpy()
+    source = torch.Generator().manual_seed(int(random.integers(2**31)))
+    errors = torch.randn((VERSIONS, *logits.shape), generator=source) * size
+    first = (logits + 0.02 * errors).log_softmax(-1)
+    rms = float((law.exp() * (first - law).square()).sum(-1).mean().sqrt())
+    return (logits + 0.02 * noise / rms * errors).log_softmax(-1).numpy()

@@ -6,8 +6,9 @@ import numpy as np
 
 from tests.faults.fault import RECORDING, SAMPLING, Made, either, fault, log_uniform
 from tests.faults.law import Law
+from tests.faults.policies import mixed, tensors
 from tests.faults.prompts import encode
-from tests.faults.recipe import Draft, Random, Recipe
+from tests.faults.recipe import Draft, Random, Recipe, engine, scored
 
 
 def temperature_off_one(random: Random) -> float:
@@ -160,8 +161,6 @@ def min_tokens(recipe: Recipe, random: Random) -> Made:
 
 @fault("draft-recorded", RECORDING, plan="plain")
 def draft_recorded(recipe: Recipe, random: Random) -> Made:
-    from tests.faults.recipe import engine, scored
-
     share = float(random.choice([1.0, round(random.uniform(0.3, 0.8), 2)]))
     step = recipe.plan.steps[0]
     other = int(random.choice([each for each in (0, 4, 8) if each != step]))
@@ -170,8 +169,6 @@ def draft_recorded(recipe: Recipe, random: Random) -> Made:
     def spoil(draft: Draft, random: Random) -> None:
         network = engine(other)
         if quality == "far":  # further from the target than any checkpoint is
-            from tests.faults.policies import mixed, tensors
-
             network = mixed(network, tensors(step), -float(random.uniform(0.3, 1.0)))
         recipe_rows = [network] * len(draft.answers.lengths)
         drafted = scored(recipe, draft.answers, recipe_rows, 1.0, None).log_prob

@@ -126,7 +126,9 @@ def advance(network: Network, state: State, ids: Tensor, positions: Tensor, real
     state.filled += length
     allowed = _allowed(state, options, length)
     turn = _rotations(positions, options)
-    hidden = _dropped(_rounded(functional.embedding(ids, network.tensors[EMBEDDING]), options), options)
+    hidden = _dropped(
+        _rounded(functional.embedding(ids, network.tensors[EMBEDDING]), options), options
+    )
     for layer in range(LAYERS):
         name = f"model.layers.{layer}."
         hidden = _attend(network, state, name, layer, hidden, slots, allowed, turn)
@@ -165,9 +167,15 @@ def _attend(
 
     def projected(which: str, heads: int) -> Tensor:
         weight = tensors[f"{name}self_attn.{which}_proj.weight"]
-        return _rounded(_inputs(normed, options) @ weight.T, options).view(rows, length, heads, HEAD)
+        return _rounded(_inputs(normed, options) @ weight.T, options).view(
+            rows, length, heads, HEAD
+        )
 
-    queries, keys, values = projected("q", HEADS), projected("k", KEY_HEADS), projected("v", KEY_HEADS)
+    queries, keys, values = (
+        projected("q", HEADS),
+        projected("k", KEY_HEADS),
+        projected("v", KEY_HEADS),
+    )
     queries = _normed(queries, tensors[name + "self_attn.q_norm.weight"], options)
     keys = _normed(keys, tensors[name + "self_attn.k_norm.weight"], options)
     queries, keys = (_rounded(_turned(x, turn), options).transpose(1, 2) for x in (queries, keys))
@@ -189,7 +197,7 @@ def _attend(
     )
     mixed = mixed.reshape(rows, HEADS, length, HEAD).transpose(1, 2).reshape(rows, length, -1)
     mixed = _rounded(mixed, options)
-    out = _inputs(mixed, options) @ tensors[name + "self_attn.o_proj.weight"].T
+    out = _product(_inputs(mixed, options), tensors[name + "self_attn.o_proj.weight"], options)
     return _rounded(hidden + _dropped(_rounded(out, options), options), options)
 
 
@@ -206,8 +214,18 @@ def _think(network: Network, name: str, hidden: Tensor) -> Tensor:
         middle = _other_experts(middle, options)
     if options.coarse:
         middle = to_float8(middle, middle.abs().amax() / FLOAT8_MAX)
-    out = _rounded(_inputs(middle, options) @ tensors[name + "mlp.down_proj.weight"].T, options)
+    out = _product(_inputs(middle, options), tensors[name + "mlp.down_proj.weight"], options)
+    out = _rounded(out, options)
     return _rounded(hidden + _dropped(out, options), options)
+
+
+def _product(inputs: Tensor, weight: Tensor, options: Options) -> Tensor:
+    """Multiply by a matrix; a decoding engine adds up two partial sums in bfloat16."""
+    if options.rounding != "decode":
+        return inputs @ weight.T
+    half = weight.shape[1] // 2
+    parts = inputs[..., :half] @ weight[:, :half].T, inputs[..., half:] @ weight[:, half:].T
+    return to_bfloat16(parts[0]) + to_bfloat16(parts[1])
 
 
 def _other_experts(middle: Tensor, options: Options) -> Tensor:

@@ -37,7 +37,9 @@ def is_matrix(name: str, value: Tensor) -> bool:
     return value.ndim == 2 and name != EMBEDDING
 
 
-def mixed(network: Network, other: Tensors, fraction: float, names: tuple[str, ...] = ()) -> Network:
+def mixed(
+    network: Network, other: Tensors, fraction: float, names: tuple[str, ...] = ()
+) -> Network:
     """Move tensors a fraction of the way to `other`: those whose names contain one of `names`."""
 
     def moved(name: str, value: Tensor) -> Tensor:

@@ -57,16 +57,19 @@ class Plan:
 
 
 @cache
-def plans(seed: int) -> tuple[Plan, ...]:
-    """Return the batches that all tables of a seed share."""
+def plans(seed: int, small: bool = False) -> tuple[Plan, ...]:
+    """Return the batches that all tables of a seed share; small ones are for quick tests."""
     random = np.random.default_rng([seed, 7])
-    made = [Plan(number=n, seed=seed, operations=int(random.integers(7, 13))) for n in range(10)]
+    made = [Plan(number=n, seed=seed, operations=int(random.integers(7, 13))) for n in range(11)]
     for number, steps in ((4, (4,)), (5, (0,)), (6, (4,))):
         made[number] = replace(made[number], steps=steps)
     made[6] = replace(made[6], temperature=round(float(random.uniform(1.1, 1.4)), 2))
     made[7] = replace(made[7], temperature=round(float(random.uniform(0.6, 0.9)), 2), rows=160)
-    made[8] = replace(made[8], tools=True, operations=3, rows=112, longest=220)
+    made[8] = replace(made[8], tools=True, operations=4, rows=112, longest=240)
     made[9] = replace(made[9], steps=policies.STEPS, rows=192)
+    made[10] = replace(made[8], number=10, steps=(4,), operations=5, rows=96, longest=260)
+    if small:
+        return tuple(replace(p, rows=24, group=4, operations=3, longest=90) for p in made[4:])
     return tuple(made)
 
 
@@ -182,14 +185,15 @@ def prefill_engine(step: int) -> Network:
 def draft_of(recipe: Recipe, random: Random) -> Draft:
     """Follow a recipe: sample, score, record, store."""
     plan = recipe.plan
-    if recipe.honest_sampler and recipe.answers is None:
+    if recipe.answers is not None:
+        answers = recipe.answers(recipe)
+    elif recipe.honest_sampler:
         answers = shared_answers(plan)
     else:
-        answers = (recipe.answers or (lambda r: _sampled(r, random)))(recipe)
-    shared = answers is shared_answers(plan) if recipe.honest_sampler else False
+        answers = _sampled(recipe, random)
     if recipe.scores is not None:
         scores = recipe.scores(recipe, answers)
-    elif shared and recipe.honest_trainer:
+    elif recipe.honest_sampler and recipe.honest_trainer:
         scores = shared_scores(plan)
     else:
         view = recipe.trainer_view
@@ -239,14 +243,14 @@ def _sampled(recipe: Recipe, random: Random | None) -> Answers:
         mine = [rows[place] for place in places]
         seed = recipe.seed + 101 * number
         if plan.tools:
-            made.append((places, answer_with_tools(network, mine, recipe.law, seed, longest=plan.longest)))
+            made.append(
+                (places, answer_with_tools(network, mine, recipe.law, seed, longest=plan.longest))
+            )
             continue
         view = recipe.sampler_view
         prompts = [question.ids for _, question in mine]
         contexts = None if view is None or random is None else view(prompts, random)
-        sampled = answer(
-            network, mine, recipe.law, seed, longest=plan.longest, contexts=contexts
-        )
+        sampled = answer(network, mine, recipe.law, seed, longest=plan.longest, contexts=contexts)
         made.append((places, sampled))
     return made[0][1] if len(made) == 1 else joined(made)
 
@@ -265,7 +269,9 @@ def scored(
     parts = parts_of(networks)
     found = []
     for number, (places, network) in enumerate(parts):
-        mine = whole if len(parts) == 1 else contexts_of([whole.ids[whole.of_row[p]] for p in places])
+        mine = (
+            whole if len(parts) == 1 else contexts_of([whole.ids[whole.of_row[p]] for p in places])
+        )
         wanted = [rows[place] for place in places]
         found.append(score(network, mine, wanted, recipe.seed + number, temperature=temperature))
     if len(parts) == 1:

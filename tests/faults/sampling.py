@@ -1,4 +1,4 @@
-"""Fresh answers of the sample policy with everything a recorder could note; scores of given tokens."""
+"""Fresh answers of the sample policy with all that a recorder notes, and scores of given tokens."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def prefill(network: Network, contexts: Contexts) -> State:
     """Run all contexts, left-padded to one width."""
     width = max(len(ids) for ids in contexts.ids)
     rows = len(contexts.ids)
-    ids, real = torch.zeros(rows, width, dtype=torch.long), torch.zeros(rows, width, dtype=torch.bool)
+    ids, real = (
+        torch.zeros(rows, width, dtype=torch.long),
+        torch.zeros(rows, width, dtype=torch.bool),
+    )
     positions = torch.zeros(rows, width, dtype=torch.long)
     for row, tokens in enumerate(contexts.ids):
         start = width - len(tokens)
@@ -222,7 +225,13 @@ def answer_with_tools(
         )
         limits = np.array([max(longest - len(b), 1) for b in before])
         new, values = sample(
-            network, contexts, law, limits, seed + turn, stops=(END, CALL_END), written_before=before
+            network,
+            contexts,
+            law,
+            limits,
+            seed + turn,
+            stops=(END, CALL_END),
+            written_before=before,
         )
         still = []
         for place, row in enumerate(open_rows):
@@ -347,7 +356,7 @@ def score(
 def _logits_after(
     network: Network, prompts: State, contexts: Contexts, responses: Rows, rows: np.ndarray
 ) -> Tensor:
-    """Return the logits after the context and after each response token, [rows, length + 1, ...]."""
+    """Return logits after the context and each token, [rows, length + 1, vocabulary]."""
     length = max(len(responses[row]) for row in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.long)
     for place, row in enumerate(rows):

@@ -176,7 +176,7 @@ def cumulative_stored(recipe: Recipe, random: Random) -> Made:
 
 @fault("columns-identical", RECORDING)
 def columns_identical(recipe: Recipe, random: Random) -> Made:
-    copied, over = (("old", "rollout") if random.random() < 0.5 else ("rollout", "old"))
+    copied, over = ("old", "rollout") if random.random() < 0.5 else ("rollout", "old")
 
     def spoil(draft: Draft, random: Random) -> None:
         draft.columns[over] = draft.columns[copied].copy()

@@ -58,9 +58,7 @@ BODY = (*WEIGHTS, "dropout-in-trainer", "fp8-kv-cache", "norm-eps", "shard-wrong
 FUNCTION = (*BODY, "logit-softcap", "position-ids", "rope-theta", "sliding-window")
 PROMPTS = ("bos-differs", "context-differs", "prompt-template", "prompt-truncated")
 CONTEXTS = (*PROMPTS, *BODY, "attention-to-padding", "packing-leak", "position-ids")
-KEPT_SETS = (
-    *("top-p-renormalised", "min-p-renormalised", "top-k-renormalised", "truncated-law"),
-)
+KEPT_SETS = (*("top-p-renormalised", "min-p-renormalised", "top-k-renormalised", "truncated-law"),)
 PENALTIES = ("logit-bias", "min-tokens", "penalty", "presence-penalty", "repetition-penalty")
 # Where all tokens of half the vocabulary's sum are scaled alike, nobody sees by whom.
 SUMS = ("vocab-shard-wrong", "vocabulary-padding", "shard-wrong", "tied-head-desync", *KEPT_SETS)

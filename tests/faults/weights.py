@@ -6,18 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tests.faults import policies
 from tests.faults.fault import SAMPLING, SCORING, Made, either, fault, log_uniform
 from tests.faults.law import Law
-from tests.faults.network import EMBEDDING, Network, Options, advance, empty_state, logits_of
-from tests.faults.recipe import Random, Recipe, engine, recipe_of, shared_answers, trainer
+from tests.faults.network import EMBEDDING, Network, advance, empty_state, logits_of
+from tests.faults.recipe import Random, Recipe, engine, shared_answers, trainer
 from tests.faults.sampling import (
     KEPT,
     Answers,
-    Contexts,
-    Rows,
     contexts_of,
     gathered,
     sample,
@@ -73,7 +70,7 @@ def reference_as_old(recipe: Recipe, random: Random) -> Made:
 
 @fault("old-after-update", SCORING, plan="plain")
 def old_after_update(recipe: Recipe, random: Random) -> Made:
-    rate, count = log_uniform(random, 1e-4, 6e-4), int(random.integers(1, 4))
+    rate, count = log_uniform(random, 1e-5, 7e-5), int(random.integers(1, 4))
     answers = shared_answers(recipe.plan)
     updated = _updated(trainer(recipe.plan.steps[0]), answers, rate, count, random)
     recipe.train_with(lambda step: updated)
