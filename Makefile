@@ -11,7 +11,7 @@ PYTEST := $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reo
 QUICK := not engine and not browser and not slow and not gpu and not oracle
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench reports picture schema docs clean
+.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench faults reports picture schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -67,6 +67,10 @@ sample-data: $(READY) ## train the small policy again and make all of sample_dat
 
 bench: $(READY) ## all benchmarks; results in benchmarks/results/
 	@for each in benchmarks/*.py; do $(PY) $$each || exit 1; done
+
+faults: $(READY) ## how often the diagnosis names the fault of generated tables (20 minutes)
+	@$(ALONE) $(PY) -m tests.faults.evaluate --tables 300 --seed 11 \
+	    --out benchmarks/results/diagnosis.json
 
 reports: $(READY) ## make the reports of the sample data in reports/ (ten minutes)
 	@for name in rollouts multi_turn stale temperature; do \
