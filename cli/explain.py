@@ -10,6 +10,8 @@ import rcdiag
 from cli import options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console, RenderableType
     from rich.table import Table
 
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: `rcdiag explain rollout_is_eff_sample_size`"
 
-ROWS = ("what", "formula", "direction", "units", "healthy", "generations", "example", "see")
+ROWS = (
+    *("what", "formula", "direction", "units", "healthy"),
+    *("parts", "generations", "example", "links", "see"),
+)
 WIDTH = 110
 
 
@@ -25,7 +30,7 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="A metric, preset, setting, finding, ...; all names without it"
+            metavar="NAME", help="A metric, setting, finding, cause, ...; all names without it"
         ),
     ] = None,
     json: options.Json = False,
@@ -82,19 +87,29 @@ def _draw_entry(entry: Entry) -> None:
     from rich.text import Text
 
     grid = _grid({"no_wrap": True, "style": "dim"}, {"overflow": "fold"})
-    for row in ROWS:
-        value = getattr(entry, row)
-        if value:
-            grid.add_row(_label(entry, row), _cell(value))
+    for heading, value in _rows(entry):
+        grid.add_row(heading, _cell(value))
     out = _console()
     out.print(Text.assemble((entry.name, "bold"), (f"  {entry.kind}", "dim")))
     out.print(grid, width=min(out.width, WIDTH))
 
 
+def _rows(entry: Entry) -> Iterator[tuple[str, Any]]:
+    """Yield heading and content of every row that the entry fills."""
+    for row in ROWS:
+        value = getattr(entry, row)
+        if row == "parts":
+            yield from value.items()
+        elif row == "links" and value:
+            yield row, "\n".join(f"{text}\n{url}" for text, url in value.items())
+        elif value:
+            yield _label(entry, row), value
+
+
 def _label(entry: Entry, row: str) -> str:
     if row != "generations":
         return row
-    return {"trainer": "has", "backend": "options"}.get(entry.kind, "trainers")
+    return {"trainer": "has", "backend": "options", "cause": "mend in"}.get(entry.kind, "trainers")
 
 
 def _cell(value: Any) -> RenderableType:

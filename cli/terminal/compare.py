@@ -1,11 +1,16 @@
-"""A comparison on the terminal; policies have numbers, so that a matrix of ten fits 80 columns."""
+"""A comparison on the terminal; policies have numbers, so that a matrix of ten fits 80 columns.
+
+On a narrower terminal the columns of the matrix come in parts, below each other.
+"""
 
 from __future__ import annotations
 
-from rich.console import Console
+import math
+
+from rich.console import Console, Group
 from rich.table import Table
 
-from cli.terminal.tables import Column, fitted
+from cli.terminal.tables import Column, fitted, full_width
 from rcdiag.pages.formats import interval, number, percent
 from rcdiag.results import CompareResult, MetricValue
 from rcdiag.results.compare import PolicySummary, Rung
@@ -20,11 +25,11 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
     )
     out.print(_policies(out, result, verbose))
     out.print("\n[dim]KL(row || column) by k3, nats per token[/]")
-    out.print(_matrix(result, "k3_kl"))
+    out.print(_matrix(out, result, "k3_kl"))
     if verbose:
         for metric in _headlines(result):
             out.print(f"\n[dim]{metric}[/]")
-            out.print(_matrix(result, metric))
+            out.print(_matrix(out, result, metric))
     out.print("\n[dim]from the sampler to the trainer, E\\[log-ratio²] / 2, nats per token[/]")
     out.print(_ladder(out, result))
 
@@ -64,13 +69,34 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     return fitted(out, columns, rows, gap=2)
 
 
-def _matrix(result: CompareResult, metric: str) -> Table:
+def _matrix(out: Console, result: CompareResult, metric: str) -> Group:
+    """Return the matrix of a metric; where it is too wide, in as few equal parts as fit."""
+    parts: list[Table] = []
+    for size in _sizes(len(result.policies)):
+        starts = range(0, len(result.policies), size)
+        parts = [_columns(result, metric, start, start + size) for start in starts]
+        if max(full_width(out, part) for part in parts) <= out.width:
+            break
+    return Group(*parts)
+
+
+def _sizes(count: int) -> list[int]:
+    """Return how many columns a part has, where `count` columns come in 1, 2, 3, ... parts."""
+    return list(dict.fromkeys(math.ceil(count / parts) for parts in range(1, count + 1)))
+
+
+def _columns(result: CompareResult, metric: str, start: int, stop: int) -> Table:
+    """Return the columns of the matrix from policy number `start` (from 0) to before `stop`."""
     names = list(result.policies)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("", *(str(index) for index in range(1, len(names) + 1))):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
+    for index in range(len(names))[start:stop]:
+        table.add_column(str(index + 1), justify="right", no_wrap=True)
     for index, one in enumerate(names, 1):
-        cells = ["·" if one == other else _cell(result, one, other, metric) for other in names]
+        cells = [
+            "·" if one == other else _cell(result, one, other, metric)
+            for other in names[start:stop]
+        ]
         table.add_row(str(index), *cells)
     return table
 

@@ -10,9 +10,11 @@ from rich.markup import escape
 
 from cli.terminal.cells import COLOURS
 from cli.terminal.compare import draw_compare
+from cli.terminal.headline import draw_headline
 from cli.terminal.replay import draw_replay
 from cli.terminal.score import draw_score
 from cli.terminal.sweep import draw_sweep
+from rcdiag.pages.headline import headline
 from rcdiag.pages.kinds import PAGES
 from rcdiag.results import Finding, Result
 from rcdiag.results.base import drawn_sentence
@@ -26,14 +28,13 @@ DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
-    """Draw numbers, findings and the verdict."""
+    """Draw the verdict with its causes first, then numbers and findings."""
+    draw_headline(out, headline(result, PAGES[result.kind].answer(result)), verbose)
     if sentence := drawn_sentence(result.provenance):
         out.print(sentence)
     DRAWN[result.kind](out, result, verbose)
     for finding in result.findings:
         _print_finding(out, finding)
-    verdict = PAGES[result.kind].verdict(result)
-    out.print(f"\n[{COLOURS[verdict.level]} bold]{verdict.word}[/]: {escape(verdict.sentence)}")
 
 
 def _print_finding(out: Console, finding: Finding) -> None:

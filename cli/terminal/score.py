@@ -1,4 +1,4 @@
-"""A score is drawn on the terminal: one screen, the verdict last."""
+"""A score is drawn on the terminal: numbers of the pair, by family."""
 
 from __future__ import annotations
 

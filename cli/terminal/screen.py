@@ -10,6 +10,7 @@ from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
 from rcdiag.results import SEVERITIES, Result, to_json
+from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 
 
 class Screen:
@@ -42,11 +43,15 @@ class Screen:
             draw(self.out, result, verbose=self.verbose)
 
     def exit(self, result: Result, fail_on: FailOn) -> None:
-        """Exit 1 where findings are at or above the level, and say so in a line on stderr."""
+        """Exit 1 where findings or the verdict reach the level, and say so on stderr."""
         if fail_on is FailOn.never:
             return
         least = SEVERITIES.index(fail_on.value)
         failing = [f.slug for f in result.findings if SEVERITIES.index(f.severity) >= least]
+        verdict = None if result.diagnosis is None else result.diagnosis.verdict
+        severity = SEVERITY_OF_VERDICT.get(verdict or "")
+        if severity is not None and SEVERITIES.index(severity) >= least:
+            failing.insert(0, f"verdict {verdict}")
         if failing:
             slugs = ", ".join(dict.fromkeys(failing))
             self.err.print(f"exit 1 by --fail-on {fail_on.value}: {slugs}", soft_wrap=True)

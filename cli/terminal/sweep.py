@@ -23,11 +23,13 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
     out.print(_families(out, result))
     out.print()
     shown = _shown(result, verbose)
-    out.print(_candidates(out, result, shown))
+    if shown:
+        out.print(_candidates(out, result, shown))
     for candidate in shown:  # below the table: beside it there is no room for words
         if candidate.refused:
             out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
-    out.print()
+    if shown:
+        out.print()
     for reason in result.recommendation.reasons:
         out.print(f"- {escape(reason)}")
     out.print(f"\n{escape(result.forecast.about)}")

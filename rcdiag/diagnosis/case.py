@@ -69,6 +69,8 @@ class Case:
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file, key `rcdiag`
     source: str = "TABLE"  # the table as a command line names it
     rows_in_table: int = 0  # of which `row` may be a sample
+    # Policy -> how many sampled tokens of the whole table have no number, and the first such row.
+    not_numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
     def owner(self) -> Counts:
@@ -161,7 +163,10 @@ def joined_cases(cases: Sequence[Case]) -> Case:
         prompts = Ragged(values, np.concatenate([[0], np.cumsum(counts)]))
     return replace(
         first,
-        **{name: of(name) for name in ("row", "lengths", "token_id", "mask")},
+        row=of("row"),
+        lengths=of("lengths"),
+        token_id=of("token_id"),
+        mask=of("mask"),
         log_probs=by_policy("log_probs"),
         entropy=by_policy("entropy"),
         prompt_ids=prompts,
@@ -210,7 +215,7 @@ class PairTokens:
 
     def row_sums(self, values: Array) -> Array:
         """Add up values [tokens] by row, [rows]."""
-        return np.bincount(self.owner, weights=values, minlength=self.rows)
+        return np.bincount(self.owner, values, self.rows).astype(np.float64)
 
     def z(self, values: Array) -> float:
         """Return how many standard errors the mean of values [tokens] is from 0, rows clustered."""

@@ -33,6 +33,9 @@ class Entry:
     healthy: str | None = None  # ideal, bounds, and who says so
     generations: Mapping[str, str] = field(default_factory=dict)  # trainers -> what it is there
     example: str | None = None
+    # Heading -> text of what only some kinds have, such as how a cause shows; in reading order.
+    parts: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)  # title of a page or thread -> its URL
     see: tuple[str, ...] = ()
 
 

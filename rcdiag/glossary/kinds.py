@@ -16,6 +16,7 @@ PLACES = (
     "profiles.KIND",
     "levels.KIND",
     "findings.KIND",
+    "causes.KIND",
     "words.KIND",
     "treatments.KIND",
     "presets.KIND",

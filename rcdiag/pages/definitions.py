@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rcdiag.pages.verdict import Verdict
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -40,6 +38,6 @@ class Page:
 
     name: str  # the kind of result
     template: str  # path of the Jinja template below rcdiag/pages
-    # What the template reads besides result, style, figures and verdict.
+    # What the template reads besides result, style, figures and headline.
     context: Callable[[Any], dict[str, Any]]
-    verdict: Callable[[Any], Verdict]
+    answer: Callable[[Any], str]  # the command's own answer, in a sentence without a full stop

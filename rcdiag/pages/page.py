@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from rcdiag.pages.figures import drawn
 from rcdiag.pages.formats import interval, number, percent
+from rcdiag.pages.headline import headline
 from rcdiag.pages.kinds import PAGES
 from rcdiag.pages.svg import to_svg
 from rcdiag.results import Result
@@ -33,7 +34,7 @@ def page(result: Result) -> str:
             result=result,
             style=importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text(),
             figures=_figures(result),
-            verdict=kind.verdict(result),
+            headline=headline(result, kind.answer(result)),
             drawn_sentence=drawn_sentence,
             **values,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
+from rcdiag.errors import setting
 from rcdiag.results.doc import Doc
 
 # 1: the first. 2: other names for some fields (`results/older.py`).
@@ -35,8 +36,8 @@ class _Draw(TypedDict, total=False):
     rows_drawn: Annotated[
         int,
         Doc(
-            "Number of rows that the result is computed from, where `--rows` drew whole prompt "
-            "groups of the table.",
+            f"Number of rows that the result is computed from, where {setting('rows')} drew whole "
+            "prompt groups of the table.",
             unit="rows",
             example="rcdiag score rollouts.parquet --rows 2000",
             see=("rows", "seed"),
@@ -111,7 +112,7 @@ Step = Annotated[
     int | None,
     Doc(
         "Training step: a batch of the trainer; null where the table has no column `step`. "
-        "`rcdiag replay` takes the last one of the table, or that of --step.",
+        f"`rcdiag replay` takes the last one of the table, or that of {setting('step')}.",
         example="rcdiag replay rollouts.parquet --step 40",
         see=("steps",),
     ),
@@ -149,8 +150,8 @@ RowsLeftOut = Annotated[
     int,
     Doc(
         "Number of rows that are left out of `mismatch` because an unmasked log-prob of theirs is "
-        "NaN, infinite or positive. Where fewer than half of the rows remain every number of `mismatch` is "
-        "null.",
+        "NaN, infinite or positive. Where fewer than half of the rows remain every number of "
+        "`mismatch` is null.",
         unit="sequences",
         healthy="ideal 0",
         see=("non-finite-log-probs",),

@@ -23,6 +23,7 @@ from rcdiag.results.base import (
     RowsLeftOut,
     Target,
 )
+from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.score import Mismatch
 from rcdiag.results.show import Shown
@@ -343,6 +344,7 @@ class CompareResult(Shown):
         ),
     ]
     findings: Findings = field(default_factory=list)
+    diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)
     figures: Annotated[
         dict[str, PairFigure],
         Doc('What the figures of a comparison are drawn from, by "a->b"; every pair stands once.'),

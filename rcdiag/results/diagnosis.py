@@ -117,3 +117,16 @@ class Diagnosis:
         list[Action],
         Doc("The cheapest experiments that would split what is left, with their commands."),
     ] = field(default_factory=list)
+
+
+# How a verdict counts for `--fail-on`.
+SEVERITY_OF_VERDICT = {"fix": "error", "correct": "warning", "cannot-tell": "note"}
+
+DiagnosisOfTable = Annotated[
+    Diagnosis | None,
+    Doc(
+        "The verdict on the table and its causes, the same from every command; null in documents "
+        "of versions that made none.",
+        see=("verdict", "causes"),
+    ),
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
+from rcdiag.errors import setting
 from rcdiag.results.base import (
     ADDED,
     ESS_SEQ_APPLIED,
@@ -42,6 +43,7 @@ from rcdiag.results.base import (
     TokensOfPart,
     TrainerName,
 )
+from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.show import Shown
 
@@ -265,7 +267,7 @@ Mismatch = Annotated[
         heading="metric",
     ),
 ]
-_GIVEN = "; given only with --include-text."
+_GIVEN = f"; given only with {setting('include_text')}."
 _TEXT = Doc("Text of the token" + _GIVEN, example="--include-text")
 
 
@@ -293,7 +295,7 @@ class _WorstToken(TypedDict):
 
 
 class WorstToken(_WorstToken, total=False):
-    """A worst token is one of those with the largest log-ratios; --include-text adds its text."""
+    """A worst token is one of those with the largest log-ratios; its text is there if asked for."""
 
     text: Annotated[str, _TEXT]
 
@@ -450,6 +452,7 @@ class ScoreResult(Shown):
         ),
     ] = field(default_factory=dict)
     findings: Findings = field(default_factory=list)
+    diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)
     figures: Annotated[
         dict[str, Any], Doc("What the figures of a score are drawn from.", keys=ScoreFigures)
     ] = field(default_factory=dict)
@@ -481,7 +484,7 @@ class ScoreResult(Shown):
         str | None,
         Doc(
             "Why these two policies are compared, where policies were scored and neither "
-            "`--behavior` nor `--target` was given; null otherwise.",
+            f"{setting('behavior')} nor {setting('target')} was given; null otherwise.",
             example="rcdiag score rollouts.parquet --model CKPT --policy hf_fp32=hf:float32",
             see=("behavior", "target"),
         ),

@@ -30,6 +30,7 @@ from rcdiag.results.base import (
     Target,
     TrainerName,
 )
+from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.show import Shown
 
@@ -666,3 +667,4 @@ class SweepResult(Shown):
         ),
     ]
     findings: Findings = field(default_factory=list)
+    diagnosis: DiagnosisOfTable = field(default=None, metadata=ADDED)

@@ -54,7 +54,9 @@ def read_trajectories(
     `prompts` adds the prompts, `origin` how each row was sampled.
     """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
-    names = columns_needed(dump.schema.names, policies, prompts=prompts, details=True, origin=origin)
+    names = columns_needed(
+        dump.schema.names, policies, prompts=prompts, details=True, origin=origin
+    )
     for batch in dump.batches(names):
         yield decode(batch, policies, prompts=prompts, details=True, origin=origin)
 

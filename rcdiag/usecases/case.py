@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +16,7 @@ from rcdiag.table.trajectories import Trajectories
 
 SAMPLER, TRAINER = "rollout", "old"
 # A case holds at most about twice so many response tokens, of a larger table blocks of rows.
-TOKENS = 400_000
+TOKENS = 120_000
 # Neighbours stay together: where rows are exchanged, it is with one of them.
 BLOCK = 16
 
@@ -48,9 +50,11 @@ def read_case(
     Which blocks are taken depends on their place alone, so that the same table makes the same case.
     """
     parts: list[Case] = []
+    bad: dict[str, tuple[int, int]] = {}
     share, held = 1.0, 0
     for rows in read_trajectories(table, table.policies, prompts=prompts, origin=True):
         part = _case(table, rows, sampler, trainer)
+        _count_not_numbers(part, bad)
         parts.append(part.take(_in_sample(part.row, share)))
         held += len(parts[-1].mask)
         while held > 2 * tokens and share > 2.0**-30:
@@ -59,7 +63,16 @@ def read_case(
             held = sum(len(part.mask) for part in parts)
     if not parts:
         raise RcdiagError(f"{table.files[0].path}: the table has zero rows")
-    return joined_cases(parts)
+    return replace(joined_cases(parts), not_numbers=bad)
+
+
+def _count_not_numbers(part: Case, bad: dict[str, tuple[int, int]]) -> None:
+    """Add the sampled tokens of some rows that have no number to the counts of the table."""
+    for policy, values in part.log_probs.items():
+        places = np.flatnonzero(part.mask & ~np.isfinite(values))
+        if len(places):
+            count, first = bad.get(policy, (0, int(part.row[part.owner[places[0]]])))
+            bad[policy] = count + len(places), first
 
 
 def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:

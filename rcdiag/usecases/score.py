@@ -27,6 +27,7 @@ from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 
@@ -82,6 +83,7 @@ def score(
         worst_sequences=list(state.worst_sequences.sequences),
         rows_left_out=count.left_out,
         pair_reason=pair_reason,
+        diagnosis=diagnosis_of_table(dump, origin),
     )
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)

@@ -141,15 +141,24 @@ def test_the_screen_shows_every_policy_and_every_step_and_the_verdict(rcdiag, ma
     assert "rollout → hf_fp32" in ran.out
 
 
+@pytest.fixture(scope="module")
+def stored(run_once, tmp_path_factory) -> Path:
+    """The result of many policies, whose screen `rcdiag report` shows again."""
+    folder = tmp_path_factory.mktemp("many")
+    table = write_policies(folder / "many.parquet", MANY, SCORED, group_id=[*range(20)] * 2)
+    assert run_once("compare", table, "--result", folder / "r.json").code == 0
+    return folder / "r.json"
+
+
 @pytest.mark.parametrize("columns", ["80", "100"])
 @pytest.mark.parametrize("verbose", [[], ["-v"]])
-def test_no_number_is_cut_on_a_narrow_terminal(rcdiag, many, monkeypatch, columns, verbose):
+def test_no_number_is_cut_on_a_narrow_terminal(rcdiag, stored, monkeypatch, columns, verbose):
     """All numbers of a wide screen stand on the narrow one."""
     monkeypatch.setenv("COLUMNS", "400")
     number = re.compile(r"(?<![\w.])-?\d[\w.+%-]*")
-    wide = sorted(number.findall(rcdiag("compare", many, *verbose).out))
+    wide = sorted(number.findall(rcdiag("report", stored, *verbose).out))
     monkeypatch.setenv("COLUMNS", columns)
-    narrow = rcdiag("compare", many, *verbose).out
+    narrow = rcdiag("report", stored, *verbose).out
     assert not re.search(r"\S…", narrow), narrow
     assert sorted(number.findall(narrow)) == wide
     assert max(map(len, narrow.splitlines())) <= int(columns)

@@ -29,6 +29,21 @@ def test_brackets_are_no_markup(rcdiag):
     assert "E[ratio - 1 - log_ratio]" in rcdiag("explain", "k3_kl").out
 
 
+def test_a_cause_says_how_it_shows_and_what_mends_it_where(rcdiag):
+    lines = rcdiag("explain", "temperature-raw-recorded").out.splitlines()
+    assert lines[0] == "temperature-raw-recorded  cause"
+    headings = [line[:12].strip() for line in lines if line[:1].strip()]
+    assert headings[1:] == [
+        *("what", "family", "at fault", "verdict", "shows", "told apart"),
+        *("mend", "mend in", "links", "see"),
+    ]
+    assert any(line.split()[:3] == ["mend", "in", "vLLM"] for line in lines)
+    document = rcdiag("explain", "temperature-raw-recorded", "--json").document
+    entry = explain("temperature-raw-recorded")
+    assert document["entry"]["parts"] == entry.parts
+    assert document["entry"]["links"] == entry.links
+
+
 def test_all_names_a_line_each(rcdiag):
     ran = rcdiag("explain")
     assert ran.code == 0

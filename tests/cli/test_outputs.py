@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.conftest import dump_with_shift
+from tests.builders import write_table
 
 
 def test_result_is_the_document_that_json_prints(rcdiag, doubtful, tmp_path):
@@ -64,7 +64,12 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(
 
 
 def test_nothing_is_written_when_the_data_is_bad(rcdiag, tmp_path):
-    path = write_dump(tmp_path / "a.parquet", lengths_differ=True)
+    path = write_table(
+        tmp_path / "a.parquet",
+        response_ids=[[1, 2]],
+        rollout_log_probs=[[-1.0]],
+        old_log_probs=[[-1.0, -2.0]],
+    )
     ran = rcdiag("score", path, "--result", tmp_path / "r.json", "--json")
     assert ran.code == 2
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.parquet"]

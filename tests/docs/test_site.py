@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shutil
 import subprocess
@@ -14,9 +15,11 @@ import pytest
 import yaml
 
 import rcdiag
+from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.table.schema import COLUMNS
+from tools.docs.causes import INDEX, cause_pages, page_of, with_causes
 from tools.docs.commands import ROOT
-from tools.docs.reference import anchor, place_of_names, reference_pages
+from tools.docs.reference import CAUSE, anchor, place_of_names, reference_pages
 
 # What a page loads by itself; a link that a reader follows may go anywhere.
 LOADS = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
@@ -111,11 +114,26 @@ def test_every_page_is_in_the_navigation():
 
 def test_the_reference_has_every_name_that_explain_answers():
     pages = reference_pages()
-    for names in rcdiag.explain().values():
+    for kind, names in rcdiag.explain().items():
         for name in names:
             page, _, place = place_of_names()[name].partition("#")
-            assert f"{{ #{place} }}" in pages[f"reference/{page}"], name
+            text = cause_pages()[page_of(name)] if kind == CAUSE else pages[f"reference/{page}"]
+            assert f"{{ #{place} }}" in text, name
             assert place == anchor(name)
+
+
+def test_every_cause_has_a_page_in_the_navigation_and_a_line_in_the_index(site):
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    shown = entries(with_causes(config["nav"]))
+    assert set(shown) - set(entries(config["nav"])) == cause_pages().keys()
+    index = (site / INDEX).with_suffix(".html").read_text()
+    for slug, words in cause_words().items():
+        page = (site / page_of(slug)).with_suffix(".html").read_text()
+        assert f'<a href="{slug}.html"><code>{slug}</code></a>' in index
+        for link in words.links:
+            assert f'href="{html.escape(link.url)}"' in page
+        for other in words.look_alikes:
+            assert f'<a href="{other}.html">' in page
 
 
 def test_no_two_names_of_a_page_share_an_anchor():

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.generations import grouped, label
@@ -89,6 +90,18 @@ def test_a_preset_says_what_each_generation_makes_of_it():
     assert found["verl-0.6.1"].startswith("token weights truncated at 2")
     assert found["verl-20251203"].startswith("no weights")
     assert "drops a sequence" in explain("decoupled_geo_rs").generations["verl-0.6.1 to verl-0.7.0"]
+
+
+def test_every_cause_says_how_it_shows_and_what_mends_it():
+    for slug, words in cause_words().items():
+        found = explain(slug)
+        assert found.kind == "cause"
+        assert words.says in found.what
+        assert {"shows", "told apart", "mend", "verdict", "at fault"} <= found.parts.keys()
+        assert all(line in found.parts["mend"] for line in words.mend)
+        assert set(found.generations.values()) == set(words.mend_in.values())
+        assert {*words.look_alikes, *words.umbrella} == set(found.see)
+        assert list(found.links.values()) == [link.url for link in words.links]
 
 
 @pytest.mark.parametrize("name", ["K3_KL", "few_clusters", "Batch-Normalisation", " icepop "])

@@ -158,7 +158,7 @@ def test_files_of_two_formats_are_no_table(tmp_path, toy):
 
 def test_a_format_that_is_asked_for_by_a_wrong_name_is_refused(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]])
-    with pytest.raises(RcdiagError, match="--from parkuet: no such format") as caught:
+    with pytest.raises(RcdiagError, match="format parkuet: no such format") as caught:
         open_table(path, format="parkuet")
     assert "parquet" in caught.value.hint
 

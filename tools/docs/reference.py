@@ -10,6 +10,7 @@ from functools import cache
 
 import rcdiag
 from rcdiag.glossary import Entry, headings
+from tools.docs.causes import page_of
 from tools.docs.links import linked
 
 # Page -> its title, what it holds, and the kinds of names on it.
@@ -73,6 +74,9 @@ OTHER = (
 )
 
 
+CAUSE = "cause"  # the kind whose names have pages of their own
+
+
 @cache
 def kinds_of_pages() -> dict[str, tuple[str, ...]]:
     """Page -> its kinds of names. What no page claims is on the page of words."""
@@ -81,7 +85,8 @@ def kinds_of_pages() -> dict[str, tuple[str, ...]]:
     if lost := [kind for kind in claimed if kind not in there]:
         raise ValueError(f"no names of these kinds: {lost}; `rcdiag explain` has {list(there)}")
     pages = {page: kinds for page, (_, _, kinds) in PAGES.items()}
-    return {**pages, OTHER[0]: tuple(kind for kind in there if kind not in claimed)}
+    other = tuple(kind for kind in there if kind not in (*claimed, CAUSE))
+    return {**pages, OTHER[0]: other}
 
 
 def title_of(page: str) -> str:
@@ -107,7 +112,7 @@ def place_of_names() -> dict[str, str]:
     for page, kinds in reversed(kinds_of_pages().items()):
         for kind in kinds:
             places |= {name: f"{page}.md#{anchor(name)}" for name in names[kind]}
-    return places
+    return places | {name: f"../{page_of(name)}#{name}" for name in names[CAUSE]}
 
 
 def _index() -> str:
@@ -125,6 +130,10 @@ def _index() -> str:
     for page, kinds in kinds_of_pages().items():
         count = sum(len(names[kind]) for kind in kinds)
         lines.append(f"| [{title_of(page)}]({page}.md) | {count} | {says[page]} |")
+    lines.append(
+        f"| [Causes](../causes/index.md) | {len(names[CAUSE])} | What `rcdiag` can name as the "
+        "cause of a mismatch, a page for each. |"
+    )
     lines.append(
         "| [Python API](api.md) | | Every function of `import rcdiag` with its arguments. |"
     )

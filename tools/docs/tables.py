@@ -20,6 +20,7 @@ from rcdiag.results.frames import FRAMES
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 from rcdiag.trainers import TRAINERS
+from tools.docs.causes import index_of_causes
 from tools.docs.links import linked
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -262,6 +263,7 @@ def parquet() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     **{f"formulas {name}": partial(formulas, name) for name in FAMILIES},
+    "causes": index_of_causes,
     "guides": guides,
     "rules of corrections": partial(rules, CORRECTION_RULES),
     "rules of updates": partial(rules, UPDATE_RULES),

@@ -7,15 +7,17 @@ and `rcdiag explain` read the definition.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes.cause_words import CauseWords
+from rcdiag.diagnosis.causes.cause_words import CauseWords, cause_words
+from rcdiag.diagnosis.signs import Signs
 from rcdiag.registry import Registry
 
-# What must be settled before what: later stages judge what earlier ones have mended.
-STAGES = ("metadata", "storage", "recording", "alignment", "law", "difference", "noise")
+# What must be settled before what: later stages judge what earlier ones have mended. In the last
+# two one cause alone is named, the most believed.
+STAGES = ("storage", "recording", "alignment", "law", "difference")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +41,8 @@ class Cause:
 
     words: CauseWords
     stage: str  # of STAGES
-    weigh: Callable[[Case], Suspicion | None]
-    experiment: str | None = field(default=None)  # command that would confirm it, with placeholders
+    weigh: Callable[[Signs], Suspicion | None]
+    needs_two: bool = True  # it is told by the log-probs of both sides
 
     @property
     def name(self) -> str:
@@ -49,3 +51,15 @@ class Cause:
 
 
 CAUSES: Registry[Cause] = Registry("cause")
+
+
+def shipped(
+    slug: str, stage: str, weigh: Callable[[Signs], Suspicion | None], *, needs_two: bool = True
+) -> Cause:
+    """Make a cause whose words stand in one of the files in `words/`."""
+    return Cause(words=cause_words()[slug], stage=stage, weigh=weigh, needs_two=needs_two)
+
+
+def fact(name: str, reads: str, **values: Any) -> dict[str, Any]:
+    """Make an entry of evidence: a number or fact, the policies' own under their names."""
+    return {"name": name, **values, "reads": reads}

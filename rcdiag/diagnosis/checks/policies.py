@@ -65,7 +65,7 @@ TRIANGULATION_CHECKS = (
         "Something happened while generating: sampling parameters, stale weights, decode kernels, "
         "an update in flight, or a bad dump.",
         "check temperature, top-p and weights of the sampler; re-score by decode (path=decode)",
-        "recorded before the temperature was applied: --policy decode=vllm,path=decode tells "
+        "recorded before the temperature was applied: policy decode=vllm,path=decode tells "
         "decode kernels from it",
     ),
     _verdict(

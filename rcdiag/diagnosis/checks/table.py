@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.errors import mapping_setting, setting
 from rcdiag.results import CompareResult, ReplayResult, ScoreResult
 from rcdiag.results.guide import PROPOSAL
 from rcdiag.statistics.intervals import FEW_CLUSTERS
@@ -32,8 +33,8 @@ def _non_finite(given: CheckInput) -> Iterator[Observation]:
             more = "; ..." if bad.rows[policy] > PLACES_SHOWN else ""
             rows += f" ({'; '.join(evidence['first_places'][:PLACES_SHOWN])}{more})"
         yield Observation(
-            message=f"{count} unmasked log-probs of `{policy}` in {rows} are NaN, infinite or positive; "
-            f"{_consequence(given)}",
+            message=f"{count} unmasked log-probs of `{policy}` in {rows} are NaN, infinite or "
+            f"positive; {_consequence(given)}",
             evidence=evidence,
         )
 
@@ -59,9 +60,9 @@ NON_FINITE_LOG_PROBS = Check(
     severity="error",
     stages=("score", "compare", "sweep", "replay"),
     asks="Are all unmasked log-probs numbers that a log-prob can be?",
-    says="Unmasked log-probs are NaN, infinite or positive. Rejection in trainers drops NaN without "
-    "a word, while their metrics become NaN. `mismatch` is computed without the rows that hold "
-    "them, and is null where fewer than half of the rows remain; `corrections` stays as the "
+    says="Unmasked log-probs are NaN, infinite or positive. Rejection in trainers drops NaN "
+    "without a word, while their metrics become NaN. `mismatch` is computed without the rows that "
+    "hold them, and is null where fewer than half of the rows remain; `corrections` stays as the "
     "trainer would log it.",
     fix="look at these rows; a sampler writes NaN or -inf after an overflow or for a token outside "
     "its kept set, and positive values are probabilities, negated log-probs or logits. Mask them "
@@ -152,7 +153,7 @@ def _not_read(given: CheckInput) -> Iterator[Observation]:
         yield Observation(
             message=f"column `{column}` may be `{name}`, which the table lacks, and is not read",
             evidence={"column": column, "may_be": name},
-            fix=f"if it is: --column {name}={column}",
+            fix=f"if it is: {mapping_setting('columns', {name: column}, '--column')}",
         )
 
 
@@ -164,7 +165,8 @@ COLUMN_NOT_READ = Check(
     says="A column has the name that other programs give to a column that rcdiag reads and does "
     "not find. Without prompt groups intervals are made from single sequences, which are taken for "
     "independent; without a mask every token is taken for one that the policy sampled.",
-    fix="name the column with --column, if it is what its name says",
+    fix=f"name the column with {setting('columns', option='--column')}, if it is what its name "
+    "says",
     example="rcdiag score dump.parquet --column group_id=group",
     find=_not_read,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rcdiag.pages.compare import pairs, policies
-from rcdiag.pages.compare.words import verdict
+from rcdiag.pages.compare.words import answer
 from rcdiag.pages.definitions import Page
 from rcdiag.results import CompareResult
 
@@ -16,6 +16,6 @@ def context(result: CompareResult) -> dict[str, Any]:
     return {"provenance_of_policies": scored}
 
 
-PAGE = Page(name="compare", template="compare/page.html.j2", context=context, verdict=verdict)
+PAGE = Page(name="compare", template="compare/page.html.j2", context=context, answer=answer)
 
 FIGURES = (*policies.FIGURES, *pairs.FIGURES)

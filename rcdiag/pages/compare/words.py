@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from rcdiag.pages.formats import number, percent
-from rcdiag.pages.verdict import Verdict, by_findings
 from rcdiag.results import CompareResult
 
 
-def verdict(result: CompareResult) -> Verdict:
-    """Return the verdict on several policies: the largest step, and who is near the sampler."""
+def answer(result: CompareResult) -> str:
+    """Say of several policies the largest step, and who is near the sampler."""
     ladder = result.ladder
     near = f"nearest to the sampler: {', '.join(result.nearest_policies) or 'not known'}"
     if not ladder.rungs:
-        return by_findings(result.findings, near)
+        return near
     whole = f"{ladder.policies[0]} → {ladder.policies[-1]}: k2 {number(ladder.whole.value)} nats"
     largest = max(ladder.rungs, key=lambda rung: rung.contribution.value or 0.0)
     adds = f", {largest.start} → {largest.end} adds {percent(largest.share)} of it"
     more = adds if len(ladder.rungs) > 1 and largest.share.value is not None else ""
-    return by_findings(result.findings, f"{whole} per token{more}; {near}")
+    return f"{whole} per token{more}; {near}"

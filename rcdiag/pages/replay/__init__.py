@@ -6,7 +6,7 @@ from typing import Any
 
 from rcdiag.pages.definitions import Page
 from rcdiag.pages.replay import factors, model_step, pull
-from rcdiag.pages.replay.words import TAGS, divided, verdict
+from rcdiag.pages.replay.words import TAGS, answer, divided
 from rcdiag.results import ReplayResult
 
 
@@ -21,6 +21,6 @@ def context(result: ReplayResult) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="replay", template="replay/page.html.j2", context=context, verdict=verdict)
+PAGE = Page(name="replay", template="replay/page.html.j2", context=context, answer=answer)
 
 FIGURES = (*factors.FIGURES, *pull.FIGURES, *model_step.FIGURES)

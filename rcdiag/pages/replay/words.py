@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.verdict import WORDS, Verdict, by_findings
 from rcdiag.results import Denominator, Health, ReplayResult
 
 # Verdict on the health of an update -> the level whose colour it has.
@@ -11,8 +10,8 @@ TAGS = {name: name for name in ("ok", "unknown", "note", "warning", "error")} | 
 }
 
 
-def verdict(result: ReplayResult) -> Verdict:
-    """Return the verdict on a replay, its best preset's; the uncorrected update is only shown."""
+def answer(result: ReplayResult) -> str:
+    """Count the presets by the health of their updates; the uncorrected one is only shown."""
     corrected = [
         preset.health.verdict for preset in result.presets.values() if preset.mode != "naive"
     ]
@@ -25,11 +24,7 @@ def verdict(result: ReplayResult) -> Verdict:
     sentence = f"{len(corrected)} preset{'s' if len(corrected) != 1 else ''}: {', '.join(counts)}"
     if naive:
         sentence += f" (without correction: {naive[0]})"
-    judged = by_findings(result.findings, sentence)
-    if judged.level == "error" or "ok" in corrected:
-        return judged
-    best = "error" if set(corrected) == {"error"} else "warning"
-    return Verdict(best, WORDS[best], judged.sentence)
+    return sentence
 
 
 def decided_by(health: Health) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rcdiag.pages.definitions import Page
 from rcdiag.pages.score import bounds, profiles, sequences, steps, tokens
-from rcdiag.pages.score.words import clusters, correction_rows, verdict
+from rcdiag.pages.score.words import answer, clusters, correction_rows
 from rcdiag.results import ScoreResult
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
@@ -25,7 +25,7 @@ def context(result: ScoreResult) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="score", template="score/page.html.j2", context=context, verdict=verdict)
+PAGE = Page(name="score", template="score/page.html.j2", context=context, answer=answer)
 
 FIGURES = (
     *tokens.FIGURES,

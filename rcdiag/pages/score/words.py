@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcdiag.pages.formats import fraction, number, part_of
-from rcdiag.pages.verdict import Verdict, by_findings
+from rcdiag.pages.formats import fraction, number, part_of, with_interval
 from rcdiag.results import CorrectionResult, ScoreResult
 
 
-def verdict(result: ScoreResult) -> Verdict:
-    """Return the verdict on one pair of policies."""
-    k3 = number(result.mismatch["k3_kl"].value)
-    return by_findings(
-        result.findings, f"KL({result.behavior} || {result.target}) is {k3} nats per token"
+def answer(result: ScoreResult) -> str:
+    """Say the numbers of one pair of policies that decide."""
+    values = result.mismatch
+    k3, ess = values["k3_kl"], values["ess_seq"]
+    if k3.value is None:
+        return "no number of the mismatch can be computed"
+    sequences = (
+        f", effective sequences {number(ess.value * result.num_sequences)} of "
+        f"{result.num_sequences:,}"
+        if ess.value is not None
+        else ""
     )
+    return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats a token{sequences}"
 
 
 def clusters(result: ScoreResult) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rcdiag.pages.definitions import Page
 from rcdiag.pages.sweep import candidates, families, forecast
 from rcdiag.pages.sweep.panels import COLUMNS, family_panel
-from rcdiag.pages.sweep.words import verdict
+from rcdiag.pages.sweep.words import answer
 from rcdiag.results import SweepResult
 
 ALWAYS_OPEN = ("token_tis", "seq_tis")
@@ -31,6 +31,6 @@ def context(result: SweepResult) -> dict[str, Any]:
     }
 
 
-PAGE = Page(name="sweep", template="sweep/page.html.j2", context=context, verdict=verdict)
+PAGE = Page(name="sweep", template="sweep/page.html.j2", context=context, answer=answer)
 
 FIGURES = (*candidates.FIGURES, *families.FIGURES, *forecast.FIGURES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.verdict import Verdict, by_findings
 from rcdiag.results import SweepResult
 
 ANSWERS = {
@@ -13,10 +12,10 @@ ANSWERS = {
 }
 
 
-def verdict(result: SweepResult) -> Verdict:
-    """Return the verdict on a sweep: what it recommends."""
+def answer(result: SweepResult) -> str:
+    """Say what a sweep recommends."""
     advice = result.recommendation
     choice = f" {advice.choice}" if advice.answer == "correct" else ""
     equals = [name for name in advice.indistinguishable if name != advice.choice]
     more = f"; as good: {', '.join(equals)}" if equals and choice else ""
-    return by_findings(result.findings, f"{ANSWERS[advice.answer]}{choice}{more}")
+    return f"{ANSWERS[advice.answer]}{choice}{more}"

@@ -29,6 +29,7 @@ from rcdiag.table.table import Table
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
+from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 
@@ -95,6 +96,7 @@ def compare(
         triangulation=_triangulation(moments, order, about, behavior, floor),
         noise_floor=floor,
         joined=joined,
+        diagnosis=diagnosis_of_table(dump, origin),
         figures={f"{a}->{b}": data.figure() for (a, b), data in comparison.figures.items()},
     )
     nearest = [name for name, policy in result.policies.items() if policy.may_be_nearest]

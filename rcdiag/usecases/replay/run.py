@@ -11,6 +11,7 @@ from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW
 from rcdiag.results import Factor, PresetReplay, ReplayResult
 from rcdiag.table.table import Table
+from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.replay.batch import ReplayBatch, Roles, read_batch
 from rcdiag.usecases.replay.factors import factors
@@ -65,6 +66,7 @@ def replay_result(
         empty_sequences=batch.empty,
         factors=ratios,
         presets=presets,
+        diagnosis=diagnosis_of_table(dump),
         **fields,
     )
     given = CheckInput(

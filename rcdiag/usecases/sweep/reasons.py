@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rcdiag.results import MetricValue
+from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import SweepFamily, SweepRow
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.usecases.sweep.gradients import DIMENSIONS
@@ -50,7 +50,23 @@ def table(sequences: int, clusters: int) -> list[str]:
 
 
 def not_numbers(tokens: int) -> str:
-    return f"{tokens:,} unmasked log-probs are NaN, infinite or positive: mend the dump before correcting."
+    return (
+        f"{tokens:,} unmasked log-probs are NaN, infinite or positive: mend the dump before "
+        "correcting."
+    )
+
+
+def must_be_mended(diagnosis: Diagnosis) -> str:
+    """Say that no correction mends the fault that was diagnosed."""
+    return f"{diagnosis.summary} No weights mend that: nothing is ranked."
+
+
+def costs_nothing(away: float) -> str:
+    """Say that a table's mismatch is rounding that costs nothing."""
+    return (
+        f"The mismatch is rounding that costs nothing: E|ratio - 1| over whole sequences is "
+        f"{away:.2g}."
+    )
 
 
 def gate(values: Mapping[str, MetricValue]) -> list[str]:

@@ -20,7 +20,7 @@ from rcdiag.diagnosis.constraints import (
     holds,
     refused,
 )
-from rcdiag.results import MetricValue
+from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation, SweepFamily
 from rcdiag.usecases.sweep import reasons
 from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting
@@ -45,6 +45,7 @@ class Evidence:
     bad_tokens: int  # unmasked tokens with a log-prob that is no number
     seed: int
     candidates: Mapping[str, Setting] = field(default_factory=lambda: CANDIDATES)
+    diagnosis: Diagnosis | None = None  # of the table; None: nobody judged it
 
     @property
     def sequences(self) -> int:
@@ -58,6 +59,10 @@ class Evidence:
 def recommend(evidence: Evidence) -> Recommendation:
     """Recommend by the gate, the constraints, the scores and the one-standard-error rule."""
     sentences = [*reasons.table(evidence.sequences, evidence.clusters)]
+    verdict = None if evidence.diagnosis is None else evidence.diagnosis.verdict
+    if evidence.diagnosis is not None and verdict == "fix":  # step 0: the judge of the table
+        sentences.append(reasons.must_be_mended(evidence.diagnosis))
+        return _without_scores("fix-the-cause", sentences)
     if evidence.bad_tokens:  # step 0: hygiene
         sentences.append(reasons.not_numbers(evidence.bad_tokens))
         return _without_scores("fix-the-cause", sentences)
@@ -68,7 +73,10 @@ def recommend(evidence: Evidence) -> Recommendation:
     scores, method, why = _scored(evidence)
     sentences += why
     away = _distance(evidence)
-    causes = reasons.gate(evidence.values)
+    causes = reasons.gate(evidence.values) if verdict in (None, "cannot-tell") else []
+    if verdict == "fine":
+        sentences.append(reasons.costs_nothing(away))
+        return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)
     if away < NEGLIGIBLE:
         sentences.append(reasons.negligible(away, NEGLIGIBLE))
         return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)

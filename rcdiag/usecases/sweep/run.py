@@ -22,6 +22,7 @@ from rcdiag.statistics.suite import Suite
 from rcdiag.table.columns import read_rewards
 from rcdiag.table.table import Table
 from rcdiag.trainers import DEFAULT, find_trainer
+from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
@@ -74,7 +75,8 @@ def sweep(
         for family, about in FAMILIES.items()
     }
     bad = sum(non_finite.tokens.values())
-    advice = recommend(Evidence(state, values, families, bad, seed, candidates))
+    diagnosis = diagnosis_of_table(dump)
+    advice = recommend(Evidence(state, values, families, bad, seed, candidates, diagnosis))
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
         behavior=behavior,
@@ -87,6 +89,7 @@ def sweep(
         families=families,
         recommendation=replace(advice, choice_yaml=choice_configurations(advice.choice)),
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
+        diagnosis=diagnosis,
     )
     given = CheckInput(result=result, non_finite=non_finite, values=values, unread=dump.unread)
     return replace(result, findings=findings(given))

@@ -1,0 +1,300 @@
+"""Causes that put a log-prob beside a token that it is not of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Case, Flags
+from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs.places import IdOutlier
+
+# Share of turns, or of rows, from which on a shift or an exchange is no accident.
+LEAST_SHARE = 0.02
+
+
+def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
+    """Return which shift there is, of all rows, of some, or after the first turn."""
+    alignment = signs.alignment
+    shifted = alignment.shift != 0
+    if shifted.sum() < 2 or not alignment.judged.any():
+        return None
+    first, later = alignment.first_turn, ~alignment.first_turn
+    share_first = alignment.share_shifted(first)
+    share_later = alignment.share_shifted(later)
+    lags = alignment.shift[shifted]
+    lag = int(np.sign(np.median(lags))) * int(np.median(np.abs(lags)))
+    if np.mean(lags == lag) < 0.7 or max(share_first, share_later) < LEAST_SHARE:
+        return None
+    # A shift explains most of the turns that do not fit; other faults look shifted in few.
+    misfits = alignment.judged & (alignment.as_they_stand < 0.6)
+    if np.mean(shifted[misfits]) < 0.5:
+        return None
+    several = (later & alignment.judged).sum() >= 4
+    rows = np.unique(alignment.row_of_turn[shifted])
+    share = len(rows) / max(int((signs.case.tokens.per_row > 0).sum()), 1)
+    if several and share_later > 0.2 and share_first < 0.2 * share_later:
+        slug, text = "shift-after-tool", "From the second turn on"
+    elif max(share_first, share_later) > 0.9:
+        slug, text = "shift-by-one", "In all rows"
+    else:
+        slug, text = "shift-some-rows", f"In {len(rows)} rows ({share:.0%})"
+    zero = float(np.nanmedian(alignment.as_they_stand[shifted]))
+    best = float(np.nanmedian(alignment.correlations[2 + lag][shifted]))
+    return slug, Suspicion(
+        confidence=0.97 if shifted.sum() >= 5 else 0.8,
+        message=f"{text} one column stands {abs(lag)} token{'s' if abs(lag) > 1 else ''} "
+        f"{'later' if lag > 0 else 'earlier'} than the other: their correlation is "
+        f"{best:.2f} there and {zero:.2f} as they stand.",
+        evidence=[
+            fact(
+                "correlation of both columns",
+                "one fits the other at another token",
+                as_they_stand=zero,
+                shifted=best,
+                lag=lag,
+            ),
+            fact(
+                "share of turns that are shifted",
+                text.lower(),
+                first=share_first,
+                later=share_later,
+            ),
+        ],
+        side="recorder",
+        share_of_rows=share,
+        also_possible=[] if slug == "shift-by-one" else ["shift-by-one"],
+        mended=_shifted_back(signs, lag),
+    )
+
+
+def _shifted_back(signs: Signs, lag: int) -> Case:
+    """Return the case with the sampler's values of shifted turns put back; ends are masked out."""
+    alignment, case = signs.alignment, signs.case
+    tokens = case.tokens
+    move = alignment.shift[alignment.turn] == lag
+    source = np.arange(len(tokens)) + lag
+    inside = (source >= 0) & (source < len(tokens))
+    source = np.clip(source, 0, len(tokens) - 1)
+    same = inside & (alignment.turn[source] == alignment.turn)
+    values = case.log_probs[case.sampler].copy()
+    values[tokens.place[move & same]] = tokens.sampler[source[move & same]]
+    lost = alignment.shift[alignment.turn] != 0
+    lost &= ~(move & same)
+    return case.with_log_probs(case.sampler, values).without_tokens(_at(case, lost))
+
+
+def _is(slug: str):
+    def weigh(signs: Signs) -> Suspicion | None:
+        shift = _shift(signs)
+        return shift[1] if shift is not None and shift[0] == slug else None
+
+    return weigh
+
+
+def _rows_swapped(signs: Signs) -> Suspicion | None:
+    alignment, rows = signs.alignment, len(signs.case.lengths)
+    exchanged = alignment.exchanged != np.arange(rows)
+    full = signs.case.tokens.per_row >= 12
+    share = float(exchanged.sum() / max(full.sum(), 1))
+    if exchanged.sum() < 2 or share < LEAST_SHARE:
+        return None
+    misfit = alignment.misfit & full
+    explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
+    if explained < 0.5:
+        return None
+    partner = alignment.exchanged[exchanged]
+    closed = float(np.mean(exchanged[partner]))
+    first = int(np.flatnonzero(exchanged)[0])
+    return Suspicion(
+        confidence=0.95 if closed > 0.6 else 0.75,
+        message=f"{int(exchanged.sum())} of {int(full.sum())} rows have another row's log-probs: "
+        f"the sampler's of row {signs.case.row[first]} fit the trainer's of row "
+        f"{signs.case.row[alignment.exchanged[first]]}.",
+        evidence=[
+            fact(
+                "rows that fit another row's column",
+                "rows were put into another order",
+                share=share,
+                whose_partner_is_exchanged_too=closed,
+            )
+        ],
+        side="recorder",
+        share_of_rows=share,
+        also_possible=[],
+        mended=_put_back(signs, exchanged),
+    )
+
+
+def _put_back(signs: Signs, exchanged: Flags) -> Case:
+    """Return the case with exchanged rows of the sampler where they fit; other misfits go."""
+    case, partner = signs.case, signs.alignment.exchanged
+    own = case.log_probs[case.sampler]
+    values = own.copy()
+    lost = np.zeros(len(case.mask), np.bool_)
+    home = np.zeros(len(case.lengths), np.bool_)
+    for row in np.flatnonzero(exchanged):
+        place = partner[row]
+        size = min(case.lengths[row], case.lengths[place])
+        start, target = case.start[row], case.start[place]
+        values[target : target + size] = own[start : start + size]
+        lost[target + size : target + case.lengths[place]] = True
+        home[place] = True
+    homeless = (exchanged | signs.alignment.misfit) & ~home
+    mended = case.with_log_probs(case.sampler, values).without_tokens(lost)
+    return mended.without_rows(homeless)
+
+
+def _id_evidence(outliers: list[IdOutlier]) -> list[dict]:
+    return [
+        fact(
+            f"token id {outlier.token_id}",
+            "stands far from all other ids",
+            log_ratio_mean=outlier.mean,
+            tokens=outlier.tokens,
+        )
+        for outlier in outliers
+    ]
+
+
+def _eos_one_sided(signs: Signs) -> Suspicion | None:
+    last_zero = _last_zeros(signs)
+    if last_zero is not None:
+        return last_zero
+    outliers = signs.places.id_outliers
+    if not outliers or any(outlier.share_last < 0.8 for outlier in outliers):
+        return None
+    return Suspicion(
+        confidence=0.85,
+        message=f"The mismatch is that of the tokens that end responses (id "
+        f"{outliers[0].token_id}): log-ratio {outliers[0].mean:.1f} on the mean.",
+        evidence=_id_evidence(outliers),
+        side="trainer" if outliers[0].mean < 0 else "recorder",
+        also_possible=["special-token-ids"],
+        mended=_without_ids(signs.case, outliers),
+    )
+
+
+def _last_zeros(signs: Signs) -> Suspicion | None:
+    """Look for end tokens that one side gives no log-prob."""
+    owner = signs.case.owner[signs.case.mask]
+    last = np.append(np.diff(owner) != 0, True)
+    for policy, column in signs.columns.items():
+        zeros = column.values == 0.0
+        surely = zeros & (column.other < 0)
+        if last.sum() < 10 or zeros[last].mean() < 0.9 or zeros[~last].mean() > 0.2:
+            continue
+        if surely[last].mean() < 0.5 or not column.other[last & surely].min(initial=0.0) < -1e-4:
+            continue
+        return Suspicion(
+            confidence=0.85,
+            message=f"`{policy}` is exactly 0 at the last token of {zeros[last].mean():.0%} of the "
+            "rows: one side gives the end token no log-prob.",
+            evidence=[
+                fact(
+                    "exact zeros at last tokens",
+                    "no log-prob for the end token",
+                    **{policy: float(zeros[last].mean())},
+                    elsewhere=float(zeros[~last].mean()),
+                )
+            ],
+            side="recorder" if policy == signs.case.sampler else "trainer",
+            also_possible=["zero-placeholder", "special-token-ids"],
+            verdict="fix",
+            mended=_without_last(signs.case),
+        )
+    return None
+
+
+def _without_last(case: Case) -> Case:
+    places = np.flatnonzero(case.mask)
+    last = np.append(np.diff(case.owner[places]) != 0, True)
+    flags = np.zeros(len(case.mask), np.bool_)
+    flags[places[last]] = True
+    return case.without_tokens(flags)
+
+
+def _without_ids(case: Case, outliers: list[IdOutlier]) -> Case:
+    return case.without_tokens(np.isin(case.token_id, [outlier.token_id for outlier in outliers]))
+
+
+def _special_ids(signs: Signs) -> Suspicion | None:
+    outliers = signs.places.id_outliers
+    if not 0 < len(outliers) <= 4 or all(outlier.share_last > 0.8 for outlier in outliers):
+        return None
+    # Contexts go wrong at the first tokens; ids go wrong wherever they stand.
+    tokens = signs.case.tokens
+    named = np.isin(tokens.token_id, [outlier.token_id for outlier in outliers])
+    early = float(np.mean(tokens.position[named] < 3))
+    rest = signs.law.log_ratio[~named]
+    quiet = float(np.median(np.abs(rest))) if len(rest) else 0.0
+    if early > 0.5 or quiet > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
+        return None
+    ids = ", ".join(str(outlier.token_id) for outlier in outliers)
+    return Suspicion(
+        confidence=0.85,
+        message=f"The mismatch is that of token ids {ids} alone, log-ratio "
+        f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than {quiet:.1g}.",
+        evidence=_id_evidence(outliers),
+        side="trainer",
+        also_possible=["eos-one-sided", "retokenised"],
+        mended=_without_ids(signs.case, outliers),
+    )
+
+
+def _mask_includes_tool(signs: Signs) -> Suspicion | None:
+    """Look for long runs of tokens that no policy would have sampled."""
+    tokens = signs.case.tokens
+    if len(tokens) < 200:
+        return None
+    trainer = np.minimum(tokens.trainer, 0.0)
+    zero = tokens.sampler == 0.0
+    placeholder = bool(zero.any()) and float(np.median(trainer[zero])) < -1.5 and zero.mean() > 0.05
+    runs = _long_runs(tokens.owner, zero) if placeholder else np.zeros(len(tokens), np.bool_)
+    if placeholder and runs.sum() > 0.5 * zero.sum():
+        return Suspicion(
+            confidence=0.85,
+            message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
+            f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
+            "tools or templates that the mask counts as sampled.",
+            evidence=[
+                fact(
+                    "tokens in runs of zeros",
+                    "nobody sampled them",
+                    tokens=int(runs.sum()),
+                    trainer=float(np.median(trainer[runs])),
+                )
+            ],
+            side="recorder",
+            also_possible=["zero-placeholder"],
+            mended=signs.case.without_tokens(_at(signs.case, runs)),
+        )
+    return None
+
+
+def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarray:
+    """Flag the tokens of runs of at least `least` flagged tokens of one row."""
+    begins = flags & np.concatenate([[True], (owner[1:] != owner[:-1]) | ~flags[:-1]])
+    number = np.cumsum(begins) * flags
+    counts = np.bincount(number)
+    counts[0] = 0
+    return counts[number] >= least
+
+
+def _at(case: Case, tokens: np.ndarray) -> np.ndarray:
+    """Return flags of response tokens from flags of the pair's tokens."""
+    flags = np.zeros(len(case.mask), np.bool_)
+    flags[case.tokens.place[tokens]] = True
+    return flags
+
+
+ALIGNMENT = (
+    shipped("mask-includes-tool", "storage", _mask_includes_tool),
+    *(
+        shipped(slug, "alignment", _is(slug))
+        for slug in ("shift-by-one", "shift-after-tool", "shift-some-rows")
+    ),
+    shipped("rows-swapped", "alignment", _rows_swapped),
+    shipped("eos-one-sided", "alignment", _eos_one_sided),
+    shipped("special-token-ids", "alignment", _special_ids),
+)

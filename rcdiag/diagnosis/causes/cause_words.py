@@ -1,0 +1,114 @@
+"""The words of every cause are TOML files in `words/`, one for each family of causes.
+
+A file has one table for each slug:
+
+- `title`: what the cause is, at most 60 characters; `says`: what happens in the run.
+- `shows`: the signature in the log-probs of two policies, with a formula where one exists;
+  `told_apart`: what separates the cause from its look-alikes, and what needs a checkpoint.
+- `side`: who is at fault most often; `verdict`: `fix`, `correct`, or `guides` where the size of
+  the numbers decides between fine and correct.
+- `mend`: up to three lines in the imperative, the most useful first; `mend_in`: a sub-table with
+  the options that mend it in an engine or a trainer, by the names of `PLACES`.
+- `umbrella`: umbrella causes that are right where nothing narrower can be known; `look_alikes`:
+  causes that leave nearly the same trace.
+- `links`: pages and threads that describe the cause, each with `text` and `url`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+# Families in the order of pages and lists, with their headings.
+FAMILIES: Mapping[str, str] = {
+    "healthy": "Nothing wrong",
+    "precision": "Precision",
+    "sampling": "Sampling law",
+    "recording": "Recording",
+    "alignment": "Alignment of tokens",
+    "context": "Context",
+    "weights": "Weights",
+    "function": "Function of the model",
+    "storage": "Storage",
+    "umbrellas": "Umbrellas",
+}
+
+SIDES = ("sampler", "recorder", "trainer", "storage", "engine", "none")
+VERDICTS = ("fix", "correct", "guides")
+
+# Where something is mended: key of `mend_in` -> how it writes its own name.
+PLACES: Mapping[str, str] = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "hf": "transformers",
+    "megatron": "Megatron-LM",
+    "verl": "verl",
+    "slime": "slime",
+    "trl": "TRL",
+    "nemo-rl": "NeMo RL",
+    "skyrl": "SkyRL",
+    "prime-rl": "prime-rl",
+    "open-instruct": "open-instruct",
+    "areal": "AReaL",
+}
+
+WORDS = Path(__file__).with_name("words")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """A link leads to a page or thread that describes a cause."""
+
+    text: str
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CauseWords:
+    """The words on one cause: what happens, how it shows, what tells it apart, what mends it."""
+
+    slug: str
+    family: str  # of FAMILIES
+    title: str
+    says: str
+    shows: str
+    told_apart: str
+    side: str  # of SIDES
+    verdict: str  # of VERDICTS
+    mend: tuple[str, ...]
+    mend_in: Mapping[str, str]  # key of PLACES -> options that mend it there
+    umbrella: tuple[str, ...]  # slugs
+    look_alikes: tuple[str, ...]  # slugs
+    links: tuple[Link, ...]
+
+
+@lru_cache(maxsize=1)
+def cause_words() -> dict[str, CauseWords]:
+    """Return the words of every cause by slug, in the order of families and files."""
+    return {
+        slug: _read(slug, family, table)
+        for family in FAMILIES
+        for slug, table in tomllib.loads((WORDS / f"{family}.toml").read_text("utf-8")).items()
+    }
+
+
+def _read(slug: str, family: str, table: Mapping[str, Any]) -> CauseWords:
+    return CauseWords(
+        slug=slug,
+        family=family,
+        title=table["title"],
+        says=table["says"],
+        shows=table["shows"],
+        told_apart=table["told_apart"],
+        side=table["side"],
+        verdict=table["verdict"],
+        mend=tuple(table["mend"]),
+        mend_in=table.get("mend_in", {}),
+        umbrella=tuple(table["umbrella"]),
+        look_alikes=tuple(table["look_alikes"]),
+        links=tuple(Link(**link) for link in table["links"]),
+    )

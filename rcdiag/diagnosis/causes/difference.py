@@ -1,0 +1,478 @@
+"""Causes of a genuine difference between two forward passes: weights, contexts, precision, noise.
+
+One of them is always named: what none of the others explains is the noise of two engines, or two
+forward passes that differ without a telling structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.signs import Law, Signs
+
+# Two engines with the same weights differ by less, in bfloat16 and without experts.
+HONEST, LOUD = 0.016, 0.03
+# Both sides compute in one precision with one kernel.
+BITWISE = 1e-4
+# A mean is not what it should be beyond so many clustered standard errors.
+BROKEN = 4.0
+
+
+def _noisy(signs: Signs) -> bool:
+    """Tell whether the mismatch is no more than two honest engines have."""
+    law = signs.law
+    if law.rms < HONEST:
+        return True
+    return law.rms < LOUD and law.by_token_id[0] < 0.3 and abs(law.ratio_mean[1]) < 4.0
+
+
+def _healthy(signs: Signs) -> Suspicion | None:
+    law = signs.law
+    if not len(signs.case.tokens) or law.rms >= BITWISE:
+        return None
+    return Suspicion(
+        confidence=0.95,
+        message=f"Both columns agree to {law.rms:.1g} nats rms: one precision, one law.",
+        evidence=[fact("rms log-ratio", "one precision on both sides", rms=law.rms)],
+        also_possible=["temperature-silent", "top-p-silent"],
+        verdict="fine",
+    )
+
+
+def _engine_noise(signs: Signs) -> Suspicion | None:
+    law = signs.law
+    tokens = len(signs.case.tokens)
+    if not tokens or law.rms < BITWISE or not _noisy(signs):
+        return None
+    quiet = law.rms < HONEST
+    others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
+    return Suspicion(
+        confidence=0.9 if quiet else 0.7,
+        message=f"Log-ratios are small ({law.rms:.2g} nats rms) and without structure: the "
+        "rounding of two engines.",
+        evidence=[
+            fact("rms log-ratio", "rounding", rms=law.rms),
+            fact(
+                "E[ratio]", "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]
+            ),
+            fact(
+                "token ids agree between halves of the rows",
+                "no drift of weights",
+                correlation=law.by_token_id[0],
+            ),
+        ],
+        also_possible=others if quiet else ["moe-routing", "quantised-weights", *others[:2]],
+    )
+
+
+def _declared_weights(signs: Signs) -> Suspicion | None:
+    declared = signs.declared
+    if not declared.weights_differ or signs.law.rms < HONEST:
+        return None
+    sampler, trainer = declared.sampler, declared.trainer
+    return Suspicion(
+        confidence=0.97,
+        message="The sampler's weights are not the trainer's: "
+        f"`{signs.case.sampler}` was scored with {_model(sampler.model)}, "
+        f"`{signs.case.trainer}` with {_model(trainer.model)}.",
+        evidence=[
+            fact(
+                "weights fingerprint",
+                "different",
+                **{
+                    signs.case.sampler: _short(sampler.weights),
+                    str(signs.case.trainer): _short(trainer.weights),
+                },
+            )
+        ],
+        also_possible=["partial-sync", "reference-as-old"],
+    )
+
+
+def _model(name: str | None) -> str:
+    return name or "weights that have no name"
+
+
+def _short(fingerprint: object) -> str:
+    return fingerprint[:8] if isinstance(fingerprint, str) else "several"
+
+
+def _never_synced(signs: Signs) -> Suspicion | None:
+    onset = signs.onset
+    if onset is None or signs.law.rms < HONEST:
+        return None
+    later = onset.steps.rms[onset.first :]
+    grows = len(later) < 2 or later[-1] > 1.1 * later[0]
+    if not grows or signs.law.by_token_id[0] < 0.6 or abs(signs.law.ratio_mean[1]) > 4.0:
+        return None
+    before = float(np.median(onset.steps.rms[: onset.first]))
+    last = onset.steps.labels[-1]
+    return Suspicion(
+        confidence=0.7 if len(onset.steps.labels) > 2 else 0.55,
+        message=f"The gap is {before:.2g} nats rms up to step "
+        f"{onset.steps.labels[onset.first - 1]} and {onset.steps.rms[-1]:.2g} in step {last}: the "
+        "sampler keeps the weights of an earlier step.",
+        evidence=[
+            fact(
+                "rms log-ratio by step",
+                "grows",
+                steps=onset.steps.labels[-12:],
+                rms=[round(float(value), 5) for value in onset.steps.rms[-12:]],
+            )
+        ],
+        also_possible=["stale-weights", "weights-differ"],
+    )
+
+
+def _replica(signs: Signs) -> Suspicion | None:
+    parts = signs.places.by_engine
+    if parts is None or signs.law.rms < HONEST:
+        return None
+    noise = float(np.min(parts.rms))
+    loud = parts.rms > max(3.0 * noise, HONEST)
+    if not loud.any() or loud.all():
+        return None
+    names = [label for label, flag in zip(parts.labels, loud, strict=True) if flag]
+    return Suspicion(
+        confidence=0.95,
+        message=f"Rows of {', '.join(names)} differ by {float(np.max(parts.rms)):.2g} nats rms, "
+        f"those of the other engines by {noise:.2g}: that replica has other weights.",
+        evidence=[
+            fact(
+                "rms log-ratio by engine",
+                "one stands apart",
+                **dict(zip(parts.labels, np.round(parts.rms, 5).tolist(), strict=True)),
+            )
+        ],
+        share_of_rows=float(parts.rows[loud].sum() / parts.rows.sum()),
+        also_possible=["stale-weights", "weights-differ"],
+    )
+
+
+def _in_flight(signs: Signs) -> Suspicion | None:
+    """Look for rows whose tokens were sampled by several versions of the weights."""
+    facts, law = signs.case.facts, signs.law
+    if not facts.version_by_token or facts.policy_version is None or law.rms < HONEST:
+        return None
+    tokens = signs.case.tokens
+    version = facts.policy_version[tokens.place]
+    newest = np.full(tokens.rows, np.iinfo(np.int64).min)
+    np.maximum.at(newest, tokens.owner, version)
+    old = version < newest[tokens.owner]
+    if old.sum() < 50 or (~old).sum() < 50:
+        return None
+    before = float(np.sqrt(np.mean(law.log_ratio[old] ** 2)))
+    after = float(np.sqrt(np.mean(law.log_ratio[~old] ** 2)))
+    rows = len(np.unique(tokens.owner[old])) / max(int((tokens.per_row > 0).sum()), 1)
+    if before < 1.5 * after and after < 1.5 * before:
+        return None
+    return Suspicion(
+        confidence=0.9,
+        message=f"In {rows:.0%} of the rows weights changed while they were sampled: tokens of "
+        f"older versions differ by {before:.2g} nats rms, the others by {after:.2g}.",
+        evidence=[
+            fact(
+                "rms log-ratio by version within rows",
+                "changes with the version",
+                older=before,
+                newest=after,
+            )
+        ],
+        share_of_rows=rows,
+        also_possible=["stale-weights"],
+    )
+
+
+def _by_weights(law: Law, share: float = 0.08) -> bool:
+    """Tell whether log-ratios depend on the token id, as a drift of weights has it."""
+    correlation, explained = law.by_token_id
+    return (
+        correlation > 0.8
+        and explained > share
+        and law.rms < 0.5
+        and law.first_tokens < 3.0
+        and law.late < 3.5
+    )
+
+
+def _tied_head(signs: Signs) -> Suspicion | None:
+    law = signs.law
+    correlation, explained = law.by_token_id
+    if law.rms < HONEST or explained < 0.8 or law.rms > 1.0 or law.first_tokens > 4:
+        return None
+    return Suspicion(
+        confidence=0.75,
+        message=f"The token id alone explains {explained:.0%} of the log-ratios' variance: the "
+        "output heads differ, and nothing before them.",
+        evidence=[
+            fact(
+                "variance explained by the token id",
+                "the head differs",
+                explained=explained,
+                correlation=correlation,
+            )
+        ],
+        also_possible=["weights-differ", "special-token-ids"],
+    )
+
+
+def _weights_differ(signs: Signs) -> Suspicion | None:
+    law = signs.law
+    if law.rms < HONEST or not _by_weights(law) or signs.declared.weights_agree:
+        return None
+    if _draft_recorded(signs) is not None:
+        return None
+    return Suspicion(
+        confidence=0.9,
+        message=f"Log-ratios ({law.rms:.2g} nats rms) depend on the token, the same in both halves "
+        "of the rows: the sampler's weights are not the trainer's.",
+        evidence=[
+            fact(
+                "token ids agree between halves of the rows",
+                "a drift with a direction",
+                correlation=law.by_token_id[0],
+                explained=law.by_token_id[1],
+            ),
+            fact(
+                "E[ratio]", "the recorded law sampled", value=law.ratio_mean[0], z=law.ratio_mean[1]
+            ),
+        ],
+        also_possible=[
+            "stale-weights",
+            "partial-sync",
+            "lora-missing",
+            "quantised-weights",
+            "forwards-differ",
+        ],
+    )
+
+
+def _draft_recorded(signs: Signs) -> Suspicion | None:
+    """Look for tokens that are likelier under the trainer than under what was recorded for them.
+
+    Under the law that sampled, the mean log-ratio is minus a divergence: it cannot be positive.
+    """
+    law = signs.law
+    mean = float(law.log_ratio.mean())
+    z = signs.case.tokens.z(law.log_ratio)
+    if law.rms < HONEST or z < BROKEN or 2 * mean < 0.2 * law.rms**2:
+        return None
+    if abs(law.inverse_mean[1]) > BROKEN:
+        return None
+    return Suspicion(
+        confidence=0.7,
+        message=f"Sampled tokens are likelier under `{signs.case.trainer}` than under the recorded "
+        f"policy, by {mean:.2g} nats a token ({z:+.0f} standard errors): what was recorded is not "
+        "the law that sampled, as when a draft model's log-probs are written for its target's "
+        "tokens.",
+        evidence=[
+            fact("mean log-ratio", "positive: the recorded law did not sample", mean=mean, z=z),
+            fact(
+                "E[1 / ratio]",
+                "1: the tokens are of the trainer's law",
+                value=law.inverse_mean[0],
+                z=law.inverse_mean[1],
+            ),
+        ],
+        side="recorder",
+        also_possible=["reference-as-old", "temperature-raw-recorded"],
+    )
+
+
+def _context(signs: Signs) -> Suspicion | None:
+    law = signs.law
+    if law.rms < 0.03 or law.first_tokens < 4.0:
+        return None
+    return Suspicion(
+        confidence=0.85,
+        message=f"Log-ratios of the first three tokens are {law.first_tokens:.0f} times those of "
+        "the others: the two sides saw other prompts.",
+        evidence=[
+            fact(
+                "rms of the first tokens over that of the others",
+                "the prompt differs",
+                ratio=law.first_tokens,
+            )
+        ],
+        also_possible=[
+            "prompt-template",
+            "bos-differs",
+            "attention-to-padding",
+            "prompt-truncated",
+        ],
+    )
+
+
+def _context_stripped(signs: Signs) -> Suspicion | None:
+    """Look for rows that agree in their first turn and not in later ones."""
+    law, alignment = signs.law, signs.alignment
+    first = alignment.first_turn[alignment.turn]
+    if first.sum() < 200 or (~first).sum() < 200 or law.rms < 0.03:
+        return None
+    before, after = (float(np.sqrt(np.mean(law.log_ratio[part] ** 2))) for part in (first, ~first))
+    if before > HONEST or after < 5 * before:
+        return None
+    return Suspicion(
+        confidence=0.8,
+        message=f"The first turns agree ({before:.2g} nats rms) and later ones do not "
+        f"({after:.2g}): one side does not see earlier turns or the outputs of tools.",
+        evidence=[fact("rms log-ratio by turn", "later turns differ", first=before, later=after)],
+        side="trainer",
+        also_possible=["context-differs", "retokenised", "shift-after-tool"],
+    )
+
+
+def _forwards_differ(signs: Signs) -> Suspicion | None:
+    law = signs.law
+    if len(signs.case.tokens) == 0 or _noisy(signs):
+        return None
+    broken = abs(law.ratio_mean[1]) > 4.0
+    return Suspicion(
+        confidence=0.85,
+        message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}) in "
+        "weights, precision, context or model function; nothing in the table tells which.",
+        evidence=[
+            fact("rms log-ratio", "more than rounding", rms=law.rms),
+            fact(
+                "E[ratio]",
+                "not 1: the record may not be the law that sampled"
+                if broken
+                else "the recorded law sampled",
+                value=law.ratio_mean[0],
+                z=law.ratio_mean[1],
+            ),
+        ],
+        side="engine",
+        also_possible=["weights-differ", "context-differs", "quantised-weights"],
+        verdict=_verdict_of_size(law, broken),
+    )
+
+
+def _verdict_of_size(law: Law, broken: bool) -> str:
+    """Return the verdict on a difference without a name."""
+    if (broken and law.ratio_mean[0] < 0.99) or law.k3 > 0.1:
+        return "fix"
+    return "cannot-tell" if broken or law.rms > LOUD else "correct"
+
+
+def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
+    """Make the question whether honest re-scores tell which side is at fault, and by what."""
+
+    def weigh(signs: Signs) -> Suspicion | None:
+        engine, model = signs.rescored
+        if engine is None or model is None or signs.law.rms < 0.02:
+            return None
+        case = signs.case
+        noise = max(signs.between(engine, model).rms, 1e-4)
+        trainer = signs.between(model, str(case.trainer))
+        sampler = signs.between(case.sampler, engine)
+        facts = [
+            fact(
+                "rms log-ratio",
+                "against the re-scores",
+                **{
+                    f"{case.sampler} and {engine}": sampler.rms,
+                    f"{case.trainer} and {model}": trainer.rms,
+                    f"{engine} and {model}": noise,
+                },
+            )
+        ]
+        if trainer.rms > 3 * noise and sampler.rms < 0.5 * trainer.rms:
+            named = _trainer_fault(trainer)
+            text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
+        elif sampler.rms > 1.5 * noise and trainer.rms < 0.5 * sampler.rms:
+            named = _sampler_fault(sampler)
+            text = (
+                f"`{case.sampler}` is not what the engine gives with the trainer's weights "
+                f"(`{engine}`)"
+            )
+        else:
+            return None
+        if named != slug:
+            return None
+        return Suspicion(
+            confidence=0.85,
+            message=f"{text}: they differ by {max(trainer.rms, sampler.rms):.2g} nats rms, the two "
+            f"re-scores by {noise:.2g}.",
+            evidence=facts,
+            side="trainer" if trainer.rms > sampler.rms else "sampler",
+            verdict=None
+            if slug != "forwards-differ"
+            else ("fix" if trainer.rms > sampler.rms else None),
+        )
+
+    return weigh
+
+
+def _trainer_fault(law: Law) -> str:
+    if law.first_tokens > 5.5:
+        return "context-differs"
+    return "reference-as-old" if _by_weights(law) else "forwards-differ"
+
+
+def _sampler_fault(law: Law) -> str:
+    if law.first_tokens > 5.5:
+        return "context-differs"
+    if _by_weights(law):
+        return "weights-differ"
+    return "quantised-weights" if law.rms < 0.1 else "forwards-differ"
+
+
+def _declared_quantisation(signs: Signs) -> tuple[str, str] | None:
+    text = signs.declared.sampler.quantisation
+    if text is None:
+        return None
+    for word, slug in (
+        ("fp8", "fp8-weights"),
+        ("float8", "fp8-weights"),
+        ("w8a8", "int8-weights"),
+        ("int8", "int8-weights"),
+        ("int4", "int4-weights"),
+        ("awq", "int4-weights"),
+        ("gptq", "int4-weights"),
+        ("nf4", "int4-weights"),
+    ):
+        if word in text:
+            return slug, text
+    return "quantised-weights", text
+
+
+def _quantised(slug: str) -> Callable[[Signs], Suspicion | None]:
+    def weigh(signs: Signs) -> Suspicion | None:
+        declared = _declared_quantisation(signs)
+        if declared is None or declared[0] != slug or signs.declared.weights_differ:
+            return None
+        return Suspicion(
+            confidence=0.92,
+            message=f"Metadata says that the sampler's weights are quantised ({declared[1]}); "
+            f"log-ratios are {signs.law.rms:.2g} nats rms.",
+            evidence=[fact("quantisation of the sampler", "declared", declared=declared[1])],
+            also_possible=["stale-weights"],
+        )
+
+    return weigh
+
+
+DIFFERENCE = (
+    shipped("stale-weights", "difference", _declared_weights),
+    *(
+        shipped(slug, "difference", _quantised(slug))
+        for slug in ("fp8-weights", "int8-weights", "int4-weights")
+    ),
+    shipped("context-stripped", "law", _context_stripped),
+    shipped("replica-unsynced", "difference", _replica),
+    shipped("in-flight-update", "difference", _in_flight),
+    shipped("weights-never-synced", "difference", _never_synced),
+    shipped("draft-recorded", "difference", _draft_recorded),
+    shipped("reference-as-old", "difference", _by_rescore("reference-as-old")),
+    shipped("tied-head-desync", "difference", _tied_head),
+    shipped("weights-differ", "difference", _weights_differ),
+    shipped("context-differs", "difference", _context),
+    shipped("quantised-weights", "difference", _by_rescore("quantised-weights")),
+    shipped("healthy", "difference", _healthy),
+    shipped("engine-noise", "difference", _engine_noise),
+    shipped("forwards-differ", "difference", _forwards_differ),
+)

@@ -1,0 +1,174 @@
+"""Causes that are seen where a column holds something else than the sampled token's log-prob."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Array
+from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.signs import Signs
+
+# Rows whose tokens are less likely than this together do not stand twice by chance.
+UNLIKELY = -9.0
+
+
+def _columns_identical(signs: Signs) -> Suspicion | None:
+    tokens = signs.case.tokens
+    if len(tokens) < 20:
+        return None
+    same = float(np.mean(tokens.sampler == tokens.trainer))
+    if same < 0.999 or np.ptp(tokens.sampler) < 1e-9:
+        return None
+    return Suspicion(
+        confidence=0.9,
+        message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
+        "or both sides compute bitwise alike; a mismatch cannot be seen.",
+        evidence=[fact("share of equal values", "two engines differ a little", same=same)],
+        side="recorder",
+        also_possible=["healthy", "temperature-silent", "top-p-silent"],
+        verdict="cannot-tell",
+    )
+
+
+def _duplicated_rows(signs: Signs) -> Suspicion | None:
+    case = signs.case
+    values = case.log_probs[case.sampler]
+    seen: dict[bytes, int] = {}
+    again = np.zeros(len(case.lengths), np.bool_)
+    total = np.bincount(
+        case.owner[case.mask],
+        _surprise(values[case.mask]),
+        len(case.lengths),
+    )
+    groups = case.facts.group
+    for index in np.flatnonzero(case.lengths > 0):
+        tokens = slice(case.start[index], case.start[index] + case.lengths[index])
+        digest = hashlib.blake2b(case.token_id[tokens].tobytes(), digest_size=16)
+        digest.update(values[tokens].tobytes())
+        if groups is not None:
+            digest.update(groups[index].tobytes())
+        key = digest.digest()
+        if key in seen and total[index] < UNLIKELY:
+            again[index] = True
+        seen.setdefault(key, int(index))
+    share = float(again.mean())
+    if again.sum() < 2:
+        return None
+    first = int(case.row[np.flatnonzero(again)[0]])
+    return Suspicion(
+        confidence=0.97 if share > 0.02 else 0.75,
+        message=f"{int(again.sum()):,} of {len(again):,} rows repeat another row to the last bit, "
+        f"the first of them row {first}; such answers do not come twice by chance.",
+        evidence=[fact("share of repeated rows", "rows were written twice", share=share)],
+        side="storage",
+        share_of_rows=share,
+        also_possible=[],
+        mended=case.without_rows(again),
+    )
+
+
+def _surprise(values: Array) -> Array:
+    """Return the log-probs of ordinary choices, 0 for others; text of tools is far rarer."""
+    return np.where((values < 0) & (values > -3.0), values, 0.0)
+
+
+def _top_one(signs: Signs) -> Suspicion | None:
+    case = signs.case
+    tokens = case.tokens
+    for policy, own, other in (
+        (case.sampler, tokens.sampler, tokens.trainer),
+        (str(case.trainer), tokens.trainer, tokens.sampler),
+    ):
+        likely, rare = other > -0.25, (other < -1.6) & (other > -6.0)
+        # Where a law is honest hardly any token is rarer than 1 in 400.
+        if likely.sum() < 20 or rare.sum() < 15 or np.mean(other < -6.0) > 0.01:
+            continue
+        if np.median(own[rare] - other[rare]) < 0.7:
+            continue
+        # The likeliest token has at most the probability that the sampled one leaves.
+        left = np.log(-np.expm1(np.clip(other[rare], -30, -1e-9)))
+        close = float(np.median(np.abs(own[likely] - other[likely])))
+        fits = float(np.mean((own[rare] <= left + 0.1) & (own[rare] > -3.5)))
+        above = float(np.mean(own >= other - 0.1))
+        if close < 0.02 and fits > 0.9 and above > 0.97:
+            return Suspicion(
+                confidence=0.9,
+                message=f"`{policy}` gives rare tokens the probability of the likeliest one: "
+                f"{np.exp(np.median(own[rare])):.2f} on the median, where the other side gives "
+                f"{np.exp(np.median(other[rare])):.2g}.",
+                evidence=[
+                    fact(
+                        "log-prob of rare tokens",
+                        "that of the likeliest token",
+                        **{policy: float(np.median(own[rare]))},
+                        other_side=float(np.median(other[rare])),
+                    )
+                ],
+                side="recorder" if policy == case.sampler else "trainer",
+                also_possible=["entropy-recorded"],
+            )
+    return None
+
+
+def _entropy_recorded(signs: Signs) -> Suspicion | None:
+    case = signs.case
+    for policy, column in signs.columns.items():
+        if len(column.values) < 50 or np.mean(column.values == 0) > 0.3:
+            continue
+        positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
+        values = -np.abs(column.values) if positive > 0.95 else column.values
+        entropy = case.entropy.get(policy)
+        stated = entropy is not None and _equal(np.abs(values), entropy[case.mask])
+        if not stated and not _like_entropy(values, column.other):
+            continue
+        return Suspicion(
+            confidence=0.97 if stated else 0.85,
+            message=f"The values of `{policy}` are the entropy of the next token"
+            f"{'' if positive > 0.95 else ' with a minus sign'}, not the sampled token's log-prob: "
+            "rare tokens have ordinary values, sure ones too low ones.",
+            evidence=[
+                fact(
+                    "spread of values over that of the other side",
+                    "entropies spread less",
+                    **{policy: float(np.std(values)) / max(float(np.nanstd(column.other)), 1e-9)},
+                )
+            ],
+            side="recorder" if policy == case.sampler else "trainer",
+            also_possible=["top-one-recorded"],
+            mended=case.without_tokens(np.ones(len(case.mask), np.bool_)),
+        )
+    return None
+
+
+def _equal(values: Array, entropy: Array) -> bool:
+    usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > 0.1)
+    return usable.sum() > 20 and float(np.median(np.abs(values - entropy)[usable])) < 1e-3
+
+
+def _like_entropy(values: Array, other: Array) -> bool:
+    """Tell whether values are minus the entropies of contexts in which `other` sampled."""
+    usable = np.isfinite(values) & np.isfinite(other)
+    values, other = values[usable], other[usable]
+    likely, rare = (other > -0.25) & (other < -0.002), other < -2.5
+    if likely.sum() < 30 or rare.sum() < 10:
+        return False
+    # Entropy is at least minus the log-prob of the likeliest token, and has no rare values.
+    lower = float(np.mean(values[likely] < other[likely]))
+    alike = float(np.corrcoef(values[rare], other[rare])[0, 1])
+    return (
+        alike < 0.6
+        and lower > 0.85
+        and float(np.median(values[rare] - other[rare])) > 1.0
+        and float(np.min(values)) > -8.0
+        and float(np.median(values[likely] / other[likely])) > 1.5
+    )
+
+
+RECORDING = (
+    shipped("duplicated-rows", "recording", _duplicated_rows, needs_two=False),
+    shipped("columns-identical", "recording", _columns_identical),
+    shipped("entropy-recorded", "recording", _entropy_recorded, needs_two=False),
+    shipped("top-one-recorded", "recording", _top_one),
+)

@@ -1,0 +1,413 @@
+"""Causes that are seen in one column's values: what was written is not what was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Array, Case, Flags
+from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs.storage import LOG_BASES, StoredColumn
+
+CERTAIN = 0.98
+# Numbers that programs write where there is no log-prob.
+SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10, -10000.0)
+
+
+def _columns(signs: Signs) -> Iterator[tuple[str, StoredColumn]]:
+    """Yield the columns of the pair that hold a value, with their policies."""
+    for policy, column in signs.columns.items():
+        if len(column.values) >= 20:
+            yield policy, column
+
+
+def _side(signs: Signs, policy: str) -> str:
+    return "recorder" if policy == signs.case.sampler else "trainer"
+
+
+def _mended(case: Case, policy: str, change: Callable[[Array], Array]) -> Case:
+    """Return the case with one policy's values changed back."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return case.with_log_probs(policy, change(case.log_probs[policy]))
+
+
+def _without(case: Case, tokens: Flags) -> Case:
+    """Return the case without some of its sampled tokens; `tokens` [sampled tokens]."""
+    flags = np.zeros(len(case.mask), np.bool_)
+    flags[np.flatnonzero(case.mask)[tokens]] = True
+    return case.without_tokens(flags)
+
+
+def _rows_with(column: StoredColumn, tokens: Flags) -> float:
+    """Return the share of rows that hold one of some tokens."""
+    return len(np.unique(column.row_of[tokens])) / max(len(column.row_starts), 1)
+
+
+def _first(signs: Signs, column: StoredColumn, tokens: Flags) -> int:
+    """Return the number in the table of the first row that holds one of some tokens."""
+    return int(signs.case.row[column.row_of[np.flatnonzero(tokens)[0]]])
+
+
+def _nan_log_probs(signs: Signs) -> Suspicion | None:
+    for policy, column in _columns(signs):
+        if policy not in signs.case.not_numbers:
+            continue
+        count, first = signs.case.not_numbers[policy]
+        bad = ~column.finite
+        values = column.values[bad]
+        what = "NaN" if np.isnan(values).all() else "NaN or infinite"
+        if len(values) and np.isinf(values).all():
+            what = "infinite"
+        return Suspicion(
+            confidence=CERTAIN,
+            message=f"{count:,} log-probs of `{policy}` are {what}; the first stands in row "
+            f"{first}.",
+            evidence=[
+                fact(
+                    "tokens without a number",
+                    "never so in a log-softmax of finite logits",
+                    **{policy: count},
+                    first_row=first,
+                )
+            ],
+            side=_side(signs, policy),
+            share_of_rows=_rows_with(column, bad),
+            also_possible=[],
+            mended=_without(signs.case, bad),
+        )
+    return None
+
+
+def _sign_flipped(signs: Signs) -> Suspicion | None:
+    for policy, column in _columns(signs):
+        positive = column.values > 0
+        if np.mean(positive[column.values != 0] if (column.values != 0).any() else False) < 0.95:
+            continue
+        rare = column.values[column.other < -3.0]
+        # Rare tokens have entropies of a nat or two, and surprisals above.
+        if not (_like(-column.values, column.other) or (len(rare) > 10 and np.median(rare) > 2.2)):
+            continue
+        return Suspicion(
+            confidence=CERTAIN,
+            message=f"The values of `{policy}` are positive, and minus them they are log-probs.",
+            evidence=[
+                fact(
+                    "share of positive values",
+                    "no log-prob is positive",
+                    **{policy: float(np.mean(positive))},
+                )
+            ],
+            side=_side(signs, policy),
+            also_possible=[],
+            mended=_mended(signs.case, policy, np.negative),
+        )
+    return None
+
+
+def _probabilities(signs: Signs) -> Suspicion | None:
+    for policy, column in _columns(signs):
+        values = column.values[column.finite]
+        inside = np.mean((values >= 0) & (values <= 1 + 1e-6)) if len(values) else 0.0
+        if inside < 0.99 or np.mean(values > 0) < 0.9:
+            continue
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if not _like(np.log(column.values), column.other):
+                continue
+        return Suspicion(
+            confidence=CERTAIN,
+            message=f"The values of `{policy}` lie between 0 and 1: they are probabilities, and "
+            "their logarithms are log-probs.",
+            evidence=[
+                fact("share of values from 0 to 1", "probabilities", **{policy: float(inside)})
+            ],
+            side=_side(signs, policy),
+            also_possible=[],
+            mended=_mended(signs.case, policy, np.log),
+        )
+    return None
+
+
+def _like(values: Array, other: Array) -> bool:
+    """Tell whether values follow another policy's log-probs; True where there is no other."""
+    usable = np.isfinite(values) & np.isfinite(other) & (other < -1e-3) & (values < -1e-6)
+    if not np.isfinite(other).any():
+        return True
+    if usable.sum() < 20:
+        return False
+    one, two = np.log(-values[usable]), np.log(-other[usable])
+    return float(np.corrcoef(one, two)[0, 1]) > 0.6 and abs(float(np.median(one - two))) < 0.7
+
+
+def _log_base(signs: Signs) -> Suspicion | None:
+    for policy, column in _columns(signs):
+        k, left = column.multiple()
+        for base, factor in LOG_BASES.items():
+            # Base 10 makes numbers smaller by ln 10, base 2 larger by 1 / ln 2.
+            ratio = 1 / np.log(10.0) if base == 10 else factor
+            if not (abs(k / ratio - 1) < 0.02 and left < 0.35):
+                continue
+            return Suspicion(
+                confidence=0.97 if abs(k / ratio - 1) < 0.005 else 0.8,
+                message=f"The values of `{policy}` are {k:.4f} times the other side's: logarithms "
+                f"of base {base}.",
+                evidence=[fact("ratio of the columns", f"1 / ln {base} = {ratio:.4f}", ratio=k)],
+                side=_side(signs, policy),
+                also_possible=["log-probs-divided"],
+                mended=_mended(signs.case, policy, partial(np.multiply, 1.0 / ratio)),
+            )
+    return None
+
+
+def _cumulative(signs: Signs) -> Suspicion | None:
+    for policy, column in _columns(signs):
+        if np.mean(column.values == 0) > 0.5:
+            continue
+        constant, falling = column.constant_rows, column.falling_rows
+        if constant > 0.9:
+            return Suspicion(
+                confidence=0.97,
+                message=f"Every token of a row has the same value in `{policy}`: the row's mean "
+                "or sum stands at each of its tokens.",
+                evidence=[
+                    fact(
+                        "share of rows with one value",
+                        "log-probs of tokens vary",
+                        **{policy: constant},
+                    )
+                ],
+                side=_side(signs, policy),
+                also_possible=[],
+                mended=signs.case.without_tokens(np.ones(len(signs.case.mask), np.bool_)),
+            )
+        if falling > 0.9:
+            return Suspicion(
+                confidence=0.97,
+                message=f"The values of `{policy}` never rise within a row: they are running sums.",
+                evidence=[
+                    fact(
+                        "share of rows that only fall",
+                        "running sums of log-probs",
+                        **{policy: falling},
+                    )
+                ],
+                side=_side(signs, policy),
+                also_possible=[],
+                mended=_differences(signs.case, policy),
+            )
+    return None
+
+
+def _differences(case: Case, policy: str) -> Case:
+    """Return the case with running sums of one policy turned back into their terms."""
+    values = case.log_probs[policy].copy()
+    places = np.flatnonzero(case.mask)
+    own = values[places]
+    terms = np.diff(own, prepend=0.0)
+    first = np.diff(case.owner[places], prepend=-1) != 0
+    terms[first] = own[first]
+    values[places] = terms
+    return case.with_log_probs(policy, values)
+
+
+def _placeholder_zeros(signs: Signs) -> Suspicion | None:
+    for policy, column in _columns(signs):
+        zeros = column.placeholder_zeros
+        likely = int(np.sum(column.other < -0.9))
+        if zeros.sum() < max(4, 0.01 * likely) or column.decimals in (1, 2):
+            continue
+        # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure.
+        rare = likely / max(len(zeros), 1)
+        if zeros.sum() < 0.25 * rare * (column.values == 0.0).sum():
+            continue
+        others = (column.values < 0) & (column.other < -0.05)
+        if others.any() and np.median(np.abs(column.values - column.other)[others]) > 1.0:
+            continue  # the columns do not belong together at all
+        if _at_the_edges(signs, column.values == 0.0, zeros) > 0.95:
+            continue  # the end token, and rows that were moved, are causes of their own
+        other = column.other[zeros]
+        return Suspicion(
+            confidence=0.95,
+            message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0, "
+            f"{int(zeros.sum()):,} of them where the other side gives the token "
+            f"{np.exp(np.median(other)):.2g} on the median: placeholders.",
+            evidence=[
+                fact(
+                    "exact zeros at uncertain tokens",
+                    "a log-prob of 0 is certainty",
+                    **{policy: int(zeros.sum())},
+                    of=likely,
+                )
+            ],
+            side=_side(signs, policy),
+            share_of_rows=_rows_with(column, zeros),
+            also_possible=["mask-includes-tool"] if np.median(other) < -2 else [],
+            mended=_without(signs.case, column.values == 0.0),
+        )
+    return None
+
+
+def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> float:
+    """Return the share of chosen tokens in runs of zeros at the begin or end of a row."""
+    owner = signs.case.owner[signs.case.mask]
+    begins = np.concatenate([[True], owner[1:] != owner[:-1]])
+    ends = np.append(begins[1:], True)
+    run = np.cumsum(np.concatenate([[True], zeros[1:] != zeros[:-1]]) | begins)
+    edge = np.bincount(run, begins | ends) > 0
+    # A row of nothing but zeros touches both its edges, and tells of placeholders.
+    whole = np.bincount(run, begins) * np.bincount(run, ends) > 0
+    return float(np.mean((edge & ~whole)[run][chosen]))
+
+
+def _sentinel(signs: Signs) -> Suspicion | None:
+    for policy, column in _columns(signs):
+        ones = column.values == 1.0
+        if ones.sum() >= 3 and np.mean(ones[column.positive]) > 0.9:
+            return _repeated(signs, policy, column, 1.0)
+        for value, count in (column.least, column.mode):
+            here = column.values == value
+            known = value in SENTINELS
+            if count < (2 if known else 5) or value > -8.0:
+                continue
+            below = np.mean(column.other[here] <= value + 0.5)
+            if np.isfinite(column.other).any() and below > 0.5 and not known:
+                continue  # a floor
+            far = value < np.quantile(column.values[~here], 0.0) - 5 if (~here).any() else True
+            if not (known or far or count > 0.01 * len(here)):
+                continue
+            return _repeated(signs, policy, column, value)
+    return None
+
+
+def _repeated(signs: Signs, policy: str, column: StoredColumn, value: float) -> Suspicion:
+    """Suspect a value that stands for no value."""
+    here = column.values == value
+    count, first = int(here.sum()), _first(signs, column, here)
+    return Suspicion(
+        confidence=CERTAIN if value in SENTINELS else 0.9,
+        message=f"{count:,} values of `{policy}` are exactly {value:g}, which stands for no value; "
+        f"the first stands in row {first}.",
+        evidence=[
+            fact(
+                "exact repeats of one value",
+                "a sentinel",
+                value=value,
+                **{policy: count},
+                first_row=first,
+            )
+        ],
+        side=_side(signs, policy),
+        share_of_rows=_rows_with(column, here),
+        also_possible=[],
+        mended=_without(signs.case, here),
+    )
+
+
+def _floor(signs: Signs) -> Suspicion | None:
+    for policy, column in _columns(signs):
+        value, count = column.least
+        here = column.values == value
+        if count < 8 or value > -0.2 or column.constant_rows > 0.5:
+            continue
+        if not np.isfinite(column.other).any() or value in SENTINELS[:4]:
+            continue
+        # Below a floor the other side lies lower; above it hardly any token does.
+        below = float(np.mean(column.other[here] < value + 0.05))
+        kinds = len(np.unique(signs.case.token_id[signs.case.mask][here]))
+        if below < 0.8 or column.decimals == 1 or kinds < 3:
+            continue
+        return Suspicion(
+            confidence=0.96,
+            message=f"No value of `{policy}` is below {value:g}, and {count:,} are exactly that: "
+            "the column was clipped.",
+            evidence=[
+                fact(
+                    "tokens at the lowest value",
+                    "a floor",
+                    value=value,
+                    **{policy: count},
+                    share_lower_on_the_other_side=below,
+                )
+            ],
+            side=_side(signs, policy),
+            share_of_rows=_rows_with(column, here),
+            also_possible=[],
+            mended=_without(signs.case, here),
+        )
+    return None
+
+
+def _stored(slug: str) -> Callable[[Signs], Suspicion | None]:
+    """Make the question whether a column was stored with few digits."""
+
+    def weigh(signs: Signs) -> Suspicion | None:
+        coarse = {policy: _grid(column) for policy, column in _columns(signs)}
+        names = [policy for policy, grid in coarse.items() if grid and grid[0] == slug]
+        if not names:
+            return None
+        grids = [grid for policy in names if (grid := coarse[policy])]
+        what = " and ".join(f"`{name}`" for name in names)
+        error = max(
+            _rounding_error(slug, signs.columns[name].values, grid[2])
+            for name, grid in zip(names, grids, strict=True)
+        )
+        return Suspicion(
+            confidence=0.97,
+            message=f"All values of {what} lie on the grid of {grids[0][1]}; rounding to it moves "
+            f"a log-prob by {error:.2g} nats rms.",
+            evidence=[
+                fact(
+                    "values on the grid",
+                    grids[0][1],
+                    **dict.fromkeys(names, 1.0),
+                    rounding_rms=error,
+                )
+            ],
+            side="storage",
+            also_possible=[],
+            verdict="fine" if error < 0.02 else "fix",
+        )
+
+    return weigh
+
+
+def _grid(column: StoredColumn) -> tuple[str, str, int] | None:
+    """Return the grid on which all values lie: its cause, its name, its decimals."""
+    if len(column.negative_values) < 30 or column.constant_rows > 0.5:
+        return None
+    if column.bfloat16 > 0.97:
+        return "stored-bfloat16", "bfloat16", 0
+    if column.float16 > 0.97:
+        return "stored-float16", "float16", 0
+    if column.decimals is not None and column.decimals < 5:
+        places = column.decimals
+        return "stored-rounded", f"{places} decimal{'s' if places > 1 else ''}", places
+    return None
+
+
+def _rounding_error(slug: str, values: Array, decimals: int) -> float:
+    """Return the rms of the rounding error on a grid, nats: a step over the root of 12."""
+    if slug == "stored-rounded":
+        return float(10.0**-decimals / np.sqrt(12.0))
+    bits = 8 if slug == "stored-bfloat16" else 11
+    finite = values[np.isfinite(values) & (values != 0)]
+    step = 2.0 ** (np.floor(np.log2(np.abs(finite))) + 1 - bits)
+    return float(np.sqrt(np.mean(step**2) / 12.0))
+
+
+STORAGE = (
+    shipped("nan-log-probs", "storage", _nan_log_probs, needs_two=False),
+    shipped("sign-flipped", "storage", _sign_flipped, needs_two=False),
+    shipped("probabilities-stored", "storage", _probabilities, needs_two=False),
+    shipped("cumulative-stored", "storage", _cumulative, needs_two=False),
+    shipped("log-base", "storage", _log_base),
+    shipped("sentinel", "storage", _sentinel, needs_two=False),
+    shipped("floor-clip", "storage", _floor),
+    shipped("zero-placeholder", "storage", _placeholder_zeros),
+    *(
+        shipped(slug, "storage", _stored(slug), needs_two=False)
+        for slug in ("stored-bfloat16", "stored-float16", "stored-rounded")
+    ),
+)

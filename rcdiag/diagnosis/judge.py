@@ -1,0 +1,240 @@
+"""The judge weighs every cause on a case, in stages, and says one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.catalogue import CAUSES
+from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
+from rcdiag.diagnosis.ruled_out import ruled_out
+from rcdiag.diagnosis.signs import Onset, Signs
+from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
+
+# A cause is named from this confidence on, and decides that a run must be mended from the second.
+NAMED, DECIDES = 0.5, 0.6
+# In these stages causes exclude each other: the most believed is named.
+ONE_OF = ("law", "difference")
+# Fewer tokens tell nothing of laws and differences.
+ENOUGH = 200
+# KL per sequence below which uncorrected gradients are off by less than their noise: the total
+# variation is then at most 0.1, by Pinsker's inequality.
+COSTS_NOTHING = 0.02
+NOTHING_WRONG = ("engine-noise", "healthy")
+
+Named = Sequence[tuple[Cause, Suspicion]]
+
+
+def diagnose(case: Case) -> Diagnosis:
+    """Weigh all causes on a case and say the verdict."""
+    signs = Signs(case)
+    return diagnosis_of(signs, suspicions(signs))
+
+
+def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
+    """Return the causes that a case speaks for, in the order in which they must be settled.
+
+    What a cause has mended is judged again for further ones. Where the mismatch begins at some
+    step, the rows from that step on are judged.
+    """
+    named: list[tuple[Cause, Suspicion]] = []
+    onset: Onset | None = None
+    for stage in STAGES:
+        if stage == "alignment" and signs.case.trainer is not None and len(signs.case.tokens):
+            onset = signs.places.onset
+            if onset is not None:
+                signs = Signs(_from(signs.case, onset), onset)
+        law_named = any(cause.stage == "law" for cause, _ in named)
+        if stage == "difference" and law_named:
+            break  # a law that is not the one that sampled explains the difference
+        here = _of_stage(signs, stage)
+        while here:
+            cause, suspicion = here[0]
+            began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
+            if began and onset is not None and cause.name not in NOTHING_WRONG:
+                suspicion = replace(suspicion, from_step=onset.step)
+            named.append((cause, suspicion))
+            if suspicion.mended is not None:
+                mended = suspicion.mended.without_tokens(~signs.case.mask)
+                signs = Signs(mended, onset)
+                here = _of_stage(signs, stage)
+            here = [] if stage in ONE_OF else _unnamed(here, named)
+    return named
+
+
+def _unnamed(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
+    """Return the suspicions of causes that are not named yet."""
+    names = {cause.name for cause, _ in named}
+    return [(cause, suspicion) for cause, suspicion in here if cause.name not in names]
+
+
+def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
+    """Weigh the causes of one stage, narrow ones before umbrellas, the most believed first."""
+    case = signs.case
+    pair = case.trainer is not None
+    if stage in ONE_OF and (not pair or len(case.tokens) < ENOUGH):
+        return []
+    weighed = []
+    for cause in CAUSES.values():
+        if cause.stage != stage or (cause.needs_two and not pair):
+            continue
+        suspicion = cause.weigh(signs)
+        if suspicion is not None and suspicion.confidence >= NAMED:
+            weighed.append((cause, suspicion))
+    return sorted(weighed, key=lambda entry: (_wide(entry[0]), -entry[1].confidence))
+
+
+def _wide(cause: Cause) -> bool:
+    """Tell whether a cause stands for several, of which none can be told from the others."""
+    return cause.words.family == "umbrellas"
+
+
+def _from(case: Case, onset: Onset) -> Case:
+    """Return the case with the rows from a step on."""
+    step = case.facts.step
+    return case if step is None else case.without_rows(step < onset.step)
+
+
+def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
+    """Say the verdict on a case whose causes are named."""
+    case = signs.case
+    pair = {"sampler": case.sampler}
+    if case.trainer is not None:
+        pair["trainer"] = case.trainer
+    causes = _causes(signs, named)
+    verdict = _verdict(causes)
+    return Diagnosis(
+        verdict=verdict,
+        summary=_summary(signs, verdict, causes),
+        pair=pair,
+        causes=causes,
+        ruled_out=ruled_out(signs, [cause.slug for cause in causes]),
+        next=_next(case, verdict, causes),
+    )
+
+
+def _causes(signs: Signs, named: Named) -> list[NamedCause]:
+    """Return the named causes, those that decide first."""
+    causes = [_named_cause(signs, cause, suspicion) for cause, suspicion in named]
+    order = ("fix", "cannot-tell", "correct", "fine")
+    settled = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
+    quiet = [cause for cause in causes if cause.slug in NOTHING_WRONG]
+    if settled:
+        quiet = [replace(cause, actions=[]) for cause in quiet]
+    settled.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
+    return [*settled, *quiet]
+
+
+def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause:
+    words = cause.words
+    verdict = suspicion.verdict or words.verdict
+    if verdict == "guides":
+        verdict = _by_size(signs)
+    possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
+    return NamedCause(
+        slug=words.slug,
+        verdict=verdict,
+        confidence=round(suspicion.confidence, 3),
+        side=suspicion.side or words.side,
+        share_of_rows=round(float(suspicion.share_of_rows), 4),
+        message=suspicion.message,
+        evidence=[dict(entry) for entry in suspicion.evidence],
+        actions=_mending(signs, cause, verdict),
+        also_possible=[slug for slug in possible if slug != words.slug],
+        from_step=suspicion.from_step,
+    )
+
+
+def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
+    """Return what mends a cause, the most useful first, and what tells more of it."""
+    if verdict == "fine":
+        return []
+    slug = cause.words.slug
+    actions = [Action(text=text) for text in cause.words.mend[:2]]
+    sampler, trainer = signs.declared.sampler.model, signs.declared.trainer.model
+    if signs.declared.weights_differ and sampler and trainer and slug == "stale-weights":
+        command = (
+            f"rcdiag diagnose {signs.case.source} --model {quoted(trainer)} --checkpoint "
+            f"{quoted(sampler)}"
+        )
+        return [*actions[:1], Action(text="Confirm", command=command), *actions[1:]]
+    told = Action(text="In each engine and trainer", command=f"rcdiag explain {slug}")
+    return [*actions, told]
+
+
+def quoted(model: str) -> str:
+    """Write a model's place as a shell takes it."""
+    return f"'{model}'" if "{" in model or " " in model else model
+
+
+def _by_size(signs: Signs) -> str:
+    """Return fine where the mismatch of a sequence costs nothing, else correct."""
+    if signs.case.trainer is None or not len(signs.case.tokens):
+        return "fine"
+    tokens = signs.case.tokens
+    rows = max(int((tokens.per_row > 0).sum()), 1)
+    return "fine" if signs.law.k3 * len(tokens) / rows <= COSTS_NOTHING else "correct"
+
+
+def _verdict(causes: Sequence[NamedCause]) -> str:
+    """Return the verdict that the causes give together."""
+    if any(cause.verdict == "fix" and cause.confidence >= DECIDES for cause in causes):
+        return "fix"
+    if not causes or any(cause.verdict in ("fix", "cannot-tell") for cause in causes):
+        return "cannot-tell"
+    return "correct" if any(cause.verdict == "correct" for cause in causes) else "fine"
+
+
+def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
+    """Say the verdict's cause in one or two sentences."""
+    case = signs.case
+    if not causes:
+        if case.trainer is None:
+            return f"The table has one policy, `{case.sampler}`; nothing is wrong in its values."
+        return (
+            f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to tell "
+            f"anything; {ENOUGH} are needed at least."
+        )
+    first = causes[0]
+    if first.from_step is None:
+        return first.message
+    onset = signs.places.onset
+    if onset is None:
+        return f"From step {first.from_step} on: {first.message}"
+    place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
+    return (
+        f"From step {onset.step} on{place} k3 is {onset.times:,.0f} times the median of the steps "
+        f"before. {first.message}"
+    )
+
+
+def _next(case: Case, verdict: str, causes: Sequence[NamedCause]) -> list[Action]:
+    """Name the cheapest experiment that would split what is left."""
+    if case.trainer is None:
+        column = "old" if case.sampler != "old" else "rollout"
+        return [
+            Action(
+                text=f"score the other side, `{column}_log_probs`",
+                command=f"rcdiag score {case.source} --model CKPT",
+            ),
+        ]
+    open_causes = [cause for cause in causes[:1] if cause.also_possible and cause.confidence < 0.95]
+    if not causes or verdict == "fine" or (not open_causes and verdict != "cannot-tell"):
+        return []
+    slugs = [cause.slug for cause in open_causes[:1]]
+    others = [slug for cause in open_causes[:1] for slug in cause.also_possible[:2]]
+    text = f"tell {' from '.join([*slugs, ' and '.join(others)])}" if others else "tell more"
+    return [
+        Action(
+            text=f"{text}, with the trainer's checkpoint",
+            command=f"rcdiag diagnose {case.source} --model {_checkpoint(case)}",
+        ),
+    ]
+
+
+def _checkpoint(case: Case) -> str:
+    """Return the trainer's model as the metadata names it, or the word CKPT."""
+    about = case.metadata.get("policies", {}).get(case.trainer, {})
+    model = about.get("model") if isinstance(about, dict) else None
+    return quoted(model) if isinstance(model, str) else "CKPT"

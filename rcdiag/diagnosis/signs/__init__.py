@@ -1,0 +1,85 @@
+"""Signs are numbers that are read off a case, and that several causes are told by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.signs.alignment import Alignment
+from rcdiag.diagnosis.signs.declared import Declared
+from rcdiag.diagnosis.signs.law import Law
+from rcdiag.diagnosis.signs.places import Onset, Places
+from rcdiag.diagnosis.signs.storage import StoredColumn, stored_column
+
+__all__ = ["Alignment", "Declared", "Law", "Onset", "Places", "Signs", "StoredColumn"]
+
+
+@dataclass(frozen=True)
+class Signs:
+    """All signs of one case, each computed when a cause first asks for it."""
+
+    case: Case
+    # Where the case is the part of a table from some step on: how the mismatch rose then.
+    onset: Onset | None = None
+
+    @cached_property
+    def columns(self) -> dict[str, StoredColumn]:
+        """Return the stored column of each policy of the pair, the sampler's first."""
+        names = [name for name in (self.case.sampler, self.case.trainer) if name is not None]
+        others = [*names[1:], None][: len(names)] if len(names) == 1 else [names[1], names[0]]
+        return {
+            name: stored_column(self.case, name, other)
+            for name, other in zip(names, others, strict=True)
+        }
+
+    @cached_property
+    def alignment(self) -> Alignment:
+        """Return how the two columns fit each other."""
+        return Alignment(self.case)
+
+    @cached_property
+    def law(self) -> Law:
+        """Return how the log-ratio of sampler and trainer behaves."""
+        return Law(self.case.tokens)
+
+    @cached_property
+    def places(self) -> Places:
+        """Return where in the table the log-ratios are large."""
+        return Places(self.case, self.law)
+
+    @cached_property
+    def declared(self) -> Declared:
+        """Return what the file's metadata and columns say of both sides."""
+        return Declared.of(self.case)
+
+    @cached_property
+    def rescored(self) -> tuple[str | None, str | None]:
+        """Return the policies scored anew with the sampler's engine and the trainer's model."""
+        return rescored_policies(self.case)
+
+    def between(self, sampler: str, trainer: str) -> Law:
+        """Return how the log-ratio of two other policies of the table behaves."""
+        return Law(replace(self.case, sampler=sampler, trainer=trainer).tokens)
+
+
+def rescored_policies(case: Case) -> tuple[str | None, str | None]:
+    """Return the policies scored anew with the sampler's engine and with the trainer's model.
+
+    Metadata says which backend scored a policy; else its name does: `vllm_bf16`, `hf_fp32`.
+    """
+    others = [name for name in case.log_probs if name not in (case.sampler, case.trainer)]
+    about = case.metadata.get("policies", {})
+    backend = {name: str(about.get(name, {}).get("backend", "")) for name in others}
+
+    def first(*words: str) -> str | None:
+        return next(
+            (
+                name
+                for name in others
+                if any(backend[name] == word or name.lower().startswith(word) for word in words)
+            ),
+            None,
+        )
+
+    return first("vllm", "sglang"), first("hf", "fsdp", "megatron")

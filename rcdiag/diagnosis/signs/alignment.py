@@ -1,0 +1,176 @@
+"""Signs of alignment: whether one column fits the other better at another token or row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case, PairTokens
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+LAGS = (-2, -1, 0, 1, 2)
+# A turn tells of a shift only with so many tokens.
+SHORTEST = 8
+# A turn is shifted where the correlation at another lag is above the first bound and exceeds that
+# at lag 0 by the second.
+FITS, GAIN = 0.8, 0.2
+# So many tokens of each row are held against those of other rows, of at most so many rows.
+COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
+
+
+def tamed(log_probs: Array) -> Array:
+    """Return sqrt(-log_prob), of which rare tokens do not make up all of a correlation."""
+    return np.sqrt(np.clip(-log_probs, 0.0, 20.0))
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How the two columns of a case fit each other, turn by turn and row by row."""
+
+    case: Case
+
+    @property
+    def tokens(self) -> PairTokens:
+        """Return the sampled tokens of both policies."""
+        return self.case.tokens
+
+    @cached_property
+    def turn(self) -> Counts:
+        """Return the number of each token's turn among all turns of the case, [tokens]."""
+        tokens = self.tokens
+        return (
+            np.cumsum(
+                (np.diff(tokens.owner, prepend=-1) != 0) | (np.diff(tokens.place, prepend=-2) != 1)
+            )
+            - 1
+        )
+
+    @cached_property
+    def first_turn(self) -> Flags:
+        """Flag the turns that are the first of their row, [turns]."""
+        starts = np.flatnonzero(np.diff(self.turn, prepend=-1))
+        return np.diff(self.tokens.owner[starts], prepend=-1) != 0
+
+    @cached_property
+    def row_of_turn(self) -> Counts:
+        """Return the index of each turn's row, [turns]."""
+        return self.tokens.owner[np.flatnonzero(np.diff(self.turn, prepend=-1))]
+
+    @cached_property
+    def as_they_stand(self) -> Array:
+        """Return the correlation of both columns token by token, NaN for short turns; [turns]."""
+        return _by_turn(tamed(self.tokens.sampler), tamed(self.tokens.trainer), self.turn, 0)
+
+    @cached_property
+    def correlations(self) -> Array:
+        """Return the correlation of both columns at every lag; [lags, turns].
+
+        At lag k the sampler's value of token t + k stands beside the trainer's of token t. It is
+        NaN for short turns, and at other lags than 0 for turns that fit as they stand.
+        """
+        values = np.full((len(LAGS), len(self.as_they_stand)), np.nan)
+        values[LAGS.index(0)] = self.as_they_stand
+        open_turns = self.as_they_stand < 1.0 - GAIN
+        inside = open_turns[self.turn]
+        if inside.any():
+            sampler, trainer = (
+                tamed(column[inside]) for column in (self.tokens.sampler, self.tokens.trainer)
+            )
+            for index, lag in enumerate(LAGS):
+                if lag != 0:
+                    part = _by_turn(sampler, trainer, self.turn[inside], lag)
+                    values[index, : len(part)] = part
+        return values
+
+    @cached_property
+    def judged(self) -> Flags:
+        """Flag the turns that are long enough, [turns]."""
+        return ~np.isnan(self.as_they_stand)
+
+    @cached_property
+    def shift(self) -> Counts:
+        """Return the lag at which each turn fits, 0 where it is not shifted; [turns]."""
+        values = np.where(np.isnan(self.correlations), -9.0, self.correlations)
+        best = values.argmax(axis=0)
+        at_best = values[best, np.arange(values.shape[1])]
+        shifted = self.judged & (at_best > FITS)
+        shifted &= at_best - self.as_they_stand > GAIN
+        return np.where(shifted, np.array(LAGS)[best], 0)
+
+    def share_shifted(self, turns: Flags) -> float:
+        """Return the share of shifted turns among those that are judged; `turns` [turns]."""
+        among = turns & self.judged
+        return float(np.mean(self.shift[among] != 0)) if among.any() else 0.0
+
+    @cached_property
+    def exchanged(self) -> Counts:
+        """Return for each row the row whose log-probs of the trainer fit it, itself mostly; [rows].
+
+        A row is exchanged where another row leaves less than a tenth of its squared difference.
+        """
+        tokens, rows = self.tokens, len(self.case.lengths)
+        partner = np.arange(rows)
+        rank = np.arange(len(tokens)) - (np.cumsum(tokens.per_row) - tokens.per_row)[tokens.owner]
+        kept = rank < COMPARED
+        shape = (rows, COMPARED)
+        known, sampler, trainer = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        places = tokens.owner[kept], rank[kept]
+        known[places] = 1.0
+        sampler[places] = tamed(tokens.sampler[kept])
+        trainer[places] = tamed(tokens.trainer[kept])
+        own = ((sampler - trainer) ** 2).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        suspects = np.flatnonzero((own > 0.02) & (known.sum(axis=1) >= LEAST_COMPARED))
+        if not len(suspects):
+            return partner
+        spread = np.linspace(0, len(suspects) - 1, min(len(suspects), ROWS_SEARCHED))
+        chosen = suspects[spread.astype(np.int64)]
+        common = known[chosen] @ known.T
+        squares = (sampler[chosen] ** 2) @ known.T + known[chosen] @ (trainer**2).T
+        distance = (squares - 2 * sampler[chosen] @ trainer.T) / np.maximum(common, 1)
+        distance[common < LEAST_COMPARED] = np.inf
+        distance[np.arange(len(chosen)), chosen] = np.inf
+        best = distance.argmin(axis=1)
+        fits = distance[np.arange(len(chosen)), best] < 0.1 * own[chosen]
+        partner[chosen[fits]] = best[fits]
+        # Rows of which several claim to be the partner fit many: they are short or certain.
+        claims = np.bincount(best[fits], minlength=rows)
+        several = claims[partner] > 1
+        partner[several] = np.flatnonzero(several)
+        return partner
+
+    @cached_property
+    def misfit(self) -> Flags:
+        """Flag the rows whose columns hardly have to do with each other, [rows]."""
+        bad = self.judged & (self.as_they_stand < 0.6) & (self.shift == 0)
+        return np.bincount(self.row_of_turn[bad], minlength=len(self.case.lengths)) > 0
+
+
+def _by_turn(sampler: Array, trainer: Array, turn: Counts, lag: int) -> Array:
+    """Return the correlation of sampler[t + lag] and trainer[t] in each turn, [turns]."""
+    if lag > 0:
+        one, two, own, other = sampler[lag:], trainer[:-lag], turn[lag:], turn[:-lag]
+    elif lag < 0:
+        one, two, own, other = sampler[:lag], trainer[-lag:], turn[:lag], turn[-lag:]
+    else:
+        one, two, own, other = sampler, trainer, turn, turn
+    same = own == other
+    one, two, own = one[same], two[same], own[same]
+    turns = int(turn[-1]) + 1 if len(turn) else 0
+    count = np.bincount(own, minlength=turns)
+
+    def mean(values: Array) -> Array:
+        return np.bincount(own, weights=values, minlength=turns) / np.maximum(count, 1)
+
+    first, second = mean(one), mean(two)
+    variances = [mean(one**2) - first**2, mean(two**2) - second**2]
+    spread = np.sqrt(np.maximum(variances[0], 0.0) * np.maximum(variances[1], 0.0))
+    usable = (count >= SHORTEST - abs(lag)) & (spread > 1e-6)
+    value = np.full(turns, np.nan)
+    np.divide(mean(one * two) - first * second, spread, out=value, where=usable)
+    return value

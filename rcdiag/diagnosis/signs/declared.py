@@ -1,0 +1,81 @@
+"""Signs that need no statistics: what metadata and columns declare about both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Case
+
+QUANTISED = ("fp8", "float8", "int8", "int4", "awq", "gptq", "nf4", "bitsandbytes", "w8a8", "w4a16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What the file's metadata says of one policy; None where it says nothing."""
+
+    weights: Any = None  # fingerprint: a text, or one for each version
+    model: str | None = None
+    temperature: float | None = None  # at which its log-probs were computed
+    sampling_temperature: float | None = None  # at which tokens were sampled
+    dtype: str | None = None
+    quantisation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What is declared of sampler and trainer, and of how rows were sampled."""
+
+    sampler: Side
+    trainer: Side
+    row_temperature: float | None  # that of all rows; None where absent or mixed
+    mixed_temperatures: bool
+
+    @classmethod
+    def of(cls, case: Case) -> Declared:
+        policies = case.metadata.get("policies", {})
+        policies = policies if isinstance(policies, Mapping) else {}
+        values = case.facts.temperature
+        known = np.empty(0) if values is None else np.unique(values[np.isfinite(values)])
+        return cls(
+            sampler=_side(policies.get(case.sampler, {})),
+            trainer=_side(policies.get(case.trainer or "", {})),
+            row_temperature=float(known[0]) if len(known) == 1 else None,
+            mixed_temperatures=len(known) > 1,
+        )
+
+    @property
+    def weights_differ(self) -> bool:
+        """Tell whether both sides state their weights and state different ones."""
+        one, two = self.sampler.weights, self.trainer.weights
+        return one is not None and two is not None and one != two
+
+    @property
+    def weights_agree(self) -> bool:
+        """Tell whether both sides state the same weights."""
+        one, two = self.sampler.weights, self.trainer.weights
+        return one is not None and one == two
+
+
+def _side(about: Any) -> Side:
+    about = about if isinstance(about, Mapping) else {}
+    options = about.get("engine_options", {})
+    options = options if isinstance(options, Mapping) else {}
+    stated = [about.get("quantization"), options.get("quantization"), about.get("dtype")]
+    texts = [str(value).lower() for value in stated if value]
+    return Side(
+        weights=about.get("weights_fingerprint"),
+        model=about.get("model"),
+        temperature=_number(about.get("temperature")),
+        sampling_temperature=_number(about.get("sampling_temperature")),
+        dtype=about.get("dtype"),
+        quantisation=next((text for text in texts if any(q in text for q in QUANTISED)), None),
+    )
+
+
+def _number(value: Any) -> float | None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if usable and np.isfinite(value) else None

@@ -1,0 +1,164 @@
+"""Signs of the law: how the log-ratio depends on the log-prob, the token and the place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import PairTokens
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
+
+
+@dataclass(frozen=True)
+class Line:
+    """A straight line through points, and how much of their variance it explains."""
+
+    slope: float
+    intercept: float
+    explained: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """What the log-ratios of one pair of policies say of the law that sampled."""
+
+    tokens: PairTokens
+
+    @cached_property
+    def log_ratio(self) -> Array:
+        """Return trainer - sampler, bounded to LARGEST nats; [tokens]."""
+        return np.clip(self.tokens.log_ratio, -LARGEST, LARGEST)
+
+    @cached_property
+    def rms(self) -> float:
+        """Return sqrt(E[log_ratio^2]), nats."""
+        return float(np.sqrt(np.mean(self.log_ratio**2)))
+
+    @cached_property
+    def k3(self) -> float:
+        """Return E[ratio - 1 - log_ratio], nats per token."""
+        return float(np.mean(np.expm1(self.log_ratio) - self.log_ratio))
+
+    @cached_property
+    def ratio_mean(self) -> tuple[float, float]:
+        """Return E[ratio], and how many standard errors it is from 1."""
+        excess = np.expm1(self.log_ratio)
+        return 1.0 + float(excess.mean()), self.tokens.z(excess)
+
+    @cached_property
+    def inverse_mean(self) -> tuple[float, float]:
+        """Return E[1 / ratio], and how many standard errors it is from 1."""
+        excess = np.expm1(-self.log_ratio)
+        return 1.0 + float(excess.mean()), self.tokens.z(excess)
+
+    @cached_property
+    def share_negative(self) -> float:
+        """Return the share of negative log-ratios among those that are not nearly 0."""
+        counted = np.abs(self.log_ratio) > max(1e-4, 0.02 * self.rms)
+        return float(np.mean(self.log_ratio[counted] < 0)) if counted.any() else 0.5
+
+    @cached_property
+    def rare_line(self) -> Line | None:
+        """Fit log_ratio on the trainer's log-prob where that is below -0.5; None for few tokens."""
+        rare = self.tokens.trainer < -0.5
+        if rare.sum() < 60:
+            return None
+        return fit_line(self.tokens.trainer[rare], self.log_ratio[rare])
+
+    @cached_property
+    def proportion(self) -> tuple[float, float]:
+        """Return k of sampler = k * trainer, and the share of squares that it leaves of sampler."""
+        sampler, trainer = self.tokens.sampler, self.tokens.trainer
+        k = float(np.dot(sampler, trainer) / max(np.dot(trainer, trainer), 1e-300))
+        left = np.sum((sampler - k * trainer) ** 2)
+        return k, float(left / max(np.sum(sampler**2), 1e-300))
+
+    @cached_property
+    def row_rms(self) -> Array:
+        """Return the rms log-ratio of the rows with at least 6 tokens, [rows]."""
+        counts = self.tokens.per_row
+        squares = self.tokens.row_sums(self.log_ratio**2)
+        long = counts >= 6
+        return np.sqrt(squares[long] / counts[long])
+
+    @cached_property
+    def by_token_id(self) -> tuple[float, float]:
+        """Return the correlation of token ids' mean log-ratios between halves of the rows, and
+        the share of the variance of log-ratios that these means explain.
+        """
+        return cross_fitted(self.tokens.token_id, self.log_ratio, self.tokens.owner % 2 == 1)
+
+    @cached_property
+    def first_tokens(self) -> float:
+        """Return the rms log-ratio of the first 3 tokens of responses over that of the others."""
+        first = self.tokens.position < 3
+        if first.sum() < 20 or (~first).sum() < 20:
+            return 1.0
+        return _rms(self.log_ratio[first]) / max(_rms(self.log_ratio[~first]), 1e-12)
+
+    @cached_property
+    def late(self) -> float:
+        """Return the rms log-ratio of the later half of positions over that of the earlier."""
+        late = self.tokens.position > np.median(self.tokens.position)
+        if late.sum() < 20 or (~late).sum() < 20:
+            return 1.0
+        return _rms(self.log_ratio[late]) / max(_rms(self.log_ratio[~late]), 1e-12)
+
+    @cached_property
+    def repeated(self) -> Flags:
+        """Flag tokens whose id stands earlier in the same response, [tokens]."""
+        tokens = self.tokens
+        order = np.lexsort((tokens.place, tokens.token_id, tokens.owner))
+        again = np.zeros(len(tokens), np.bool_)
+        own, ids = tokens.owner[order], tokens.token_id[order]
+        again[order[1:]] = (own[1:] == own[:-1]) & (ids[1:] == ids[:-1])
+        return again
+
+    @cached_property
+    def tail_share(self) -> float:
+        """Return the share of squared log-ratios that the largest thousandth of tokens holds."""
+        squares = np.sort(self.log_ratio**2)[::-1]
+        total = squares.sum()
+        return float(squares[: max(len(squares) // 1000, 1)].sum() / total) if total > 0 else 0.0
+
+
+def fit_line(x: Array, y: Array) -> Line:
+    """Fit y = slope * x + intercept by least squares."""
+    dx, dy = x - x.mean(), y - y.mean()
+    slope = float(np.dot(dx, dy) / max(np.dot(dx, dx), 1e-300))
+    left = dy - slope * dx
+    explained = 1.0 - float(np.dot(left, left) / max(np.dot(dy, dy), 1e-300))
+    return Line(slope, float(y.mean() - slope * x.mean()), explained)
+
+
+def cross_fitted(
+    label: NDArray[np.int64] | NDArray[np.int32], values: Array, half: Flags, least: int = 5
+) -> tuple[float, float]:
+    """Return how labels' means agree between two halves: their correlation, and the share of the
+    variance of `values` that they explain. Labels that a half has fewer than `least` times do not
+    count.
+    """
+    size = int(label.max(initial=-1)) + 1
+    counts = [np.bincount(label[side], minlength=size) for side in (half, ~half)]
+    sums = [np.bincount(label[side], values[side], minlength=size) for side in (half, ~half)]
+    usable = (counts[0] >= least) & (counts[1] >= least)
+    if usable.sum() < 3:
+        return 0.0, 0.0
+    weight = np.minimum(*counts)[usable].astype(np.float64)
+    one, two = (total[usable] / count[usable] for total, count in zip(sums, counts, strict=True))
+    one, two = one - np.average(one, weights=weight), two - np.average(two, weights=weight)
+    shared = float(np.dot(weight, one * two))
+    norm = np.sqrt(np.dot(weight, one**2) * np.dot(weight, two**2))
+    variance = float(np.var(values))
+    return shared / max(float(norm), 1e-300), shared / weight.sum() / max(variance, 1e-300)
+
+
+def _rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(values**2)))

@@ -1,0 +1,176 @@
+"""Signs of structure: which rows, steps, engines, versions and token ids differ most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.signs.law import Law
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a table by one property: their labels, rows, and mismatch."""
+
+    labels: list[str]
+    rows: Counts  # [parts]
+    rms: Array  # [parts] rms log-ratio, nats
+    k3: Array  # [parts] nats per token
+
+
+@dataclass(frozen=True)
+class Onset:
+    """The step from which on a table's mismatch stays large, and what it was before."""
+
+    steps: Parts
+    first: int  # index of that step
+    before: float  # median k3 of the steps before, nats per token
+    after: float  # median k3 from that step on
+
+    @property
+    def step(self) -> int:
+        """Return the value in column `step`."""
+        return int(self.steps.labels[self.first])
+
+    @property
+    def times(self) -> float:
+        """Return how many times k3 grows."""
+        return self.after / max(self.before, 1e-12)
+
+
+@dataclass(frozen=True)
+class IdOutlier:
+    """A token id whose log-ratios stand far from those of the others."""
+
+    token_id: int
+    tokens: int
+    mean: float  # nats
+    share_last: float  # of its tokens that end their response
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where in a table the log-ratios are large."""
+
+    case: Case
+    law: Law
+
+    @cached_property
+    def by_step(self) -> Parts | None:
+        """Return the mismatch of each training step, ascending; None without several steps."""
+        step = self.case.facts.step
+        return None if step is None else self._parts(step)
+
+    @cached_property
+    def onset(self) -> Onset | None:
+        """Return the step from which on k3 is more than 5 times that of all steps before."""
+        parts = self.by_step
+        if parts is None:
+            return None
+        k3 = parts.k3
+        for first in range(1, len(k3)):
+            before, after = float(np.median(k3[:first])), k3[first:]
+            if after.min() > 5 * max(float(k3[:first].max()), 1e-5) and after.min() > 1e-4:
+                return Onset(parts, first, before, float(np.median(after)))
+        return None
+
+    @cached_property
+    def by_engine(self) -> Parts | None:
+        """Return the mismatch of each replica of the sampler; None without several."""
+        engine = self.case.facts.engine
+        return None if engine is None else self._parts(np.asarray(engine, dtype=object))
+
+    @cached_property
+    def by_version(self) -> Parts | None:
+        """Return the mismatch by version of the weights that sampled; None without several."""
+        version = self.case.facts.policy_version
+        if version is None or self.case.facts.version_by_token:
+            return None
+        return self._parts(version)
+
+    def _parts(self, label: NDArray) -> Parts | None:
+        own = label.astype(str) if label.dtype == object else label
+        labels, index = np.unique(own, return_inverse=True)
+        if len(labels) < 2 or len(labels) > 2000:
+            return None
+        tokens, log_ratio = self.law.tokens, self.law.log_ratio
+        of_token = index[tokens.owner]
+        count = np.bincount(of_token, minlength=len(labels))
+        squares = np.bincount(of_token, log_ratio**2, len(labels)) / np.maximum(count, 1)
+        k3 = np.bincount(of_token, np.expm1(log_ratio) - log_ratio, len(labels))
+        rows = np.bincount(index, minlength=len(labels))
+        usable = count > 0
+        return Parts(
+            [str(name) for name in labels[usable]],
+            rows[usable],
+            np.sqrt(squares[usable]),
+            (k3 / np.maximum(count, 1))[usable],
+        )
+
+    @cached_property
+    def two_kinds_of_rows(self) -> tuple[float, float, float] | None:
+        """Return typical rms of the quieter and of the louder rows, and the share of the louder.
+
+        None where the logarithms of rows' rms log-ratios do not fall into two groups: the best cut
+        leaves less than 30% of their variance, and both groups are narrow beside their distance.
+        """
+        values = np.log(np.sort(self.law.row_rms[self.law.row_rms > 0]))
+        size = len(values)
+        if size < 24:
+            return None
+        sums, squares = np.cumsum(values), np.cumsum(values**2)
+        left = np.arange(1, size)
+        within = squares[-1] - sums[:-1] ** 2 / left - (sums[-1] - sums[:-1]) ** 2 / (size - left)
+        cut = int(np.argmin(within))
+        low, high = values[: cut + 1], values[cut + 1 :]
+        share = len(high) / size
+        distance = float(np.median(high) - np.median(low))
+        spread = float(within[cut] / np.sum((values - values.mean()) ** 2))
+        if not 0.03 < share < 0.97 or distance < 1.6 or spread > 0.3:
+            return None
+        return float(np.exp(np.median(low))), float(np.exp(np.median(high))), share
+
+    @cached_property
+    def last_tokens(self) -> Flags:
+        """Flag the last sampled token of each row, [tokens]."""
+        owner = self.law.tokens.owner
+        return np.append(np.diff(owner) != 0, True) if len(owner) else np.zeros(0, np.bool_)
+
+    @cached_property
+    def id_outliers(self) -> list[IdOutlier]:
+        """Return the ids whose tokens differ most, at most 8, the loudest first.
+
+        Their log-ratios are beyond 2.5 nats on the mean and always alike. Empty where the mismatch
+        is not theirs: they must hold half of the squared log-ratios with at most 15% of tokens.
+        """
+        tokens, log_ratio = self.law.tokens, self.law.log_ratio
+        counts = np.bincount(tokens.token_id)
+        sums, squares = (
+            np.bincount(tokens.token_id, values) for values in (log_ratio, log_ratio**2)
+        )
+        means = sums / np.maximum(counts, 1)
+        spread = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0.0))
+        alike = (counts >= 3) & (np.abs(means) > 2.5) & (spread < 0.4 * np.abs(means))
+        order = np.argsort(-squares * alike)[:8]
+        chosen = order[alike[order]]
+        held = squares[chosen].sum() / max(squares.sum(), 1e-300)
+        if held < 0.5 or counts[chosen].sum() > 0.15 * len(tokens):
+            return []
+        last = np.bincount(tokens.token_id, self.last_tokens.astype(np.float64))
+        return [
+            IdOutlier(
+                int(token_id),
+                int(counts[token_id]),
+                float(means[token_id]),
+                float(last[token_id] / counts[token_id]),
+            )
+            for token_id in chosen
+        ]

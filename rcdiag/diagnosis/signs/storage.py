@@ -1,0 +1,152 @@
+"""Signs of storage: what one column's values are, whatever the policies are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.statistics.extremes import LARGEST_LOG_PROB
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# Values nearer to 0 are left out of tests of precision: many grids hold them.
+COARSE = 1e-3
+LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredColumn:
+    """The values of one policy on sampled tokens, beside those of the other, [tokens]."""
+
+    values: Array
+    other: Array  # those of the other policy; NaN where there is no other
+    row_of: NDArray[np.int64]  # [tokens] index of the row, ascending
+
+    @cached_property
+    def finite(self) -> Flags:
+        """Flag the values that are numbers."""
+        return np.isfinite(self.values)
+
+    @cached_property
+    def positive(self) -> Flags:
+        """Flag the numbers that are above any log-prob."""
+        return self.finite & (self.values > LARGEST_LOG_PROB)
+
+    @cached_property
+    def negative_values(self) -> Array:
+        """Return the values that are far enough below 0 for tests of precision."""
+        return self.values[self.finite & (self.values < -COARSE)]
+
+    @cached_property
+    def bfloat16(self) -> float:
+        """Return the share of values that bfloat16 holds exactly."""
+        bits = self.negative_values.astype(np.float32).view(np.uint32)
+        return _share((bits & 0xFFFF) == 0)
+
+    @cached_property
+    def float16(self) -> float:
+        """Return the share of values that float16 holds exactly."""
+        single = self.negative_values.astype(np.float32)
+        return _share(single.astype(np.float16).astype(np.float32) == single)
+
+    @cached_property
+    def decimals(self) -> int | None:
+        """Return how many decimals the values were rounded to, 1 to 5; None where to none."""
+        values = self.values[self.finite & (self.values < -0.02) & (self.values > -8.0)]
+        if len(values) < 30:
+            return None
+        for places in range(1, 6):
+            scaled = values * 10.0**places
+            error = np.abs(scaled - np.round(scaled))
+            # float32 holds a number of size 8 to 5e-7.
+            if _share(error < 1e-6 * 10.0**places + 1e-9) > 0.98:
+                return places
+        return None
+
+    @cached_property
+    def placeholder_zeros(self) -> Flags:
+        """Flag exact zeros where the other policy gives the token less than probability 0.4.
+
+        A law that was renormalised over a kept set of one token is exactly 0 there, but only at
+        tokens that the other policy finds likely too.
+        """
+        return (self.values == 0.0) & (self.other < -0.9)
+
+    @cached_property
+    def mode(self) -> tuple[float, int]:
+        """Return the most frequent value other than 0, and how often it stands there."""
+        values = self.values[self.finite & (self.values != 0.0)]
+        if not len(values):
+            return 0.0, 0
+        distinct, counts = np.unique(values, return_counts=True)
+        best = int(np.argmax(counts))
+        return float(distinct[best]), int(counts[best])
+
+    @cached_property
+    def least(self) -> tuple[float, int]:
+        """Return the smallest value, and how often it stands there."""
+        values = self.values[self.finite]
+        if not len(values):
+            return 0.0, 0
+        least = float(values.min())
+        return least, int((values == least).sum())
+
+    @cached_property
+    def row_starts(self) -> NDArray[np.int64]:
+        """Return the index of each row's first token."""
+        return np.flatnonzero(np.diff(self.row_of, prepend=-1))
+
+    @cached_property
+    def row_lengths(self) -> NDArray[np.int64]:
+        """Return the tokens of each row that has one."""
+        return np.diff(np.append(self.row_starts, len(self.values)))
+
+    @cached_property
+    def constant_rows(self) -> float:
+        """Return the share of rows with at least 6 tokens whose values are all the same."""
+        long = self.row_lengths >= 6
+        if not long.any():
+            return 0.0
+        high = np.maximum.reduceat(self.values, self.row_starts)
+        low = np.minimum.reduceat(self.values, self.row_starts)
+        return _share((high - low <= 1e-9 * (1 + np.abs(low)))[long])
+
+    @cached_property
+    def falling_rows(self) -> float:
+        """Return the share of rows with at least 8 tokens in which the values never rise."""
+        long = self.row_lengths >= 8
+        if not long.any():
+            return 0.0
+        rises = np.diff(self.values, prepend=self.values[:1]) > 1e-6
+        rises[self.row_starts] = False
+        return _share((np.add.reduceat(rises.astype(np.int64), self.row_starts) == 0)[long])
+
+    def multiple(self) -> tuple[float, float]:
+        """Return the k of values = k * other, and the rms of what that leaves over the rms.
+
+        Both are NaN where there is nothing to divide.
+        """
+        usable = self.finite & np.isfinite(self.other) & (self.other < -0.01)
+        values, other = self.values[usable], self.other[usable]
+        if len(values) < 30:
+            return np.nan, np.nan
+        k = float(np.median(values / other))
+        left = values - k * other
+        return k, float(np.sqrt(np.mean(left**2) / max(np.mean(values**2), 1e-300)))
+
+
+def stored_column(case: Case, policy: str, other: str | None) -> StoredColumn:
+    """Return the values of a policy on the sampled tokens of a case."""
+    mask = case.mask
+    values = case.log_probs[policy][mask]
+    beside = np.full(len(values), np.nan) if other is None else case.log_probs[other][mask]
+    return StoredColumn(values=values, other=beside, row_of=case.owner[mask])
+
+
+def _share(flags: Flags) -> float:
+    return float(np.mean(flags)) if len(flags) >= 20 else 0.0

@@ -1,0 +1,120 @@
+"""The headline of every result: verdict, cause, what to do, why, and the numbers that decide.
+
+Terminal and page share it, so that they say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rcdiag.pages.formats import number
+from rcdiag.results import SEVERITIES, Action, Finding, NamedCause, Result
+
+# The level whose colour a verdict has.
+LEVELS = {"fine": "ok", "correct": "warning", "fix": "error", "cannot-tell": "unknown"}
+ACTIONS, FACTS, RULED_OUT = 3, 2, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """The first thing that a reader sees of a result, in parts that are ready to be written."""
+
+    level: str  # ok, warning, error or unknown
+    verdict: str
+    cause: str  # the causes by name, with how sure the first is
+    about: str  # the table and its size
+    summary: str
+    actions: Sequence[Action]
+    evidence: Sequence[str]
+    also: Sequence[str]  # further causes, a sentence each
+    ruled_out: Sequence[str]
+    next: Sequence[Action]
+    numbers: str  # the command's own answer
+
+
+def headline(result: Result, answer: str) -> Headline:
+    """Write the headline of a result; `answer` is the command's own, in a sentence."""
+    numbers = f"{answer}; {counted(result.findings)}"
+    diagnosis = result.diagnosis
+    if diagnosis is None:
+        return Headline(
+            level="unknown",
+            verdict="not judged",
+            cause="",
+            about=_about(result),
+            summary="The version of rcdiag that made this result named no causes.",
+            actions=(),
+            evidence=(),
+            also=(),
+            ruled_out=(),
+            next=(),
+            numbers=numbers,
+        )
+    first = diagnosis.causes[0] if diagnosis.causes else None
+    return Headline(
+        level=LEVELS[diagnosis.verdict],
+        verdict=diagnosis.verdict,
+        cause=_names(diagnosis.causes),
+        about=_about(result),
+        summary=diagnosis.summary,
+        actions=_actions(diagnosis.causes),
+        evidence=[fact_text(entry) for entry in first.evidence] if first else (),
+        also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
+        ruled_out=diagnosis.ruled_out,
+        next=diagnosis.next,
+        numbers=numbers,
+    )
+
+
+def counted(findings: Sequence[Finding]) -> str:
+    """Count the findings by severity, the gravest first."""
+    counts = [
+        f"{count} {severity}{'s' if count > 1 else ''}"
+        for severity in reversed(SEVERITIES)
+        if (count := sum(finding.severity == severity for finding in findings))
+    ]
+    return ", ".join(counts) or "no findings"
+
+
+def _names(causes: Sequence[NamedCause]) -> str:
+    """Name the causes: `stale-weights, 97% sure; and stored-bfloat16`."""
+    if not causes:
+        return ""
+    first, *others = causes
+    more = f"; and {', '.join(cause.slug for cause in others)}" if others else ""
+    return f"{first.slug}, {first.confidence:.0%} sure{more}"
+
+
+def _actions(causes: Sequence[NamedCause]) -> list[Action]:
+    """Return the first actions: those of the first cause, and one of each further fault."""
+    first = list(causes[0].actions) if causes else []
+    others = [cause.actions[0] for cause in causes[1:] if cause.actions]
+    own = first[: max(ACTIONS - len(others), 1)]
+    return [*own, *others][:ACTIONS]
+
+
+def _about(result: Result) -> str:
+    dump = result.provenance.get("dump", [])
+    names = [Path(str(path)).name for path in dump]
+    table = names[0] if names else "table"
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{table}{more}, {result.num_sequences:,} responses, {result.num_tokens:,} tokens"
+
+
+def fact_text(entry: Mapping[str, Any]) -> str:
+    """Write an entry of evidence in a line: `E[ratio]: value 1.02, z 10.3 (not 1)`."""
+    values = [
+        f"{name.replace('_', ' ')} {_value(value)}"
+        for name, value in entry.items()
+        if name not in ("name", "reads")
+    ]
+    return f"{entry['name']}: {', '.join(values)} ({entry['reads']})"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ", ".join(map(_value, value)) if isinstance(value, (list, tuple)) else str(value)
+    return f"{value:,}" if isinstance(value, int) else number(value)

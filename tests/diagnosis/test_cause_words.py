@@ -1,0 +1,148 @@
+"""The words of causes: every table is complete, and what they name exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from urllib.parse import urlsplit
+
+import pytest
+
+from rcdiag.diagnosis.causes.cause_words import (
+    FAMILIES,
+    PLACES,
+    SIDES,
+    VERDICTS,
+    WORDS,
+    cause_words,
+)
+
+KEYS = {
+    *("title", "says", "shows", "told_apart", "side", "verdict"),
+    *("mend", "umbrella", "look_alikes", "links"),
+}
+TABLES = {
+    (path.stem, slug): table
+    for path in sorted(WORDS.glob("*.toml"))
+    for slug, table in tomllib.loads(path.read_text("utf-8")).items()
+}
+UMBRELLAS = {slug for family, slug in TABLES if family == "umbrellas"}
+SLUGS = {slug for _, slug in TABLES}
+every_cause = pytest.mark.parametrize(("family", "slug"), TABLES)
+
+
+def test_every_file_is_a_family_and_no_slug_stands_twice():
+    assert {path.stem for path in WORDS.glob("*.toml")} == set(FAMILIES)
+    assert len(SLUGS) == len(TABLES) >= 80
+    assert list(cause_words()) == [
+        slug for family in FAMILIES for in_family, slug in TABLES if in_family == family
+    ]
+
+
+@every_cause
+def test_a_table_has_all_keys_and_no_other(family, slug):
+    table = TABLES[family, slug]
+    assert table.keys() - {"mend_in"} == KEYS
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
+    for key in ("title", "says", "shows", "told_apart"):
+        assert table[key].strip() == table[key] != ""
+        assert "\n" not in table[key]
+    assert table["side"] in SIDES
+    assert table["verdict"] in VERDICTS
+
+
+@every_cause
+def test_lengths_are_kept(family, slug):
+    table = TABLES[family, slug]
+    assert len(table["title"]) <= 60
+    assert not table["title"].endswith(".")
+    assert 1 <= len(table["mend"]) <= 3
+    assert all(0 < len(line) <= 100 for line in table["mend"])
+    assert 1 <= len(re.findall(r"\.(?= |$)", table["says"])) <= 4
+    assert table["says"].endswith(".")
+
+
+@every_cause
+def test_what_a_table_names_exists(family, slug):
+    table = TABLES[family, slug]
+    assert set(table["umbrella"]) <= UMBRELLAS
+    for key in ("umbrella", "look_alikes"):
+        assert set(table[key]) <= SLUGS - {slug}
+        assert len(set(table[key])) == len(table[key])
+    mend_in = table.get("mend_in", {})
+    assert mend_in.keys() <= PLACES.keys()
+    assert all(mend_in.values())
+
+
+@every_cause
+def test_links_are_whole_and_stand_once(family, slug):
+    links = TABLES[family, slug]["links"]
+    for link in links:
+        assert link.keys() == {"text", "url"}
+        assert link["text"]
+        parts = urlsplit(link["url"])
+        assert parts.scheme == "https"
+        assert parts.netloc
+        assert parts.path.strip("/")
+    assert len({link["url"] for link in links}) == len(links)
+
+
+@every_cause
+def test_backticks_come_in_pairs(family, slug):
+    table = TABLES[family, slug]
+    texts = [table["says"], table["shows"], table["told_apart"], *table["mend"]]
+    for text in (*texts, *table.get("mend_in", {}).values()):
+        assert text.count("`") % 2 == 0, text
+
+
+def test_no_two_causes_have_one_title():
+    titles = [table["title"].lower() for table in TABLES.values()]
+    assert len(set(titles)) == len(titles)
+
+
+def test_most_causes_lead_to_a_thread():
+    assert sum(bool(table["links"]) for table in TABLES.values()) >= 35
+
+
+@pytest.mark.parametrize(
+    ("slug", "verdict"),
+    [
+        ("engine-noise", "guides"),
+        ("fp8-weights", "guides"),
+        ("dropout-in-trainer", "fix"),
+        ("temperature-silent", "fix"),
+        ("stale-weights", "correct"),
+        ("reference-as-old", "fix"),
+        ("old-after-update", "fix"),
+        ("vocab-shard-wrong", "fix"),
+        ("rope-theta", "fix"),
+        ("sentinel", "fix"),
+    ],
+)
+def test_verdicts_tell_an_honest_sampler_from_a_broken_record(slug, verdict):
+    assert cause_words()[slug].verdict == verdict
+
+
+def test_words_are_read_from_the_tables():
+    for (family, slug), table in TABLES.items():
+        words = cause_words()[slug]
+        assert (words.slug, words.family) == (slug, family)
+        for key in KEYS - {"mend", "umbrella", "look_alikes", "links"}:
+            assert getattr(words, key) == table[key]
+        for key in ("mend", "umbrella", "look_alikes"):
+            assert list(getattr(words, key)) == table[key]
+        assert words.mend_in == table.get("mend_in", {})
+        assert [(link.text, link.url) for link in words.links] == [
+            (link["text"], link["url"]) for link in table["links"]
+        ]
+
+
+def test_words_are_read_without_numbers():
+    code = (
+        "import sys; from rcdiag.diagnosis.causes.cause_words import cause_words; cause_words()\n"
+        "print([name for name in ('numpy', 'polars', 'pyarrow', 'torch') if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
