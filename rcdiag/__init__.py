@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rcdiag.api.compare import compare
+    from rcdiag.api.diagnose import diagnose
     from rcdiag.api.explain import explain
     from rcdiag.api.replay import replay
     from rcdiag.api.report import load_result, report
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rcdiag.errors import RcdiagError
     from rcdiag.results import (
         CompareResult,
+        DiagnoseResult,
         Finding,
         MetricValue,
         ReplayResult,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CompareResult",
+    "DiagnoseResult",
     "Finding",
     "MetricValue",
     "Progress",
@@ -47,6 +50,7 @@ __all__ = [
     "SweepResult",
     "Table",
     "compare",
+    "diagnose",
     "emit",
     "explain",
     "load_result",
@@ -60,6 +64,7 @@ __all__ = [
 # A name is imported when it is first asked for: `import rcdiag` itself loads nothing.
 _HOMES = {
     "rcdiag.api.compare": ("compare",),
+    "rcdiag.api.diagnose": ("diagnose",),
     "rcdiag.api.explain": ("explain",),
     "rcdiag.api.replay": ("replay",),
     "rcdiag.api.report": ("load_result", "report"),
@@ -67,7 +72,7 @@ _HOMES = {
     "rcdiag.api.sweep": ("emit", "sweep"),
     "rcdiag.errors": ("RcdiagError",),
     "rcdiag.results": (
-        *("CompareResult", "Finding", "MetricValue", "ReplayResult", "Result", "ScoreResult"),
+        *("CompareResult", "DiagnoseResult", "Finding", "MetricValue", "ReplayResult", "Result", "ScoreResult"),
         "SweepResult",
     ),
     "rcdiag.table.table": ("Table",),

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from cli.terminal.cells import COLOURS
 from cli.terminal.compare import draw_compare
+from cli.terminal.diagnose import draw_diagnose
 from cli.terminal.headline import draw_headline
 from cli.terminal.replay import draw_replay
 from cli.terminal.score import draw_score
@@ -22,6 +23,7 @@ from rcdiag.results.base import drawn_sentence
 DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
     "score": draw_score,
     "compare": draw_compare,
+    "diagnose": draw_diagnose,
     "sweep": draw_sweep,
     "replay": draw_replay,
 }

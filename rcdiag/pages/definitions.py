@@ -19,7 +19,7 @@ class FigureSpec:
     """
 
     name: str  # unique among the figures of all kinds; also the name of its files
-    kind: str  # the kind of result that it is drawn from: "score", "compare", "sweep", "replay"
+    kind: str  # the kind of result that it is drawn from: "score", "compare", "diagnose", ...
     title: str
     says: str  # how to read the figure, in sentences that hold for every result
     draw: Callable[[Any, Figure], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rcdiag.pages import compare, replay, score, sweep
+from rcdiag.pages import compare, diagnose, replay, score, sweep
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.style import STYLE
 from rcdiag.registry import Registry
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURES: Registry[FigureSpec] = Registry(
-    "figure", (*score.FIGURES, *compare.FIGURES, *sweep.FIGURES, *replay.FIGURES)
+    "figure", (*score.FIGURES, *compare.FIGURES, *diagnose.FIGURES, *sweep.FIGURES, *replay.FIGURES)
 )
 
 

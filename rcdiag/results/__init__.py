@@ -32,6 +32,7 @@ from rcdiag.results.compare import (
     Rung,
     Triangulation,
 )
+from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 from rcdiag.results.older import upgraded
 from rcdiag.results.plain import structured, unstructured
@@ -68,6 +69,7 @@ __all__ = [
     "Coefficients",
     "CompareResult",
     "CorrectionResult",
+    "DiagnoseResult",
     "Denominator",
     "Diagnosis",
     "Factor",
@@ -108,11 +110,12 @@ __all__ = [
     "worst_severity",
 ]
 
-Result = ScoreResult | CompareResult | SweepResult | ReplayResult
+Result = ScoreResult | CompareResult | DiagnoseResult | SweepResult | ReplayResult
 
 KINDS: dict[str, type[Result]] = {
     "score": ScoreResult,
     "compare": CompareResult,
+    "diagnose": DiagnoseResult,
     "sweep": SweepResult,
     "replay": ReplayResult,
 }

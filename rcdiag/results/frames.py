@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from rcdiag.errors import one_of
 from rcdiag.results.base import Finding, MetricValue
 from rcdiag.results.compare import CompareResult, PolicySummary, Rung
+from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult
+from rcdiag.results.diagnosis import NamedCause
 from rcdiag.results.replay import PresetReplay, ReplayResult
 from rcdiag.results.score import CorrectionNumbers, CorrectionResult, ScoreResult
 from rcdiag.results.sweep import Candidate, SweepResult, SweepRow
@@ -179,6 +181,13 @@ def _tidy_replay(result: ReplayResult) -> Iterator[Row]:
             yield {"step": step, "policies": policies, "name": name, **row}
 
 
+def _tidy_diagnose(result: DiagnoseResult) -> Iterator[Row]:
+    """The numbers of every experiment, under the cause and what it supposes."""
+    for one in result.experiments:
+        name = f"{one.cause}: {one.setting}"
+        yield from ({"policies": one.policy, "name": name, **row} for row in _numbers(one))
+
+
 def _tidy(rows: Callable[[Any], Iterator[Row]]) -> Frame:
     """The frame `tidy` of a kind of result."""
     return Frame(
@@ -253,6 +262,18 @@ FRAMES: dict[str, dict[str, Frame]] = {
         "policies": Frame(lambda result: {"policy": str, **columns_of(PolicySummary)}, _policies),
         "ladder": Frame(
             lambda result: columns_of(Rung), lambda result: map(row_of, result.ladder.rungs)
+        ),
+        "findings": FINDINGS,
+    },
+    "diagnose": {
+        "tidy": _tidy(_tidy_diagnose),
+        "experiments": Frame(
+            lambda result: columns_of(ExperimentResult),
+            lambda result: map(row_of, result.experiments),
+        ),
+        "causes": Frame(
+            lambda result: columns_of(NamedCause),
+            lambda result: map(row_of, result.diagnosis.causes if result.diagnosis else ()),
         ),
         "findings": FINDINGS,
     },

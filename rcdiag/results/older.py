@@ -85,7 +85,7 @@ RENAMED: Mapping[int, Mapping[str, Places]] = {1: FROM_1}  # format -> what the 
 def upgraded(document: Any, kind: str) -> Any:
     """Bring a plain document of this or an earlier format to this one; the given one stays."""
     for version in range(document["format_version"], FORMAT_VERSION):
-        for place, names in RENAMED[version][kind].items():
+        for place, names in RENAMED[version].get(kind, {}).items():
             document = renamed(document, place.split("/") if place else [], names)
     return {**document, "format_version": FORMAT_VERSION}
 

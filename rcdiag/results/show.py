@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rcdiag.results.compare import CompareResult
+    from rcdiag.results.diagnose import DiagnoseResult
     from rcdiag.results.replay import ReplayResult
     from rcdiag.results.score import ScoreResult
     from rcdiag.results.sweep import SweepResult
@@ -114,7 +115,9 @@ def _interval(value: MetricValue) -> str:
     return "" if value.low is None else f"{_number(value.low)} to {_number(value.high)}"
 
 
-def _size(result: ScoreResult | CompareResult | SweepResult | ReplayResult) -> str:
+def _size(
+    result: ScoreResult | CompareResult | DiagnoseResult | SweepResult | ReplayResult,
+) -> str:
     return f"{result.num_sequences:,} sequences, {result.num_tokens:,} tokens"
 
 
@@ -147,6 +150,17 @@ def _of_compare(result: CompareResult) -> Summary:
     columns = ("policy", "role", "about", "behind, nats per token", "")
     about = f"{len(result.policies)} policies, {_size(result)}"
     return Summary(about, columns, rows, "policies")
+
+
+def _of_diagnose(result: DiagnoseResult) -> Summary:
+    """Summarise the experiments, the best of each column first."""
+    rows = [
+        (one.cause, one.setting, _number(one.rms_before), _number(one.rms_left))
+        for one in result.experiments
+    ]
+    model = f", with {result.model}" if result.model else ""
+    columns = ("cause", "supposed", "rms before", "rms left")
+    return Summary(f"{_size(result)}{model}", columns, rows, "experiments")
 
 
 def _of_sweep(result: SweepResult) -> Summary:
@@ -191,6 +205,7 @@ def _of_replay(result: ReplayResult) -> Summary:
 SUMMARIES: dict[str, Callable[[Any], Summary]] = {
     "score": _of_score,
     "compare": _of_compare,
+    "diagnose": _of_diagnose,
     "sweep": _of_sweep,
     "replay": _of_replay,
 }

@@ -1,0 +1,56 @@
+"""A diagnosis is drawn on the terminal: its experiments, and whose weights made the rows."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+from cli.terminal.tables import Column, fitted
+from rcdiag.pages.diagnose.words import posterior_rows
+from rcdiag.pages.formats import number
+from rcdiag.results import DiagnoseResult
+from rcdiag.results.diagnose import ExperimentResult
+from rcdiag.results.doc import heading_of
+
+SHOWN = 6  # experiments without -v
+
+
+def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
+    """Draw what the experiments leave unexplained, the best first."""
+    if result.model is None:
+        out.print("[dim]no --model was given: the causes are told by the table alone[/]")
+        return
+    read = f"{result.rows_read:,} rows scored with {result.model} in {result.seconds:.0f} s"
+    out.print(f"[dim]{escape(read)}[/]\n")
+    if result.experiments:
+        out.print(_experiments(out, result, verbose))
+    for line in posterior_rows(result):
+        out.print(escape(line))
+    if result.open:
+        out.print(f"[dim]no time left for: {', '.join(result.open)} (--budget)[/]")
+
+
+def _experiments(out: Console, result: DiagnoseResult, verbose: bool):  # noqa: ANN202
+    columns = [
+        Column(heading="column", align="left", leaves=3),
+        Column(heading="supposed", align="left", words=True),
+        Column(heading="cause", align="left", leaves=1),
+        Column(heading=heading_of(ExperimentResult, "rms_before")),
+        Column(heading=heading_of(ExperimentResult, "rms_left")),
+        Column(heading=heading_of(ExperimentResult, "z"), leaves=2),
+        Column(heading="", align="left"),
+    ]
+    shown = result.experiments if verbose else result.experiments[:SHOWN]
+    rows = [
+        [
+            one.policy,
+            escape(one.setting),
+            one.cause,
+            number(one.rms_before),
+            number(one.rms_left),
+            f"{one.z:.0f}",
+            "[green]explained[/]" if one.explained else "",
+        ]
+        for one in shown
+    ]
+    return fitted(out, columns, rows, gap=2)

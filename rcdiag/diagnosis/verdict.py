@@ -1,0 +1,78 @@
+"""One verdict from the table's evidence and from experiments with a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.catalogue import CAUSES
+from rcdiag.diagnosis.causes.cause import Cause, Suspicion
+from rcdiag.diagnosis.causes.cause_words import cause_words
+from rcdiag.diagnosis.judge import NOTHING_WRONG, diagnosis_of, suspicions
+from rcdiag.diagnosis.signs import Signs
+from rcdiag.results.diagnosis import Diagnosis
+
+if TYPE_CHECKING:
+    from rcdiag.diagnosis.experiments.conclude import Outcome
+
+# What the table alone settles before any model is asked.
+SETTLED = ("storage", "recording", "alignment")
+SURE = 0.9  # confidence from which on an experiment, or the table, is not overruled
+RULED_OUT = 12
+
+
+def verdict_with_experiments(
+    case: Case, run: Callable[[Case], Outcome] | None
+) -> tuple[Diagnosis, Outcome | None]:
+    """Judge a case by its table, then by the experiments that `run` makes on what it mends.
+
+    Faults of storage, recording and alignment are told by the table; what differs otherwise is told
+    by the experiments, where they explain it.
+    """
+    signs = Signs(case)
+    table = suspicions(signs)
+    if run is None or case.prompt_ids is None:
+        return diagnosis_of(signs, table), None
+    settled = [(cause, told) for cause, told in table if cause.stage in SETTLED]
+    mended = next((told.mended for _, told in reversed(settled) if told.mended is not None), case)
+    outcome = run(mended)
+    tried = [(cause_of(slug), told) for slug, told in outcome.suspicions]
+    named = _joined(settled, tried)
+    diagnosis = diagnosis_of(signs, named or table)
+    against = [*outcome.ruled_out, *diagnosis.ruled_out]
+    slugs = {cause.slug for cause in diagnosis.causes}
+    ruled_out = [slug for slug in dict.fromkeys(against) if slug not in slugs]
+    return replace(diagnosis, ruled_out=ruled_out[:RULED_OUT]), outcome
+
+
+def cause_of(slug: str) -> Cause:
+    """Return the cause of a slug; one that no table alone can tell has its words only."""
+    if slug in CAUSES:
+        return CAUSES[slug]
+    return Cause(words=cause_words()[slug], stage="difference", weigh=lambda signs: None)
+
+
+def _joined(
+    settled: Sequence[tuple[Cause, Suspicion]], tried: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Put together what the table settles and what experiments tell.
+
+    A column that no experiment explains is left to the table's fault where there is one that could
+    not be mended; an experiment that explains all outweighs a doubtful table.
+    """
+    whole = [(cause, told) for cause, told in tried if told.confidence >= SURE]
+    faults = [cause for cause, _ in whole if cause.name not in NOTHING_WRONG]
+    kept = [
+        (cause, told)
+        for cause, told in settled
+        if told.confidence >= SURE or not faults or cause.name in {one.name for one in faults}
+    ]
+    unmended = any(told.mended is None and cause.words.verdict == "fix" for cause, told in kept)
+    names = {cause.name for cause, _ in kept}
+    others = whole if unmended else tried
+    added = [(cause, told) for cause, told in others if cause.name not in names]
+    if kept and any(cause.name not in NOTHING_WRONG for cause, _ in kept):
+        added = [one for one in added if one[0].name not in NOTHING_WRONG]
+    return [*kept, *added]

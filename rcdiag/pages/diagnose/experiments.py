@@ -1,0 +1,106 @@
+"""These figures show what every experiment leaves, and whose weights made every row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.style import FIRST, GRID, INK, SECOND, short
+from rcdiag.results import DiagnoseResult
+from rcdiag.results.diagnose import ExperimentResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 14  # bars
+LONGEST = 46  # letters beside a bar
+
+
+def shown(result: DiagnoseResult) -> list[ExperimentResult]:
+    """Return the best experiment of each cause, those first that leave the least."""
+    best: dict[tuple[str, str], ExperimentResult] = {}
+    for one in result.experiments:
+        key = one.policy, one.cause
+        if key not in best or one.gain > best[key].gain:
+            best[key] = one
+    order = sorted(best.values(), key=lambda one: one.rms_left / max(one.rms_before, 1e-12))
+    return order[:MOST]
+
+
+def left(result: DiagnoseResult, figure: Figure) -> None:
+    """Draw the rms of what each experiment leaves beside that of the checkpoint's own column."""
+    axes = figure.add_subplot()
+    chosen = shown(result)
+    places = np.arange(len(chosen))
+    least = 1e-7
+    for place, one in zip(places, chosen, strict=True):
+        ends = [max(one.rms_before, least), max(one.rms_left, least)]
+        colour = SECOND if one.explained else FIRST
+        axes.plot(ends, [place, place], color=GRID, linewidth=3, solid_capstyle="round")
+        axes.plot(ends[0], place, "o", color=INK, markersize=4)
+        axes.plot(ends[1], place, "o", color=colour, markersize=6)
+    labels = [
+        one.setting if len(one.setting) <= LONGEST else f"{one.setting[: LONGEST - 1]}…"
+        for one in chosen
+    ]
+    axes.set_yticks(places, labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.xaxis.minorticks_off()
+    axes.set_xlabel("rms of recorded − predicted log-prob (nats)")
+    axes.grid(axis="y", visible=False)
+
+
+def posterior(result: DiagnoseResult, figure: Figure) -> None:
+    """Draw the probability of every candidate's weights for every row."""
+    policies = list(dict.fromkeys(row["policy"] for row in result.weights))
+    grid = figure.subplots(len(policies), 1, squeeze=False).ravel()
+    for axes, policy in zip(grid, policies, strict=True):
+        rows = [row for row in result.weights if row["policy"] == policy]
+        names = list(rows[0]["probability"])
+        shares = np.array([[row["probability"][name] for row in rows] for name in names])
+        explained = np.array([row["explained"] for row in rows])
+        axes.imshow(
+            shares * np.where(explained, 1.0, 0.35),
+            aspect="auto",
+            cmap="Blues",
+            vmin=0.0,
+            vmax=1.0,
+            interpolation="nearest",
+            extent=(-0.5, len(rows) - 0.5, len(names) - 0.5, -0.5),
+            rasterized=True,
+        )
+        axes.set_yticks(range(len(names)), [short(name) for name in names])
+        axes.set_title(policy, fontsize=9, loc="left")
+        axes.grid(visible=False)
+        axes.set_xlabel("row")
+
+
+FIGURES = (
+    FigureSpec(
+        name="unexplained-by-experiment",
+        kind="diagnose",
+        title="What each experiment leaves unexplained",
+        says="The dark point is the rms of recorded minus the checkpoint's own log-prob, the "
+        "coloured one that of recorded minus what the supposed fault would have made. The cause is "
+        "the line that reaches an engine's noise (in the second colour); logarithmic.",
+        draw=left,
+        applies=lambda result: bool(result.experiments),
+        size=lambda result: (11.0, 1.2 + 0.3 * len(shown(result))),
+    ),
+    FigureSpec(
+        name="weights-by-row",
+        kind="diagnose",
+        title="Whose weights made the rows",
+        says="A column is a row of the table, a line a checkpoint; the stronger the colour, the "
+        "likelier its weights. Pale rows are explained by none of them.",
+        draw=posterior,
+        applies=lambda result: bool(result.weights),
+        size=lambda result: (
+            11.0,
+            1.0 + 1.6 * len({row["policy"] for row in result.weights}),
+        ),
+    ),
+)

@@ -1,0 +1,171 @@
+"""The result of `rcdiag diagnose` holds the diagnosis and the experiments that it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, TypedDict
+
+from rcdiag.results.base import (
+    FORMAT_VERSION,
+    Findings,
+    FormatVersion,
+    KindName,
+    NumSequences,
+    NumTokens,
+    ProvenanceOfResult,
+)
+from rcdiag.results.diagnosis import DiagnosisOfTable
+from rcdiag.results.doc import Doc
+from rcdiag.results.show import Shown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentResult:
+    """An experiment holds a recorded column against the one that a cause would have made."""
+
+    experiment: Annotated[str, Doc("Name of an experiment of `rcdiag diagnose`.")]
+    cause: Annotated[
+        str,
+        Doc(
+            "The cause whose column an experiment predicts, which `rcdiag explain` answers.",
+            example="rcdiag explain repetition-penalty",
+        ),
+    ]
+    policy: Annotated[str, Doc("Name of the policy whose column an experiment explains.")]
+    setting: Annotated[
+        str, Doc("What an experiment supposes, with the strength that fits best, in a few words.")
+    ]
+    explained: Annotated[
+        bool,
+        Doc("Whether an experiment explains a column down to an engine's noise, by a margin."),
+    ]
+    rms_before: Annotated[
+        float,
+        Doc(
+            "Typical size of what the checkpoint's own log-probs leave of a recorded column.",
+            unit="nats",
+            formula="sqrt(mean((recorded - honest)^2)) over the tokens of the experiment",
+            healthy="ideal 0; about .01 for an engine in bfloat16",
+            see=("rms_left",),
+        ),
+    ]
+    rms_left: Annotated[
+        float,
+        Doc(
+            "Typical size of what the predicted log-probs leave of a recorded column.",
+            unit="nats",
+            formula="sqrt(mean((recorded - predicted)^2)) over the tokens of the experiment",
+            healthy="an engine's noise, where the cause is the right one",
+            see=("rms_before",),
+        ),
+    ]
+    gain: Annotated[
+        float,
+        Doc(
+            "How much better than the checkpoint's own log-probs an experiment predicts a column.",
+            unit="nats per token",
+            formula="difference of the mean Cauchy losses of both residuals",
+            healthy="above 0 where the cause explains something",
+        ),
+    ]
+    z: Annotated[
+        float,
+        Doc(
+            "How many standard errors a gain is from 0, with rows as clusters.",
+            unit="standard errors",
+        ),
+    ]
+    values: Annotated[
+        dict[str, float],
+        Doc("Strengths that an experiment estimates, by name: a temperature, a penalty, a base."),
+    ]
+    tokens: Annotated[int, Doc("Number of tokens on which an experiment ran.", unit="tokens")]
+    seconds: Annotated[float, Doc("How long an experiment took.", unit="seconds")]
+
+
+class WeightsOfRow(TypedDict):
+    """A row's posterior says which checkpoint's weights made its log-probs."""
+
+    row: Annotated[int, Doc("Number of a row in the table.")]
+    policy: Annotated[str, Doc("Name of the policy whose column is explained.")]
+    explained: Annotated[
+        bool, Doc("Whether the likeliest weights explain a row down to an engine's noise.")
+    ]
+    probability: Annotated[
+        dict[str, float],
+        Doc("Probability of every candidate's weights for a row, by the checkpoint's name."),
+    ]
+    switch: Annotated[
+        int | None,
+        Doc(
+            "Response token from which on other weights explain a row; null where one candidate "
+            "explains all of it."
+        ),
+    ]
+
+
+class TokenTemperature(TypedDict):
+    """The temperature of tokens is the one at which the model makes them likeliest."""
+
+    value: Annotated[float, Doc("Temperature that makes the sampled tokens likeliest.")]
+    low: Annotated[float, Doc("Lower end of the 95% interval of the tokens' temperature.")]
+    high: Annotated[float, Doc("Upper end of the 95% interval of the tokens' temperature.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class DiagnoseResult(Shown):
+    """The result of `rcdiag diagnose` names the causes, and the experiments that tell them."""
+
+    kind: KindName = "diagnose"
+    format_version: FormatVersion = FORMAT_VERSION
+    provenance: ProvenanceOfResult
+    num_sequences: NumSequences
+    num_tokens: NumTokens
+    model: Annotated[
+        str | None,
+        Doc("The trainer's checkpoint that experiments ran with; null where none was given."),
+    ]
+    checkpoints: Annotated[
+        list[str], Doc("Other checkpoints whose weights were tried, the nearest first.")
+    ]
+    rows_read: Annotated[
+        int,
+        Doc(
+            "Number of rows that the checkpoint scored for a diagnosis; 0 without one.", unit="rows"
+        ),
+    ]
+    engine_noise: Annotated[
+        float | None,
+        Doc(
+            "Standard deviation of the logit noise that bfloat16 makes with this checkpoint; null "
+            "without one.",
+            unit="nats",
+        ),
+    ]
+    token_temperature: Annotated[
+        TokenTemperature | None,
+        Doc(
+            "Temperature at which the tokens were sampled, estimated from the tokens alone; null "
+            "without a checkpoint.",
+            example="0.70 (0.69 to 0.71) where the columns are of temperature 1",
+            see=("temperature-silent",),
+        ),
+    ]
+    experiments: Annotated[
+        list[ExperimentResult],
+        Doc(
+            "Experiments that ran, with what they leave unexplained; the best of a column first.",
+            see=("rms_left", "gain"),
+        ),
+    ]
+    weights: Annotated[
+        list[WeightsOfRow],
+        Doc("Which checkpoint's weights made the log-probs of each row, where several were tried."),
+    ]
+    open: Annotated[
+        list[str],
+        Doc("Experiments that did not run because the time was spent.", see=("budget",)),
+    ]
+    seconds: Annotated[float, Doc("How long a diagnosis took.", unit="seconds")]
+    findings: Findings = field(default_factory=list)
+    diagnosis: DiagnosisOfTable = None
