@@ -72,7 +72,15 @@ _HOMES = {
     "rcdiag.api.sweep": ("emit", "sweep"),
     "rcdiag.errors": ("RcdiagError",),
     "rcdiag.results": (
-        *("CompareResult", "DiagnoseResult", "Finding", "MetricValue", "ReplayResult", "Result", "ScoreResult"),
+        *(
+            "CompareResult",
+            "DiagnoseResult",
+            "Finding",
+            "MetricValue",
+            "ReplayResult",
+            "Result",
+            "ScoreResult",
+        ),
         "SweepResult",
     ),
     "rcdiag.table.table": ("Table",),

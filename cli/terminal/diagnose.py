@@ -30,7 +30,7 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
         out.print(f"[dim]no time left for: {', '.join(result.open)} (--budget)[/]")
 
 
-def _experiments(out: Console, result: DiagnoseResult, verbose: bool):  # noqa: ANN202
+def _experiments(out: Console, result: DiagnoseResult, verbose: bool):
     columns = [
         Column(heading="column", align="left", leaves=3),
         Column(heading="supposed", align="left", words=True),

@@ -146,7 +146,9 @@ class Reading:
     # [scored] by how much one unit of noise in every logit moves the token's log-prob:
     # sqrt((1 - p)^2 + sum of the other tokens' p^2).
     reach: NDArray[np.float64]
-    logits_at: Callable[[NDArray[np.int64]], NDArray[np.float32]]  # [chosen] -> [chosen, vocabulary]
+    logits_at: Callable[
+        [NDArray[np.int64]], NDArray[np.float32]
+    ]  # [chosen] -> [chosen, vocabulary]
     # Temperatures [scored] -> log-probs [scored], nats.
     tempered: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
@@ -187,8 +189,6 @@ class Forward(Protocol):
         """Return the log-prob of scored tokens under the logits that have read them, [scored]."""
         ...
 
-    def after_other_prefix(
-        self, passages: Sequence[Passage], folder: Path
-    ) -> NDArray[np.float64]:
+    def after_other_prefix(self, passages: Sequence[Passage], folder: Path) -> NDArray[np.float64]:
         """Score passages whose prompt was read by another checkpoint's weights, [scored] nats."""
         ...

@@ -6,4 +6,6 @@ from rcdiag.pages import compare, diagnose, replay, score, sweep
 from rcdiag.pages.definitions import Page
 from rcdiag.registry import Registry
 
-PAGES: Registry[Page] = Registry("page", (score.PAGE, compare.PAGE, diagnose.PAGE, sweep.PAGE, replay.PAGE))
+PAGES: Registry[Page] = Registry(
+    "page", (score.PAGE, compare.PAGE, diagnose.PAGE, sweep.PAGE, replay.PAGE)
+)

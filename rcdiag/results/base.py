@@ -71,7 +71,9 @@ class Provenance(_Draw):
     time: Annotated[str, Doc("Date and time at which the result was made, in UTC.")]
 
 
-KindName = Annotated[str, Doc("The command that made the result: score, compare, diagnose, sweep or replay.")]
+KindName = Annotated[
+    str, Doc("The command that made the result: score, compare, diagnose, sweep or replay.")
+]
 FormatVersion = Annotated[
     int,
     Doc("Version of the result document's format; rcdiag reads its own and all that came before."),

@@ -281,9 +281,7 @@ def _weights(outcome: Outcome) -> list[WeightsOfRow]:
             "explained": bool(weights.explained[index]),
             "probability": {
                 candidate: float(share)
-                for candidate, share in zip(
-                    weights.names, weights.posterior[:, index], strict=True
-                )
+                for candidate, share in zip(weights.names, weights.posterior[:, index], strict=True)
             },
             "switch": None if weights.switch[index] < 0 else int(weights.switch[index]),
         }

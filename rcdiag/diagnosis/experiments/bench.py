@@ -138,7 +138,7 @@ class Bench:
 
     def left(self, predicted: Array, at: Counts) -> Left:
         """Measure what a prediction leaves of the side's column."""
-        return unexplained(self.side.recorded[at], predicted, self.scene.reading.reach[at])
+        return unexplained(self.side.recorded[at], predicted, self.side.reach[at])
 
     def trial(
         self,

@@ -1,9 +1,7 @@
-"""Experiments on both sides of a case become suspicions: causes with evidence, the likeliest first.
-"""
+"""Experiments on both sides of a case become suspicions: causes with evidence, the likeliest first."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +11,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
-from rcdiag.diagnosis.experiments.bench import Array, Bench, Counts, Trial
+from rcdiag.diagnosis.experiments.bench import Bench, Counts, Trial
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.order import (
     Ran,
@@ -33,6 +31,7 @@ from rcdiag.engines.changes import Forward
 Suspicions = list[tuple[str, Suspicion]]
 
 EXACT = 3e-5  # scale of the noise of two float32 passes
+MOST_OF_STEP = 0.7  # share of a step's rows
 MOST = 0.9  # share of rows that is all of them, but for chance
 UNSURE_OF_TEMPERATURE = 0.03
 PARTLY = 0.8  # share of squares from which on a trial explains most
@@ -99,6 +98,13 @@ def chosen_rows(case: Case, most: int) -> Counts:
     return np.unique((starts[:, None] + np.arange(16)).ravel())
 
 
+def told(
+    confidence: float, message: str, evidence: Sequence[dict[str, Any]], **more: Any
+) -> Suspicion:
+    """Make a suspicion of what speaks for a cause."""
+    return Suspicion(confidence=confidence, message=message, evidence=evidence, **more)
+
+
 # The law that sampled.
 
 
@@ -151,18 +157,16 @@ def _laws(outcome: Outcome) -> None:
                 f"tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
                 f"T = {trained:.2f}"
             )
-        outcome.suspicions.append((slug, Suspicion(0.97, f"{words}.", evidence)))
+        outcome.suspicions.append((slug, told(0.97, f"{words}.", evidence)))
         return
     kept = support_of_tokens(scene.law, recorded)
-    gain_of_temperature = float(
-        scene.law.at(tokens.value).sum() - scene.law.at(recorded).sum()
-    )
+    gain_of_temperature = float(scene.law.at(tokens.value).sum() - scene.law.at(recorded).sum())
     strict = kept.gain > 12.0 and kept.outside <= 0.2 * kept.expected
     if strict and kept.gain > gain_of_temperature + 4.0:
         outcome.suspicions.append(
             (
                 "top-p-silent",
-                Suspicion(
+                told(
                     0.9,
                     f"Tokens were sampled with {kept.rule} {kept.value:g}: {kept.outside} of them "
                     f"lie outside, where {kept.expected:.0f} are to be expected; the log-probs are "
@@ -183,7 +187,7 @@ def _laws(outcome: Outcome) -> None:
         outcome.suspicions.append(
             (
                 "temperature-silent",
-                Suspicion(
+                told(
                     0.93,
                     f"Tokens were sampled at {at}; the columns are of T = {recorded:.2f} and agree "
                     "with each other, so no mismatch shows.",
@@ -206,17 +210,13 @@ def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:
         }
     ]
     message = f"The checkpoint explains every column to {largest:.2g} nats (rms)."
-    return ("healthy" if exact else "engine-noise"), Suspicion(
-        0.95, message, evidence, side="none"
-    )
+    return ("healthy" if exact else "engine-noise"), told(0.95, message, evidence, side="none")
 
 
 # One side.
 
 
-def _side(
-    outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: Given
-) -> None:
+def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: Given) -> None:
     """Find out what made one side's column."""
     if side.left.scale <= EXACT and side.left.outlying(EXACT) < 1e-3:
         return
@@ -244,16 +244,16 @@ def _side(
         given.progress(f"weights of {len(given.checkpoints)} checkpoints")
         weights = weights_by_row(outcome.scene, side, forward, given.checkpoints)
         outcome.weights[side.name] = weights
-        told = _by_weights(bench, weights)
-        if told is not None:
-            outcome.suspicions.append(told)
+        named = _by_weights(bench, weights)
+        if named is not None:
+            outcome.suspicions.append(named)
             return
     pattern: Pattern | None = None
     if not found:
         pattern = pattern_of(bench)
-        told = _by_chance(bench, pattern)
-        if told is not None:
-            outcome.suspicions.append(told)
+        by_chance = _by_chance(bench, pattern)
+        if by_chance is not None:
+            outcome.suspicions.append(by_chance)
             return
         ran: Ran = pass_trials(bench, given.progress)
         trials += ran.trials
@@ -280,7 +280,7 @@ def _named(order: Sequence[Trial], bench: Bench) -> tuple[str, Suspicion]:
         f"of what is left falls from {best.before.rms:.2g} to {best.left.rms:.2g} nats, by "
         f"{best.z:.0f} standard errors."
     )
-    return slug, Suspicion(
+    return slug, told(
         confidence,
         message,
         [_evidence(trial, bench) for trial in [best, *close[:2]]],
@@ -321,9 +321,9 @@ def _evidence(trial: Trial, bench: Bench) -> dict[str, Any]:
 def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
     """Name dropout where the same context got different values."""
     share = pattern.differs_by_chance
-    if share is None or share < 0.6 or pattern.rows_off < 0.7 or bench.side.name != "trainer":
+    if share is None or share < 0.25 or pattern.rows_off < 0.7 or bench.side.name != "trainer":
         return None
-    return "dropout-in-trainer", Suspicion(
+    return "dropout-in-trainer", told(
         0.85,
         f"In {share:.0%} of the contexts that occur more than once, {bench.side.policy}_log_probs "
         "differ from each other: they were made by chance, not by another model.",
@@ -354,7 +354,7 @@ def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | 
     own = explained & (best == 0)
     sampler = bench.side.name == "sampler"
     if sampler and switched.mean() > 0.15 and own.mean() + other.mean() + switched.mean() > 0.7:
-        return "in-flight-update", Suspicion(
+        return "in-flight-update", told(
             0.93,
             f"In {switched.mean():.0%} of the rows the first tokens are of other weights than the "
             "last ones.",
@@ -370,27 +370,23 @@ def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | 
     )
     share = float(other.mean())
     if not sampler:
-        return "reference-as-old", Suspicion(
-            0.9, message, evidence, side="trainer", share_of_rows=share
-        )
-    told = _over_steps(bench, weights, own, other)
-    if told is not None:
-        slug, from_step = told
-        return slug, Suspicion(
-            0.92, message, evidence, share_of_rows=share, from_step=from_step
-        )
+        return "reference-as-old", told(0.9, message, evidence, side="trainer", share_of_rows=share)
+    over_steps = _over_steps(bench, weights, own, other)
+    if over_steps is not None:
+        slug, from_step = over_steps
+        return slug, told(0.92, message, evidence, share_of_rows=share, from_step=from_step)
     if share >= MOST:
         law = pattern_of(bench).law_of_recorded
         if law < -4.0:
-            return "draft-recorded", Suspicion(
+            return "draft-recorded", told(
                 0.85,
                 f"{message} But the tokens are of the trainer's law: other weights' log-probs "
                 "were recorded for them.",
                 evidence,
                 side="recorder",
             )
-        return "stale-weights", Suspicion(0.95, message, evidence)
-    return "replica-unsynced", Suspicion(0.9, message, evidence, share_of_rows=share)
+        return "stale-weights", told(0.95, message, evidence)
+    return "replica-unsynced", told(0.9, message, evidence, share_of_rows=share)
 
 
 def _over_steps(
@@ -402,10 +398,12 @@ def _over_steps(
         return None
     step = steps[weights.rows]
     rates = {int(one): float(other[step == one].mean()) for one in np.unique(step)}
-    late = [one for one, rate in rates.items() if rate > MOST]
-    if len(rates) < 2 or not late or any(0.1 < rate < MOST for rate in rates.values()):
+    late = [one for one, rate in rates.items() if rate > MOST_OF_STEP]
+    mixed = any(1.0 - MOST_OF_STEP < rate < MOST_OF_STEP for rate in rates.values())
+    if len(rates) < 2 or not late or mixed:
         return None
-    used = {int(index) for index in np.unique(weights.best[other])}
+    count = np.bincount(weights.best[other], minlength=len(weights.names))
+    used = np.flatnonzero(count > 0.15 * count.sum())
     before = [one for one in rates if one not in late]
     if len(used) == 1 and all(one < min(late) for one in before) and (before or len(late) > 1):
         return "weights-never-synced", min(late)
@@ -415,9 +413,7 @@ def _over_steps(
 # What nothing explains.
 
 
-def _left_over(
-    bench: Bench, pattern: Pattern, order: Sequence[Trial]
-) -> tuple[str, Suspicion]:
+def _left_over(bench: Bench, pattern: Pattern, order: Sequence[Trial]) -> tuple[str, Suspicion]:
     """Name what can be known of a column that no experiment explains."""
     slug, confidence, words = _excluded(bench, pattern)
     close = [trial.slug for trial in order[:3]]
@@ -433,7 +429,7 @@ def _left_over(
         },
         *(_evidence(trial, bench) for trial in order[:2]),
     ]
-    return slug, Suspicion(
+    return slug, told(
         confidence,
         message,
         evidence,
@@ -455,11 +451,10 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "context-stripped", 0.6, "only turns after a tool's output are off"
     if pattern.first_tokens > 2.5:
         return "context-differs", 0.7, "the first tokens of responses are off most"
-    chance = pattern.differs_by_chance
-    if not sampler and chance is not None and chance > 0.5:
-        return "dropout-in-trainer", 0.6, "values of the same context differ"
     if sampler and pattern.ends_in_rows > 0.3:
         return "in-flight-update", 0.7, "rows are off up to a token of their own"
+    if pattern.by_prompt:
+        return "context-differs", 0.6, "all rows of a prompt are off, or none"
     if sampler and pattern.by_engine:
         return "replica-unsynced", 0.85, "rows are off by the engine that made them"
     if 0.03 < pattern.rows_off < 0.8 and pattern.rows_even > 0.08 and sampler:
@@ -468,7 +463,7 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "moe-routing", 0.6, "few tokens are off by much, as other experts make them"
     if sampler and side.left.scale < 5.0 * noise:
         return "quantised-weights", 0.5, "noise is a few times that of bfloat16"
-    if not sampler and abs(pattern.reward) > 4.0:
+    if not sampler and abs(pattern.reward) > 3.0:
         return "old-after-update", 0.7, "tokens moved with their advantage"
     if sampler and pattern.law_of_recorded < -6.0:
         return "draft-recorded", 0.5, "the tokens are of the trainer's law, not of the recorded"
@@ -485,6 +480,3 @@ def _ruled_out(outcome: Outcome, named: set[str]) -> list[str]:
             trial.explained > 0.3 and trial.gain > 0.0
         )
     return [slug for slug, possible in tried.items() if not possible and slug not in named]
-
-
-__all__ = ["Array", "Given", "Outcome", "experimental"]

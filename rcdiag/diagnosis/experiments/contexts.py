@@ -51,7 +51,11 @@ def run_prompts(bench: Bench) -> Iterator[Trial]:
         ("bos-differs", "prompt without its first token", lambda ids: ids[1:]),
         ("bos-differs", "prompt with its first token twice", lambda ids: np.append(ids[:1], ids)),
         ("prompt-template", "prompt without its last token", lambda ids: ids[:-1]),
-        ("prompt-template", "prompt with its last token twice", lambda ids: np.append(ids, ids[-1])),
+        (
+            "prompt-template",
+            "prompt with its last token twice",
+            lambda ids: np.append(ids, ids[-1]),
+        ),
     ]
     for token in specials:
         edits.append(
@@ -165,9 +169,7 @@ def run_positions(bench: Bench) -> Iterator[Trial]:
         prompt = passage.prefix
         response = len(passage.ids) - prompt
         positions = np.concatenate([np.arange(prompt), start + np.arange(response)])
-        return Passage(
-            passage.ids, passage.places, row, positions, prompt, passage.temperature
-        )
+        return Passage(passage.ids, passage.places, row, positions, prompt, passage.temperature)
 
     yield from _followed(
         bench, "positions", "position-ids", "positions of the response from 0",
@@ -213,7 +215,9 @@ def _widths(bench: Bench) -> Iterator[tuple[int | None, dict[int, int]]]:
     for block in BLOCKS:
         if len(lengths) <= block:
             continue
-        most = [int(lengths[start : start + block].max()) for start in range(0, len(lengths), block)]
+        most = [
+            int(lengths[start : start + block].max()) for start in range(0, len(lengths), block)
+        ]
         yield block, {row: most[row // block] for row in range(len(lengths))}
 
 
@@ -251,9 +255,7 @@ def run_packing(bench: Bench) -> Iterator[Trial]:
                     int(row) not in best or trial.left.nats < best[int(row)][0]
                 ):
                     best[int(row)] = (trial.left.nats, before, trial)
-            if before == 2 and not any(
-                trial.gain > GAIN for _, _, trial in best.values()
-            ):
+            if before == 2 and not any(trial.gain > GAIN for _, _, trial in best.values()):
                 break
             if bench.out_of_time:
                 break
@@ -314,7 +316,11 @@ def run_stripped(bench: Bench) -> Iterator[Trial]:
             for now, (start, stop, sampled) in enumerate(runs):
                 if not sampled or now < 2:
                     continue
-                kept = [response[runs[i][0] : runs[i][1]] for i, keep in enumerate(keeps(runs, now)) if keep]
+                kept = [
+                    response[runs[i][0] : runs[i][1]]
+                    for i, keep in enumerate(keeps(runs, now))
+                    if keep
+                ]
                 ids = np.concatenate([prompt, *kept, response[start:stop]]).astype(np.int32)
                 places = np.arange(len(ids) - (stop - start), len(ids))
                 passages.append(Passage(ids, places, row, None, 0, bench.temperature_of(row)))
@@ -338,7 +344,7 @@ def run_exchanged(bench: Bench) -> Iterator[Trial]:
     ids = [token for token in bench.forward.tensors.special_ids if token in response]
     pairs = [(one, other) for i, one in enumerate(ids) for other in ids[i + 1 :]]
     left = np.abs(bench.side.recorded - bench.side.honest)
-    off = bench.side.known & (left > 20.0 * bench.scene.noise * bench.scene.reading.reach + 0.02)
+    off = bench.side.known & (left > 20.0 * bench.scene.noise * bench.side.reach + 0.02)
     rows = bench.screen
     if len(ids) > 12 or not off.any():
         return
@@ -456,4 +462,12 @@ EXCHANGED_IDS = Experiment(
     worth=lambda bench: 6.0 if has_turns(bench) else 0.7,
 )
 
-CONTEXTS: Sequence[Experiment] = (EXCHANGED_IDS, PROMPTS, TRUNCATIONS, POSITIONS, PADDING, PACKING, STRIPPED)
+CONTEXTS: Sequence[Experiment] = (
+    EXCHANGED_IDS,
+    PROMPTS,
+    TRUNCATIONS,
+    POSITIONS,
+    PADDING,
+    PACKING,
+    STRIPPED,
+)

@@ -138,9 +138,7 @@ def searched(
     return (value, least) if least < losses[best] else (grid[best], losses[best])
 
 
-def interval(
-    loss_by_row: Callable[[float], Array], value: float, width: float
-) -> Estimate:
+def interval(loss_by_row: Callable[[float], Array], value: float, width: float) -> Estimate:
     """Return an estimate with a 95% interval from the curvature of a loss, rows as clusters.
 
     `loss_by_row` gives the sum of losses of every row; `width` is a step that changes it a little.

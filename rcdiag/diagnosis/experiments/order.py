@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rcdiag.diagnosis.experiments.registry import EXPERIMENTS
 from rcdiag.diagnosis.experiments.bench import Bench, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import margin, unexplained
+from rcdiag.diagnosis.experiments.registry import EXPERIMENTS
 
 CHEAP = 1.0  # passes below which an experiment runs in any case
 
@@ -94,7 +94,7 @@ def common_margin(one: Trial, other: Trial, bench: Bench) -> float:
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
     if len(common) < 30:
         return 0.0
-    recorded, reach = bench.side.recorded[common], bench.scene.reading.reach[common]
+    recorded, reach = bench.side.recorded[common], bench.side.reach[common]
     first = unexplained(recorded, one.predicted[of_one], reach)
     second = unexplained(recorded, other.predicted[of_other], reach)
     return margin(first.loss, second.loss, bench.scene.owner[common])

@@ -29,6 +29,7 @@ class Pattern:
     law_of_recorded: float  # z of mean(recorded - honest): above 0 the recorded law sampled
     turns_later: bool  # only turns after the first are off
     by_engine: bool  # rows are off by the engine that made them
+    by_prompt: bool  # all rows of a prompt are off, or none
 
 
 def pattern_of(bench: Bench) -> Pattern:
@@ -36,7 +37,7 @@ def pattern_of(bench: Bench) -> Pattern:
     scene, side = bench.scene, bench.side
     at = side.known_at
     left = side.left.residual
-    reach = scene.reading.reach[at]
+    reach = side.reach[at]
     off = np.abs(left) > 10.0 * scene.noise * reach + 1e-4
     row = np.searchsorted(scene.rows, scene.owner[at])
     count = len(scene.rows)
@@ -59,6 +60,7 @@ def pattern_of(bench: Bench) -> Pattern:
         law_of_recorded=_z(left, row),
         turns_later=_later_turns(scene, at, off),
         by_engine=_by_engine(scene, bad),
+        by_prompt=_by_prompt(scene, bad),
     )
 
 
@@ -93,7 +95,7 @@ def _by_chance(scene: Scene, side: Side) -> float | None:
             continue
         values = side.recorded[known]
         honest = side.honest[known]
-        reach = scene.reading.reach[known]
+        reach = side.reach[known]
         far = np.abs(values - honest) > 10.0 * scene.noise * reach + 1e-3
         if not far.any():
             continue
@@ -167,6 +169,19 @@ def _by_engine(scene: Scene, bad: NDArray[np.bool_]) -> bool:
     return len(rates) > 1 and max(rates) > 0.7 and min(rates) < 0.1
 
 
+def _by_prompt(scene: Scene, bad: NDArray[np.bool_]) -> bool:
+    """Tell whether rows of one prompt are off together, where some prompts' are and some not."""
+    groups: dict[bytes, list[bool]] = {}
+    for row, flag in zip(scene.rows, bad, strict=True):
+        groups.setdefault(scene.prompt(int(row)).tobytes(), []).append(bool(flag))
+    large = [np.mean(flags) for flags in groups.values() if len(flags) >= 3]
+    if len(large) < 8 or not 0.05 < float(np.mean(bad)) < 0.95:
+        return False
+    rate = float(np.mean(bad))
+    spread = float(np.var(large))
+    return spread > 0.6 * rate * (1.0 - rate)
+
+
 def retokenised(bench: Bench) -> float | None:
     """Return the share of rows that are off from where their text encodes to other tokens on.
 
@@ -181,7 +196,7 @@ def retokenised(bench: Bench) -> float | None:
         ids = scene.response(int(row))
         known = side.known[tokens]
         far = np.abs(side.recorded[tokens] - side.honest[tokens])
-        off = known & (far > 10.0 * scene.noise * scene.reading.reach[tokens] + 1e-3)
+        off = known & (far > 10.0 * scene.noise * side.reach[tokens] + 1e-3)
         began = int(np.argmax(off)) if off.any() else None
         differs = _differs(bench, ids, scene.case.mask[scene.place[tokens]])
         if differs is None and began is None:

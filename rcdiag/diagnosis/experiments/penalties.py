@@ -100,7 +100,7 @@ def run_penalties(bench: Bench) -> Iterator[Trial]:
 def _strength_interval(bench: Bench, few: Counts, predicted, strength: float):
     """Return a strength with its interval, rows as clusters."""
     at = bench.law_at[few]
-    reach = bench.scene.reading.reach[at]
+    reach = bench.side.reach[at]
     scale = bench.left(predicted(strength), at).scale
     _, row = np.unique(bench.law.owner[few], return_inverse=True)
 
@@ -122,7 +122,7 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         return
     probability = softmax(scaled(law.logits, bench.law_temperature))
     honest = bench.side.honest[bench.law_at]
-    reach = bench.scene.reading.reach[bench.law_at]
+    reach = bench.side.reach[bench.law_at]
     recorded = bench.side.recorded[bench.law_at]
     biases: dict[int, float] = {}
 
@@ -182,9 +182,13 @@ def _candidates(
     excess = np.clip(np.expm1(-left), -1.0, 3.0)
     along = excess @ probability
     saved = along**2 / np.maximum((probability**2).sum(axis=0), 1e-6)
-    saved[along > 0] = 0.0
+    factor = along / np.maximum((probability**2).sum(axis=0), 1e-6)
     saved[list(taken)] = 0.0
-    found = [(int(one), -2.0) for one in np.argsort(-saved)[:4] if saved[one] > 0]
+    found = [
+        (int(one), float(np.log(np.clip(1.0 + factor[one], 0.02, 50.0))))
+        for one in np.argsort(-saved)[:4]
+        if saved[one] > 0
+    ]
     ids, of_id, count = np.unique(token, return_inverse=True, return_counts=True)
     order = np.argsort(of_id, kind="stable")
     middle = np.array([np.median(part) for part in np.split(left[order], np.cumsum(count)[:-1])])
@@ -220,8 +224,7 @@ def run_min_tokens(bench: Bench) -> Iterator[Trial]:
     yield bench.trial(
         "min-tokens",
         "min-tokens",
-        f"end token banned before token {last + 1}"
-        + (f" to {upto}" if upto > last + 1 else ""),
+        f"end token banned before token {last + 1}" + (f" to {upto}" if upto > last + 1 else ""),
         predicted,
         bench.law_at,
         values={"min_tokens": float(last + 1)},

@@ -40,12 +40,8 @@ def run_quantities(bench: Bench) -> Iterator[Trial]:
             yield bench.trial("quantities", "entropy-recorded", words, sign * entropy, at)
     yield bench.trial("quantities", "sign-flipped", "minus the log-prob", -honest, at)
     for base, name in ((LN_2, "2"), (LN_10, "10")):
-        yield bench.trial(
-            "quantities", "log-base", f"logarithm of base {name}", honest / base, at
-        )
-    yield bench.trial(
-        "quantities", "probabilities-stored", "the probability", np.exp(honest), at
-    )
+        yield bench.trial("quantities", "log-base", f"logarithm of base {name}", honest / base, at)
+    yield bench.trial("quantities", "probabilities-stored", "the probability", np.exp(honest), at)
     sums = _running_sums(honest, owner)
     yield bench.trial("quantities", "cumulative-stored", "running sums of the row", sums, at)
     _, row = np.unique(owner, return_inverse=True)
@@ -125,9 +121,7 @@ def run_shifted(bench: Bench) -> Iterator[Trial]:
 def run_not_shifted(bench: Bench) -> Iterator[Trial]:
     """Try the logits that follow a token in place of those before it."""
     rows = bench.screen
-    passages = [
-        passage for row in rows if len((passage := bench.passage(int(row))).places) > 0
-    ]
+    passages = [passage for row in rows if len((passage := bench.passage(int(row))).places) > 0]
     predicted = bench.forward.after(passages)
     yield bench.trial(
         "not-shifted",
@@ -143,12 +137,16 @@ def run_ids(bench: Bench) -> Iterator[Trial]:
     side, scene = bench.side, bench.scene
     at = side.known_at
     left = np.abs(residual(side.recorded[at], side.honest[at]))
-    off = left > OFF * (side.left.scale * scene.reading.reach[at] + 1e-3)
-    off &= left > OFF * bench.scene.noise * scene.reading.reach[at] + 1e-3
+    off = left > OFF * (side.left.scale * side.reach[at] + 1e-3)
+    off &= left > OFF * bench.scene.noise * side.reach[at] + 1e-3
     ids, counts = np.unique(scene.token[at], return_counts=True)
     wrong = np.array([int((off & (scene.token[at] == one)).sum()) for one in ids])
     bad = ids[(wrong >= 3) & (wrong >= 0.5 * counts)]
-    if not len(bad) or len(bad) > 16 or (wrong.sum() - wrong[np.isin(ids, bad)].sum()) > wrong.sum() * 0.5:
+    if (
+        not len(bad)
+        or len(bad) > 16
+        or (wrong.sum() - wrong[np.isin(ids, bad)].sum()) > wrong.sum() * 0.5
+    ):
         return
     predicted = side.honest[at].copy()
     swaps = []

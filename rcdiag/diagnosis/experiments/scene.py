@@ -65,6 +65,18 @@ class Scene:
             return self.reading.log_prob
         return self.reading.tempered(temperature)
 
+    def reach_at(self, honest: Array) -> Array:
+        """Return the reach of logit noise where tokens have other log-probs, [tokens].
+
+        Between one and the square root of two times the probability of all other tokens, as at
+        temperature 1.
+        """
+        if honest is self.reading.log_prob:
+            return self.reading.reach
+        others = np.maximum(-np.expm1(self.reading.log_prob), 1e-12)
+        shape = np.clip(self.reading.reach / others, 1.0, np.sqrt(2.0))
+        return -np.expm1(honest) * shape
+
     @cached_property
     def index_of_place(self) -> Counts:
         """Return for each of the case's response tokens its index in the scene, or -1."""
@@ -166,7 +178,7 @@ def _law_tokens(reading: Reading, usable: Flags, vocabulary: int) -> Counts:
 
 def _engine_noise(case: Case, rows: Counts, forward: Forward, reading: Reading) -> float:
     """Measure the logit noise of the same weights in bfloat16 on a few rows."""
-    some = rows[: NOISE_ROWS]
+    some = rows[:NOISE_ROWS]
     if not len(some):
         return 1e-2
     made = forward.log_probs([passage_of(case, int(row)) for row in some], LowPrecision())
@@ -185,6 +197,7 @@ class Side:
     known: Flags  # [tokens] sampled, and a number recorded
     temperature: Array  # [tokens] of the honest column
     honest: Array  # [tokens] at that temperature
+    reach: Array  # [tokens] at that temperature
     left: Left  # of the known tokens
     explained: bool
 

@@ -42,7 +42,8 @@ def _side(
     scene: Scene, name: str, policy: str, recorded: Array, known: Flags, temperature: Array
 ) -> Side:
     honest = scene.honest_at(temperature)
-    left = unexplained(recorded[known], honest[known], scene.reading.reach[known])
+    reach = scene.reach_at(honest)
+    left = unexplained(recorded[known], honest[known], reach[known])
     return Side(
         name=name,
         policy=policy,
@@ -50,8 +51,9 @@ def _side(
         known=known,
         temperature=temperature,
         honest=honest,
+        reach=reach,
         left=left,
-        explained=left.within(scene.noise, FEW_OFF),
+        explained=left.within(scene.noise) and left.outlying(2.5 * scene.noise) < FEW_OFF,
     )
 
 

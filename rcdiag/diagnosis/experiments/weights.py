@@ -28,9 +28,10 @@ def run_checkpoints(bench: Bench) -> Iterator[Trial]:
         )
         if trial is not None and trial.gain > GAIN:
             rows = bench.scene.rows if trial.left.within(bench.scene.noise) else bench.confirm
-            trial = bench.pass_trial(
-                "checkpoints", "stale-weights", trial.setting, rows, change
-            ) or trial
+            trial = (
+                bench.pass_trial("checkpoints", "stale-weights", trial.setting, rows, change)
+                or trial
+            )
         if trial is not None:
             yield trial
 
@@ -85,9 +86,7 @@ def run_fractions(bench: Bench) -> Iterator[Trial]:
         yield _confirmed(bench, best)
 
 
-def _moved(
-    bench: Bench, folder: Path, fraction: float, part: str, slug: str
-) -> Trial | None:
+def _moved(bench: Bench, folder: Path, fraction: float, part: str, slug: str) -> Trial | None:
     """Try weights that went a fraction of the way to a checkpoint in one part of the model."""
     if bench.out_of_time:
         return None

@@ -62,7 +62,7 @@ def weights_by_row(
     passages = [scene.passage(int(row), temperature[int(row)]) for row in scene.rows]
     columns = [side.honest, *(forward.log_probs(passages, Moved(one)) for one in checkpoints)]
     at = side.known_at
-    reach = scene.reading.reach[at]
+    reach = side.reach[at]
     losses = np.stack(
         [loss_at(residual(side.recorded[at], column[at]), reach, scene.noise) for column in columns]
     )

@@ -117,11 +117,7 @@ class Fleet:
         """Return the log-prob of scored tokens under the logits that have read them, [scored]."""
         return self._gathered(passages, lambda probe, some: probe.after(some))
 
-    def after_other_prefix(
-        self, passages: Sequence[Passage], folder: Path
-    ) -> NDArray[np.float64]:
+    def after_other_prefix(self, passages: Sequence[Passage], folder: Path) -> NDArray[np.float64]:
         """Score passages whose prompt was read by another checkpoint's weights, [scored] nats."""
         other = self.probe(folder)
-        return self._gathered(
-            passages, lambda probe, some: probe.after_other_prefix(some, other)
-        )
+        return self._gathered(passages, lambda probe, some: probe.after_other_prefix(some, other))

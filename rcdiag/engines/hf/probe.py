@@ -18,7 +18,6 @@ from rcdiag.engines.changes import (
     Change,
     KeyValueCache,
     LowPrecision,
-    Moved,
     Passage,
     Reading,
     Tensors,
