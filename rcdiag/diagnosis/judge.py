@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
@@ -29,7 +31,9 @@ Named = Sequence[tuple[Cause, Suspicion]]
 def diagnose(case: Case) -> Diagnosis:
     """Weigh all causes on a case and say the verdict."""
     signs = Signs(case)
-    return diagnosis_of(signs, suspicions(signs))
+    # Broken columns hold infinities and zeros, and what is computed from them is NaN.
+    with np.errstate(all="ignore"):
+        return diagnosis_of(signs, suspicions(signs))
 
 
 def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:

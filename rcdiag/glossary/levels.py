@@ -10,10 +10,8 @@ LEVELS: dict[str, str] = {
     "error by its guide, or no honest interval can be given, as with a single prompt group. It is "
     "no alarm and no all-clear: more rows would tell.",
     "note": "A finding that the reader should know and that does not count against a run.",
-    "warning": "A number at or beyond the first bound of its guide, or a finding of that weight: "
-    "the verdict is `doubtful`.",
-    "error": "A number at or beyond the second bound of its guide, or a finding of that weight: "
-    "the verdict is `bad`.",
+    "warning": "A number at or beyond the first bound of its guide, or a finding of that weight.",
+    "error": "A number at or beyond the second bound of its guide, or a finding of that weight.",
 }
 EXAMPLES: dict[str, str] = {
     "ok": "k3_kl below 0.001",

@@ -27,7 +27,11 @@ def older(kind: str) -> str:
     return stored(kind, version=1)
 
 
-ADDED_SINCE = {"rows_left_out", "pair_reason"}  # with their defaults in documents of format 1
+ADDED_SINCE = {
+    "rows_left_out",
+    "pair_reason",
+    "diagnosis",
+}  # with their defaults in documents of format 1
 
 
 def leaves(part: Any) -> Iterator[Any]:

@@ -132,7 +132,7 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
                 fact(
                     "spread of values over that of the other side",
                     "entropies spread less",
-                    **{policy: float(np.std(values)) / max(float(np.nanstd(column.other)), 1e-9)},
+                    **{policy: float(np.std(values)) / max(_spread(column.other), 1e-9)},
                 )
             ],
             side="recorder" if policy == case.sampler else "trainer",
@@ -140,6 +140,11 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
             mended=case.without_tokens(np.ones(len(case.mask), np.bool_)),
         )
     return None
+
+
+def _spread(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.std(finite)) if len(finite) else 0.0
 
 
 def _equal(values: Array, entropy: Array) -> bool:

@@ -479,7 +479,7 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
         if abs(z) < 5.0:
             return None
         top_p = case.facts.top_p
-        cut = top_p is not None and np.nanmin(top_p) < 1.0
+        cut = top_p is not None and bool(np.any(top_p < 1.0))
         slug = "top-p-silent" if cut and z < 0 else "temperature-silent"
         return slug, Suspicion(
             confidence=0.85,
