@@ -11,7 +11,8 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from cli.terminal.tables import Column, fitted, full_width
-from rcdiag.pages.formats import interval, number, percent
+from rcdiag.pages.compare.words import how_rows_are_made, nearness
+from rcdiag.pages.formats import interval, number, share
 from rcdiag.results import CompareResult, MetricValue
 from rcdiag.results.compare import PolicySummary, Rung
 from rcdiag.results.doc import heading_of
@@ -24,7 +25,8 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
         f"{len(result.policies)} policies\n"
     )
     out.print(_policies(out, result, verbose))
-    out.print("\n[dim]KL(row || column) by k3, nats per token[/]")
+    made = how_rows_are_made(result)
+    out.print(f"\n[dim]KL(row || column) by k3, nats per token{f'; {made}' if made else ''}[/]")
     out.print(_matrix(out, result, "k3_kl"))
     if verbose:
         for metric in _headlines(result):
@@ -62,7 +64,8 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     ]
     rows = []
     for index, (name, policy) in enumerate(result.policies.items(), 1):
-        near = "[green]nearest[/]" if policy.may_be_nearest else ""
+        near = nearness(result, name)
+        near = f"[{'green' if policy.may_be_nearest else 'yellow'}]{near}[/]" if near else ""
         cells = [f"{policy.log_prob_mean.value:.5f}", number(policy.behind.value)]
         cells += [interval(policy.behind)] if verbose else []
         rows.append([str(index), name, *cells, near, policy.setup])
@@ -124,7 +127,7 @@ def _ladder(out: Console, result: CompareResult) -> Table:
     for rung in result.ladder.rungs:
         note = "[dim]noise[/]" if rung.at_floor else ""
         part = (_short(rung.contribution.value), _interval(rung.contribution))
-        rows.append([f"→ {rung.end}", *part, percent(rung.share), _short(rung.k2.value), note])
+        rows.append([f"→ {rung.end}", *part, share(rung.share), _short(rung.k2.value), note])
     whole = result.ladder.whole
     rows.append(["[bold]whole[/]", _short(whole.value), _interval(whole), "100%", "", ""])
     return fitted(out, columns, rows, gap=2)

@@ -281,7 +281,8 @@ class MetricValue:
         str | None,
         Doc(
             "Level of a number by its guide: ok, warning or error; unknown where its interval is "
-            "too wide to tell or cannot be given; null where it has no guide.",
+            "too wide to tell or cannot be given, and where the number itself cannot be told from "
+            "tokens that another policy sampled; null where it has no guide.",
             see=LEVELS,
             one_of=LEVELS,
         ),

@@ -7,6 +7,7 @@ from rcdiag.statistics.metrics.families import MAGNITUDE
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
     RATIOS_OF_EXAMPLE,
+    SEQUENCES_SAMPLED,
     SYMMETRIC,
     Metric,
 )
@@ -111,7 +112,7 @@ K1_KL_SEQ = Metric(
     unit="nats",
     ideal=0.0,
     direction=_SIGN,
-    presupposes=BEHAVIOR_SAMPLED,
+    presupposes=SEQUENCES_SAMPLED,
     source=_SCHULMAN,
     example=RATIOS_OF_EXAMPLE + "0.1",
     see=("k1_kl",),
@@ -125,6 +126,7 @@ def _kl(
 ) -> Metric:
     """Make a KL without a guide: the mean of the sum `sums`, which says the level in its name."""
     sequences = sums.startswith("seq_")
+    sampled = SEQUENCES_SAMPLED if sequences else BEHAVIOR_SAMPLED
     return Metric(
         name=name,
         family=MAGNITUDE,
@@ -134,7 +136,7 @@ def _kl(
         unit="nats",
         ideal=0.0,
         direction=direction,
-        presupposes=None if direction == SYMMETRIC else BEHAVIOR_SAMPLED,
+        presupposes=None if direction == SYMMETRIC else sampled,
         source=_SCHULMAN,
         example=RATIOS_OF_EXAMPLE + example,
         see=(name.partition("_")[0],),
@@ -222,7 +224,7 @@ TV_SEQ = Metric(
     says=f"The total variation distance of whole sequences, from 0 to 1. {_PRODUCT}",
     formula="E[(1 - prod ratio)+] over sequences",
     ideal=0.0,
-    presupposes=BEHAVIOR_SAMPLED,
+    presupposes=SEQUENCES_SAMPLED,
     example=RATIOS_OF_EXAMPLE + "0.4087",
     see=("tv_token",),
     from_totals=lambda t: t.per_sequence("seq_shortfall"),
@@ -246,7 +248,7 @@ HELLINGER2_SEQ = Metric(
     says=f"The squared Hellinger distance of whole sequences, from 0 to 1. {_PRODUCT}",
     formula="1 - E[sqrt(prod ratio)] over sequences",
     ideal=0.0,
-    presupposes=BEHAVIOR_SAMPLED,
+    presupposes=SEQUENCES_SAMPLED,
     example=RATIOS_OF_EXAMPLE + "-0.2722",
     see=("hellinger2_token",),
     from_totals=lambda t: t.per_sequence("seq_root_shortfall"),
