@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cli.terminal.tables import Column, fitted
+from rcdiag.pages.compare.words import counted_policies
 from rcdiag.pages.formats import interval, number, percent
 from rcdiag.results import CompareResult, MetricValue
 from rcdiag.results.compare import PolicySummary, Rung
@@ -16,9 +17,11 @@ from rcdiag.statistics.metrics import METRICS
 def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
     out.print(
         f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens, "
-        f"{len(result.policies)} policies\n"
+        f"{counted_policies(result)}\n"
     )
     out.print(_policies(out, result, verbose))
+    if not result.pairs:
+        return
     out.print("\n[dim]KL(row || column) by k3, nats per token[/]")
     out.print(_matrix(result, "k3_kl"))
     if verbose:
@@ -58,10 +61,14 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     rows = []
     for index, (name, policy) in enumerate(result.policies.items(), 1):
         near = "[green]nearest[/]" if policy.may_be_nearest else ""
-        cells = [f"{policy.log_prob_mean.value:.5f}", number(policy.behind.value)]
+        cells = [_mean(policy.log_prob_mean.value), number(policy.behind.value)]
         cells += [interval(policy.behind)] if verbose else []
         rows.append([str(index), name, *cells, near, policy.setup])
     return fitted(out, columns, rows, gap=2)
+
+
+def _mean(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.5f}"
 
 
 def _matrix(result: CompareResult, metric: str) -> Table:

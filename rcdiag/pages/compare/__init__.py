@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from rcdiag.pages.compare import pairs, policies
-from rcdiag.pages.compare.words import answer
+from rcdiag.pages.compare.words import answer, counted_policies
 from rcdiag.pages.definitions import Page
+from rcdiag.pages.score.words import alone
 from rcdiag.results import CompareResult
 
 
 def context(result: CompareResult) -> dict[str, Any]:
     """Return how each policy was scored, where the table tells it."""
     scored = {name: policy.scoring for name, policy in result.policies.items() if policy.scoring}
-    return {"provenance_of_policies": scored}
+    return {
+        "provenance_of_policies": scored,
+        "counted": counted_policies(result),
+        "alone": alone(next(iter(result.policies))),
+    }
 
 
 PAGE = Page(name="compare", template="compare/page.html.j2", context=context, answer=answer)

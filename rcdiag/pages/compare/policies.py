@@ -86,6 +86,7 @@ FIGURES = (
         "Blocks of weak colour are policies that agree; a row and column of strong colour is a "
         "policy that stands apart.",
         draw=heat_map,
+        applies=lambda result: bool(result.pairs),
         size=_size,
     ),
     FigureSpec(
@@ -96,6 +97,7 @@ FIGURES = (
         "whole, a part to the left takes back what others added. Grey steps are at the noise "
         "floor.",
         draw=waterfall,
+        applies=lambda result: bool(result.pairs),
         size=_size,
     ),
 )
