@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from cli.terminal.tables import Column, fitted, full_width
-from rcdiag.pages.compare.words import how_rows_are_made, nearness
+from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
 from rcdiag.pages.formats import interval, number, share
 from rcdiag.results import CompareResult, MetricValue
 from rcdiag.results.compare import PolicySummary, Rung
@@ -22,9 +22,11 @@ from rcdiag.statistics.metrics import METRICS
 def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
     out.print(
         f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens, "
-        f"{len(result.policies)} policies\n"
+        f"{counted_policies(result)}\n"
     )
     out.print(_policies(out, result, verbose))
+    if not result.pairs:
+        return
     made = how_rows_are_made(result)
     out.print(f"\n[dim]KL(row || column) by k3, nats per token{f'; {made}' if made else ''}[/]")
     out.print(_matrix(out, result, "k3_kl"))
@@ -66,10 +68,14 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     for index, (name, policy) in enumerate(result.policies.items(), 1):
         near = nearness(result, name)
         near = f"[{'green' if policy.may_be_nearest else 'yellow'}]{near}[/]" if near else ""
-        cells = [f"{policy.log_prob_mean.value:.5f}", number(policy.behind.value)]
+        cells = [_mean(policy.log_prob_mean.value), number(policy.behind.value)]
         cells += [interval(policy.behind)] if verbose else []
         rows.append([str(index), name, *cells, near, policy.setup])
     return fitted(out, columns, rows, gap=2)
+
+
+def _mean(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.5f}"
 
 
 def _matrix(out: Console, result: CompareResult, metric: str) -> Group:

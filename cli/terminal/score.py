@@ -11,7 +11,7 @@ from rich.table import Table
 from cli.terminal.cells import BLOCKS, level
 from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number
-from rcdiag.pages.score.words import clusters, correction_rows
+from rcdiag.pages.score.words import alone, clusters, correction_rows
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.results.doc import heading_of
 from rcdiag.results.score import CorrectionNumbers
@@ -19,6 +19,9 @@ from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
 def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
+    if not result.target:
+        out.print(alone(result.behavior))
+        return
     steps = f", {len(result.steps)} steps" if result.steps else ""
     out.print(
         f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens{steps}\n"

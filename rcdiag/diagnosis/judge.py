@@ -58,6 +58,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
             if began and onset is not None and cause.name not in NOTHING_WRONG:
                 suspicion = replace(suspicion, from_step=onset.step)
+            if (suspicion.verdict or cause.words.verdict) == "guides":
+                suspicion = replace(suspicion, verdict=_by_size(signs))
             named.append((cause, suspicion))
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
@@ -133,8 +135,6 @@ def _causes(signs: Signs, named: Named) -> list[NamedCause]:
 def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause:
     words = cause.words
     verdict = suspicion.verdict or words.verdict
-    if verdict == "guides":
-        verdict = _by_size(signs)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,

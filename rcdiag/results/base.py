@@ -85,7 +85,13 @@ ProvenanceOfResult = Annotated[dict[str, Any], PROVENANCE]
 Behavior = Annotated[
     str, Doc("Name of the policy that is taken for the one that sampled the tokens.")
 ]
-Target = Annotated[str, Doc("Name of the policy that is held against the behavior policy.")]
+Target = Annotated[
+    str,
+    Doc(
+        "Name of the policy that is held against the behavior policy; empty where the table has "
+        "one policy."
+    ),
+]
 TrainerName = Annotated[
     str,
     Doc(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rcdiag.pages.compare import pairs, policies
-from rcdiag.pages.compare.words import answer, means, nearness, sampler_of
+from rcdiag.pages.compare.words import answer, counted_policies, means, nearness, sampler_of
 from rcdiag.pages.definitions import Page
+from rcdiag.pages.score.words import alone
 from rcdiag.results import CompareResult
 
 
@@ -18,6 +19,8 @@ def context(result: CompareResult) -> dict[str, Any]:
         "provenance_of_policies": scored,
         "nearness": {name: nearness(result, name) for name in result.policies},
         "means": {name: means(pair, sampler) for name, pair in result.pairs.items()},
+        "counted": counted_policies(result),
+        "alone": alone(next(iter(result.policies))),
     }
 
 

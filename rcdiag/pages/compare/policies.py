@@ -93,6 +93,7 @@ FIGURES = (
         "Blocks of weak colour are policies that agree; a row and "
         "column of strong colour is a policy that stands apart.",
         draw=heat_map,
+        applies=lambda result: bool(result.pairs),
         size=_size,
         adds=_rows_made,
     ),
@@ -104,6 +105,7 @@ FIGURES = (
         "whole, a part to the left takes back what others added. Grey steps are at the noise "
         "floor.",
         draw=waterfall,
+        applies=lambda result: bool(result.pairs),
         size=_size,
     ),
 )

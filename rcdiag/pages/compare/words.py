@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from rcdiag.pages.formats import number, share
+from rcdiag.pages.score.words import alone
 from rcdiag.results import CompareResult, PairResult
 from rcdiag.results.compare import NOT_GIVEN, WEIGHTED, Ladder
 
 
 def answer(result: CompareResult) -> str:
     """Say of several policies the largest step, and who is near the sampler."""
+    if not result.pairs:
+        return alone(next(iter(result.policies)))
     ladder, near = result.ladder, nearest(result)
     if not ladder.rungs:
         return near
@@ -82,3 +85,9 @@ def means(pair: PairResult, sampler: str | None) -> str:
     if missing:
         sentences.append(f"{' and '.join(missing)}: not given")
     return "; ".join(sentences)
+
+
+def counted_policies(result: CompareResult) -> str:
+    """Count the policies of a comparison in words."""
+    count = len(result.policies)
+    return "1 policy" if count == 1 else f"{count} policies"

@@ -6,7 +6,7 @@ from typing import Any
 
 from rcdiag.pages.definitions import Page
 from rcdiag.pages.score import bounds, profiles, sequences, steps, tokens
-from rcdiag.pages.score.words import answer, clusters, correction_rows
+from rcdiag.pages.score.words import alone, answer, clusters, correction_rows
 from rcdiag.results import ScoreResult
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
@@ -19,6 +19,7 @@ def context(result: ScoreResult) -> dict[str, Any]:
         "families": FAMILIES,
         "headlines": [name for name, metric in METRICS.items() if metric.headline],
         "clusters": clusters(result),
+        "alone": alone(result.behavior),
         "correction_rows": correction_rows(result),
         "trainer": trainers[0] if trainers else None,
         "provenance_of_policies": result.scoring,

@@ -10,6 +10,8 @@ from rcdiag.results import CorrectionResult, ScoreResult
 
 def answer(result: ScoreResult) -> str:
     """Say the numbers of one pair of policies that decide."""
+    if not result.target:
+        return alone(result.behavior)
     values = result.mismatch
     k3, ess = values["k3_kl"], values["ess_seq"]
     if k3.value is None:
@@ -21,6 +23,11 @@ def answer(result: ScoreResult) -> str:
         else ""
     )
     return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats a token{sequences}"
+
+
+def alone(policy: str) -> str:
+    """Say that a table has one policy."""
+    return f"the table has one policy, {policy}: a mismatch needs two"
 
 
 def clusters(result: ScoreResult) -> str:

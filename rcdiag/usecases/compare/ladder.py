@@ -38,6 +38,8 @@ def ladder(moments: Moments, order: Sequence[str], floor: NoiseFloor | None) -> 
     With d the log-ratio between both ends and e_i that of a step, d = sum e_i, so
     E[d^2] / 2 = sum E[e_i d] / 2 exactly. A part is below 0 where a step undoes what others did.
     """
+    if len(order) < 2:
+        return Ladder(policies=list(order), whole=MetricValue(value=None), rungs=[])
     rungs = [_rung(moments, order, index, floor) for index in range(1, len(order))]
     return Ladder(policies=list(order), whole=k2(moments, order[0], order[-1]), rungs=rungs)
 

@@ -32,8 +32,11 @@ from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison, Pair
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
 from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.one_policy import only_policy
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
+
+NOTHING = MetricValue(value=None)
 
 
 def compare(
@@ -57,7 +60,8 @@ def compare(
     where = str((origin or dump).files[0].path)
     choose(dump.policies, [name for name in (behavior, target) if name], where, least=1)
     behavior, target = behavior or "rollout", target or "old"
-    names = choose(dump.policies, policies, where)
+    alone = not policies and only_policy(dump) is not None
+    names = choose(dump.policies, policies, where, least=1 if alone else 2)
     names += [
         name
         for name in dump.policies
@@ -68,7 +72,6 @@ def compare(
     repeats = [name for name in names if name not in order]
     comparison, non_finite, count = _read(dump, (*order, *repeats), behavior)
     moments = comparison.moments
-    some = next(iter(comparison.suites.values()))
     broken = set(non_finite.tokens) if count.too_few else set()
     laws, values = _judged_pairs(comparison, behavior, broken, seed)
     floor = _floor(moments, about, repeats, values)
@@ -77,7 +80,7 @@ def compare(
         policies=_summaries(moments, about, behavior),
         num_sequences=count.sequences,
         num_tokens=count.tokens,
-        num_clusters=len(some.tokens),
+        num_clusters=len(moments.tokens),
         empty_sequences=dump.num_rows - count.sequences,
         rows_left_out=count.left_out,
         pairs={
@@ -179,18 +182,24 @@ def _read(
 def _summaries(
     moments: Moments, about: Mapping[str, Any], behavior: str
 ) -> dict[str, PolicySummary]:
-    behind = behind_the_best(moments)
+    alone = len(moments.policies) == 1
+    behind = dict.fromkeys(moments.policies, NOTHING) if alone else behind_the_best(moments)
     return {
         name: PolicySummary(
             setup=describe(about.get(name, {})),
             role=role(name, about.get(name, {}), behavior),
-            log_prob_mean=mean(moments.log_prob(name), moments.tokens),
+            log_prob_mean=_number(mean(moments.log_prob(name), moments.tokens)),
             behind=behind[name],
-            may_be_nearest=is_nearest(behind[name]),
+            may_be_nearest=not alone and is_nearest(behind[name]),
             scoring=about.get(name, {}),
         )
         for name in moments.policies
     }
+
+
+def _number(value: MetricValue) -> MetricValue:
+    """Return a value, or none where it is no number."""
+    return value if value.value is not None and isfinite(value.value) else NOTHING
 
 
 def _floor(
