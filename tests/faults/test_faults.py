@@ -215,8 +215,8 @@ def test_a_penalty_moves_only_what_its_contexts_hold():
 
 def test_raw_log_probs_are_those_before_the_temperature():
     draft = spoilt_draft("temperature-raw-recorded", "T 0.6")
-    slope = np.polyfit(draft.columns["rollout"], ratio(draft), 1)[0]
-    assert slope > 0.05
+    honest_ratio = draft.columns["old"] - draft.answers.kept["processed"]
+    assert np.std(ratio(draft)) > 5 * np.std(honest_ratio)
     assert np.array_equal(draft.columns["rollout"], draft.answers.kept["raw"])
 
 
