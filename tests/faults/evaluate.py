@@ -48,6 +48,9 @@ class Judged:
         """Return the right answers to each fault of the table."""
         return self.label["acceptable_each" + ("_with_model" if model else "")]
 
+    def verdicts(self, model: bool) -> list[str]:
+        return self.label["verdicts" + ("_with_model" if model else "")]
+
     @property
     def top(self) -> str:
         return self.causes[0][0] if self.causes else "refused" if self.error else "silent"
@@ -150,7 +153,7 @@ def summary(judged: Sequence[Judged], *, model: bool = False) -> dict[str, Any]:
             "share": share(each.verdict == "fix" for each in healthy),
             "tables": len(healthy),
         },
-        "verdict_right": share(each.verdict in each.label["verdicts"] for each in judged),
+        "verdict_right": share(each.verdict in each.verdicts(model) for each in judged),
         "both_named": {
             "share": share(each.all_named(model) for each in double),
             "tables": len(double),
@@ -263,7 +266,7 @@ def wrong(judged: Sequence[Judged], *, model: bool) -> list[str]:
         f"{each.label['file']} {'+'.join(each.label['labels'])} ({each.label['note']}): "
         f"{each.verdict}, {each.causes[:3]} {each.error or ''}"
         for each in judged
-        if not each.right(model) or each.verdict not in each.label["verdicts"]
+        if not each.right(model) or each.verdict not in each.verdicts(model)
     ]
 
 

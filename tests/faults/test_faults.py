@@ -251,6 +251,7 @@ def judged(label: str, key: list[str], named: dict[str, float], verdict: str) ->
         "acceptable_each_with_model": [key],
         "verdict": "fine" if family == "nothing wrong" else "fix",
         "verdicts": ["fine"] if family == "nothing wrong" else ["fix"],
+        "verdicts_with_model": ["fix"],
         "table_alone_tells": True,
     }
     return Judged(label=facts, verdict=verdict, causes=tuple(named.items()), seconds=1.0)
