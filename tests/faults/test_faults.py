@@ -54,7 +54,7 @@ def spoilt_draft(slug: str, note: str) -> Draft:
     for seed in range(200):
         random = np.random.default_rng(seed)
         choice = spoilt([by_slug(slug)], random, SMALL[:1])
-        if note in choice.made[0].note:
+        if note in choice.effects[0].note:
             return draft_of(choice.recipe, random)
     raise AssertionError(f"no {slug} with {note!r}")
 
