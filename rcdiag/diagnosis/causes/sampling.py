@@ -233,6 +233,9 @@ def _end_banned(signs: Signs) -> Suspicion | None:
     low = float(np.quantile(law.log_ratio, 0.001))
     if z > -BROKEN or low > -0.05 or one_sided(law) < 0.9:
         return None
+    # Where contexts differ some tokens gain as well, and the first ones lose most.
+    if float(np.quantile(law.log_ratio, 0.999)) > 0.2 or law.first_tokens > 3:
+        return None
     strong = law.log_ratio < 0.3 * low
     if not _falls_silent(tokens, strong):
         return None
