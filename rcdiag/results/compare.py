@@ -196,7 +196,9 @@ class Rung:
     share: Annotated[
         MetricValue,
         Doc(
-            "The contribution of a step as a share of the whole; null where the ends are equal.",
+            "The contribution of a step as a share of the whole; null where the ends are equal. "
+            "Its level is unknown where its interval is wider than half of the whole, or cannot be "
+            "given: then screen and page do not show the number.",
             unit="share",
             formula="contribution / whole",
             direction="below 0 where a step undoes what others did, and others then add up to "

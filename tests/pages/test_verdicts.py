@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from rcdiag.diagnosis.checks import CHECKS, CheckInput
 from rcdiag.pages.headline import counted, headline
 from rcdiag.pages.replay.words import answer
-from rcdiag.results import Finding
+from rcdiag.results import Finding, Rule
 from tests.usecases.replay.builders import plan_of, replay_of, table_of
 
 CASES = [
@@ -27,8 +28,9 @@ def replayed(tmp_path):
 
 
 def judged(result, **verdicts):
+    rule = Rule(name="r", value=1.0, level="error", message="it is bad", source="a test")
     presets = {
-        name: replace(preset, health=replace(preset.health, verdict=verdicts[name]))
+        name: replace(preset, health=replace(preset.health, verdict=verdicts[name], rules=[rule]))
         for name, preset in result.presets.items()
     }
     return replace(result, presets=presets)
@@ -37,6 +39,21 @@ def judged(result, **verdicts):
 @pytest.mark.parametrize(("presets", "naive", "sentence"), CASES)
 def test_a_replay_counts_its_presets_by_health(replayed, presets, naive, sentence):
     assert sentence in answer(judged(replayed, one=presets[0], two=presets[1], naive=naive))
+
+
+def test_unsafe_updates_are_counted_as_the_table_shows_them(replayed):
+    """The update without correction and one without a loss are in the table, so they count."""
+    result = judged(replayed, one="error", two="ok", naive="error")
+    (finding,) = CHECKS["unsafe-update"].findings(CheckInput(result=result))
+    assert finding.message.startswith("2 of 3 updates are unsafe, that without correction too, ")
+    assert set(finding.evidence) == {"one", "naive"}
+    shown = [preset.health.verdict for preset in result.presets.values()]
+    assert (shown.count("error"), len(shown)) == (2, 3)
+
+
+def test_the_update_without_correction_alone_raises_no_alarm(replayed):
+    result = judged(replayed, one="ok", two="warning", naive="error")
+    assert CHECKS["unsafe-update"].findings(CheckInput(result=result)) == []
 
 
 def test_findings_are_counted_beside_the_answer(replayed):

@@ -27,7 +27,7 @@ def _largest_step(ladder: Ladder) -> str:
         return ""
     step = f"{largest.start} → {largest.end}"
     if largest.share.level == "unknown":
-        return f", {step} adds most of it, a share that the data cannot tell"
+        return ", of which no step's share can be told"
     return f", {step} adds {share(largest.share)} of it"
 
 

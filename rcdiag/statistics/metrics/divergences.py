@@ -93,7 +93,8 @@ K2_KL = Metric(
     guide=Guide(
         warning=5e-3,
         error=2e-2,
-        source=f"{PROPOSAL}; M2PO (arXiv 2510.01161) keeps E[log_ratio^2] below 0.04",
+        source=f"{PROPOSAL}; M2PO (arXiv 2510.01161) keeps E[log_ratio^2], which is twice this, "
+        "below 0.04, so this below 0.02",
     ),
     source=_SCHULMAN,
     elsewhere={"AReaL": "kl_div_taylor: of current and old policy"},
@@ -234,9 +235,11 @@ HELLINGER2_TOKEN = Metric(
     family=MAGNITUDE,
     label="squared Hellinger distance of tokens",
     says="The squared Hellinger distance per token, from 0 to 1: the divergence whose estimate is "
-    "the steadiest, since no large ratio rules it. A small sample may give a number below 0.",
+    "the steadiest, since no large ratio rules it. A small sample may give a number below 0, of "
+    "unknown level.",
     formula="1 - E[sqrt(ratio)]",
     ideal=0.0,
+    least=0.0,
     presupposes=BEHAVIOR_SAMPLED,
     example=RATIOS_OF_EXAMPLE + "-0.08942",
     from_totals=lambda t: t.per_token("root_shortfall"),
@@ -248,6 +251,7 @@ HELLINGER2_SEQ = Metric(
     says=f"The squared Hellinger distance of whole sequences, from 0 to 1. {_PRODUCT}",
     formula="1 - E[sqrt(prod ratio)] over sequences",
     ideal=0.0,
+    least=0.0,
     presupposes=SEQUENCES_SAMPLED,
     example=RATIOS_OF_EXAMPLE + "-0.2722",
     see=("hellinger2_token",),

@@ -64,6 +64,7 @@ class Metric:
     formula: str  # E[...] is the mean over the sampled tokens, unless it says sequences
     unit: str = ""  # "" for a pure number
     ideal: float | None  # its value where both policies are the same
+    least: float | None = None  # what the truth is never below, though an estimate of it may be
     direction: str = LOG_RATIO  # what its sign means, or which policy is held against which
     presupposes: str | None = None  # BEHAVIOR_SAMPLED, SEQUENCES_SAMPLED or None
     guide: Guide | None = None

@@ -129,9 +129,11 @@ OVERLAPS = (
         family=OVERLAP,
         label="chi-squared, token",
         says="The chi-squared divergence per token: how much the variance of a mean grows when "
-        "tokens are weighted by their ratios. Its estimate may be negative.",
+        "tokens are weighted by their ratios. The estimate is below 0 where the sampled ratios "
+        "have too low a mean: it is of chance alone then, and its level is unknown.",
         formula="E[ratio^2] - 1",
         ideal=0.0,
+        least=0.0,
         direction=_CHI2,
         presupposes=BEHAVIOR_SAMPLED,
         guide=Guide(
@@ -152,9 +154,11 @@ OVERLAPS = (
         family=OVERLAP,
         label="chi-squared, sequence",
         says="The chi-squared divergence of whole sequences, from the products of their token "
-        "ratios, unclamped. Its estimate may be negative.",
+        "ratios, unclamped. The estimate is below 0 where the sampled ratios have too low a mean, "
+        "as when rare large ones are missed: its level is unknown then.",
         formula="E[(prod ratio)^2] - 1 over sequences",
         ideal=0.0,
+        least=0.0,
         direction=_CHI2,
         presupposes=SEQUENCES_SAMPLED,
         elsewhere={
