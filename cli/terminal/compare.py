@@ -11,7 +11,8 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from cli.terminal.tables import Column, fitted, full_width
-from rcdiag.pages.formats import interval, number, percent
+from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
+from rcdiag.pages.formats import interval, number, share
 from rcdiag.results import CompareResult, MetricValue
 from rcdiag.results.compare import PolicySummary, Rung
 from rcdiag.results.doc import heading_of
@@ -21,10 +22,13 @@ from rcdiag.statistics.metrics import METRICS
 def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
     out.print(
         f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens, "
-        f"{len(result.policies)} policies\n"
+        f"{counted_policies(result)}\n"
     )
     out.print(_policies(out, result, verbose))
-    out.print("\n[dim]KL(row || column) by k3, nats per token[/]")
+    if not result.pairs:
+        return
+    made = how_rows_are_made(result)
+    out.print(f"\n[dim]KL(row || column) by k3, nats per token{f'; {made}' if made else ''}[/]")
     out.print(_matrix(out, result, "k3_kl"))
     if verbose:
         for metric in _headlines(result):
@@ -62,11 +66,16 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     ]
     rows = []
     for index, (name, policy) in enumerate(result.policies.items(), 1):
-        near = "[green]nearest[/]" if policy.may_be_nearest else ""
-        cells = [f"{policy.log_prob_mean.value:.5f}", number(policy.behind.value)]
+        near = nearness(result, name)
+        near = f"[{'green' if policy.may_be_nearest else 'yellow'}]{near}[/]" if near else ""
+        cells = [_mean(policy.log_prob_mean.value), number(policy.behind.value)]
         cells += [interval(policy.behind)] if verbose else []
         rows.append([str(index), name, *cells, near, policy.setup])
     return fitted(out, columns, rows, gap=2)
+
+
+def _mean(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.5f}"
 
 
 def _matrix(out: Console, result: CompareResult, metric: str) -> Group:
@@ -124,7 +133,7 @@ def _ladder(out: Console, result: CompareResult) -> Table:
     for rung in result.ladder.rungs:
         note = "[dim]noise[/]" if rung.at_floor else ""
         part = (_short(rung.contribution.value), _interval(rung.contribution))
-        rows.append([f"→ {rung.end}", *part, percent(rung.share), _short(rung.k2.value), note])
+        rows.append([f"→ {rung.end}", *part, share(rung.share), _short(rung.k2.value), note])
     whole = result.ladder.whole
     rows.append(["[bold]whole[/]", _short(whole.value), _interval(whole), "100%", "", ""])
     return fitted(out, columns, rows, gap=2)

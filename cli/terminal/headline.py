@@ -12,7 +12,7 @@ from cli.terminal.cells import COLOURS
 from rcdiag.pages.headline import FACTS, RULED_OUT, Headline
 from rcdiag.results import Action
 
-LABELS = 11  # columns of the labels on the left
+LABELS = 12  # columns of the labels on the left
 
 
 def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from cli.terminal.cells import BLOCKS, level
 from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number
-from rcdiag.pages.score.words import clusters, correction_rows
+from rcdiag.pages.score.words import alone, clusters, correction_rows, raw_ess
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.results.doc import heading_of
 from rcdiag.results.score import CorrectionNumbers
@@ -19,6 +19,9 @@ from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
 def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
+    if not result.target:
+        out.print(alone(result.behavior))
+        return
     steps = f", {len(result.steps)} steps" if result.steps else ""
     out.print(
         f"{result.num_sequences:,} sequences, {result.num_tokens:,} response tokens{steps}\n"
@@ -30,6 +33,8 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
     if result.corrections:
         out.print()
         out.print(_correction_table(out, result))
+        raw = raw_ess(result)
+        out.print(f"[dim]ESS of the weights as applied{f'; {raw}' if raw else ''}[/]")
 
 
 def _metric_table(out: Console, values: dict[str, MetricValue], verbose: bool) -> Table:
@@ -63,7 +68,7 @@ def _cells(name: str, value: MetricValue) -> list[str]:
 
 
 def _correction_table(out: Console, result: ScoreResult) -> Table:
-    """Draw what each preset would have kept, in numbers that no clamp distorts."""
+    """Draw what each preset would have kept; ESS is that of its weights, truncated if it does."""
     trainer = next(iter(result.corrections.values())).trainer
     numbers = [
         (CorrectionResult, "kept_tokens", 3),

@@ -10,6 +10,7 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.results import CompareResult
 from rcdiag.usecases.compare.roles import choose
 from rcdiag.usecases.compare.run import compare as measure
+from rcdiag.usecases.one_policy import only_policy
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.scored import (
     Policies,
@@ -80,7 +81,9 @@ def compare(
         available = [*table.policies, *(spec.name for spec in specs)]
         if len(sources) == 1 and len(available) < 2 and table.may_mean(*PAIR):
             table.require(*PAIR)
-        choose(list(dict.fromkeys(available)), named, name)
+        only = only_policy(table, (behavior, target), [*named, *(spec.name for spec in specs)])
+        if only is None:
+            choose(list(dict.fromkeys(available)), named, name)
         plan = planned(table, specs, None, force=force)
         yield description(name, table, plan, None)
         repeats = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]

@@ -12,6 +12,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import ScoreResult
 from rcdiag.table.table import Table
 from rcdiag.usecases.chosen_pair import choose_pair
+from rcdiag.usecases.one_policy import only_policy, score_of_one
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.score import Decode, check_pair
@@ -103,6 +104,12 @@ def score(
     )
     check_output(written, specs, force=force)
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
+    only = only_policy(table, (behavior, target), [spec.name for spec in specs])
+    if only is not None:
+        yield description(name_of(source), table, None, written)
+        if written is not None:
+            progress.say(f"nothing to score: {written} is not written")
+        return score_of_one(table, only, seed=seed)
     pair = choose_pair(table.policies, scored_names, behavior, target)
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
     if pair.reason:

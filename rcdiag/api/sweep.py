@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
+from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
+from rcdiag.usecases.one_policy import only_policy
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import find_candidate
 from rcdiag.usecases.sweep.configuration import check_configuration, configuration
@@ -56,6 +58,13 @@ def sweep(
         check_configuration(emit, candidate)
     needed = [f"{name}_log_probs" for name in (behavior, target)]
     table = drawn(open_table(source, columns=columns, needed=needed), rows, seed)
+    named = () if (behavior, target) == (BEHAVIOR, TARGET) else (behavior, target)
+    if only := only_policy(table, named):
+        raise RcdiagError(
+            f"{name_of(source)}: the table has one policy, `{only}`; a sweep needs two",
+            hint=f"rcdiag score {name_of(source)} --model CKPT -o scored.parquet scores the other, "
+            "then rcdiag sweep scored.parquet",
+        )
     check_pair(table, behavior, target)
     yield (f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}")
     return measure(

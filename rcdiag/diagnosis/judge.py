@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
@@ -29,7 +31,9 @@ Named = Sequence[tuple[Cause, Suspicion]]
 def diagnose(case: Case) -> Diagnosis:
     """Weigh all causes on a case and say the verdict."""
     signs = Signs(case)
-    return diagnosis_of(signs, suspicions(signs))
+    # Broken columns hold infinities and zeros, and what is computed from them is NaN.
+    with np.errstate(all="ignore"):
+        return diagnosis_of(signs, suspicions(signs))
 
 
 def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
@@ -54,6 +58,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
             began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
             if began and onset is not None and cause.name not in NOTHING_WRONG:
                 suspicion = replace(suspicion, from_step=onset.step)
+            if (suspicion.verdict or cause.words.verdict) == "guides":
+                suspicion = replace(suspicion, verdict=_by_size(signs))
             named.append((cause, suspicion))
             if suspicion.mended is not None:
                 mended = suspicion.mended.without_tokens(~signs.case.mask)
@@ -129,8 +135,6 @@ def _causes(signs: Signs, named: Named) -> list[NamedCause]:
 def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause:
     words = cause.words
     verdict = suspicion.verdict or words.verdict
-    if verdict == "guides":
-        verdict = _by_size(signs)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,

@@ -182,7 +182,7 @@ class Forward(Protocol):
     def log_probs(
         self, passages: Sequence[Passage], change: Change | None = None
     ) -> NDArray[np.float64]:
-        """Return the log-prob of every scored token, [scored] nats, at the passages' temperature."""
+        """Return the log-prob of scored tokens, [scored] nats, at the passages' temperature."""
         ...
 
     def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:

@@ -87,7 +87,13 @@ ProvenanceOfResult = Annotated[dict[str, Any], PROVENANCE]
 Behavior = Annotated[
     str, Doc("Name of the policy that is taken for the one that sampled the tokens.")
 ]
-Target = Annotated[str, Doc("Name of the policy that is held against the behavior policy.")]
+Target = Annotated[
+    str,
+    Doc(
+        "Name of the policy that is held against the behavior policy; empty where the table has "
+        "one policy."
+    ),
+]
 TrainerName = Annotated[
     str,
     Doc(
@@ -283,7 +289,8 @@ class MetricValue:
         str | None,
         Doc(
             "Level of a number by its guide: ok, warning or error; unknown where its interval is "
-            "too wide to tell or cannot be given; null where it has no guide.",
+            "too wide to tell or cannot be given, and where the number itself cannot be told from "
+            "tokens that another policy sampled; null where it has no guide.",
             see=LEVELS,
             one_of=LEVELS,
         ),

@@ -49,8 +49,10 @@ from rcdiag.results.show import Shown
 
 
 class _CorrectionNumbers(TypedDict):
-    """These numbers of a correction have no clamp, count rows with a token, and are in float64.
+    """These numbers of a correction count rows with a token and are in float64.
 
+    Ratios have no clamp; weights are those that enter the loss, truncated where a correction
+    truncates.
     Sources: Kish 1965, Survey Sampling (effective sample size); Vehtari et al. 2024, Pareto
     smoothed importance sampling (k-hat); bounds on the bias are those for values within [-1, 1].
     """
@@ -228,8 +230,8 @@ class CorrectionResult:
     actual: Annotated[
         dict[str, Any],
         Doc(
-            "Numbers of a correction beside the trainer's own: without clamps, over sequences with "
-            "a token, in float64.",
+            "Numbers of a correction beside the trainer's own: over sequences with a token, in "
+            "float64, with ratios that no clamp cuts and weights as they enter the loss.",
             see=("ess_seq_applied", "lost_target_mass_seq", "truncation_loss"),
             keys=CorrectionNumbers,
         ),

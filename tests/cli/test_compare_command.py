@@ -53,13 +53,14 @@ def test_json_is_one_document_with_what_the_contract_names(rcdiag, doubtful):
     assert {"slug", "severity", "message", "fix", "evidence"} == set(document["findings"][0])
 
 
-@pytest.mark.parametrize(("pair", "target"), [("rollout->old", "old"), ("old->rollout", "rollout")])
-def test_a_pair_has_the_mismatch_block_of_score(rcdiag, doubtful, pair, target):
-    behavior = {"old": "rollout", "rollout": "old"}[target]
-    ran = rcdiag("score", doubtful, "--behavior", behavior, "--target", target, "--json")
-    found = rcdiag("compare", doubtful, "--json").document["pairs"][pair]
-    assert found["mismatch"]["k3_kl"] == ran.document["mismatch"]["k3_kl"]
-    assert found["mismatch"] == ran.document["mismatch"]
+@pytest.mark.parametrize(("behavior", "target"), [("rollout", "old"), ("old", "rollout")])
+def test_the_pair_of_the_sampler_has_the_mismatch_block_of_score(
+    rcdiag, doubtful, behavior, target
+):
+    pair = ("--behavior", behavior, "--target", target, "--json")
+    of_score, of_compare = (rcdiag(command, doubtful, *pair) for command in ("score", "compare"))
+    found = of_compare.document["pairs"][f"{behavior}->{target}"]
+    assert found["mismatch"] == of_score.document["mismatch"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_a_pair_has_the_mismatch_block_of_score(rcdiag, doubtful, pair, target):
         ("clean", "warning", 0),
         ("stale", "never", 0),
         ("stale", "warning", 1),
-        ("stale", "error", 0),
+        ("stale", "error", 1),  # a column that is lower throughout is no law: fix
         ("broken", "never", 0),
         ("broken", "warning", 1),
         ("broken", "error", 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tests.faults.fault import RECORDING, SAMPLING, SCORING, Made, either, fault, log_uniform
+from tests.faults.fault import RECORDING, SAMPLING, SCORING, Effect, either, fault, log_uniform
 from tests.faults.law import Law
 from tests.faults.network import EMBEDDING, Network
 from tests.faults.prompts import (
@@ -32,7 +32,7 @@ def shifted(row: np.ndarray, by: int, fill: str) -> np.ndarray:
 
 
 @fault("shift-by-one", RECORDING, weight=2.0)
-def shift_by_one(recipe: Recipe, random: Random) -> Made:
+def shift_by_one(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     by, fill = int(random.choice([-1, 1])), either(random, "zero", "roll")
 
@@ -41,11 +41,11 @@ def shift_by_one(recipe: Recipe, random: Random) -> Made:
         draft.columns[column] = np.concatenate([shifted(row, by, fill) for row in rows])
 
     recipe.edits.append(spoil)
-    return Made(note=f"{column} moved by {by:+d}, {fill} at the end", side=side, strength=by)
+    return Effect(note=f"{column} moved by {by:+d}, {fill} at the end", side=side, strength=by)
 
 
 @fault("shift-some-rows", RECORDING)
-def shift_some_rows(recipe: Recipe, random: Random) -> Made:
+def shift_some_rows(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     by, fill = int(random.choice([-1, 1])), either(random, "zero", "roll")
     share = log_uniform(random, 0.05, 0.6)
@@ -58,11 +58,11 @@ def shift_some_rows(recipe: Recipe, random: Random) -> Made:
         draft.columns[column] = np.concatenate(rows)
 
     recipe.edits.append(spoil)
-    return Made(note=f"{share:.0%} of {column}'s rows by {by:+d}", side=side, strength=share)
+    return Effect(note=f"{share:.0%} of {column}'s rows by {by:+d}", side=side, strength=share)
 
 
 @fault("shift-after-tool", RECORDING, plan="tools")
-def shift_after_tool(recipe: Recipe, random: Random) -> Made:
+def shift_after_tool(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     by = int(random.choice([-1, 1]))
 
@@ -76,7 +76,7 @@ def shift_after_tool(recipe: Recipe, random: Random) -> Made:
         draft.columns[column] = np.concatenate(rows)
 
     recipe.edits.append(spoil)
-    return Made(note=f"{column} by {by:+d} from the second turn on", side=side, strength=by)
+    return Effect(note=f"{column} by {by:+d} from the second turn on", side=side, strength=by)
 
 
 def fitted(row: np.ndarray, length: int) -> np.ndarray:
@@ -85,7 +85,7 @@ def fitted(row: np.ndarray, length: int) -> np.ndarray:
 
 
 @fault("rows-swapped", RECORDING, weight=2.0)
-def rows_swapped(recipe: Recipe, random: Random) -> Made:
+def rows_swapped(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     how = either(random, "within groups", "by length in blocks", "pairs of like length")
     share = log_uniform(random, 0.2, 1.0)
@@ -110,20 +110,20 @@ def rows_swapped(recipe: Recipe, random: Random) -> Made:
         draft.columns[column] = np.concatenate(moved)
 
     recipe.edits.append(spoil)
-    return Made(note=f"{column}'s rows {how}", side=side, strength=how)
+    return Effect(note=f"{column}'s rows {how}", side=side, strength=how)
 
 
 @fault("logits-not-shifted", RECORDING)
-def logits_not_shifted(recipe: Recipe, random: Random) -> Made:
+def logits_not_shifted(recipe: Recipe, random: Random) -> Effect:
     def spoil(draft: Draft, random: Random) -> None:
         draft.columns["old"] = draft.trainer.own.copy()
 
     recipe.edits.append(spoil)
-    return Made(note="log-probs under the logits that follow", side="trainer", strength=1.0)
+    return Effect(note="log-probs under the logits that follow", side="trainer", strength=1.0)
 
 
 @fault("mask-includes-tool", RECORDING, plan="tools", weight=2.0)
-def mask_includes_tool(recipe: Recipe, random: Random) -> Made:
+def mask_includes_tool(recipe: Recipe, random: Random) -> Effect:
     how = either(random, "zeros recorded", "scored by both")
 
     def spoil(draft: Draft, random: Random) -> None:
@@ -138,11 +138,11 @@ def mask_includes_tool(recipe: Recipe, random: Random) -> Made:
 
     recipe.edits.append(spoil)
     only = ("zero-placeholder",) if how == "zeros recorded" else ("engine-noise", "healthy")
-    return Made(note=f"tool tokens count, {how}", side="recorder", strength=how, only=only)
+    return Effect(note=f"tool tokens count, {how}", side="recorder", strength=how, only=only)
 
 
 @fault("mask-drops-last", RECORDING)
-def mask_drops_last(recipe: Recipe, random: Random) -> Made:
+def mask_drops_last(recipe: Recipe, random: Random) -> Effect:
     how = either(random, "masked", "cut")
 
     def spoil(draft: Draft, random: Random) -> None:
@@ -152,11 +152,11 @@ def mask_drops_last(recipe: Recipe, random: Random) -> Made:
             draft.cut_last = True
 
     recipe.edits.append(spoil)
-    return Made(note=f"the end token is {how}", side="recorder", strength=how)
+    return Effect(note=f"the end token is {how}", side="recorder", strength=how)
 
 
 @fault("eos-one-sided", RECORDING)
-def eos_one_sided(recipe: Recipe, random: Random) -> Made:
+def eos_one_sided(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     zero = column == "rollout" or random.random() < 0.4
 
@@ -171,7 +171,7 @@ def eos_one_sided(recipe: Recipe, random: Random) -> Made:
 
     recipe.edits.append(spoil)
     note = f"0 for the end token in {column}" if zero else "the trainer scores padding for the end"
-    return Made(note=note, side=side, strength=1.0)
+    return Effect(note=note, side=side, strength=1.0)
 
 
 def _with_targets(recipe: Recipe, answers: Answers, targets: Rows) -> Scores:
@@ -183,7 +183,7 @@ def _with_targets(recipe: Recipe, answers: Answers, targets: Rows) -> Scores:
 
 
 @fault("special-token-ids", SCORING, plan="tools")
-def special_token_ids(recipe: Recipe, random: Random) -> Made:
+def special_token_ids(recipe: Recipe, random: Random) -> Effect:
     pairs = [(CALL, RESULT), (CALL_END, RESULT_END), (END, CALL), (END, RESULT), (CALL, CALL_END)]
     one, other = pairs[int(random.integers(len(pairs)))]
     order = torch.arange(1024)
@@ -193,11 +193,13 @@ def special_token_ids(recipe: Recipe, random: Random) -> Made:
         return network.with_tensors(lambda n, v: v[order] if n == EMBEDDING else v)
 
     recipe.change_side("trainer", exchanged)
-    return Made(note=f"ids {one} and {other} exchanged", side="trainer", strength=f"{one}-{other}")
+    return Effect(
+        note=f"ids {one} and {other} exchanged", side="trainer", strength=f"{one}-{other}"
+    )
 
 
 @fault("retokenised", SAMPLING)
-def retokenised(recipe: Recipe, random: Random) -> Made:
+def retokenised(recipe: Recipe, random: Random) -> Effect:
     temperature = round(float(random.uniform(1.25, 1.6)), 2)
     recipe.sample_by(Law(temperature=temperature))
     recipe.trainer_temperature = temperature
@@ -219,7 +221,7 @@ def retokenised(recipe: Recipe, random: Random) -> Made:
         return Scores(*columns)
 
     recipe.scores, recipe.honest_trainer = scores, False
-    return Made(note=f"T {temperature}, text encoded again", side="trainer", strength=temperature)
+    return Effect(note=f"T {temperature}, text encoded again", side="trainer", strength=temperature)
 
 
 def _encoded_again(row: np.ndarray) -> np.ndarray:

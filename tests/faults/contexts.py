@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.faults.fault import SAMPLING, SCORING, Made, either, fault
+from tests.faults.fault import SAMPLING, SCORING, Effect, either, fault
 from tests.faults.prompts import ASSISTANT, END, PAD, RESULT, RESULT_END, USER, encode
 from tests.faults.recipe import Random, Recipe, View, engine
 from tests.faults.sampling import Answers, Contexts, Rows, Scores, contexts_of, score
@@ -29,15 +29,15 @@ def side_of(random: Random) -> str:
 
 
 @fault("prompt-truncated", SCORING, weight=1.5)
-def prompt_truncated(recipe: Recipe, random: Random) -> Made:
+def prompt_truncated(recipe: Recipe, random: Random) -> Effect:
     side, end = side_of(random), either(random, "first", "last")
     tokens = int(random.integers(24, 60))
     see(recipe, side, edited(lambda p: p[:tokens] if end == "first" else p[-tokens:]))
-    return Made(note=f"{side} sees the {end} {tokens} of the prompt", side=side, strength=tokens)
+    return Effect(note=f"{side} sees the {end} {tokens} of the prompt", side=side, strength=tokens)
 
 
 @fault("prompt-template", SCORING, weight=1.5)
-def prompt_template(recipe: Recipe, random: Random) -> Made:
+def prompt_template(recipe: Recipe, random: Random) -> Effect:
     side = side_of(random)
     system = encode("Work with care. Give the number at last.")
     changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -49,19 +49,19 @@ def prompt_template(recipe: Recipe, random: Random) -> Made:
     }
     how = either(random, *changes)
     see(recipe, side, edited(changes[how]))
-    return Made(note=f"{side}: {how}", side=side, strength=how)
+    return Effect(note=f"{side}: {how}", side=side, strength=how)
 
 
 @fault("bos-differs", SCORING)
-def bos_differs(recipe: Recipe, random: Random) -> Made:
+def bos_differs(recipe: Recipe, random: Random) -> Effect:
     side = side_of(random)
     token = int(random.choice([PAD, END, USER]))
     see(recipe, side, edited(lambda p: np.concatenate([[token], p])))
-    return Made(note=f"{side} has token {token} first", side=side, strength=token)
+    return Effect(note=f"{side} has token {token} first", side=side, strength=token)
 
 
 @fault("position-ids", SCORING)
-def position_ids(recipe: Recipe, random: Random) -> Made:
+def position_ids(recipe: Recipe, random: Random) -> Effect:
     how = either(random, "from 0", "from the padded width", "one less")
 
     def view(prompts: Rows, random: Random) -> Contexts:
@@ -72,11 +72,11 @@ def position_ids(recipe: Recipe, random: Random) -> Made:
         return contexts
 
     see(recipe, "trainer", view)
-    return Made(note=f"the response's positions go {how}", side="trainer", strength=how)
+    return Effect(note=f"the response's positions go {how}", side="trainer", strength=how)
 
 
 @fault("attention-to-padding", SCORING)
-def attention_to_padding(recipe: Recipe, random: Random) -> Made:
+def attention_to_padding(recipe: Recipe, random: Random) -> Effect:
     side = side_of(random)
 
     def view(prompts: Rows, random: Random) -> Contexts:
@@ -85,11 +85,11 @@ def attention_to_padding(recipe: Recipe, random: Random) -> Made:
         return contexts
 
     see(recipe, side, view)
-    return Made(note=f"{side} attends to left padding", side=side, strength=1.0)
+    return Effect(note=f"{side} attends to left padding", side=side, strength=1.0)
 
 
 @fault("packing-leak", SCORING)
-def packing_leak(recipe: Recipe, random: Random) -> Made:
+def packing_leak(recipe: Recipe, random: Random) -> Effect:
     restart, size = bool(random.integers(2)), int(random.integers(2, 5))
 
     def scores(recipe: Recipe, answers: Answers) -> Scores:
@@ -110,11 +110,11 @@ def packing_leak(recipe: Recipe, random: Random) -> Made:
 
     recipe.scores, recipe.honest_trainer = scores, False
     note = f"{size} rows packed, positions {'restart' if restart else 'go on'}"
-    return Made(note=note, side="trainer", strength=size)
+    return Effect(note=note, side="trainer", strength=size)
 
 
 @fault("prefix-cache-stale", SAMPLING, plan="plain")
-def prefix_cache_stale(recipe: Recipe, random: Random) -> Made:
+def prefix_cache_stale(recipe: Recipe, random: Random) -> Effect:
     step = recipe.plan.steps[0]
     other = int(random.choice([each for each in (0, 4, 8) if each < step] or [8]))
     share = float(random.uniform(0.4, 1.0))
@@ -127,11 +127,11 @@ def prefix_cache_stale(recipe: Recipe, random: Random) -> Made:
 
     see(recipe, "sampler", view)
     note = f"{share:.0%} of the prompts cached by step {other}"
-    return Made(note=note, side="sampler", strength=share)
+    return Effect(note=note, side="sampler", strength=share)
 
 
 @fault("context-stripped", SCORING, plan="tools", weight=1.5)
-def context_stripped(recipe: Recipe, random: Random) -> Made:
+def context_stripped(recipe: Recipe, random: Random) -> Effect:
     how = either(random, "tool outputs dropped", "earlier turns dropped")
 
     def scores(recipe: Recipe, answers: Answers) -> Scores:
@@ -155,7 +155,7 @@ def context_stripped(recipe: Recipe, random: Random) -> Made:
         return Scores(*(v[order] for v in (found.log_prob, found.entropy, found.top, found.own)))
 
     recipe.scores, recipe.honest_trainer = scores, False
-    return Made(note=how, side="trainer", strength=how)
+    return Effect(note=how, side="trainer", strength=how)
 
 
 def _stripped(ids: np.ndarray, turns: np.ndarray, turn: int, how: str) -> np.ndarray:

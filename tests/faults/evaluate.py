@@ -48,6 +48,9 @@ class Judged:
         """Return the right answers to each fault of the table."""
         return self.label["acceptable_each" + ("_with_model" if model else "")]
 
+    def verdicts(self, model: bool) -> list[str]:
+        return self.label["verdicts" + ("_with_model" if model else "")]
+
     @property
     def top(self) -> str:
         return self.causes[0][0] if self.causes else "refused" if self.error else "silent"
@@ -92,13 +95,13 @@ def judge(label: dict[str, Any], folder: Path, *, model: bool) -> Judged:
     """Ask for the diagnosis of one table."""
     began = time.perf_counter()
     try:
-        found = diagnose(folder / label["file"], str(ROOT / label["model"]) if model else None)
+        numbers = diagnose(folder / label["file"], str(ROOT / label["model"]) if model else None)
     except RcdiagError as error:
         seconds = time.perf_counter() - began
         return Judged(label=label, verdict=None, causes=(), seconds=seconds, error=str(error))
-    causes = tuple((cause.slug, cause.confidence) for cause in found.causes)
+    causes = tuple((cause.slug, cause.confidence) for cause in numbers.causes)
     seconds = time.perf_counter() - began
-    return Judged(label=label, verdict=found.verdict, causes=causes, seconds=seconds)
+    return Judged(label=label, verdict=numbers.verdict, causes=causes, seconds=seconds)
 
 
 def made_and_judged(
@@ -150,7 +153,7 @@ def summary(judged: Sequence[Judged], *, model: bool = False) -> dict[str, Any]:
             "share": share(each.verdict == "fix" for each in healthy),
             "tables": len(healthy),
         },
-        "verdict_right": share(each.verdict in each.label["verdicts"] for each in judged),
+        "verdict_right": share(each.verdict in each.verdicts(model) for each in judged),
         "both_named": {
             "share": share(each.all_named(model) for each in double),
             "tables": len(double),
@@ -171,13 +174,13 @@ def calibration(judged: Sequence[Judged], *, model: bool) -> list[dict[str, floa
         for each in judged
         for slug, confidence in each.causes
     ]
-    found = []
+    numbers = []
     for low, high in pairwise(BINS):
         inside = [(c, right) for c, right in named if low <= c < high or c == high == 1]
         if inside:
             mean = sum(c for c, _ in inside) / len(inside)
             right = sum(right for _, right in inside) / len(inside)
-            found.append(
+            numbers.append(
                 {
                     "from": low,
                     "to": high,
@@ -186,7 +189,7 @@ def calibration(judged: Sequence[Judged], *, model: bool) -> list[dict[str, floa
                     "right": round(right, 4),
                 }
             )
-    return found
+    return numbers
 
 
 def confusions(judged: Sequence[Judged], *, model: bool) -> dict[str, dict[str, int]]:
@@ -198,26 +201,26 @@ def confusions(judged: Sequence[Judged], *, model: bool) -> dict[str, dict[str, 
     return {label: dict(counts.most_common()) for label, counts in sorted(counted.items())}
 
 
-def shortfalls(found: dict[str, Any], thresholds: Thresholds, *, full_bin: int = 20) -> list[str]:
+def shortfalls(numbers: dict[str, Any], thresholds: Thresholds, *, full_bin: int = 20) -> list[str]:
     """Return a sentence for each number of a summary that misses its threshold."""
-    right, both = found["right"]["share"], found["both_named"]["share"]
-    missed = found["fix_called_fine_or_correct"]["share"]
-    alarms = found["healthy_called_fix"]["share"]
-    said = [
+    right, both = numbers["right"]["share"], numbers["both_named"]["share"]
+    missed = numbers["fix_called_fine_or_correct"]["share"]
+    alarms = numbers["healthy_called_fix"]["share"]
+    text = [
         (right is not None and right < thresholds.right, f"first cause right in {right}"),
-        (missed is not None and missed > thresholds.fix_missed, f"fix not said in {missed}"),
+        (missed is not None and missed > thresholds.fix_missed, f"fix not text in {missed}"),
         (alarms is not None and alarms > thresholds.false_alarms, f"healthy called fix: {alarms}"),
         (both is not None and both < thresholds.both_named, f"both faults named in {both}"),
     ]
-    said += [
+    text += [
         (
             abs(each["right"] - each["confidence"]) > thresholds.calibration,
             f"{each['right']} right at confidence {each['confidence']}",
         )
-        for each in found["calibration"]
+        for each in numbers["calibration"]
         if each["causes"] >= full_bin
     ]
-    return [sentence for misses, sentence in said if misses]
+    return [sentence for misses, sentence in text if misses]
 
 
 def misses_of(
@@ -236,21 +239,21 @@ def judge_folder(folder: Path, *, model: bool = False) -> list[Judged]:
     return [judge(label, folder, model=model) for label in labels]
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(numbers: dict[str, Any]) -> list[str]:
     """Write a summary as text for the terminal."""
-    said = [f"{found['tables']} tables, {found['refused']} refused"]
-    for family, values in found["right_by_family"].items():
-        said.append(f"  {family:<16} {values['share']:>7.1%} of {values['tables']}")
+    text = [f"{numbers['tables']} tables, {numbers['refused']} refused"]
+    for family, values in numbers["right_by_family"].items():
+        text.append(f"  {family:<16} {values['share']:>7.1%} of {values['tables']}")
     for name in ("right", "right_narrowly", "fix_called_fine_or_correct", "healthy_called_fix"):
-        said.append(f"{name.replace('_', ' '):<30} {_percent(found[name])}")
-    said.append(f"{'both of two faults named':<30} {_percent(found['both_named'])}")
-    said.append("confidence, share right, causes")
-    for each in found["calibration"]:
-        said.append(f"  {each['confidence']:.2f}  {each['right']:.2f}  {each['causes']}")
-    said.append("named in place of the cause")
-    for label, answers in found["confusions"].items():
-        said.append(f"  {label}: " + ", ".join(f"{n} {slug}" for slug, n in answers.items()))
-    return [*said, f"{found['seconds_per_table']['mean']} s a table"]
+        text.append(f"{name.replace('_', ' '):<30} {_percent(numbers[name])}")
+    text.append(f"{'both of two faults named':<30} {_percent(numbers['both_named'])}")
+    text.append("confidence, share right, causes")
+    for each in numbers["calibration"]:
+        text.append(f"  {each['confidence']:.2f}  {each['right']:.2f}  {each['causes']}")
+    text.append("named in place of the cause")
+    for label, answers in numbers["confusions"].items():
+        text.append(f"  {label}: " + ", ".join(f"{n} {slug}" for slug, n in answers.items()))
+    return [*text, f"{numbers['seconds_per_table']['mean']} s a table"]
 
 
 def _percent(value: dict[str, Any]) -> str:
@@ -263,7 +266,7 @@ def wrong(judged: Sequence[Judged], *, model: bool) -> list[str]:
         f"{each.label['file']} {'+'.join(each.label['labels'])} ({each.label['note']}): "
         f"{each.verdict}, {each.causes[:3]} {each.error or ''}"
         for each in judged
-        if not each.right(model) or each.verdict not in each.label["verdicts"]
+        if not each.right(model) or each.verdict not in each.verdicts(model)
     ]
 
 
@@ -289,12 +292,12 @@ def main() -> None:
             )
             with ProcessPoolExecutor(options.processes) as pool:
                 judged = list(pool.map(work, range(options.tables)))
-    found = summary(judged, model=options.with_model)
-    said = lines(found)
+    numbers = summary(judged, model=options.with_model)
+    text = lines(numbers)
     if options.wrong:
-        said += wrong(judged, model=options.with_model)
-    said += [f"misses: {each}" for each in shortfalls(found, Thresholds())]
-    sys.stdout.write("\n".join(said) + "\n")
+        text += wrong(judged, model=options.with_model)
+    text += [f"misses: {each}" for each in shortfalls(numbers, Thresholds())]
+    sys.stdout.write("\n".join(text) + "\n")
     if options.out:
         document = {
             "machine": machine(),
@@ -302,7 +305,7 @@ def main() -> None:
             "seed": options.seed,
             "with_model": options.with_model,
             "aims": asdict(Thresholds()),
-            **found,
+            **numbers,
         }
         options.out.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -11,7 +11,7 @@ SAMPLING, SCORING, RECORDING = "sampling", "scoring", "recording"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class Effect:
     """What a fault did to a recipe, for the label."""
 
     note: str
@@ -25,7 +25,7 @@ class Made:
 @dataclass(frozen=True)
 class Fault:
     slug: str
-    spoil: Callable[[Recipe, Random], Made]
+    spoil: Callable[[Recipe, Random], Effect]
     stage: str  # faults of different stages can stand in one table
     plan: str  # which batches serve: "single", "tools", "steps", "plain" (temperature 1) or "any"
     weight: float
@@ -36,10 +36,10 @@ FAULTS: list[Fault] = []
 
 def fault(
     slug: str, stage: str, *, plan: str = "single", weight: float = 1.0
-) -> Callable[[Callable[[Recipe, Random], Made]], Callable[[Recipe, Random], Made]]:
+) -> Callable[[Callable[[Recipe, Random], Effect]], Callable[[Recipe, Random], Effect]]:
     """Register a way in which a cause comes about; a slug may have several."""
 
-    def registered(spoil: Callable[[Recipe, Random], Made]) -> Callable[[Recipe, Random], Made]:
+    def registered(spoil: Callable[[Recipe, Random], Effect]) -> Callable[[Recipe, Random], Effect]:
         FAULTS.append(Fault(slug, spoil, stage, plan, weight))
         return spoil
 

@@ -17,7 +17,7 @@ from tests.faults import (  # noqa: F401
     storage,
     weights,
 )
-from tests.faults.fault import FAULTS, Fault, Made
+from tests.faults.fault import FAULTS, Effect, Fault
 from tests.faults.recipe import Plan, Random, Recipe, recipe_of
 from tests.faults.vocabulary import FAMILY
 
@@ -39,7 +39,7 @@ class Choice:
     """The faults of one table, what they did, and the recipe that they spoilt."""
 
     faults: list[Fault]
-    made: list[Made]
+    effects: list[Effect]
     recipe: Recipe
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tests.faults.fault import SAMPLING, Made, fault, log_uniform
+from tests.faults.fault import SAMPLING, Effect, fault, log_uniform
 from tests.faults.law import Law
 from tests.faults.prompts import END
 from tests.faults.recipe import Draft, Plan, Random, Recipe, engine, shared_answers, trainer
@@ -18,62 +18,62 @@ VERSIONS = 6  # of the noise at each context of the pool
 
 
 @fault("engine-noise", SAMPLING, plan="any", weight=2.0)
-def engine_noise(recipe: Recipe, random: Random) -> Made:
-    return Made(note="bfloat16 engine, float32 trainer", side="none", strength=0.0)
+def engine_noise(recipe: Recipe, random: Random) -> Effect:
+    return Effect(note="bfloat16 engine, float32 trainer", side="none", strength=0.0)
 
 
 @fault("engine-noise", SAMPLING, plan="tools")
-def engine_noise_of_turns(recipe: Recipe, random: Random) -> Made:
-    return Made(note="multi-turn, no numbers where the tool wrote", side="none", strength=0.0)
+def engine_noise_of_turns(recipe: Recipe, random: Random) -> Effect:
+    return Effect(note="multi-turn, no numbers where the tool wrote", side="none", strength=0.0)
 
 
 @fault("engine-noise", SAMPLING, plan="steps")
-def engine_noise_of_steps(recipe: Recipe, random: Random) -> Made:
-    return Made(note="three steps, synced at each", side="none", strength=0.0, step_column=True)
+def engine_noise_of_steps(recipe: Recipe, random: Random) -> Effect:
+    return Effect(note="three steps, synced at each", side="none", strength=0.0, step_column=True)
 
 
 @fault("engine-noise", SAMPLING)
-def engine_noise_at_a_temperature(recipe: Recipe, random: Random) -> Made:
+def engine_noise_at_a_temperature(recipe: Recipe, random: Random) -> Effect:
     temperature = round(float(random.uniform(0.3, 1.4)), 2)
     recipe.sample_by(Law(temperature=temperature))
     recipe.trainer_temperature = temperature
-    return Made(note=f"T {temperature}, handled right", side="none", strength=temperature)
+    return Effect(note=f"T {temperature}, handled right", side="none", strength=temperature)
 
 
 @fault("engine-noise", SAMPLING)
-def engine_noise_in_few_rows(recipe: Recipe, random: Random) -> Made:
+def engine_noise_in_few_rows(recipe: Recipe, random: Random) -> Effect:
     count = int(random.integers(24, 40))
 
     def few(draft: Draft, random: Random) -> None:
         draft.kept_rows = np.arange(count)
 
     recipe.edits.append(few)
-    return Made(note=f"{count} rows", side="none", strength=count)
+    return Effect(note=f"{count} rows", side="none", strength=count)
 
 
 @fault("engine-noise", SAMPLING)
-def bfloat16_on_both_sides(recipe: Recipe, random: Random) -> Made:
+def bfloat16_on_both_sides(recipe: Recipe, random: Random) -> Effect:
     recipe.change_side("trainer", lambda network: network.with_options(rounding="prefill"))
     recipe.facts["trainer_dtype"] = "bfloat16"
-    return Made(note="bfloat16 on both sides", side="none", strength=0.0)
+    return Effect(note="bfloat16 on both sides", side="none", strength=0.0)
 
 
 @fault("healthy", SAMPLING)
-def float32_on_both_sides(recipe: Recipe, random: Random) -> Made:
+def float32_on_both_sides(recipe: Recipe, random: Random) -> Effect:
     recipe.sample_with(trainer)
     recipe.facts["sampler_dtype"] = "float32"
-    return Made(note="float32 on both sides", side="none", strength=0.0)
+    return Effect(note="float32 on both sides", side="none", strength=0.0)
 
 
 @fault("healthy", SAMPLING)
-def bitwise_on_policy(recipe: Recipe, random: Random) -> Made:
+def bitwise_on_policy(recipe: Recipe, random: Random) -> Effect:
     def same(draft: Draft, random: Random) -> None:
         draft.columns["old"] = draft.columns["rollout"].copy()
         draft.entropies["old"] = draft.entropies["rollout"].copy()
 
     recipe.edits.append(same)
     recipe.facts.update(bitwise=True, trainer_dtype="bfloat16")
-    return Made(
+    return Effect(
         note="one batch-invariant engine on both sides",
         side="none",
         strength=0.0,
@@ -82,23 +82,23 @@ def bitwise_on_policy(recipe: Recipe, random: Random) -> Made:
 
 
 @fault("engine-noise", SAMPLING, plan="plain", weight=1.0)
-def long_responses(recipe: Recipe, random: Random) -> Made:
+def long_responses(recipe: Recipe, random: Random) -> Effect:
     return _long(recipe, random, 4_000, int(random.integers(40, 72)))
 
 
 @fault("engine-noise", SAMPLING, plan="plain", weight=0.7)
-def very_long_responses(recipe: Recipe, random: Random) -> Made:
+def very_long_responses(recipe: Recipe, random: Random) -> Effect:
     return _long(recipe, random, 30_000, int(random.integers(12, 20)))
 
 
 @fault("engine-noise", SAMPLING, plan="plain", weight=1.0)
-def heavy_tails(recipe: Recipe, random: Random) -> Made:
+def heavy_tails(recipe: Recipe, random: Random) -> Effect:
     return _long(recipe, random, 200, 128, degrees=float(random.uniform(1.6, 2.5)))
 
 
 def _long(
     recipe: Recipe, random: Random, length: int, rows: int, degrees: float | None = None
-) -> Made:
+) -> Effect:
     noise = log_uniform(random, 0.004, 0.015)
     seed = int(random.integers(2**31))
 
@@ -110,7 +110,7 @@ def _long(
     recipe.answers, recipe.honest_sampler, recipe.honest_trainer = answers, False, False
     recipe.facts["made_tokens"] = True
     tail = "" if degrees is None else f", tails of {degrees:.1f} degrees of freedom"
-    return Made(note=f"{rows} rows of about {length}{tail}", side="none", strength=noise)
+    return Effect(note=f"{rows} rows of about {length}{tail}", side="none", strength=noise)
 
 
 @cache

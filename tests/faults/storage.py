@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tests.faults.fault import RECORDING, Made, either, fault, log_uniform
+from tests.faults.fault import RECORDING, Effect, either, fault, log_uniform
 from tests.faults.recipe import Draft, Random, Recipe
 
 
@@ -27,7 +27,7 @@ def chosen_tokens(draft: Draft, random: Random, share: float, *, runs: bool) -> 
 
 
 @fault("nan-log-probs", RECORDING, plan="any")
-def nan_log_probs(recipe: Recipe, random: Random) -> Made:
+def nan_log_probs(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     value = float(random.choice([np.nan, -np.inf]))
     share = log_uniform(random, 0.0005, 0.2)
@@ -36,11 +36,11 @@ def nan_log_probs(recipe: Recipe, random: Random) -> Made:
         draft.columns[column][chosen_tokens(draft, random, share, runs=False)] = value
 
     recipe.edits.append(spoil)
-    return Made(note=f"{value} at {share:.2%} of {column}", side=side, strength=share)
+    return Effect(note=f"{value} at {share:.2%} of {column}", side=side, strength=share)
 
 
 @fault("zero-placeholder", RECORDING, plan="any")
-def zero_placeholder(recipe: Recipe, random: Random) -> Made:
+def zero_placeholder(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     share, runs = log_uniform(random, 0.03, 1.0), bool(random.integers(2))
 
@@ -48,11 +48,11 @@ def zero_placeholder(recipe: Recipe, random: Random) -> Made:
         draft.columns[column][chosen_tokens(draft, random, share, runs=runs)] = 0.0
 
     recipe.edits.append(spoil)
-    return Made(note=f"zeros at {share:.0%} of {column}, runs: {runs}", side=side, strength=share)
+    return Effect(note=f"zeros at {share:.0%} of {column}, runs: {runs}", side=side, strength=share)
 
 
 @fault("sentinel", RECORDING, plan="any")
-def sentinel(recipe: Recipe, random: Random) -> Made:
+def sentinel(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     value = float(random.choice([-9999.0, -100.0, -1000.0, -1e4, 1.0]))
     where = either(random, "first", "rare", "anywhere")
@@ -69,11 +69,11 @@ def sentinel(recipe: Recipe, random: Random) -> Made:
             values[chosen_tokens(draft, random, share, runs=False)] = value
 
     recipe.edits.append(spoil)
-    return Made(note=f"{value} at {where} tokens of {column}", side=side, strength=value)
+    return Effect(note=f"{value} at {where} tokens of {column}", side=side, strength=value)
 
 
 @fault("floor-clip", RECORDING)
-def floor_clip(recipe: Recipe, random: Random) -> Made:
+def floor_clip(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     share = log_uniform(random, 0.003, 0.1)
 
@@ -83,7 +83,7 @@ def floor_clip(recipe: Recipe, random: Random) -> Made:
         draft.columns[column] = np.maximum(values, floor)
 
     recipe.edits.append(spoil)
-    return Made(note=f"floor at the {share:.1%} quantile of {column}", side=side, strength=share)
+    return Effect(note=f"floor at the {share:.1%} quantile of {column}", side=side, strength=share)
 
 
 def rounded_columns(recipe: Recipe, random: Random, how: str) -> tuple[str, str]:
@@ -105,25 +105,25 @@ def rounded_columns(recipe: Recipe, random: Random, how: str) -> tuple[str, str]
 
 
 @fault("stored-bfloat16", RECORDING, plan="any")
-def stored_bfloat16(recipe: Recipe, random: Random) -> Made:
+def stored_bfloat16(recipe: Recipe, random: Random) -> Effect:
     which, how = rounded_columns(recipe, random, "bfloat16")
-    return Made(note=f"{which} stored as {how}", side="storage", strength=how)
+    return Effect(note=f"{which} stored as {how}", side="storage", strength=how)
 
 
 @fault("stored-float16", RECORDING, plan="any")
-def stored_float16(recipe: Recipe, random: Random) -> Made:
+def stored_float16(recipe: Recipe, random: Random) -> Effect:
     which, how = rounded_columns(recipe, random, "float16")
-    return Made(note=f"{which} stored as {how}", side="storage", strength=how)
+    return Effect(note=f"{which} stored as {how}", side="storage", strength=how)
 
 
 @fault("stored-rounded", RECORDING, plan="any")
-def stored_rounded(recipe: Recipe, random: Random) -> Made:
+def stored_rounded(recipe: Recipe, random: Random) -> Effect:
     which, how = rounded_columns(recipe, random, "decimals")
-    return Made(note=f"{which} stored with {how}", side="storage", strength=how)
+    return Effect(note=f"{which} stored with {how}", side="storage", strength=how)
 
 
 @fault("log-base", RECORDING, plan="any")
-def log_base(recipe: Recipe, random: Random) -> Made:
+def log_base(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     base = int(random.choice([2, 10]))
 
@@ -131,33 +131,33 @@ def log_base(recipe: Recipe, random: Random) -> Made:
         draft.columns[column] = draft.columns[column] / np.log(base)
 
     recipe.edits.append(spoil)
-    return Made(note=f"base {base} in {column}", side=side, strength=base)
+    return Effect(note=f"base {base} in {column}", side=side, strength=base)
 
 
 @fault("probabilities-stored", RECORDING, plan="any")
-def probabilities_stored(recipe: Recipe, random: Random) -> Made:
+def probabilities_stored(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
 
     def spoil(draft: Draft, random: Random) -> None:
         draft.columns[column] = np.exp(draft.columns[column])
 
     recipe.edits.append(spoil)
-    return Made(note=f"probabilities in {column}", side=side, strength=1.0)
+    return Effect(note=f"probabilities in {column}", side=side, strength=1.0)
 
 
 @fault("sign-flipped", RECORDING, plan="any")
-def sign_flipped(recipe: Recipe, random: Random) -> Made:
+def sign_flipped(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
 
     def spoil(draft: Draft, random: Random) -> None:
         draft.columns[column] = -draft.columns[column]
 
     recipe.edits.append(spoil)
-    return Made(note=f"minus {column}", side=side, strength=-1.0)
+    return Effect(note=f"minus {column}", side=side, strength=-1.0)
 
 
 @fault("cumulative-stored", RECORDING, weight=2.0)
-def cumulative_stored(recipe: Recipe, random: Random) -> Made:
+def cumulative_stored(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     how = either(random, "running sums", "row means", "row sums")
 
@@ -171,11 +171,11 @@ def cumulative_stored(recipe: Recipe, random: Random) -> Made:
         draft.columns[column] = np.concatenate([made(row) for row in rows])
 
     recipe.edits.append(spoil)
-    return Made(note=f"{how} in {column}", side=side, strength=how)
+    return Effect(note=f"{how} in {column}", side=side, strength=how)
 
 
 @fault("columns-identical", RECORDING)
-def columns_identical(recipe: Recipe, random: Random) -> Made:
+def columns_identical(recipe: Recipe, random: Random) -> Effect:
     copied, over = ("old", "rollout") if random.random() < 0.5 else ("rollout", "old")
 
     def spoil(draft: Draft, random: Random) -> None:
@@ -183,11 +183,11 @@ def columns_identical(recipe: Recipe, random: Random) -> Made:
         draft.entropies[over] = draft.entropies[copied].copy()
 
     recipe.edits.append(spoil)
-    return Made(note=f"{over} is a copy of {copied}", side="recorder", strength=over)
+    return Effect(note=f"{over} is a copy of {copied}", side="recorder", strength=over)
 
 
 @fault("duplicated-rows", RECORDING, plan="any")
-def duplicated_rows(recipe: Recipe, random: Random) -> Made:
+def duplicated_rows(recipe: Recipe, random: Random) -> Effect:
     share = log_uniform(random, 0.05, 1.0)
 
     def spoil(draft: Draft, random: Random) -> None:
@@ -197,11 +197,11 @@ def duplicated_rows(recipe: Recipe, random: Random) -> Made:
         draft.kept_rows = np.sort(rows) if random.random() < 0.5 else rows
 
     recipe.edits.append(spoil)
-    return Made(note=f"{share:.0%} of the rows stand twice", side="storage", strength=share)
+    return Effect(note=f"{share:.0%} of the rows stand twice", side="storage", strength=share)
 
 
 @fault("top-one-recorded", RECORDING)
-def top_one_recorded(recipe: Recipe, random: Random) -> Made:
+def top_one_recorded(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
 
     def spoil(draft: Draft, random: Random) -> None:
@@ -209,11 +209,11 @@ def top_one_recorded(recipe: Recipe, random: Random) -> Made:
         draft.columns[column] = top.copy()
 
     recipe.edits.append(spoil)
-    return Made(note=f"the likeliest token's in {column}", side=side, strength=1.0)
+    return Effect(note=f"the likeliest token's in {column}", side=side, strength=1.0)
 
 
 @fault("entropy-recorded", RECORDING)
-def entropy_recorded(recipe: Recipe, random: Random) -> Made:
+def entropy_recorded(recipe: Recipe, random: Random) -> Effect:
     column, side = column_of(random)
     sign = float(random.choice([-1, 1]))
 
@@ -221,4 +221,4 @@ def entropy_recorded(recipe: Recipe, random: Random) -> Made:
         draft.columns[column] = sign * draft.entropies[column]
 
     recipe.edits.append(spoil)
-    return Made(note=f"{sign:+.0f} times the entropy in {column}", side=side, strength=sign)
+    return Effect(note=f"{sign:+.0f} times the entropy in {column}", side=side, strength=sign)

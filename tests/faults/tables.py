@@ -18,7 +18,7 @@ import torch
 
 from rcdiag.engines.checkpoint import fingerprint
 from rcdiag.table.writer import TableWriter
-from tests.faults.fault import Made
+from tests.faults.fault import Effect
 from tests.faults.faults import Choice, choose
 from tests.faults.prompts import POLICY
 from tests.faults.recipe import (
@@ -54,9 +54,9 @@ class Style:
     metadata: bool
 
 
-def style_of(choice: Choice, made: list[Made], random: Random) -> Style:
-    stated = next((m.temperature_column for m in made if m.temperature_column is not None), None)
-    needs = stated or any(m.step_column for m in made)
+def style_of(choice: Choice, effects: list[Effect], random: Random) -> Style:
+    stated = next((m.temperature_column for m in effects if m.temperature_column is not None), None)
+    needs = stated or any(m.step_column for m in effects)
     plain = stated is False or (not needs and bool(random.random() < 0.45))
     long = "made_tokens" in choice.recipe.facts
     return Style(
@@ -79,7 +79,7 @@ def write_choice(choice: Choice, random: Random, path: Path) -> dict[str, Any]:
     draft = draft_of(choice.recipe, random)
     if draft.kept_rows is None:
         draft.kept_rows = _some_groups(draft, random)
-    style = style_of(choice, choice.made, random)
+    style = style_of(choice, choice.effects, random)
     columns, row_columns = columns_of(draft, style, random)
     stated = metadata_of(draft) if style.metadata else {}
     write(path, draft, columns, row_columns, stated)
@@ -137,13 +137,13 @@ def _facts_of_rows(draft: Draft) -> dict[str, list]:
 
 
 def _advantages(reward: np.ndarray, group: np.ndarray) -> np.ndarray:
-    made = np.zeros(len(reward))
+    advantages = np.zeros(len(reward))
     for each in np.unique(group):
         mine = reward[group == each]
-        made[group == each] = (mine - mine.mean()) / (
+        advantages[group == each] = (mine - mine.mean()) / (
             mine.std(ddof=1) + 1e-6 if len(mine) > 1 else 1
         )
-    return made
+    return advantages
 
 
 @cache
@@ -226,34 +226,35 @@ def label_of(
     measured = measure(draft)
     quiet = _below_the_noise(choice, draft, measured)
     keys = [
-        _right(slug, made, choice, style, stated, quiet)
-        for slug, made in zip(slugs, choice.made, strict=True)
+        _right(slug, effect, choice, style, stated, quiet and slug == slugs[0])
+        for slug, effect in zip(slugs, choice.effects, strict=True)
     ]
     verdicts = [
-        verdict_of(slug, made.side, _k3(measured))
-        for slug, made in zip(slugs, choice.made, strict=True)
+        verdict_of(slug, effect.side, _k3(measured))
+        for slug, effect in zip(slugs, choice.effects, strict=True)
     ]
     verdict = max(verdicts, key=["fine", "correct", "cannot-tell", "fix"].index)
     alone = [
-        all(verdict_of(slug, made.side, 1.0) == "fix" for slug in answers)
-        for (answers, _), made in zip(keys, choice.made, strict=True)
+        all(verdict_of(slug, effect.side, 1.0) == "fix" for slug in answers)
+        for (answers, _), effect in zip(keys, choice.effects, strict=True)
     ]
     steps = np.unique(choice.recipe.plan.step_of_row)
-    made = choice.made
+    effects = choice.effects
     return {
         "file": path.name,
         "label": slugs[0],
         "labels": slugs,
         "family": FAMILY[slugs[0]],
-        "note": "; ".join(each.note for each in made),
-        "side": made[0].side,
-        "strength": made[0].strength,
+        "note": "; ".join(each.note for each in effects),
+        "side": effects[0].side,
+        "strength": effects[0].strength,
         "acceptable": keys[0][0],
         "acceptable_with_model": keys[0][1],
         "acceptable_each": [alone_ for alone_, _ in keys],
         "acceptable_each_with_model": [model for _, model in keys],
         "verdict": verdict,
-        "verdicts": sorted({verdict, *_other_verdicts(slugs, verdict, quiet)}),
+        "verdicts": _right_verdicts(verdict, [alone_ for alone_, _ in keys], effects, measured),
+        "verdicts_with_model": _right_verdicts(verdict, [m for _, m in keys], effects, measured),
         "table_alone_tells": bool(any(alone)),
         "model": f"sample_data/policy/step_{steps[0] if len(steps) == 1 else '{step}'}",
         "columns": sorted(columns),
@@ -262,23 +263,30 @@ def label_of(
     }
 
 
-def _other_verdicts(slugs: list[str], verdict: str, quiet: bool) -> tuple[str, ...]:
-    """Return verdicts that are as good: what a guide calls fine stands near what it corrects."""
-    if slugs == ["healthy"]:
-        return ("cannot-tell",)  # equal columns whose set-up nobody states
-    if verdict in ("fine", "correct") and (quiet or FAMILY[slugs[0]] != "weights"):
-        return ("fine", "correct")
-    return ()
+def _right_verdicts(
+    verdict: str, keys: list[list[str]], effects: list[Effect], measured: dict[str, float | None]
+) -> list[str]:
+    """Return the verdicts that the right answers give; where they disagree nobody can tell."""
+    given = {
+        verdict_of(slug, each.side, _k3(measured))
+        for answers, each in zip(keys, effects, strict=True)
+        for slug in answers
+    }
+    if len(keys) > 1 and verdict == "fix":
+        return ["fix"]
+    if given <= {"fine", "correct"}:
+        return ["correct", "fine"]
+    return [verdict] if given == {verdict} else sorted({*given, "cannot-tell"})
 
 
 def _right(
-    slug: str, made: Made, choice: Choice, style: Style, stated: bool, quiet: bool
+    slug: str, effect: Effect, choice: Choice, style: Style, stated: bool, quiet: bool
 ) -> tuple[list[str], list[str]]:
     """Return the right answers from the table alone and with the trainer's checkpoint."""
     alone, model = right_answers(slug, model=False), right_answers(slug, model=True)
     facts = choice.recipe.facts
-    if made.only is not None:
-        alone = [slug, *made.only]
+    if effect.only is not None:
+        alone = [slug, *effect.only]
     if quiet:
         alone, model = [*alone, *NOISE], [*model, *NOISE]
     if style.rescores and slug.endswith("-silent"):
@@ -331,10 +339,12 @@ def _below_the_noise(choice: Choice, draft: Draft, measured: dict[str, float | N
     if slug in (*KEPT_SETS, *PENALTIES) and recipe.law.temperature == 1:
         effect = (draft.answers.kept["processed"] - draft.answers.kept["raw"])[draft.answers.mask]
         return bool(np.sqrt(np.mean(effect**2)) < 0.7 * rms)
-    if family in ("precision", "context", "weights", "function"):
-        value = measured["rms_log_ratio"]
-        return value is not None and value < 1.4 * rms
-    return False
+    value = measured["rms_log_ratio"]
+    if value is None:
+        return False
+    if family == "precision":  # some engines round as coarsely as others quantise
+        return value < max(1.4 * rms, 0.02)
+    return family in ("context", "weights", "function") and value < 1.4 * rms
 
 
 def main() -> None:

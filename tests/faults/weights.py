@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tests.faults import policies
-from tests.faults.fault import SAMPLING, SCORING, Made, either, fault, log_uniform
+from tests.faults.fault import SAMPLING, SCORING, Effect, either, fault, log_uniform
 from tests.faults.law import Law
 from tests.faults.network import EMBEDDING, Network, advance, empty_state, logits_of
 from tests.faults.recipe import Random, Recipe, engine, shared_answers, trainer
@@ -31,17 +31,17 @@ def declare(recipe: Recipe, sampler: str | None, old: str | None) -> None:
 
 
 @fault("stale-weights", SAMPLING, plan="plain", weight=2.0)
-def stale_weights(recipe: Recipe, random: Random) -> Made:
+def stale_weights(recipe: Recipe, random: Random) -> Effect:
     step = recipe.plan.steps[0]
     older = older_than(step, random)
     fraction = 1.0 if random.random() < 0.5 else round(float(random.uniform(0.25, 1.3)), 2)
     recipe.sample_with(lambda s: policies.mixed(engine(s), policies.tensors(older), fraction))
     declare(recipe, f"step_{older}" if fraction == 1 else None, f"step_{step}")
-    return Made(note=f"{fraction} of the way to step {older}", side="sampler", strength=fraction)
+    return Effect(note=f"{fraction} of the way to step {older}", side="sampler", strength=fraction)
 
 
 @fault("weights-never-synced", SAMPLING, plan="steps", weight=1.5)
-def weights_never_synced(recipe: Recipe, random: Random) -> Made:
+def weights_never_synced(recipe: Recipe, random: Random) -> Effect:
     last = int(random.choice([0, 4]))
     fraction = round(float(random.uniform(0.6, 1.0)), 2)
 
@@ -52,7 +52,7 @@ def weights_never_synced(recipe: Recipe, random: Random) -> Made:
 
     recipe.sample_with(behind)
     declare(recipe, None, "step_{step}")
-    return Made(
+    return Effect(
         note=f"no sync after step {last}, {fraction}",
         side="sampler",
         strength=fraction,
@@ -61,20 +61,20 @@ def weights_never_synced(recipe: Recipe, random: Random) -> Made:
 
 
 @fault("reference-as-old", SCORING, plan="plain", weight=1.5)
-def reference_as_old(recipe: Recipe, random: Random) -> Made:
+def reference_as_old(recipe: Recipe, random: Random) -> Effect:
     other = older_than(recipe.plan.steps[0], random)
     recipe.train_with(lambda step: trainer(other))
     declare(recipe, f"step_{recipe.plan.steps[0]}", f"step_{other}")
-    return Made(note=f"old is of step {other}", side="trainer", strength=other)
+    return Effect(note=f"old is of step {other}", side="trainer", strength=other)
 
 
 @fault("old-after-update", SCORING, plan="plain")
-def old_after_update(recipe: Recipe, random: Random) -> Made:
+def old_after_update(recipe: Recipe, random: Random) -> Effect:
     rate, count = log_uniform(random, 1e-5, 7e-5), int(random.integers(1, 4))
     answers = shared_answers(recipe.plan)
     updated = _updated(trainer(recipe.plan.steps[0]), answers, rate, count, random)
     recipe.train_with(lambda step: updated)
-    return Made(note=f"{count} updates at {rate:.1e}", side="trainer", strength=rate)
+    return Effect(note=f"{count} updates at {rate:.1e}", side="trainer", strength=rate)
 
 
 def _updated(
@@ -111,7 +111,7 @@ def _updated(
 
 
 @fault("partial-sync", SAMPLING, plan="plain", weight=1.5)
-def partial_sync(recipe: Recipe, random: Random) -> Made:
+def partial_sync(recipe: Recipe, random: Random) -> Effect:
     step = recipe.plan.steps[0]
     older = older_than(step, random)
     parts = {
@@ -125,11 +125,11 @@ def partial_sync(recipe: Recipe, random: Random) -> Made:
     recipe.sample_with(
         lambda s: policies.mixed(engine(s), policies.tensors(older), times, parts[which])
     )
-    return Made(note=f"{which} of step {older}, {times} times", side="sampler", strength=times)
+    return Effect(note=f"{which} of step {older}, {times} times", side="sampler", strength=times)
 
 
 @fault("tied-head-desync", SAMPLING, plan="plain")
-def tied_head_desync(recipe: Recipe, random: Random) -> Made:
+def tied_head_desync(recipe: Recipe, random: Random) -> Effect:
     older = older_than(recipe.plan.steps[0], random)
     times = round(float(random.uniform(1.0, 1.8)), 2)
 
@@ -139,22 +139,22 @@ def tied_head_desync(recipe: Recipe, random: Random) -> Made:
         return replace(engine(step), head=now + times * (then - now))
 
     recipe.sample_with(old_head)
-    return Made(note=f"head of step {older}, {times} times", side="sampler", strength=times)
+    return Effect(note=f"head of step {older}, {times} times", side="sampler", strength=times)
 
 
 @fault("shard-wrong", SCORING, plan="plain")
-def shard_wrong(recipe: Recipe, random: Random) -> Made:
+def shard_wrong(recipe: Recipe, random: Random) -> Effect:
     side, layer = either(random, "sampler", "trainer"), int(random.integers(0, 5))
     kind, axis = [("mlp.down_proj", 1), ("self_attn.o_proj", 1), ("mlp.up_proj", 0)][
         int(random.integers(3))
     ]
     name = f"model.layers.{layer}.{kind}.weight"
     recipe.change_side(side, lambda n: policies.halves_exchanged(n, name, axis))
-    return Made(note=f"{side}: halves of {name} exchanged", side=side, strength=layer)
+    return Effect(note=f"{side}: halves of {name} exchanged", side=side, strength=layer)
 
 
 @fault("vocab-shard-wrong", SCORING, plan="plain", weight=1.5)
-def vocab_shard_wrong(recipe: Recipe, random: Random) -> Made:
+def vocab_shard_wrong(recipe: Recipe, random: Random) -> Effect:
     ranks = int(random.choice([2, 4, 8]))
     rank, how = int(random.integers(ranks)), either(random, "left out of the sum", "zero")
     size = 1024 // ranks
@@ -168,21 +168,21 @@ def vocab_shard_wrong(recipe: Recipe, random: Random) -> Made:
         return replace(network, head=head)
 
     recipe.change_side("trainer", spoilt)
-    return Made(note=f"rank {rank} of {ranks} is {how}", side="trainer", strength=ranks)
+    return Effect(note=f"rank {rank} of {ranks} is {how}", side="trainer", strength=ranks)
 
 
 @fault("lora-missing", SAMPLING, plan="plain")
-def lora_missing(recipe: Recipe, random: Random) -> Made:
+def lora_missing(recipe: Recipe, random: Random) -> Effect:
     step, how = recipe.plan.steps[0], either(random, "missing", "twice")
     scale = log_uniform(random, 0.04, 0.25)
     added = policies.low_rank(step, int(random.choice([4, 8, 16])), scale, random)
     times = -1.0 if how == "missing" else 1.0
     recipe.sample_with(lambda s: policies.plus(engine(s), added, times))
-    return Made(note=f"adapter {how}, scale {scale:.2f}", side="sampler", strength=scale)
+    return Effect(note=f"adapter {how}, scale {scale:.2f}", side="sampler", strength=scale)
 
 
 @fault("replica-unsynced", SAMPLING, plan="plain", weight=1.5)
-def replica_unsynced(recipe: Recipe, random: Random) -> Made:
+def replica_unsynced(recipe: Recipe, random: Random) -> Effect:
     plan = recipe.plan
     step = plan.steps[0]
     older, engines = older_than(step, random), int(random.integers(2, 5))
@@ -194,7 +194,7 @@ def replica_unsynced(recipe: Recipe, random: Random) -> Made:
     stated = bool(random.random() < 0.6)
     if stated:
         recipe.facts["engines"] = [f"engine-{number}" for number in of_row]
-    return Made(
+    return Effect(
         note=f"one of {engines} engines near step {older}, stated: {stated}",
         side="sampler",
         strength=fraction,
@@ -203,7 +203,7 @@ def replica_unsynced(recipe: Recipe, random: Random) -> Made:
 
 
 @fault("in-flight-update", SAMPLING, plan="plain", weight=1.5)
-def in_flight_update(recipe: Recipe, random: Random) -> Made:
+def in_flight_update(recipe: Recipe, random: Random) -> Effect:
     plan = recipe.plan
     step = plan.steps[0]
     older, stated = older_than(step, random), bool(random.random() < 0.5)
@@ -219,7 +219,7 @@ def in_flight_update(recipe: Recipe, random: Random) -> Made:
         return made
 
     recipe.answers, recipe.honest_sampler = answers, False
-    return Made(
+    return Effect(
         note=f"from near step {older} to {step}, versions stated: {stated}",
         side="sampler",
         strength=fraction,

@@ -69,7 +69,10 @@ def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
 
 
 def _shifted_back(signs: Signs, lag: int) -> Case:
-    """Return the case with the sampler's values of shifted turns put back; ends are masked out."""
+    """Return the case with the sampler's values of shifted turns put back; ends are masked out.
+
+    Turns that are too short to tell whether they are shifted are masked out too.
+    """
     alignment, case = signs.alignment, signs.case
     tokens = case.tokens
     move = alignment.shift[alignment.turn] == lag
@@ -79,7 +82,7 @@ def _shifted_back(signs: Signs, lag: int) -> Case:
     same = inside & (alignment.turn[source] == alignment.turn)
     values = case.log_probs[case.sampler].copy()
     values[tokens.place[move & same]] = tokens.sampler[source[move & same]]
-    lost = alignment.shift[alignment.turn] != 0
+    lost = ((alignment.shift != 0) | ~alignment.judged)[alignment.turn]
     lost &= ~(move & same)
     return case.with_log_probs(case.sampler, values).without_tokens(_at(case, lost))
 
@@ -252,8 +255,10 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
     placeholder = bool(zero.any()) and float(np.median(trainer[zero])) < -1.5 and zero.mean() > 0.05
     runs = _long_runs(tokens.owner, zero) if placeholder else np.zeros(len(tokens), np.bool_)
     if placeholder and runs.sum() > 0.5 * zero.sum():
+        # Zeros that stand for a missing log-prob are strewn; text of tools is a stretch of them.
+        stretches = float(np.mean(runs[zero & (trainer < -0.9)]))
         return Suspicion(
-            confidence=0.85,
+            confidence=0.96 if stretches > 0.9 else 0.85,
             message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
             f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
             "tools or templates that the mask counts as sampled.",

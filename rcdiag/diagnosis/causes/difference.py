@@ -102,8 +102,10 @@ def _short(fingerprint: object) -> str:
 
 def _never_synced(signs: Signs) -> Suspicion | None:
     onset = signs.onset
-    if onset is None or signs.law.rms < HONEST:
+    if signs.law.rms < HONEST:
         return None
+    if onset is None:
+        return _growing(signs)
     later = onset.steps.rms[onset.first :]
     grows = len(later) < 2 or later[-1] > 1.1 * later[0]
     if not grows or signs.law.by_token_id[0] < 0.6 or abs(signs.law.ratio_mean[1]) > 4.0:
@@ -121,6 +123,33 @@ def _never_synced(signs: Signs) -> Suspicion | None:
                 "grows",
                 steps=onset.steps.labels[-12:],
                 rms=[round(float(value), 5) for value in onset.steps.rms[-12:]],
+            )
+        ],
+        also_possible=["stale-weights", "weights-differ"],
+    )
+
+
+def _growing(signs: Signs) -> Suspicion | None:
+    """Look for a gap that grows from step to step, as behind weights that stay as they were."""
+    parts, law = signs.places.by_step, signs.law
+    if parts is None or len(parts.labels) < 4:
+        return None
+    grows = float(np.mean(np.diff(parts.rms) > 0))
+    if grows < 0.8 or parts.rms[-1] < 3 * parts.rms[0] or parts.rms[-1] < 2 * HONEST:
+        return None
+    if law.by_token_id[0] < 0.6 or abs(law.ratio_mean[1]) > BROKEN:
+        return None
+    return Suspicion(
+        confidence=0.8,
+        message=f"The gap grows from step to step, from {parts.rms[0]:.2g} nats rms in step "
+        f"{parts.labels[0]} to {parts.rms[-1]:.2g} in step {parts.labels[-1]}: the sampler keeps "
+        "the weights of an earlier step.",
+        evidence=[
+            fact(
+                "rms log-ratio by step",
+                "grows",
+                steps=parts.labels[-12:],
+                rms=[round(float(value), 5) for value in parts.rms[-12:]],
             )
         ],
         also_possible=["stale-weights", "weights-differ"],
@@ -223,6 +252,8 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
     law = signs.law
     if law.rms < HONEST or not _by_weights(law) or signs.declared.weights_agree:
         return None
+    if law.ratio_mean[0] < 0.95 and law.ratio_mean[1] < -2 * BROKEN:
+        return None  # other weights sum to 1 too: the recorded law is not the one that sampled
     if _draft_recorded(signs) is not None:
         return None
     return Suspicion(

@@ -119,8 +119,7 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
             continue
         positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
         values = -np.abs(column.values) if positive > 0.95 else column.values
-        entropy = case.entropy.get(policy)
-        stated = entropy is not None and _equal(np.abs(values), entropy[case.mask])
+        stated = _states_entropy(signs, policy)
         if not stated and not _like_entropy(values, column.other):
             continue
         return Suspicion(
@@ -132,7 +131,7 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
                 fact(
                     "spread of values over that of the other side",
                     "entropies spread less",
-                    **{policy: float(np.std(values)) / max(float(np.nanstd(column.other)), 1e-9)},
+                    **{policy: float(np.std(values)) / max(_spread(column.other), 1e-9)},
                 )
             ],
             side="recorder" if policy == case.sampler else "trainer",
@@ -140,6 +139,25 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
             mended=case.without_tokens(np.ones(len(case.mask), np.bool_)),
         )
     return None
+
+
+def _spread(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.std(finite)) if len(finite) else 0.0
+
+
+def holds_entropy(signs: Signs, policy: str) -> bool:
+    """Tell whether a policy's values are entropies, with or without a minus sign."""
+    column = signs.columns[policy]
+    values = -np.abs(column.values)
+    return _states_entropy(signs, policy) or _like_entropy(values, column.other)
+
+
+def _states_entropy(signs: Signs, policy: str) -> bool:
+    """Tell whether a policy's values are those of its column of entropies."""
+    entropy = signs.case.entropy.get(policy)
+    values = np.abs(signs.columns[policy].values)
+    return entropy is not None and _equal(values, entropy[signs.case.mask])
 
 
 def _equal(values: Array, entropy: Array) -> bool:

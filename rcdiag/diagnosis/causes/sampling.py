@@ -36,6 +36,8 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
         return None  # a cap on logits flattens too, unevenly
     if abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
         return "temperature-raw-recorded", seen, "E[1 / ratio] is 1 and E[ratio] is not"
+    if abs(ratio_z) > 2.5 and abs(ratio_z) > 4 * abs(inverse_z):
+        return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
     if abs(ratio_z) > BROKEN + 2 and abs(ratio_z) > 3 * abs(inverse_z):
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
     if abs(ratio_z) > 2 * BROKEN:
@@ -177,6 +179,8 @@ def _kept_set(signs: Signs) -> Suspicion | None:
         return None
     if one_sided(law) < 0.9 or high > max(0.12, 0.35 * abs(low)):
         return None
+    if _end_banned(signs) is not None:
+        return None  # a kept set acts at all positions
     return Suspicion(
         confidence=0.9,
         message=f"Recorded log-probs are renormalised over a kept set: E[ratio] is {mean:.4f} "
@@ -222,10 +226,45 @@ def _truncated(slug: str):
     return weigh
 
 
+def _end_banned(signs: Signs) -> Suspicion | None:
+    """Look for a kept set that lacks something up to a position, and nothing after it."""
+    law, tokens = signs.law, signs.case.tokens
+    mean, z = law.ratio_mean
+    low = float(np.quantile(law.log_ratio, 0.001))
+    if z > -BROKEN or low > -0.05 or one_sided(law) < 0.9:
+        return None
+    # Where contexts differ some tokens gain as well, and the first ones lose most.
+    if float(np.quantile(law.log_ratio, 0.999)) > 0.2 or law.first_tokens > 3:
+        return None
+    strong = law.log_ratio < 0.3 * low
+    if not _falls_silent(tokens, strong):
+        return None
+    places = np.sort(tokens.position[strong])
+    last_place = int(places[int(0.98 * (len(places) - 1))])
+    return Suspicion(
+        confidence=0.8,
+        message=f"Up to position {last_place} the sampler's law lacks something that the trainer's "
+        f"has, by up to {-low:.2f} nats, and nothing after it: the end token was banned there.",
+        evidence=[
+            fact("E[ratio]", "mass that the sampler could not take", value=mean, z=z),
+            fact(
+                "negative log-ratios",
+                "up to a position alone",
+                share=float(strong.mean()),
+                last_position=last_place,
+            ),
+        ],
+        also_possible=["logit-bias", "penalty"],
+    )
+
+
 def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
     """Look for contexts in which the sampler could not take what the trainer expects."""
     if not _usable(signs):
         return None
+    early = _end_banned(signs)
+    if early is not None:
+        return "min-tokens", early
     law, tokens = signs.law, signs.case.tokens
     mean, z = law.ratio_mean
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
@@ -479,7 +518,7 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
         if abs(z) < 5.0:
             return None
         top_p = case.facts.top_p
-        cut = top_p is not None and np.nanmin(top_p) < 1.0
+        cut = top_p is not None and bool(np.any(top_p < 1.0))
         slug = "top-p-silent" if cut and z < 0 else "temperature-silent"
         return slug, Suspicion(
             confidence=0.85,

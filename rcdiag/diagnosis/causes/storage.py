@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.storage import LOG_BASES, StoredColumn
 
@@ -86,6 +87,8 @@ def _sign_flipped(signs: Signs) -> Suspicion | None:
         positive = column.values > 0
         if np.mean(positive[column.values != 0] if (column.values != 0).any() else False) < 0.95:
             continue
+        if holds_entropy(signs, policy):
+            continue
         rare = column.values[column.other < -3.0]
         # Rare tokens have entropies of a nat or two, and surprisals above.
         if not (_like(-column.values, column.other) or (len(rare) > 10 and np.median(rare) > 2.2)):
@@ -147,7 +150,8 @@ def _log_base(signs: Signs) -> Suspicion | None:
         for base, factor in LOG_BASES.items():
             # Base 10 makes numbers smaller by ln 10, base 2 larger by 1 / ln 2.
             ratio = 1 / np.log(10.0) if base == 10 else factor
-            if not (abs(k / ratio - 1) < 0.02 and left < 0.35):
+            # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
+            if not (abs(k / ratio - 1) < max(0.002, min(left, 0.02)) and left < 0.35):
                 continue
             return Suspicion(
                 confidence=0.97 if abs(k / ratio - 1) < 0.005 else 0.8,

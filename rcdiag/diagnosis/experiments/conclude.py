@@ -1,4 +1,4 @@
-"""Experiments on both sides of a case become suspicions: causes with evidence, the likeliest first."""
+"""Experiments on both sides of a case become suspicions: causes, the likeliest first."""
 
 from __future__ import annotations
 

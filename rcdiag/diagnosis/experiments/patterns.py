@@ -209,7 +209,8 @@ def retokenised(bench: Bench) -> float | None:
 
 def _differs(bench: Bench, ids: NDArray, mask: NDArray[np.bool_]) -> int | None:
     """Return the first token that differs when the text of a response is encoded anew."""
-    assert bench.encode is not None and bench.decode is not None
+    assert bench.encode is not None
+    assert bench.decode is not None
     best: int | None = None
     borders = [0, *(np.flatnonzero(np.diff(mask.astype(np.int8))) + 1).tolist(), len(ids)]
     turns = [ids[borders[i] : borders[i + 1]] for i in range(len(borders) - 1)]

@@ -14,6 +14,17 @@ from rcdiag.diagnosis.experiments.fit import golden
 from rcdiag.engines.changes import Change, Experts, Moved, Shards
 
 GAIN = 0.15
+# What tensor parallelism cuts, by the ends of the tensors' names, and along which axis.
+SHARDED: dict[str, tuple[tuple[str, ...], int]] = {
+    "MLP input": (("gate_proj.weight", "up_proj.weight"), 0),
+    "MLP gate": (("gate_proj.weight",), 0),
+    "MLP up": (("up_proj.weight",), 0),
+    "MLP output": (("mlp.down_proj.weight",), 1),
+    "attention output": (("o_proj.weight",), 1),
+    "query": (("q_proj.weight",), 0),
+    "key": (("k_proj.weight",), 0),
+    "value": (("v_proj.weight",), 0),
+}
 FRACTIONS = (-1.0, 0.25, 0.5, 0.75, 1.5, 2.0)
 
 
@@ -173,15 +184,9 @@ def shard_changes(bench: Bench) -> list[tuple[str, Shards]]:
             if f".layers.{layer}." in name and len(shapes[name]) == 2
         }
         groups = {
-            "MLP input": (tuple(own[n] for n in own if n.endswith(("gate_proj.weight", "up_proj.weight"))), 0),
-            "MLP gate": (tuple(own[n] for n in own if n.endswith("gate_proj.weight")), 0),
-            "MLP up": (tuple(own[n] for n in own if n.endswith("up_proj.weight")), 0),
-            "MLP output": (tuple(own[n] for n in own if n.endswith("mlp.down_proj.weight")), 1),
-            "attention output": (tuple(own[n] for n in own if n.endswith("o_proj.weight")), 1),
-            "query": (tuple(own[n] for n in own if n.endswith("q_proj.weight")), 0),
-            "key": (tuple(own[n] for n in own if n.endswith("k_proj.weight")), 0),
-            "value": (tuple(own[n] for n in own if n.endswith("v_proj.weight")), 0),
-        }  # fmt: skip
+            words: (tuple(name for end, name in own.items() if end.endswith(ends)), axis)
+            for words, (ends, axis) in SHARDED.items()
+        }
         for words, (tensors, axis) in groups.items():
             if not tensors:
                 continue

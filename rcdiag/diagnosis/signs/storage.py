@@ -51,7 +51,8 @@ class StoredColumn:
     @cached_property
     def float16(self) -> float:
         """Return the share of values that float16 holds exactly."""
-        single = self.negative_values.astype(np.float32)
+        values = self.negative_values
+        single = values[values > -65_000.0].astype(np.float32)  # float16 ends at 65,504
         return _share(single.astype(np.float16).astype(np.float32) == single)
 
     @cached_property

@@ -108,7 +108,7 @@ class Fleet:
     def log_probs(
         self, passages: Sequence[Passage], change: Change | None = None
     ) -> NDArray[np.float64]:
-        """Return the log-prob of every scored token, [scored] nats, at the passages' temperature."""
+        """Return the log-prob of scored tokens, [scored] nats, at the passages' temperature."""
         if isinstance(change, Moved) and change.part == "all" and change.fraction == 1.0:
             return self.probe(change.folder).log_probs(passages)
         return self._gathered(passages, lambda probe, some: probe.log_probs(some, change))

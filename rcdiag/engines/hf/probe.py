@@ -122,7 +122,7 @@ class Probe:
     def log_probs(
         self, passages: Sequence[Passage], change: Change | None = None
     ) -> NDArray[np.float64]:
-        """Return the log-prob of every scored token, [scored] nats, at the passages' temperature."""
+        """Return the log-prob of scored tokens, [scored] nats, at the passages' temperature."""
         hidden = self._hidden(passages, change)
         with self._head(change) as to_logits:
             return self._chosen(hidden, to_logits, self._targets(passages), _temperatures(passages))
@@ -227,7 +227,7 @@ class Probe:
         return body(input_ids=torch.from_numpy(ids).to(self.device), **given).last_hidden_state
 
     def _mask(self, rows: int, width: int, reach: int) -> Tensor:
-        """Make an additive causal mask that reaches `reach` tokens back, [rows, 1, width, width]."""
+        """Make an additive causal mask that of a window, [rows, 1, width, width]."""
         at = torch.arange(width, device=self.device)
         back = at[:, None] - at[None, :]
         mask = torch.where((back >= 0) & (back < reach), 0.0, NEVER).to(torch.float32)

@@ -71,6 +71,7 @@ FIGURES = (
         says="A panel is a pair. On the diagonal both policies agree; the stronger the colour of "
         "a cell, the more tokens it holds (logarithmic).",
         draw=densities,
+        applies=lambda result: bool(result.pairs),
         size=_size,
     ),
     FigureSpec(
@@ -81,6 +82,7 @@ FIGURES = (
         "intervals by cluster. Rounding grows towards rare tokens; a level that does not grow is "
         "another cause.",
         draw=by_probability,
+        applies=lambda result: bool(result.pairs),
         size=_size,
     ),
 )

@@ -90,6 +90,7 @@ FIGURES = (
         says="Mass near 0 is agreement; a fat tail on one side means that tokens are likelier "
         "under one policy than under the other. Both axes are logarithmic.",
         draw=log_ratio_histogram,
+        applies=lambda result: bool(result.figures),
     ),
     FigureSpec(
         name="log-prob-density",
@@ -98,5 +99,6 @@ FIGURES = (
         says="On the diagonal the policies agree; the stronger the colour of a cell, the more "
         "tokens it holds (logarithmic). Rings are the tokens with the largest |log-ratio|.",
         draw=log_prob_density,
+        applies=lambda result: bool(result.figures),
     ),
 )

@@ -10,6 +10,8 @@ from rcdiag.results import CorrectionResult, ScoreResult
 
 def answer(result: ScoreResult) -> str:
     """Say the numbers of one pair of policies that decide."""
+    if not result.target:
+        return alone(result.behavior)
     values = result.mismatch
     k3, ess = values["k3_kl"], values["ess_seq"]
     if k3.value is None:
@@ -23,11 +25,24 @@ def answer(result: ScoreResult) -> str:
     return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats a token{sequences}"
 
 
+def alone(policy: str) -> str:
+    """Say that a table has one policy."""
+    return f"the table has one policy, {policy}: a mismatch needs two"
+
+
 def clusters(result: ScoreResult) -> str:
     """Say what the 95% intervals are made from."""
     if result.num_clusters < result.num_sequences:
         return f"{result.num_clusters:,} prompt groups"
     return f"{result.num_clusters:,} sequences (the table has no groups of several)"
+
+
+def raw_ess(result: ScoreResult) -> str:
+    """Give the effective sample sizes of the raw ratios; empty where they are not known."""
+    token, sequence = (result.mismatch[name].value for name in ("ess_token", "ess_seq"))
+    if token is None or sequence is None:
+        return ""
+    return f"of raw ratios: tokens {fraction(token)}, sequences {fraction(sequence)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""A table with one policy has a diagnosis and its counts; all that needs a second one is empty."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from rcdiag.diagnosis.checks import CheckInput, findings
+from rcdiag.diagnosis.guides import without_numbers
+from rcdiag.results import ScoreResult
+from rcdiag.statistics.adding import RunningSum
+from rcdiag.statistics.extremes import NonFinite, RowCount
+from rcdiag.table.table import Table
+from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
+from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.passes import no_tokens, token_batches
+from rcdiag.usecases.provenance import provenance
+
+
+def only_policy(
+    table: Table, named: Sequence[str | None] = (), scored: Sequence[str] = ()
+) -> str | None:
+    """Return the policy of a table that has one, where nobody asks for another.
+
+    None where the user has `named` a policy that is missing, where some are to be `scored`, and
+    where a column of the table may hold the log-probs that are missing under another name.
+    """
+    if len(table.policies) != 1 or scored:
+        return None
+    (only,) = table.policies
+    if any(name not in (None, only) for name in named) or None not in (*named, None):
+        return None
+    lacking = [f"{name}_log_probs" for name in (BEHAVIOR, TARGET) if name != only]
+    return None if table.may_mean(*lacking) else only
+
+
+def score_of_one(
+    dump: Table, policy: str, *, seed: int = 0, origin: Table | None = None
+) -> ScoreResult:
+    """Count the tokens of a table with one policy, and diagnose it.
+
+    `origin` is the table that the user gave, where `dump` is made of it.
+    """
+    bad: RunningSum[NonFinite] = RunningSum()
+    count, clusters = RowCount(), np.empty(0, np.uint64)
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        for batch in token_batches(dump, (policy,), executor):
+            bad.add(NonFinite.of(batch))
+            count += RowCount.of(batch)
+            clusters = np.union1d(clusters, batch.cluster)
+    non_finite = bad.total()
+    if non_finite is None or not count.sequences:
+        raise no_tokens(dump)
+    about = dump.metadata.get("policies", {})
+    values = without_numbers()
+    result = ScoreResult(
+        provenance=provenance(origin or dump, seed),
+        behavior=policy,
+        target="",
+        num_sequences=count.sequences,
+        num_tokens=count.tokens,
+        empty_sequences=dump.num_rows - count.sequences,
+        num_clusters=len(clusters),
+        scoring={policy: about[policy]} if policy in about else {},
+        mismatch=values,
+        rows_left_out=count.left_out,
+        diagnosis=diagnosis_of_table(dump, origin),
+    )
+    given = CheckInput(
+        result=result,
+        non_finite=non_finite,
+        values=values,
+        where=(origin or dump).where,
+        unread=(origin or dump).unread,
+    )
+    return replace(result, findings=findings(given))

@@ -1,0 +1,351 @@
+"""Made-up tables whose truth is known: tokens are drawn from a law that is given in closed form.
+
+A Markov chain over 200 tokens stands for a language model: each token has the logits of what
+follows it, some peaked and some flat. `sampled` draws the tokens, `recorded` and `trained` give
+the log-probs of both sides. Where `recorded` is `sampled`, E[ratio] = 1 whatever the trainer is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case, RowFacts
+
+Array = NDArray[np.float64]
+VOCABULARY, END = 200, 1
+
+
+@dataclass(frozen=True)
+class State:
+    """What a law may depend on beside the logits."""
+
+    seen: NDArray[np.bool_]  # [rows, vocabulary] tokens that the response already has
+    position: int
+    context: NDArray[np.int64]  # [rows] token before
+    rng: np.random.Generator
+
+
+# Logits [rows, vocabulary] and the state -> log-probs [rows, vocabulary].
+Law = Callable[[Array, State], Array]
+
+
+def normal(logits: Array) -> Array:
+    """Return the log-softmax of logits."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def plain(logits: Array, state: State) -> Array:
+    """Give the law of the logits."""
+    return normal(logits)
+
+
+def changed(change: Callable[[Array, State], Array], law: Law = plain) -> Law:
+    """Make a law of changed logits."""
+    return lambda logits, state: law(change(logits, state), state)
+
+
+def tempered(temperature: float) -> Law:
+    return changed(lambda logits, state: logits / temperature)
+
+
+def noisy(size: float, law: Law = plain, degrees: float | None = None) -> Law:
+    """Add noise of an engine to the logits, Gaussian or heavy-tailed (Student's t)."""
+
+    def noise(logits: Array, state: State) -> Array:
+        if degrees is None:
+            return logits + size * state.rng.standard_normal(logits.shape)
+        return logits + size * state.rng.standard_t(degrees, logits.shape).clip(-60, 60)
+
+    return changed(noise, law)
+
+
+def rerouted(size: float, share: float, law: Law = plain) -> Law:
+    """Add large noise at a few tokens, as another choice of experts does, and little elsewhere."""
+
+    def noise(logits: Array, state: State) -> Array:
+        loud = state.rng.random((len(logits), 1)) < share
+        scale = np.where(loud, size, size / 20)
+        return logits + scale * state.rng.standard_normal(logits.shape)
+
+    return changed(noise, law)
+
+
+def drifted(size: float, seed: int = 5) -> Law:
+    """Move the logits as other weights do: a direction of the vocabulary, and some by context."""
+    rng = np.random.default_rng(seed)
+    shared = rng.standard_normal(VOCABULARY)
+    own = 0.5 * rng.standard_normal((VOCABULARY, VOCABULARY))
+    return changed(lambda logits, state: logits + size * (shared + own[state.context]))
+
+
+def kept(keep: Callable[[Array], NDArray[np.bool_]]) -> Law:
+    """Make the law that is renormalised over a kept set; `keep` takes sorted probabilities."""
+
+    def law(logits: Array, state: State) -> Array:
+        order = np.argsort(-logits, axis=1)
+        ordered = np.take_along_axis(np.exp(normal(logits)), order, axis=1)
+        flags = np.zeros(logits.shape, np.bool_)
+        np.put_along_axis(flags, order, keep(ordered), axis=1)
+        return normal(np.where(flags, logits, -1e9))
+
+    return law
+
+
+def top_p(share: float) -> Law:
+    return kept(lambda p: np.cumsum(p, axis=1) - p < share)
+
+
+def top_k(count: int) -> Law:
+    return kept(lambda p: np.broadcast_to(np.arange(p.shape[1]) < count, p.shape))
+
+
+def min_p(share: float) -> Law:
+    return kept(lambda p: p >= share * p[:, :1])
+
+
+def banned(ids: Sequence[int], up_to: int = 10**9) -> Law:
+    """Ban token ids, up to a position."""
+
+    def ban(logits: Array, state: State) -> Array:
+        logits = logits.copy()
+        if state.position < up_to:
+            logits[:, list(ids)] = -1e9
+        return logits
+
+    return changed(ban)
+
+
+def presence_penalty(size: float) -> Law:
+    return changed(lambda logits, state: logits - size * state.seen)
+
+
+def repetition_penalty(factor: float) -> Law:
+    def penalise(logits: Array, state: State) -> Array:
+        lower = np.where(logits > 0, logits / factor, logits * factor)
+        return np.where(state.seen, lower, logits)
+
+    return changed(penalise)
+
+
+def without_shard(first: int, last: int) -> Law:
+    """Leave a part of the vocabulary out of the sum of the softmax."""
+
+    def law(logits: Array, state: State) -> Array:
+        part = np.delete(logits, np.arange(first, last), axis=1)
+        top = logits.max(axis=1, keepdims=True)
+        return logits - top - np.log(np.exp(part - top).sum(axis=1, keepdims=True))
+
+    return law
+
+
+def capped(cap: float) -> Law:
+    """Cap logits smoothly: cap * tanh(logits / cap)."""
+    return changed(lambda logits, state: cap * np.tanh(logits / cap))
+
+
+def divided(temperature: float) -> Law:
+    """Divide log-probs by the temperature in place of logits."""
+    return lambda logits, state: normal(logits) / temperature
+
+
+def first_tokens_differ(size: float, fades: float = 4.0) -> Law:
+    """Move logits most at the begin of responses, as another prompt does."""
+
+    def move(logits: Array, state: State) -> Array:
+        noise = state.rng.standard_normal(logits.shape)
+        return logits + size * np.exp(-state.position / fades) * noise
+
+    return changed(move, noisy(0.01))
+
+
+def chain(seed: int) -> Array:
+    """Return the logits of what follows each token, [vocabulary, vocabulary]."""
+    rng = np.random.default_rng([seed, 1])
+    sharp = rng.uniform(1.5, 4.0, (VOCABULARY, 1))
+    logits = sharp * rng.standard_normal((VOCABULARY, VOCABULARY))
+    # Most contexts are sure of what comes next, as those of a language model are.
+    sure = rng.random(VOCABULARY) < 0.7
+    due = rng.integers(2, VOCABULARY, VOCABULARY)
+    logits[sure, due[sure]] += rng.uniform(8.0, 18.0, int(sure.sum()))
+    # The logits of a model have a mean of their own.
+    logits[:, END] = np.where(sure, -9.0, 6.0) + 0.3 * rng.standard_normal(VOCABULARY)
+    return logits
+
+
+def made(
+    sampled: Law = plain,
+    trained: Law | None = None,
+    recorded: Law | None = None,
+    *,
+    rows: int = 128,
+    length: int = 60,
+    seed: int = 0,
+    ends: bool = False,
+    noise: float = 0.01,
+    group_of: int = 4,
+    entropies: Sequence[str] = (),
+    sharpness: float = 1.0,
+    **facts: Any,
+) -> Case:
+    """Draw a table. Responses end at the end token with `ends`; else all have one length.
+
+    `trained` and `recorded` are `sampled` unless given; the trainer has `noise` on its logits.
+    Facts are those of rows: `step`, `engine`, `temperature`, `top_p`, ...
+    """
+    rng = np.random.default_rng([seed, 2])
+    recorded = recorded or sampled
+    trained = trained or noisy(noise, sampled)
+    logits = sharpness * chain(seed)
+    context = rng.integers(2, VOCABULARY, rows)
+    seen = np.zeros((rows, VOCABULARY), np.bool_)
+    every = np.arange(rows)
+    columns: dict[str, list[Array]] = {name: [] for name in ("id", "s", "t", "hs", "ht")}
+    for position in range(length):
+        state = State(seen, position, context, rng)
+        # What came before the last token moves the law too: no law comes twice.
+        here = logits[context] + 0.5 * rng.standard_normal((rows, VOCABULARY))
+        draw = rng.gumbel(size=here.shape) + sampled(here, state)
+        token = draw.argmax(axis=1)
+        one, two = recorded(here, state), trained(here, state)
+        columns["id"].append(token)
+        columns["s"].append(one[every, token])
+        columns["t"].append(two[every, token])
+        columns["hs"].append(-(np.exp(one) * np.maximum(one, -1e3)).sum(axis=1))
+        columns["ht"].append(-(np.exp(two) * np.maximum(two, -1e3)).sum(axis=1))
+        seen[every, token] = True
+        context = token
+    flat = {name: np.stack(parts, axis=1) for name, parts in columns.items()}
+    lengths = _lengths(flat["id"], ends)
+    inside = np.arange(length) < lengths[:, None]
+    return Case(
+        sampler="rollout",
+        trainer="old",
+        row=np.arange(rows),
+        lengths=lengths,
+        token_id=flat["id"][inside].astype(np.int32),
+        mask=np.ones(int(inside.sum()), np.bool_),
+        log_probs={"rollout": single(flat["s"][inside]), "old": single(flat["t"][inside])},
+        entropy={
+            name: single(flat["hs" if name == "rollout" else "ht"][inside]) for name in entropies
+        },
+        facts=RowFacts(group=(every // group_of).astype(np.uint64), **facts),
+        source="table.parquet",
+        rows_in_table=rows,
+    )
+
+
+def _lengths(ids: NDArray[np.int64], ends: bool) -> NDArray[np.int64]:
+    """Return how many tokens each row keeps: up to its first end token."""
+    rows, length = ids.shape
+    if not ends:
+        return np.full(rows, length)
+    is_end = ids == END
+    return np.where(is_end.any(axis=1), is_end.argmax(axis=1) + 1, length)
+
+
+def single(values: Array) -> Array:
+    """Round to float32, as tables store log-probs."""
+    return values.astype(np.float32).astype(np.float64)
+
+
+def with_values(case: Case, policy: str, change: Callable[[Array], Array]) -> Case:
+    """Change the stored values of one policy."""
+    return case.with_log_probs(policy, single(change(case.log_probs[policy].copy())))
+
+
+def bfloat16(values: Array) -> Array:
+    """Round to bfloat16: to nearest, ties to even."""
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return rounded.view(np.float32).astype(np.float64)
+
+
+def with_tool_turns(case: Case, filler: float, first: int = 20, size: int = 8) -> Case:
+    """Mask a stretch of every row as text of a tool; its log-probs are `filler` on both sides."""
+    tool = (case.position >= first) & (case.position < first + size)
+    columns = {name: np.where(tool, filler, values) for name, values in case.log_probs.items()}
+    return replace(case, log_probs=columns, mask=case.mask & ~tool)
+
+
+def shifted(case: Case, policy: str, rows: NDArray[np.bool_], after: int = 0) -> Case:
+    """Move one column of some rows by a token, from a position on."""
+    values = case.log_probs[policy].copy()
+    for row in np.flatnonzero(rows):
+        tokens = slice(case.start[row] + after, case.start[row] + case.lengths[row])
+        values[tokens] = np.roll(values[tokens], 1)
+    return case.with_log_probs(policy, values)
+
+
+def swapped(case: Case, policy: str, pairs: int) -> Case:
+    """Exchange one column of neighbouring rows, which must be equally long."""
+    values = case.log_probs[policy].copy()
+    for row in range(0, 2 * pairs, 2):
+        one = slice(case.start[row], case.start[row] + case.lengths[row])
+        two = slice(case.start[row + 1], case.start[row + 1] + case.lengths[row + 1])
+        values[one], values[two] = values[two].copy(), values[one].copy()
+    return case.with_log_probs(policy, values)
+
+
+def taken_twice(case: Case, copies: int) -> Case:
+    """Append copies of the first rows."""
+    from rcdiag.diagnosis.case import joined_cases
+
+    first = case.take(case.row < copies)
+    both = joined_cases([case, replace(first, row=first.row + len(case.row))])
+    return replace(both, rows_in_table=len(both.row))
+
+
+def counted(case: Case) -> Case:
+    """Count the values that are no numbers, as reading a table does."""
+    bad = {}
+    for policy, values in case.log_probs.items():
+        places = np.flatnonzero(case.mask & ~np.isfinite(values))
+        if len(places):
+            bad[policy] = (len(places), int(case.row[case.owner[places[0]]]))
+    return replace(case, not_numbers=bad)
+
+
+def write(case: Case, path: Path, **columns: object) -> Path:
+    """Write a case as a trajectory table, with further columns; return the path."""
+    offsets = np.append(case.start, len(case.mask)).astype(np.int32)
+
+    def lists(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))
+
+    made_of: dict[str, Any] = {
+        "response_ids": lists(case.token_id, pa.int32()),
+        "response_mask": lists(case.mask.astype(np.uint8), pa.uint8()),
+    }
+    for policy, values in case.log_probs.items():
+        made_of[f"{policy}_log_probs"] = lists(values.astype(np.float32), pa.float32())
+    for policy, values in case.entropy.items():
+        made_of[f"{policy}_entropy"] = lists(values.astype(np.float32), pa.float32())
+    facts = case.facts
+    if facts.group is not None:
+        made_of["group_id"] = pa.array(facts.group.astype(np.int64))
+    for name in ("step", "engine", "temperature", "top_p", "top_k", "min_p", "policy_version"):
+        values = getattr(facts, name)
+        if values is not None:
+            made_of[name] = pa.array(list(values))
+    table = pa.table({**made_of, **columns})
+    if case.metadata:
+        import json
+
+        table = table.replace_schema_metadata({"rcdiag": json.dumps(dict(case.metadata))})
+    pq.write_table(table, path)
+    return path
+
+
+def seed_of(name: str) -> int:
+    """Return a seed that belongs to a name."""
+    return zlib.crc32(name.encode())
