@@ -54,7 +54,7 @@ class Trial:
     @property
     def tells(self) -> bool:
         """Tell whether a trial explains much more than the honest column, by a margin."""
-        much = self.explained > 0.6 or self.left.scale < 0.4 * self.before.scale
+        much = self.explained > 0.5 or self.left.scale < 0.4 * self.before.scale
         return much and self.gain > 0.01 and self.z > 4.0
 
 

@@ -295,7 +295,12 @@ def _slug(trial: Trial, bench: Bench) -> str:
         return trial.slug
     if bench.side.name == "trainer":
         return "reference-as-old" if trial.experiment == "checkpoints" else "old-after-update"
-    return "stale-weights"
+    # Weights that sampled give their tokens a higher log-prob than others do.
+    ahead = trial.predicted - bench.side.honest[trial.at]
+    _, row = np.unique(bench.scene.owner[trial.at], return_inverse=True)
+    sums = np.bincount(row, np.clip(ahead, -5.0, 5.0))
+    z = float(sums.sum() / max(np.sqrt(np.sum(sums**2)), 1e-12))
+    return "draft-recorded" if z < -3.0 else "stale-weights"
 
 
 def _blamed(slug: str, bench: Bench) -> str:
@@ -360,6 +365,15 @@ def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | 
             "last ones.",
             evidence,
             share_of_rows=float(switched.mean()),
+        )
+    if sampler and weights.mixed > 0.3:
+        return "draft-recorded", told(
+            0.75,
+            f"In {weights.mixed:.0%} of the rows some recorded log-probs are of other weights, "
+            "token by token: those of a draft model.",
+            evidence,
+            side="recorder",
+            share_of_rows=weights.mixed,
         )
     if (own | other).mean() < 0.8 or other.mean() < 0.02:
         return None

@@ -141,7 +141,8 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
     for _ in range(MOST_BIASED):
         left = residual(recorded, predicted(biases))
         found: list[tuple[float, int, float]] = []
-        for token, guess in _candidates(law.token, left, probability, set(biases)):
+        width = bench.scene.noise * reach + 1e-4
+        for token, guess in _candidates(law.token, left, width, probability, set(biases)):
             for start in (guess, BANNED):
                 found.append((loss({**biases, token: start}), token, start))
         if not found:
@@ -149,7 +150,7 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         _, token, start = min(found)
         if start > BANNED:
             start, _ = golden(
-                lambda bias, token=token: loss({**biases, token: bias}), start - 1.0, start + 1.0
+                lambda bias, token=token: loss({**biases, token: bias}), start - 2.5, start + 2.5
             )
         reached = loss({**biases, token: start})
         if reached > least - 0.003:
@@ -172,29 +173,35 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
 
 
 def _candidates(
-    token: Counts, left: Array, probability: NDArray[np.float32], taken: set[int]
+    token: Counts,
+    left: Array,
+    width: Array,
+    probability: NDArray[np.float32],
+    taken: set[int],
 ) -> list[tuple[int, float]]:
-    """Return ids that may have a bias, with a guess of it.
+    """Return ids that may have a bias, with a guess of it; `width` is the noise, [tokens].
 
-    Some are off themselves whenever they are sampled; the others would, if they were banned,
+    Some are off themselves whenever they are sampled; the others would, if they had a bias,
     explain by how much all others are off.
     """
-    excess = np.clip(np.expm1(-left), -1.0, 3.0)
-    along = excess @ probability
-    saved = along**2 / np.maximum((probability**2).sum(axis=0), 1e-6)
-    factor = along / np.maximum((probability**2).sum(axis=0), 1e-6)
+    weight = 1.0 / width**2
+    excess = np.clip(np.clip(np.expm1(-left), -1.0, 3.0), -30.0 * width, 30.0 * width)
+    along = (weight * excess) @ probability
+    size = np.maximum(weight @ (probability**2), 1e-6)
+    saved = along**2 / size
+    factor = along / size
     saved[list(taken)] = 0.0
     found = [
-        (int(one), float(np.log(np.clip(1.0 + factor[one], 0.02, 50.0))))
+        (int(one), float(np.log(np.clip(1.0 + factor[one], 0.02, 20.0))))
         for one in np.argsort(-saved)[:4]
         if saved[one] > 0
     ]
     ids, of_id, count = np.unique(token, return_inverse=True, return_counts=True)
     order = np.argsort(of_id, kind="stable")
     middle = np.array([np.median(part) for part in np.split(left[order], np.cumsum(count)[:-1])])
-    weight = np.where(count >= FEW, np.abs(middle) * np.sqrt(count), 0.0)
-    for index in np.argsort(-weight)[:6]:
-        if weight[index] > 0 and int(ids[index]) not in taken:
+    strength = np.where(count >= FEW, np.abs(middle) * np.sqrt(count), 0.0)
+    for index in np.argsort(-strength)[:6]:
+        if strength[index] > 0 and int(ids[index]) not in taken:
             found.append((int(ids[index]), float(middle[index])))
     return found
 

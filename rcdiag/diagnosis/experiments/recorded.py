@@ -76,7 +76,7 @@ def run_divided(bench: Bench) -> Iterator[Trial]:
     factor = float(np.median(side.recorded[at][tells] / honest[tells]))
     if not np.isfinite(factor) or factor <= 0 or abs(factor - 1.0) < 0.005:
         return
-    if min(abs(factor * LN_2 - 1.0), abs(factor * LN_10 - 1.0)) < 0.01:
+    if min(abs(factor * LN_2 - 1.0), abs(factor * LN_10 - 1.0)) < 0.003:
         return
     yield bench.trial(
         "divided",

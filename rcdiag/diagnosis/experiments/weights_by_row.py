@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.experiments.fit import loss_at, residual
+from rcdiag.diagnosis.experiments.fit import FLOAT32, residual
 from rcdiag.diagnosis.experiments.scene import Scene, Side
 from rcdiag.engines.changes import Forward, Moved
 
@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 SWITCHED = 12.0  # nats by which two checkpoints must explain a row better than one
+EXPLAINED = 0.5  # mean loss of a row's tokens below which an engine's noise is all that is left
 LEAST_PART = 4  # tokens on either side of a switch
 
 
@@ -28,8 +29,8 @@ class WeightsByRow:
     names: list[str]  # the trainer's own weights first, then checkpoints
     rows: Counts  # [rows] index in the case
     losses: Array  # [candidates, rows] summed over tokens
+    by_token: Array  # [rows] where every token takes the candidate that suits it best
     tokens: Counts  # [rows]
-    noise: float
     # Rows whose beginning one candidate explains and whose end another: [rows] token of the
     # switch, -1 without one; by which candidate before and after.
     switch: Counts
@@ -50,8 +51,13 @@ class WeightsByRow:
     @cached_property
     def explained(self) -> NDArray[np.bool_]:
         """Tell which rows their likeliest candidate explains to the engine's noise, [rows]."""
-        least = self.losses.min(axis=0) / np.maximum(self.tokens, 1)
-        return least < np.log(self.noise) + 2.5
+        return self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
+
+    @property
+    def mixed(self) -> float:
+        """Return the share of rows that only candidates mixed token by token explain."""
+        mixed = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
+        return float((mixed & ~self.explained).mean())
 
 
 def weights_by_row(
@@ -63,8 +69,9 @@ def weights_by_row(
     columns = [side.honest, *(forward.log_probs(passages, Moved(one)) for one in checkpoints)]
     at = side.known_at
     reach = side.reach[at]
+    width = scene.noise * reach + FLOAT32
     losses = np.stack(
-        [loss_at(residual(side.recorded[at], column[at]), reach, scene.noise) for column in columns]
+        [np.log1p((residual(side.recorded[at], column[at]) / width) ** 2) for column in columns]
     )
     row = np.searchsorted(scene.rows, scene.owner[at])
     count = len(scene.rows)
@@ -75,8 +82,8 @@ def weights_by_row(
         names=["the trainer's", *(one.name for one in checkpoints)],
         rows=scene.rows,
         losses=summed,
+        by_token=np.bincount(row, losses.min(axis=0), minlength=count),
         tokens=tokens,
-        noise=scene.noise,
         switch=switch,
         before=before,
         after=after,

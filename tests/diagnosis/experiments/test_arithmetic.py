@@ -1,0 +1,189 @@
+"""Experiments that need no forward pass, on made-up logits with faults of known strength."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.experiments.bench import Bench
+from rcdiag.diagnosis.experiments.fit import golden, margin, unexplained
+from rcdiag.diagnosis.experiments.head import bfloat16
+from rcdiag.diagnosis.experiments.order import explains, quick_trials, ranked
+from rcdiag.diagnosis.experiments.silent import (
+    support_of_tokens,
+    surprise,
+    temperature_of_tokens,
+)
+from tests.diagnosis.experiments.scenes import END, bench_of, made_up
+
+NEVER = np.float32(-1e9)
+
+
+def kept_top_p(logits, share):
+    weights = np.exp(logits - logits.max())
+    weights /= weights.sum()
+    order = np.argsort(-weights)
+    before = np.cumsum(weights[order]) - weights[order]
+    made = logits.copy()
+    made[order[before >= share]] = NEVER
+    return made
+
+
+def kept_top_k(logits, count):
+    made = logits.copy()
+    made[np.argsort(-logits)[count:]] = NEVER
+    return made
+
+
+def repeated(logits, prompt, response, strength):
+    made, seen = logits.copy(), np.union1d(prompt, response).astype(np.int64)
+    made[seen] = np.where(made[seen] > 0, made[seen] / strength, made[seen] * strength)
+    return made
+
+
+def present(logits, response, strength):
+    made = logits.copy()
+    made[np.unique(response)] -= np.float32(strength)
+    return made
+
+
+def biased(logits, biases):
+    made = logits.copy()
+    for token, bias in biases.items():
+        made[token] += np.float32(bias)
+    return made
+
+
+def banned_end(logits, response, least):
+    return biased(logits, {END: -1e9}) if len(response) < least else logits
+
+
+LAWS = {
+    "top-p-renormalised": lambda z, prompt, response: kept_top_p(z, 0.9),
+    "top-k-renormalised": lambda z, prompt, response: kept_top_k(z, 5),
+    "repetition-penalty": lambda z, prompt, response: repeated(z, prompt, response, 1.2),
+    "presence-penalty": lambda z, prompt, response: present(z, response, 0.6),
+    "logit-bias": lambda z, prompt, response: biased(z, {7: 2.0, 9: -1e9}),
+    "min-tokens": lambda z, prompt, response: banned_end(z, response, 25),
+    "logit-softcap": lambda z, prompt, response: np.float32(3.0) * np.tanh(z / np.float32(3.0)),
+}
+STRENGTHS = {
+    "top-p-renormalised": ("top_p", 0.9, 0.01),
+    "top-k-renormalised": ("top_k", 5, 0),
+    "repetition-penalty": ("repetition_penalty", 1.2, 0.01),
+    "presence-penalty": ("presence_penalty", 0.6, 0.02),
+    "min-tokens": ("min_tokens", 25, 1),
+    "logit-softcap": ("cap", 3.0, 0.05),
+}
+
+
+def best(bench: Bench):
+    return ranked([trial for trial in quick_trials(bench) if explains(trial, bench)])[0]
+
+
+@pytest.mark.parametrize("slug", list(LAWS))
+def test_the_cause_and_its_strength_are_recovered(slug):
+    case, model = made_up(LAWS[slug])
+    bench = bench_of(case, model)
+    assert not bench.side.explained
+    trial = best(bench)
+    assert trial.slug == slug
+    if slug in STRENGTHS:
+        name, strength, error = STRENGTHS[slug]
+        assert abs(trial.values[name] - strength) <= error
+    else:
+        assert set(trial.values) == {"bias_7", "bias_9"}
+        assert abs(trial.values["bias_7"] - 2.0) < 0.1
+        assert trial.values["bias_9"] < -9.0
+
+
+def test_an_honest_engine_is_explained_and_no_law_is_named():
+    bench = bench_of(*made_up())
+    assert bench.side.explained
+    assert not [trial for trial in quick_trials(bench) if explains(trial, bench)]
+
+
+RECORDED = {
+    "top-one-recorded": lambda own, z: (z.max(1) - np.log(np.exp(z).sum(1))).astype(np.float64),
+    "sign-flipped": lambda own, z: -own,
+    "log-base": lambda own, z: own / np.log(2.0),
+    "log-probs-divided": lambda own, z: own / 0.7,
+    "probabilities-stored": lambda own, z: np.exp(own),
+}
+
+
+@pytest.mark.parametrize("slug", list(RECORDED))
+def test_what_else_was_recorded_is_told(slug):
+    case, model = made_up(recorded=RECORDED[slug])
+    assert best(bench_of(case, model)).slug == slug
+
+
+def test_a_shifted_column_is_told():
+    def shifted(own, logits):
+        rows = own.reshape(60, 40)
+        return np.concatenate([rows[:, 1:], np.zeros((60, 1))], axis=1).ravel()
+
+    case, model = made_up(recorded=shifted)
+    assert best(bench_of(case, model)).slug == "shift-by-one"
+
+
+def test_the_temperature_of_tokens_is_that_of_the_sampler_though_both_columns_are_raw():
+    case, model = made_up(lambda z, prompt, response: z / np.float32(0.7), noise=0.0)
+    bench = bench_of(case, model)
+    estimate = temperature_of_tokens(bench.scene.law)
+    assert estimate.low < 0.7 < estimate.high
+    assert estimate.high - estimate.low < 0.06
+
+
+def test_a_silent_kept_set_is_recovered_from_the_tokens():
+    case, model = made_up(lambda z, prompt, response: kept_top_p(z, 0.85), noise=0.0)
+    kept = support_of_tokens(bench_of(case, model).scene.law)
+    assert kept.rule == "top-p"
+    assert abs(kept.value - 0.85) <= 0.02
+    assert kept.gain > 100
+    assert kept.outside == 0
+    whole = support_of_tokens(bench_of(*made_up()).scene.law)
+    assert whole.gain < 5
+
+
+def test_surprise_is_the_excess_of_surprisal_over_entropy():
+    log_prob, entropy = np.log([0.5, 0.25, 0.25, 0.5]), np.full(4, 0.8)
+    found = surprise(log_prob, entropy, np.array([0, 0, 1, 1]))
+    excess = -log_prob - 0.8
+    sums = np.array([excess[:2].sum(), excess[2:].sum()])
+    assert found.excess == pytest.approx(excess.mean())
+    assert found.z == pytest.approx(excess.sum() / np.sqrt((sums**2).sum()))
+    assert found.tokens == 4
+
+
+def test_what_is_left_has_the_scale_of_its_noise_whatever_a_few_tokens_do():
+    rng = np.random.default_rng(0)
+    reach = rng.uniform(0.01, 1.0, 4_000)
+    recorded = reach * rng.standard_cauchy(4_000) * 0.01
+    recorded[:40] += 5.0
+    left = unexplained(recorded, np.zeros(4_000), reach)
+    assert 0.005 < left.scale < 0.02
+    assert left.within(0.01, 0.2)
+    assert not left.within(0.001)
+
+
+def test_a_margin_counts_rows_not_tokens():
+    better, worse = np.zeros(400), np.ones(400)
+    worse[::2] = -0.8
+    one_row_each, four_rows = np.arange(400), np.repeat(np.arange(4), 100)
+    assert margin(better, worse, one_row_each) == pytest.approx(
+        400 * 0.1 / np.sqrt(np.sum((worse - 0.1) ** 2) * 400 / 399)
+    )
+    assert margin(better, worse, four_rows) == 99.0  # every row gains the same
+
+
+def test_golden_finds_the_minimum():
+    place, least = golden(lambda x: (x - 0.3) ** 2 + 2.0, -1.0, 1.0, steps=30)
+    assert place == pytest.approx(0.3, abs=1e-4)
+    assert least == pytest.approx(2.0)
+
+
+def test_bfloat16_rounds_to_even_as_torch_does():
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(0).normal(0, 30, 10_000).astype(np.float32)
+    assert np.array_equal(bfloat16(values), torch.from_numpy(values).bfloat16().float().numpy())

@@ -1,0 +1,96 @@
+"""`rcdiag.diagnose` on the sample data: real policies, real samplers, known faults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rcdiag
+from rcdiag.errors import RcdiagError
+from rcdiag.results import DiagnoseResult
+from rcdiag.usecases.diagnose import beside, folders_of
+from tests.builders import write_table
+
+SAMPLES = Path(__file__).parents[2] / "sample_data"
+POLICY = SAMPLES / "policy"
+
+
+@pytest.fixture(scope="module")
+def stale() -> DiagnoseResult:
+    return rcdiag.diagnose(SAMPLES / "stale.parquet", model=POLICY / "step_8", rows=48)
+
+
+@pytest.mark.engine
+def test_the_old_checkpoint_beside_the_trainers_is_named(stale):
+    assert stale.diagnosis is not None
+    first = stale.diagnosis.causes[0]
+    assert (first.slug, first.verdict) == ("stale-weights", "correct")
+    assert first.confidence >= 0.9
+    assert {Path(folder).name for folder in stale.checkpoints} == {"step_0", "step_4"}
+    by_row = [max(row["probability"], key=row["probability"].get) for row in stale.weights]
+    assert by_row == ["step_0"] * stale.rows_read
+    assert all(row["explained"] for row in stale.weights)
+
+
+@pytest.mark.engine
+def test_a_result_is_the_same_after_json(stale, tmp_path):
+    stale.save(tmp_path / "r.json")
+    again = rcdiag.load_result(tmp_path / "r.json")
+    assert json.loads(again.to_json()) == json.loads(stale.to_json())
+    assert again.frame("causes")["slug"].to_list()[0] == "stale-weights"
+    written = rcdiag.report(again, tmp_path / "r.html")
+    assert "weights-by-row" in written[0].read_text()
+
+
+@pytest.mark.engine
+def test_the_temperature_of_the_sampler_is_told_by_the_tokens():
+    result = rcdiag.diagnose(SAMPLES / "temperature.parquet", model=POLICY / "step_8", rows=64)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict == "fix"
+    assert result.diagnosis.causes[0].slug in (
+        "temperature-raw-recorded",
+        "trainer-without-temperature",
+    )
+    assert result.token_temperature is not None
+    assert result.token_temperature["low"] < 0.7 < result.token_temperature["high"]
+
+
+@pytest.mark.engine
+def test_an_honest_run_leaves_an_engines_noise():
+    model = POLICY / "step_{step}"
+    result = rcdiag.diagnose(SAMPLES / "multi_turn.parquet", model=POLICY / "step_8", rows=48)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict in ("fine", "correct")
+    assert [cause.slug for cause in result.diagnosis.causes][-1:] == ["engine-noise"]
+    assert result.open == []
+    said = rcdiag.diagnose.dry_run(SAMPLES / "rollouts.parquet", model=model, rows=32)
+    assert "would diagnose rollout -> old" in said
+
+
+def test_without_a_model_the_table_alone_is_judged(tmp_path):
+    table = write_table(tmp_path / "t.parquet")
+    result = rcdiag.diagnose(table)
+    assert result.model is None
+    assert result.experiments == []
+    assert result.diagnosis == rcdiag.diagnose(str(table)).diagnosis
+
+
+def test_checkpoints_beside_a_checkpoint_are_those_of_other_steps():
+    assert [folder.name for folder in beside(POLICY / "step_8")] == ["step_4", "step_0"]
+    assert {folder.name for folder in folders_of([POLICY])} == {"step_0", "step_4", "step_8"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoints": POLICY / "step_0"}, "held against the trainer's"),
+        ({"budget": 0.0}, "out of range"),
+        ({"rows": 0}, "out of range"),
+        ({"model": "/nowhere/at/all"}, "no such folder"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(tmp_path, options, message):
+    with pytest.raises(RcdiagError, match=message):
+        rcdiag.diagnose(write_table(tmp_path / "t.parquet"), **options)
