@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rcdiag.engines.checkpoint import resolve_model
 from rcdiag.errors import RcdiagError, setting
@@ -47,3 +48,25 @@ def decoder(model: str) -> Callable[[Sequence[int]], list[str]]:
         ]
 
     return decode
+
+
+def coders(
+    folder: Path,
+) -> tuple[Callable[[str], list[int]] | None, Callable[[Sequence[int]], str] | None]:
+    """Return a checkpoint's tokenizer as two functions, text to ids and back; None without one."""
+    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZERS):
+        return None, None
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError):
+        return None, None
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(ids))
+
+    return encode, decode

@@ -189,6 +189,7 @@ def _runner(
     def run(case: Case) -> Outcome:
         from rcdiag.diagnosis.experiments.conclude import Given, experimental
         from rcdiag.engines.hf.fleet import Fleet
+        from rcdiag.engines.tokenizer import coders
 
         steps = case.facts.step
         folders = {
@@ -199,7 +200,7 @@ def _runner(
         def folder_of(row: int) -> Path:
             return folders[None if steps is None else int(steps[row])]
 
-        encode, decode = _coders(folder_of(0))
+        encode, decode = coders(folder_of(0))
         progress.say(f"scoring rows with {folder_of(0)}")
         return experimental(
             case,
@@ -216,30 +217,6 @@ def _runner(
         )
 
     return run
-
-
-def _coders(
-    folder: Path,
-) -> tuple[Callable[[str], list[int]] | None, Callable[[Sequence[int]], str] | None]:
-    """Return a checkpoint's tokenizer as two functions, None where it has none."""
-    from rcdiag.engines.tokenizer import TOKENIZERS
-
-    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZERS):
-        return None, None
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError):
-        return None, None
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer.encode(text, add_special_tokens=False))
-
-    def decode(ids: Sequence[int]) -> str:
-        return str(tokenizer.decode(ids))
-
-    return encode, decode
 
 
 def _experiments(outcome: Outcome) -> list[ExperimentResult]:

@@ -23,6 +23,7 @@ OF_THE_COMMAND = {
 }
 # Option -> keyword, where a repeatable option is one keyword of several values.
 RENAMED = {
+    "checkpoint": "checkpoints",
     "column": "columns",
     "dump": "source",
     "learning_rate": "lr",
@@ -111,6 +112,13 @@ def test_sweep_and_its_configuration(rcdiag, tmp_path):
     assert ran.out == api.emit(result, "verl-0.7.0", "seq_tis_5")
 
 
+def test_diagnose_by_the_table_alone(rcdiag, table):
+    ran = rcdiag("diagnose", table, "--json")
+    assert ran.code == 0, ran.err
+    result = json.loads(api.diagnose(table).to_json())
+    assert {**comparable(ran.document), "seconds": 0} == {**comparable(result), "seconds": 0}
+
+
 def test_replay(rcdiag, table):
     same(rcdiag("replay", table, "--json"), api.replay(table))
     options = ("--step", 4, "--preset", "disabled", "--clip-high", 0.28, "--loss", "sapo")
@@ -143,13 +151,13 @@ def test_explain(rcdiag):
     assert rcdiag("explain", "--json").document["names"] == api.explain()
 
 
-@pytest.mark.parametrize("command", ["score", "compare", "sweep", "replay"])
+@pytest.mark.parametrize("command", ["score", "compare", "diagnose", "sweep", "replay"])
 def test_a_dry_run_says_the_same(rcdiag, table, command):
     said = getattr(api, command).dry_run(table)
     assert rcdiag(command, table, "--dry-run").err == f"{said}\n"
 
 
-@pytest.mark.parametrize("command", ["score", "compare", "sweep", "replay"])
+@pytest.mark.parametrize("command", ["score", "compare", "diagnose", "sweep", "replay"])
 def test_options_are_keywords_with_the_same_defaults(command):
     (found,) = [each for each in app.registered_commands if each.name == command]
     options = {
@@ -161,7 +169,7 @@ def test_options_are_keywords_with_the_same_defaults(command):
     }
     if command == "compare":
         options["sources"] = options.pop("source")
-    if command == "sweep":
+    if command in ("diagnose", "sweep"):
         options.pop("force")  # it writes nothing but what a command writes
     keywords = inspect.signature(getattr(api, command)).parameters
     assert set(options) == set(keywords) - (ONLY_IN_PYTHON - set(options))

@@ -51,7 +51,7 @@ class Left:
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
         """Tell whether what is left is an engine's noise, but for a share of the tokens."""
-        return self.scale <= 2.5 * noise and self.outlying(max(noise, self.scale)) <= outlying
+        return self.scale <= 1.3 * noise and self.outlying(max(noise, self.scale)) <= outlying
 
 
 def residual(recorded: Array, predicted: Array) -> Array:

@@ -15,7 +15,7 @@ from rcdiag.diagnosis.experiments.law import log_prob, scaled, softmax
 SCANNED = 1_500  # tokens on which strengths are searched
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 ADDED = (-2.0, -1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0, 2.0)
-MOST_BIASED = 8  # token ids with a bias that are looked for
+MOST_BIASED = 6  # token ids with a bias; where as many are found, all ids are off
 BANNED = -30.0  # the bias of a token that cannot be sampled
 FEW = 3  # occurrences from which on a token's own bias can be told
 
@@ -156,7 +156,7 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         if reached > least - 0.003:
             break
         biases[token], least = start, reached
-    if not biases:
+    if not 0 < len(biases) < MOST_BIASED:
         return
     names = ", ".join(
         f"{token} {'banned' if bias <= BANNED / 2 else f'{bias:+.2f}'}"

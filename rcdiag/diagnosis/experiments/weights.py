@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,18 @@ SHARDED: dict[str, tuple[tuple[str, ...], int]] = {
     "key": (("k_proj.weight",), 0),
     "value": (("v_proj.weight",), 0),
 }
-FRACTIONS = (-1.0, 0.25, 0.5, 0.75, 1.5, 2.0)
+# Parts of a model that stay behind together -> the cause that this is.
+PARTS: dict[str, str] = {
+    "all": "stale-weights",
+    "head": "tied-head-desync",
+    "attention": "partial-sync",
+    "mlp": "partial-sync",
+    "embedding": "partial-sync",
+    "norms": "partial-sync",
+}
+WORDS = {"all": "all tensors", "head": "the output head", "mlp": "the MLPs"}
+STEP_ALONG = 0.25  # fraction of the way at which the direction of a checkpoint is measured
+MOST_LAYERS = 4
 
 
 def run_checkpoints(bench: Bench) -> Iterator[Trial]:
@@ -48,103 +60,86 @@ def run_checkpoints(bench: Bench) -> Iterator[Trial]:
 
 
 def run_fractions(bench: Bench) -> Iterator[Trial]:
-    """Try fractions of the way to another checkpoint, in all tensors and in parts of them."""
-    layers = bench.forward.tensors.layers
-    parts = [
-        ("all", "stale-weights"),
-        ("head", "tied-head-desync"),
-        ("attention", "partial-sync"),
-        ("mlp", "partial-sync"),
-        ("embedding", "partial-sync"),
-        ("norms", "partial-sync"),
-    ]
-    best: Trial | None = None
-    for folder in bench.checkpoints:
-        for part, slug in parts:
-            found = _fraction(bench, folder, part, slug)
-            if found is None:
-                return
-            if best is None or found.left.nats < best.left.nats:
-                best = found
-            if best.left.within(bench.scene.noise):
-                yield _confirmed(bench, best)
-                return
-    # Which layers stayed behind: each layer for itself, then the set of those that tell.
-    for folder in bench.checkpoints[:1] if layers <= 64 else ():
-        sets = [f"layers.{layer}" for layer in range(layers)]
-        some: list[tuple[float, int, Trial]] = []
-        for layer, part in enumerate(sets):
-            trial = _moved(bench, folder, 1.0, part, "partial-sync")
-            if trial is None:
-                return
-            some.append((trial.gain, layer, trial))
-        some.sort(reverse=True, key=lambda one: one[0])
-        if some[0][0] > 0.02:
-            chosen: list[int] = []
-            reached = -np.inf
-            for _, layer, _ in some:
-                part = "layers." + "+".join(str(one) for one in sorted([*chosen, layer]))
-                found = _fraction(bench, folder, part, "partial-sync")
-                if found is None or found.gain <= reached + 0.02:
-                    continue
-                chosen.append(layer)
-                reached = found.gain
-                if best is None or found.left.nats < best.left.nats:
-                    best = found
-                if best.left.within(bench.scene.noise):
-                    break
+    """Try fractions of the way to another checkpoint, in all tensors and in parts of them.
+
+    A small step towards a checkpoint gives the direction in which its log-probs lie; the fraction
+    is where the recorded column lies along it.
+    """
+    found = _along(bench, list(PARTS))
+    if not found:
+        return
+    best = _best_fraction(bench, found[:3])
+    if best is None or not (best.left.within(bench.scene.noise) and best.tells):
+        layers = [f"layers.{layer}" for layer in range(bench.forward.tensors.layers)]
+        folder = found[0][1].folder
+        some = _along(bench, layers, [folder])
+        chosen: list[str] = []
+        for _, change in some[:MOST_LAYERS]:
+            chosen.append(change.part.removeprefix("layers."))
+            part = "layers." + "+".join(sorted(chosen, key=int))
+            trial = _moved(bench, Moved(folder, 1.0, part))
+            if trial is not None and (best is None or trial.left.nats < best.left.nats):
+                best = trial
+            elif len(chosen) > 1:
+                chosen.pop()
     if best is not None:
         yield _confirmed(bench, best)
 
 
-def _moved(bench: Bench, folder: Path, fraction: float, part: str, slug: str) -> Trial | None:
+def _along(
+    bench: Bench, parts: Sequence[str], folders: Sequence[Path] | None = None
+) -> list[tuple[float, Moved]]:
+    """Return changes by the share of the residuals that lies along them, with their fractions."""
+    found: list[tuple[float, Moved]] = []
+    for folder in folders or bench.checkpoints:
+        for part in parts:
+            trial = _moved(bench, Moved(folder, STEP_ALONG, part))
+            if trial is None:
+                continue
+            honest = bench.side.honest[trial.at]
+            width = bench.scene.noise * bench.side.reach[trial.at] + 1e-3
+            along = np.clip((trial.predicted - honest) / STEP_ALONG / width, -1e3, 1e3)
+            left = np.clip((bench.side.recorded[trial.at] - honest) / width, -1e3, 1e3)
+            size = float(along @ along)
+            if size <= 0.0:
+                continue
+            fraction = float(along @ left) / size
+            share = fraction**2 * size / max(float(left @ left), 1e-9)
+            found.append((share, Moved(folder, float(np.clip(fraction, -2.0, 3.0)), part)))
+    return sorted(found, key=lambda one: -one[0])
+
+
+def _best_fraction(bench: Bench, changes: Sequence[tuple[float, Moved]]) -> Trial | None:
+    """Search the fraction of a few changes around where they begin; return the best trial."""
+    trials: list[Trial] = []
+    for _, change in changes:
+
+        def loss(fraction: float, change: Moved = change) -> float:
+            trial = _moved(bench, replace(change, fraction=fraction))
+            if trial is None:
+                return np.inf
+            trials.append(trial)
+            return trial.left.nats
+
+        start = change.fraction
+        loss(1.0)
+        golden(loss, 0.5 * start, 2.0 * start, steps=4)
+    return min(trials, key=lambda trial: trial.left.nats, default=None)
+
+
+def _moved(bench: Bench, change: Moved) -> Trial | None:
     """Try weights that went a fraction of the way to a checkpoint in one part of the model."""
     if bench.out_of_time:
         return None
-    where = {"all": "all tensors", "head": "the output head", "mlp": "the MLPs"}.get(part, part)
+    where = WORDS.get(change.part, change.part)
     return bench.pass_trial(
         "fractions",
-        slug,
-        f"{where} {fraction:.2f} of the way to {folder.name}",
+        PARTS.get(change.part, "partial-sync"),
+        f"{where} {change.fraction:.2f} of the way to {change.folder.name}",
         bench.screen,
-        Moved(folder, fraction, part),
-        values={"fraction": fraction},
+        change,
+        values={"fraction": change.fraction},
     )
-
-
-def _fraction(bench: Bench, folder: Path, part: str, slug: str) -> Trial | None:
-    """Find the fraction of the way to a checkpoint that suits one part of the model best."""
-    trials = []
-    for fraction in (1.0, 0.5):
-        trial = _moved(bench, folder, fraction, part, slug)
-        if trial is None:
-            return None
-        trials.append(trial)
-    best = max(trials, key=lambda trial: trial.gain)
-    if best.gain < 0.05:
-        return best
-    for fraction in FRACTIONS:
-        trial = _moved(bench, folder, fraction, part, slug)
-        if trial is None:
-            return best
-        trials.append(trial)
-    trials.sort(key=lambda trial: trial.values["fraction"])
-    index = int(np.argmin([trial.left.nats for trial in trials]))
-    best = trials[index]
-    if best.left.within(bench.scene.noise):
-        return best
-    low = trials[max(index - 1, 0)].values["fraction"]
-    high = trials[min(index + 1, len(trials) - 1)].values["fraction"]
-
-    def loss(fraction: float) -> float:
-        trial = _moved(bench, folder, fraction, part, slug)
-        if trial is None:
-            return np.inf
-        trials.append(trial)
-        return trial.left.nats
-
-    golden(loss, low, high, steps=6)
-    return min(trials, key=lambda trial: trial.left.nats)
 
 
 def _confirmed(bench: Bench, trial: Trial) -> Trial:
@@ -265,8 +260,8 @@ FRACTIONS_OF_WAY = Experiment(
     slugs=("partial-sync", "tied-head-desync", "stale-weights", "old-after-update"),
     asks="Did some tensors stay at another checkpoint, or are weights between two?",
     run=run_fractions,
-    passes=lambda bench: 20.0 * max(len(bench.checkpoints), 1),
-    worth=lambda bench: 4.0 if bench.checkpoints else 0.0,
+    passes=lambda bench: 20.0 + 6.0 * len(bench.checkpoints),
+    worth=lambda bench: 40.0 if bench.checkpoints else 0.0,
 )
 STALE_PREFIX = Experiment(
     name="stale-prefix",

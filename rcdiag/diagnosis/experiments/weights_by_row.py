@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 SWITCHED = 12.0  # nats by which two checkpoints must explain a row better than one
-EXPLAINED = 0.5  # mean loss of a row's tokens below which an engine's noise is all that is left
+EXPLAINED = 1.0  # mean loss of a row's tokens below which an engine's noise is all that is left
 LEAST_PART = 4  # tokens on either side of a switch
 
 
