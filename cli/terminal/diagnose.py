@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from cli.terminal.tables import Column, fitted
 from rcdiag.pages.diagnose.words import posterior_rows
@@ -17,10 +18,12 @@ SHOWN = 6  # experiments without -v
 
 def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
     """Draw what the experiments leave unexplained, the best first."""
-    if result.model is None:
+    if result.trainer_model is None:
         out.print("[dim]no --model was given: the causes are told by the table alone[/]")
         return
-    read = f"{result.rows_read:,} rows scored with {result.model} in {result.seconds:.0f} s"
+    read = (
+        f"{result.rows_read:,} rows scored with {result.trainer_model} in {result.duration:.0f} s"
+    )
     out.print(f"[dim]{escape(read)}[/]\n")
     if result.experiments:
         out.print(_experiments(out, result, verbose))
@@ -30,7 +33,7 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
         out.print(f"[dim]no time left for: {', '.join(result.open)} (--budget)[/]")
 
 
-def _experiments(out: Console, result: DiagnoseResult, verbose: bool):
+def _experiments(out: Console, result: DiagnoseResult, verbose: bool) -> Table:
     columns = [
         Column(heading="column", align="left", leaves=3),
         Column(heading="supposed", align="left", words=True),
@@ -43,7 +46,7 @@ def _experiments(out: Console, result: DiagnoseResult, verbose: bool):
     shown = result.experiments if verbose else result.experiments[:SHOWN]
     rows = [
         [
-            one.policy,
+            one.column,
             escape(one.setting),
             one.cause,
             number(one.rms_before),

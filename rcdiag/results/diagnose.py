@@ -10,6 +10,7 @@ from rcdiag.results.base import (
     Findings,
     FormatVersion,
     KindName,
+    MetricValue,
     NumSequences,
     NumTokens,
     ProvenanceOfResult,
@@ -31,7 +32,7 @@ class ExperimentResult:
             example="rcdiag explain repetition-penalty",
         ),
     ]
-    policy: Annotated[str, Doc("Name of the policy whose column an experiment explains.")]
+    column: Annotated[str, Doc("Name of the policy whose column is explained.")]
     setting: Annotated[
         str, Doc("What an experiment supposes, with the strength that fits best, in a few words.")
     ]
@@ -79,7 +80,9 @@ class ExperimentResult:
         dict[str, float],
         Doc("Strengths that an experiment estimates, by name: a temperature, a penalty, a base."),
     ]
-    tokens: Annotated[int, Doc("Number of tokens on which an experiment ran.", unit="tokens")]
+    tested_tokens: Annotated[
+        int, Doc("Number of tokens on which an experiment ran.", unit="tokens")
+    ]
     seconds: Annotated[float, Doc("How long an experiment took.", unit="seconds")]
 
 
@@ -87,8 +90,8 @@ class WeightsOfRow(TypedDict):
     """A row's posterior says which checkpoint's weights made its log-probs."""
 
     row: Annotated[int, Doc("Number of a row in the table.")]
-    policy: Annotated[str, Doc("Name of the policy whose column is explained.")]
-    explained: Annotated[
+    column: Annotated[str, Doc("Name of the policy whose column is explained.")]
+    row_explained: Annotated[
         bool, Doc("Whether the likeliest weights explain a row down to an engine's noise.")
     ]
     probability: Annotated[
@@ -104,14 +107,6 @@ class WeightsOfRow(TypedDict):
     ]
 
 
-class TokenTemperature(TypedDict):
-    """The temperature of tokens is the one at which the model makes them likeliest."""
-
-    value: Annotated[float, Doc("Temperature that makes the sampled tokens likeliest.")]
-    low: Annotated[float, Doc("Lower end of the 95% interval of the tokens' temperature.")]
-    high: Annotated[float, Doc("Upper end of the 95% interval of the tokens' temperature.")]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class DiagnoseResult(Shown):
     """The result of `rcdiag diagnose` names the causes, and the experiments that tell them."""
@@ -121,7 +116,7 @@ class DiagnoseResult(Shown):
     provenance: ProvenanceOfResult
     num_sequences: NumSequences
     num_tokens: NumTokens
-    model: Annotated[
+    trainer_model: Annotated[
         str | None,
         Doc("The trainer's checkpoint that experiments ran with; null where none was given."),
     ]
@@ -143,7 +138,7 @@ class DiagnoseResult(Shown):
         ),
     ]
     token_temperature: Annotated[
-        TokenTemperature | None,
+        MetricValue | None,
         Doc(
             "Temperature at which the tokens were sampled, estimated from the tokens alone; null "
             "without a checkpoint.",
@@ -166,6 +161,6 @@ class DiagnoseResult(Shown):
         list[str],
         Doc("Experiments that did not run because the time was spent.", see=("budget",)),
     ]
-    seconds: Annotated[float, Doc("How long a diagnosis took.", unit="seconds")]
+    duration: Annotated[float, Doc("How long a diagnosis took.", unit="seconds")]
     findings: Findings = field(default_factory=list)
     diagnosis: DiagnosisOfTable = None

@@ -185,7 +185,7 @@ def _tidy_diagnose(result: DiagnoseResult) -> Iterator[Row]:
     """The numbers of every experiment, under the cause and what it supposes."""
     for one in result.experiments:
         name = f"{one.cause}: {one.setting}"
-        yield from ({"policies": one.policy, "name": name, **row} for row in _numbers(one))
+        yield from ({"policies": one.column, "name": name, **row} for row in _numbers(one))
 
 
 def _tidy(rows: Callable[[Any], Iterator[Row]]) -> Frame:

@@ -158,7 +158,7 @@ def _of_diagnose(result: DiagnoseResult) -> Summary:
         (one.cause, one.setting, _number(one.rms_before), _number(one.rms_left))
         for one in result.experiments
     ]
-    model = f", with {result.model}" if result.model else ""
+    model = f", with {result.trainer_model}" if result.trainer_model else ""
     columns = ("cause", "supposed", "rms before", "rms left")
     return Summary(f"{_size(result)}{model}", columns, rows, "experiments")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rcdiag.diagnosis.case import Case
 from rcdiag.engines.checkpoint import check_checkpoint, text_config, weight_files
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult, WeightsOfRow
 from rcdiag.table.table import Table
 from rcdiag.usecases.case import read_case
@@ -158,21 +159,21 @@ def diagnose(
         provenance=provenance(table, seed),
         num_sequences=table.num_rows,
         num_tokens=int(case.mask.sum()),
-        model=None if model is None else model.name,
+        trainer_model=None if model is None else model.name,
         checkpoints=[str(folder) for folder in checkpoints],
         rows_read=0 if outcome is None else len(outcome.scene.rows),
         engine_noise=None if outcome is None else outcome.scene.noise,
         token_temperature=None
         if outcome is None or outcome.temperature is None
-        else {
-            "value": outcome.temperature.value,
-            "low": outcome.temperature.low,
-            "high": outcome.temperature.high,
-        },
+        else MetricValue(
+            value=outcome.temperature.value,
+            low=outcome.temperature.low,
+            high=outcome.temperature.high,
+        ),
         experiments=[] if outcome is None else _experiments(outcome),
         weights=[] if outcome is None else _weights(outcome),
         open=[] if outcome is None else list(dict.fromkeys(outcome.open)),
-        seconds=time.monotonic() - began,
+        duration=time.monotonic() - began,
         diagnosis=diagnosis,
     )
 
@@ -232,7 +233,7 @@ def _experiments(outcome: Outcome) -> list[ExperimentResult]:
                 ExperimentResult(
                     experiment=trial.experiment,
                     cause=trial.slug,
-                    policy=policy,
+                    column=policy,
                     setting=trial.setting,
                     explained=trial.tells and trial.left.within(outcome.scene.noise),
                     rms_before=trial.before.rms,
@@ -240,7 +241,7 @@ def _experiments(outcome: Outcome) -> list[ExperimentResult]:
                     gain=trial.gain,
                     z=trial.z,
                     values=dict(trial.values),
-                    tokens=len(trial.at),
+                    tested_tokens=len(trial.at),
                     seconds=trial.seconds,
                 )
             )
@@ -254,8 +255,8 @@ def _weights(outcome: Outcome) -> list[WeightsOfRow]:
     return [
         {
             "row": int(rows[row]),
-            "policy": policies[name],
-            "explained": bool(weights.explained[index]),
+            "column": policies[name],
+            "row_explained": bool(weights.explained[index]),
             "probability": {
                 candidate: float(share)
                 for candidate, share in zip(weights.names, weights.posterior[:, index], strict=True)

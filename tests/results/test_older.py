@@ -11,7 +11,8 @@ import pytest
 from rcdiag import load_result
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.page import page
-from rcdiag.results import FORMAT_VERSION, KINDS, from_json
+from rcdiag.results import FORMAT_VERSION, from_json
+from rcdiag.results.older import FROM_1
 from rcdiag.results.plain import unstructured
 from tests.results.stored import stored
 
@@ -44,7 +45,7 @@ def leaves(part: Any) -> Iterator[Any]:
         yield part
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FROM_1)
 def test_a_document_of_format_1_is_read_with_every_value(kind):
     text = older(kind)
     document = json.loads(text)
@@ -132,7 +133,7 @@ def _same_preset(preset: Any, old: dict[str, Any]) -> None:
     assert messages == [rule["said"] for rule in old["health"]["rules"]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FROM_1)
 def test_a_document_of_format_1_has_its_page(kind, tmp_path):
     (tmp_path / "older.json").write_text(older(kind))
     assert "<html" in page(load_result(tmp_path / "older.json"))
@@ -146,7 +147,7 @@ def test_a_document_of_an_unknown_format_is_refused_with_what_can_be_read(versio
     assert f"1 to {FORMAT_VERSION}" in caught.value.hint
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FROM_1)
 @pytest.mark.parametrize("part", [None, 3, "words", [], {}])
 def test_a_document_of_format_1_that_was_edited_is_refused(kind, part):
     document = json.loads(older(kind))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np

@@ -22,7 +22,7 @@ def shown(result: DiagnoseResult) -> list[ExperimentResult]:
     """Return the best experiment of each cause, those first that leave the least."""
     best: dict[tuple[str, str], ExperimentResult] = {}
     for one in result.experiments:
-        key = one.policy, one.cause
+        key = one.column, one.cause
         if key not in best or one.gain > best[key].gain:
             best[key] = one
     order = sorted(best.values(), key=lambda one: one.rms_left / max(one.rms_before, 1e-12))
@@ -55,13 +55,13 @@ def left(result: DiagnoseResult, figure: Figure) -> None:
 
 def posterior(result: DiagnoseResult, figure: Figure) -> None:
     """Draw the probability of every candidate's weights for every row."""
-    policies = list(dict.fromkeys(row["policy"] for row in result.weights))
+    policies = list(dict.fromkeys(row["column"] for row in result.weights))
     grid = figure.subplots(len(policies), 1, squeeze=False).ravel()
     for axes, policy in zip(grid, policies, strict=True):
-        rows = [row for row in result.weights if row["policy"] == policy]
+        rows = [row for row in result.weights if row["column"] == policy]
         names = list(rows[0]["probability"])
         shares = np.array([[row["probability"][name] for row in rows] for name in names])
-        explained = np.array([row["explained"] for row in rows])
+        explained = np.array([row["row_explained"] for row in rows])
         axes.imshow(
             shares * np.where(explained, 1.0, 0.35),
             aspect="auto",
@@ -100,7 +100,7 @@ FIGURES = (
         applies=lambda result: bool(result.weights),
         size=lambda result: (
             11.0,
-            1.0 + 1.6 * len({row["policy"] for row in result.weights}),
+            1.0 + 1.6 * len({row["column"] for row in result.weights}),
         ),
     ),
 )

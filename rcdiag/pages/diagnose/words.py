@@ -7,10 +7,10 @@ from rcdiag.results import DiagnoseResult
 
 def answer(result: DiagnoseResult) -> str:
     """Say what the experiments explain."""
-    if result.model is None:
+    if result.trainer_model is None:
         return "told by the table alone; --model runs experiments"
     told = [one for one in result.experiments if one.explained]
-    ran = f"{len(result.experiments)} experiments in {result.seconds:.0f} s"
+    ran = f"{len(result.experiments)} experiments in {result.duration:.0f} s"
     if not told:
         return f"{ran}, none of which explains a column"
     best = max(told, key=lambda one: one.gain)
@@ -20,12 +20,12 @@ def answer(result: DiagnoseResult) -> str:
 def posterior_rows(result: DiagnoseResult) -> list[str]:
     """Say for each column how many rows the weights of each checkpoint made."""
     lines = []
-    for policy in dict.fromkeys(row["policy"] for row in result.weights):
-        rows = [row for row in result.weights if row["policy"] == policy]
+    for policy in dict.fromkeys(row["column"] for row in result.weights):
+        rows = [row for row in result.weights if row["column"] == policy]
         counts: dict[str, int] = {}
         for row in rows:
             name = max(row["probability"], key=lambda one, row=row: row["probability"][one])
-            name = name if row["explained"] else "none of them"
+            name = name if row["row_explained"] else "none of them"
             counts[name] = counts.get(name, 0) + 1
         shares = ", ".join(f"{name} {count:,}" for name, count in counts.items())
         switched = sum(row["switch"] is not None for row in rows)
