@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +244,11 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         given.progress(f"weights of {len(given.checkpoints)} checkpoints")
         weights = weights_by_row(outcome.scene, side, forward, given.checkpoints)
         outcome.weights[side.name] = weights
+        every = np.arange(len(outcome.scene))
+        for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:
+            setting = f"weights of {name}"
+            trial = bench.trial("checkpoints", "stale-weights", setting, column, every)
+            outcome.trials.append(replace(trial, slug=_slug(trial, bench)))
         named = _by_weights(bench, weights)
         if named is not None:
             outcome.suspicions.append(named)

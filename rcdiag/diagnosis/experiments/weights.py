@@ -82,6 +82,10 @@ def run_fractions(bench: Bench) -> Iterator[Trial]:
                 best = trial
             elif len(chosen) > 1:
                 chosen.pop()
+        change = best.change if best is not None else None
+        if isinstance(change, Moved) and change.part.startswith("layers."):
+            refined = _best_fraction(bench, [(0.0, change)])
+            best = refined if refined and refined.left.nats < best.left.nats else best
     if best is not None:
         yield _confirmed(bench, best)
 

@@ -27,6 +27,7 @@ class WeightsByRow:
     """How well every candidate's weights explain every row of one side's column."""
 
     names: list[str]  # the trainer's own weights first, then checkpoints
+    columns: list[Array]  # [candidates][tokens of the scene] log-probs, nats
     rows: Counts  # [rows] index in the case
     losses: Array  # [candidates, rows] summed over tokens
     by_token: Array  # [rows] where every token takes the candidate that suits it best
@@ -80,6 +81,7 @@ def weights_by_row(
     switch, before, after = _switches(losses, row, count)
     return WeightsByRow(
         names=["the trainer's", *(one.name for one in checkpoints)],
+        columns=columns,
         rows=scene.rows,
         losses=summed,
         by_token=np.bincount(row, losses.min(axis=0), minlength=count),
