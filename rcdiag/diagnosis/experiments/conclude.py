@@ -482,6 +482,8 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "moe-routing", 0.6, "few tokens are off by much, as other experts make them"
     if sampler and side.left.scale < 5.0 * noise:
         return "quantised-weights", 0.5, "noise is a few times that of bfloat16"
+    if not sampler and pattern.begins_in_rows > 0.3:
+        return "context-differs", 0.5, "rows are off from a token of their own on"
     if not sampler and abs(pattern.reward) > 3.0:
         return "old-after-update", 0.7, "tokens moved with their advantage"
     if sampler and pattern.law_of_recorded < -6.0:

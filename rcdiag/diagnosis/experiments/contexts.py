@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.engines.changes import Passage
 
 Ids = NDArray[np.int32]
+Edit = Callable[[Ids], Ids]
 BLOCKS = (4, 8, 16, 32, 64)  # rows that are padded or packed together
 LONGEST_SCAN = 200  # prompt tokens up to which every truncation is tried
 COARSE = 24  # truncations that are tried of longer prompts
@@ -42,12 +44,27 @@ def first_tokens_tell(bench: Bench) -> float:
     return float(early.mean() - late.mean())
 
 
+def _after(added: Sequence[int], ids: Ids) -> Ids:
+    """Put tokens before a prompt."""
+    return np.concatenate([np.asarray(added, np.int32), ids])
+
+
+def _before(added: Sequence[int], ids: Ids) -> Ids:
+    """Put tokens after a prompt."""
+    return np.concatenate([ids, np.asarray(added, np.int32)])
+
+
+def _without(token: int, ids: Ids) -> Ids:
+    """Take a token out of a prompt, wherever it stands."""
+    return ids[ids != token]
+
+
 def run_prompts(bench: Bench) -> Iterator[Trial]:
     """Try prompts with one special token more or less, and with text added at the end."""
     specials = bench.forward.tensors.special_ids
     prompts = [bench.scene.prompt(int(row)) for row in bench.screen]
     seen = {int(token) for prompt in prompts for token in prompt}
-    edits: list[tuple[str, str, Callable[[Ids], Ids]]] = [
+    edits: list[tuple[str, str, Edit]] = [
         ("bos-differs", "prompt without its first token", lambda ids: ids[1:]),
         ("bos-differs", "prompt with its first token twice", lambda ids: np.append(ids[:1], ids)),
         ("prompt-template", "prompt without its last token", lambda ids: ids[:-1]),
@@ -58,41 +75,22 @@ def run_prompts(bench: Bench) -> Iterator[Trial]:
         ),
     ]
     for token in specials:
-        edits.append(
-            (
-                "bos-differs",
-                f"token {token} before the prompt",
-                lambda ids, token=token: np.append(np.int32(token), ids),
-            )
-        )
+        edits.append(("bos-differs", f"token {token} before the prompt", partial(_after, [token])))
         if token in seen:
-            edits.append(
-                (
-                    "prompt-template",
-                    f"prompt without its tokens {token}",
-                    lambda ids, token=token: ids[ids != token],
-                )
-            )
+            words = f"prompt without its tokens {token}"
+            edits.append(("prompt-template", words, partial(_without, token)))
     for text in (" ", "\n", "\n\n", "  "):
         if bench.encode is not None and (added := bench.encode(text)):
-            edits.append(
-                (
-                    "prompt-template",
-                    f"{text!r} after the prompt",
-                    lambda ids, added=added: np.append(ids, added),
-                )
-            )
+            edits.append(("prompt-template", f"{text!r} after the prompt", partial(_before, added)))
     best: Trial | None = None
     for slug, words, edit in edits:
-        trial = bench.pass_trial(
-            "prompts",
-            slug,
-            words,
-            bench.screen,
-            edit=lambda row, edit=edit: with_prompt(bench, row, edit(bench.scene.prompt(row))),
-        )
+
+        def edited(row: int, edit: Edit = edit) -> Passage | None:
+            return with_prompt(bench, row, edit(bench.scene.prompt(row)))
+
+        trial = bench.pass_trial("prompts", slug, words, bench.screen, edit=edited)
         if trial is not None and (best is None or trial.left.nats < best.left.nats):
-            best, chosen = trial, edit
+            best, chosen = trial, edited
         if bench.out_of_time:
             break
         if best is not None and best.left.within(bench.scene.noise):
@@ -103,7 +101,7 @@ def run_prompts(bench: Bench) -> Iterator[Trial]:
             best.slug,
             best.setting,
             bench.confirm,
-            edit=lambda row: with_prompt(bench, row, chosen(bench.scene.prompt(row))),
+            edit=chosen,
         )
         best = confirmed or best
     if best is not None:
@@ -140,22 +138,22 @@ def run_truncations(bench: Bench) -> Iterator[Trial]:
         known = bench.side.known[at]
         found += [
             (bench.left(value[known], at[known]).nats, keeps, int(size))
-            for value, size in zip(values, sizes, strict=True)
+            for value, size in zip(values, sizes.tolist(), strict=True)
         ]
     found.sort()
-    for _, keeps, size in found[:2]:
+    for _, keeps, kept in found[:2]:
 
-        def edit(row: int, keeps: str = keeps, size: int = size) -> Passage | None:
+        def edit(row: int, keeps: str = keeps, size: int = kept) -> Passage | None:
             prompt = bench.scene.prompt(row)
             return with_prompt(bench, row, prompt[-size:] if keeps == "last" else prompt[:size])
 
         trial = bench.pass_trial(
             "truncations",
             "prompt-truncated",
-            f"only the {keeps} {size} tokens of the prompt",
+            f"only the {keeps} {kept} tokens of the prompt",
             bench.confirm,
             edit=edit,
-            values={"tokens": float(size)},
+            values={"tokens": float(kept)},
         )
         if trial is not None:
             yield trial
@@ -182,28 +180,45 @@ def run_positions(bench: Bench) -> Iterator[Trial]:
             "positions",
             "position-ids",
             f"positions of the response from the padded prompt width of {words}",
-            lambda row, width=width: placed(row, width[row]),
+            partial(_at_width, placed, width),
         )
+
+
+def _at_width(placed: Callable[[int, int], Passage], width: Mapping[int, int], row: int) -> Passage:
+    """Place a row's response at the padded width of its prompt."""
+    return placed(row, width[row])
 
 
 def run_padding(bench: Bench) -> Iterator[Trial]:
-    """Try prompts padded on the left whose padding is attended to."""
-    pad = bench.forward.tensors.pad_id
+    """Try prompts padded on the left whose padding is attended to.
+
+    Positions count from the padding on, or from the prompt on, as generation with a mask sets them.
+    """
     for block, width in _widths(bench):
-
-        def edit(row: int, width: dict[int, int] = width) -> Passage | None:
-            prompt = bench.scene.prompt(row)
-            padding = np.full(width[row] - len(prompt), pad, np.int32)
-            return with_prompt(bench, row, np.concatenate([padding, prompt]))
-
         words = "the table" if block is None else f"blocks of {block} rows"
-        yield from _followed(
-            bench,
-            "padding",
-            "attention-to-padding",
-            f"padding (token {pad}) attended to, up to the longest prompt of {words}",
-            edit,
-        )
+        for pads_at in (None, 1, 0):
+            how = "" if pads_at is None else f", at position {pads_at}"
+            yield from _followed(
+                bench,
+                "padding",
+                "attention-to-padding",
+                f"padding attended to{how}, up to the longest prompt of {words}",
+                partial(_padded, bench, width, pads_at),
+            )
+
+
+def _padded(
+    bench: Bench, width: Mapping[int, int], pads_at: int | None, row: int
+) -> Passage | None:
+    """Return a row whose prompt is padded on the left, with the padding's position."""
+    prompt = bench.scene.prompt(row)
+    missing = width[row] - len(prompt)
+    padding = np.full(missing, bench.forward.tensors.pad_id, np.int32)
+    passage = with_prompt(bench, row, np.concatenate([padding, prompt]))
+    if passage is None or pads_at is None:
+        return passage
+    counted = np.arange(len(passage.ids) - missing)
+    return replace(passage, positions=np.concatenate([np.full(missing, pads_at), counted]))
 
 
 def _widths(bench: Bench) -> Iterator[tuple[int | None, dict[int, int]]]:
@@ -249,7 +264,7 @@ def run_packing(bench: Bench) -> Iterator[Trial]:
                     "packing-leak",
                     "",
                     [int(row)],
-                    edit=lambda one, before=before: packed(one, before),
+                    edit=partial(_packed_after, packed, before),
                 )
                 if trial is not None and (
                     int(row) not in best or trial.left.nats < best[int(row)][0]
@@ -272,6 +287,13 @@ def run_packing(bench: Bench) -> Iterator[Trial]:
             at,
             values={"rows_before": float(np.median([before for _, before, _ in best.values()]))},
         )
+
+
+def _packed_after(
+    packed: Callable[[int, int], Passage | None], before: int, row: int
+) -> Passage | None:
+    """Put a row after so many rows of its pack."""
+    return packed(row, before)
 
 
 def turns(bench: Bench, row: int) -> list[tuple[int, int, bool]]:
@@ -435,7 +457,7 @@ PADDING = Experiment(
     slugs=("attention-to-padding",),
     asks="Is padding attended to?",
     run=run_padding,
-    passes=lambda bench: 6.0,
+    passes=lambda bench: 18.0,
 )
 PACKING = Experiment(
     name="packing",

@@ -69,9 +69,9 @@ def log_prob(logits: NDArray[np.float32], token: Counts) -> Array:
 
 def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return probabilities, [tokens, vocabulary]."""
-    made = np.exp(logits - logits.max(axis=1, keepdims=True))
-    made /= made.sum(axis=1, keepdims=True)
-    return made
+    made: NDArray[np.float32] = np.exp(logits - logits.max(axis=1, keepdims=True))
+    total: NDArray[np.float32] = made.sum(axis=1, keepdims=True)
+    return made / total
 
 
 def entropy(logits: NDArray[np.float32]) -> Array:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.bench import Array, Bench, Counts, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
-from rcdiag.diagnosis.experiments.fit import golden, interval, loss_at, residual, searched
+from rcdiag.diagnosis.experiments.fit import Estimate, golden, interval, loss_at, residual, searched
 from rcdiag.diagnosis.experiments.law import log_prob, scaled, softmax
 
 SCANNED = 1_500  # tokens on which strengths are searched
@@ -59,9 +60,10 @@ def run_penalties(bench: Bench) -> Iterator[Trial]:
             moved = np.where(logits > 0, logits / strength, logits * strength)
             logits = np.where(known, moved, logits)
         elif kind == "presence penalty":
-            logits = logits - np.float32(strength) * (counts > 0)
+            logits = logits - np.float32(strength) * (counts > 0).astype(np.float32)
         elif kind == "presence penalty, prompt counted":
-            logits = logits - np.float32(strength) * (prompt | (counts > 0))
+            seen_ids = (prompt | (counts > 0)).astype(np.float32)
+            logits = logits - np.float32(strength) * seen_ids
         else:
             logits = logits - np.float32(strength) * counts
         return log_prob(scaled(logits, bench.law_temperature[chosen]), law.token[chosen])
@@ -97,7 +99,9 @@ def run_penalties(bench: Bench) -> Iterator[Trial]:
     )
 
 
-def _strength_interval(bench: Bench, few: Counts, predicted, strength: float):
+def _strength_interval(
+    bench: Bench, few: Counts, predicted: Callable[[float], Array], strength: float
+) -> Estimate:
     """Return a strength with its interval, rows as clusters."""
     at = bench.law_at[few]
     reach = bench.side.reach[at]
@@ -106,7 +110,7 @@ def _strength_interval(bench: Bench, few: Counts, predicted, strength: float):
 
     def by_row(value: float) -> Array:
         left = residual(bench.side.recorded[at], predicted(value))
-        return np.bincount(row, loss_at(left, reach, scale))
+        return np.bincount(row, loss_at(left, reach, scale)).astype(np.float64)
 
     return interval(by_row, strength, 0.01 * max(abs(strength), 0.1))
 
@@ -137,6 +141,9 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         left = residual(recorded, predicted(biases))
         return float(loss_at(left, reach, max(bench.scene.noise, 1e-3)).mean())
 
+    def with_bias(token: int, bias: float) -> float:
+        return loss({**biases, token: bias})
+
     least = loss({})
     for _ in range(MOST_BIASED):
         left = residual(recorded, predicted(biases))
@@ -149,9 +156,7 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
             break
         _, token, start = min(found)
         if start > BANNED:
-            start, _ = golden(
-                lambda bias, token=token: loss({**biases, token: bias}), start - 2.5, start + 2.5
-            )
+            start, _ = golden(partial(with_bias, token), start - 2.5, start + 2.5)
         reached = loss({**biases, token: start})
         if reached > least - 0.003:
             break

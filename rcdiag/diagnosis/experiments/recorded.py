@@ -9,6 +9,7 @@ import numpy as np
 from rcdiag.diagnosis.experiments.bench import Array, Bench, Counts, Trial
 from rcdiag.diagnosis.experiments.experiment import Experiment
 from rcdiag.diagnosis.experiments.fit import residual
+from rcdiag.diagnosis.experiments.law import log_sum, scaled
 
 LN_2, LN_10 = float(np.log(2.0)), float(np.log(10.0))
 OFF = 12.0  # noise scales from which on a token is not explained
@@ -51,8 +52,6 @@ def run_quantities(bench: Bench) -> Iterator[Trial]:
 
 def _entropy_and_top(bench: Bench) -> tuple[Array, Array]:
     """Return minus the top log-prob and the entropy at the side's temperature, [law tokens]."""
-    from rcdiag.diagnosis.experiments.law import log_sum, scaled
-
     logits = scaled(bench.law.logits, bench.law_temperature)
     return log_sum(logits) - logits.max(axis=1), bench.law.entropy(bench.law_temperature)
 
@@ -153,7 +152,7 @@ def run_ids(bench: Bench) -> Iterator[Trial]:
     for one in bad:
         here = np.flatnonzero(off & (scene.token[at] == one))[:400]
         logits = scene.reading.logits_at(at[here])
-        logits = logits / side.temperature[at[here]][:, None].astype(np.float32)
+        logits = scaled(logits, side.temperature[at[here]])
         log_probs = logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1))[:, None]
         log_probs -= logits.max(1, keepdims=True)
         miss = np.median(np.abs(log_probs - side.recorded[at[here]][:, None]), axis=0)

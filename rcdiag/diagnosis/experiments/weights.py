@@ -82,12 +82,19 @@ def run_fractions(bench: Bench) -> Iterator[Trial]:
                 best = trial
             elif len(chosen) > 1:
                 chosen.pop()
-        change = best.change if best is not None else None
-        if isinstance(change, Moved) and change.part.startswith("layers."):
-            refined = _best_fraction(bench, [(0.0, change)])
-            best = refined if refined and refined.left.nats < best.left.nats else best
+        if best is not None:
+            best = _refined(bench, best)
     if best is not None:
         yield _confirmed(bench, best)
+
+
+def _refined(bench: Bench, best: Trial) -> Trial:
+    """Search the fraction of layers that stayed behind."""
+    behind = best.change
+    if not (isinstance(behind, Moved) and behind.part.startswith("layers.")):
+        return best
+    trial = _best_fraction(bench, [(0.0, behind)])
+    return trial if trial is not None and trial.left.nats < best.left.nats else best
 
 
 def _along(

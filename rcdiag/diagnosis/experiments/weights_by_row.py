@@ -76,7 +76,7 @@ def weights_by_row(
     )
     row = np.searchsorted(scene.rows, scene.owner[at])
     count = len(scene.rows)
-    summed = np.stack([np.bincount(row, loss, minlength=count) for loss in losses])
+    summed = np.stack([_by_row(row, loss, count) for loss in losses])
     tokens = np.bincount(row, minlength=count)
     switch, before, after = _switches(losses, row, count)
     return WeightsByRow(
@@ -84,12 +84,17 @@ def weights_by_row(
         columns=columns,
         rows=scene.rows,
         losses=summed,
-        by_token=np.bincount(row, losses.min(axis=0), minlength=count),
+        by_token=_by_row(row, losses.min(axis=0), count),
         tokens=tokens,
         switch=switch,
         before=before,
         after=after,
     )
+
+
+def _by_row(row: Counts, values: Array, count: int) -> Array:
+    """Add values up by row, [rows]."""
+    return np.bincount(row, values, minlength=count).astype(np.float64)
 
 
 def _switches(losses: Array, row: Counts, count: int) -> tuple[Counts, Counts, Counts]:

@@ -24,7 +24,7 @@ def posterior_rows(result: DiagnoseResult) -> list[str]:
         rows = [row for row in result.weights if row["column"] == policy]
         counts: dict[str, int] = {}
         for row in rows:
-            name = max(row["probability"], key=lambda one, row=row: row["probability"][one])
+            name = max(row["probability"].items(), key=lambda entry: entry[1])[0]
             name = name if row["row_explained"] else "none of them"
             counts[name] = counts.get(name, 0) + 1
         shares = ", ".join(f"{name} {count:,}" for name, count in counts.items())
