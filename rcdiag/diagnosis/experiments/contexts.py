@@ -15,7 +15,7 @@ from rcdiag.engines.changes import Passage
 
 Ids = NDArray[np.int32]
 Edit = Callable[[Ids], Ids]
-BLOCKS = (4, 8, 16, 32, 64)  # rows that are padded or packed together
+BLOCKS = (16, 8, 32, 4, 64)  # rows that are padded or packed together
 LONGEST_SCAN = 200  # prompt tokens up to which every truncation is tried
 COARSE = 24  # truncations that are tried of longer prompts
 FIRST_TOKENS = 48  # of a response, on which truncations are tried
@@ -196,7 +196,7 @@ def run_padding(bench: Bench) -> Iterator[Trial]:
     """
     for block, width in _widths(bench):
         words = "the table" if block is None else f"blocks of {block} rows"
-        for pads_at in (None, 1, 0):
+        for pads_at in (0, None, 1):
             how = "" if pads_at is None else f", at position {pads_at}"
             yield from _followed(
                 bench,
@@ -429,6 +429,11 @@ def _context_worth(bench: Bench) -> float:
     return 1.0 + 3.0 * max(min(first_tokens_tell(bench), 2.0), 0.0)
 
 
+def _batched(bench: Bench) -> float:
+    """Padding and packing are of the trainer's batches more than of the sampler's."""
+    return 4.0 if bench.side.name == "trainer" else 0.5
+
+
 PROMPTS = Experiment(
     name="prompts",
     slugs=("bos-differs", "prompt-template"),
@@ -458,6 +463,7 @@ PADDING = Experiment(
     asks="Is padding attended to?",
     run=run_padding,
     passes=lambda bench: 18.0,
+    worth=_batched,
 )
 PACKING = Experiment(
     name="packing",
@@ -465,6 +471,7 @@ PACKING = Experiment(
     asks="Do packed rows see each other?",
     run=run_packing,
     passes=lambda bench: 8.0,
+    worth=_batched,
 )
 STRIPPED = Experiment(
     name="stripped",
