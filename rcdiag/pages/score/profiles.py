@@ -82,7 +82,7 @@ def _figure(
         title=title,
         says=says,
         draw=profile(profile_name, *companions, line=line),
-        applies=lambda result: profile_name in result.profiles,
+        applies=lambda result: bool(profile_name in result.profiles and result.profiles[profile_name].bins),
         adds=lambda result: result.profiles[profile_name].about,
     )
 
