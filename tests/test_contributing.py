@@ -167,7 +167,7 @@ def test_the_cause(runs: Runs, command: str) -> None:
     first = diagnosis["causes"][0]
     assert (diagnosis["verdict"], first["slug"]) == ("fix", "first-token-constant")
     assert first["evidence"][0]["value"] == -1.5
-    assert "The first token of all 24 responses has log-prob -1.5." == diagnosis["summary"]
+    assert diagnosis["summary"] == "The first token of all 24 responses has log-prob -1.5."
     for text in (runs.screens[command], runs.pages.get(command, "first-token-constant")):
         assert "first-token-constant" in text
 

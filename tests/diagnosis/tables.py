@@ -273,9 +273,7 @@ def bfloat16(values: Array) -> Array:
 def with_tool_turns(case: Case, filler: float, first: int = 20, size: int = 8) -> Case:
     """Mask a stretch of every row as text of a tool; its log-probs are `filler` on both sides."""
     tool = (case.position >= first) & (case.position < first + size)
-    columns = {
-        name: np.where(tool, filler, values) for name, values in case.log_probs.items()
-    }
+    columns = {name: np.where(tool, filler, values) for name, values in case.log_probs.items()}
     return replace(case, log_probs=columns, mask=case.mask & ~tool)
 
 
