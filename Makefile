@@ -11,7 +11,7 @@ PYTEST := $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reo
 QUICK := not engine and not browser and not slow and not gpu and not oracle
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench reports picture schema docs clean
+.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench faults reports picture schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -27,10 +27,11 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 	    -o reports/demo/scored.parquet --result reports/demo/result.json \
 	    --html reports/demo/report.html --plots reports/demo/plots
 
-test: lint ## set up and pass all tests, real vLLM included (under 7 minutes on two cores)
+test: lint ## set up, lint and test, with real vLLM and Chromium (under 7 minutes on two cores)
 	@[ -n "$(CHROMIUM)" ] || \
 	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
 	@$(PYTEST) -m "$(if $(CHROMIUM),,not browser and )not slow and not gpu and not oracle" tests
+	@echo "left to make nightly: the other paths of vLLM, the other pages, more drawn examples"
 
 check: lint ## ruff, format, types, quick tests
 	@$(PYTEST) -m "$(QUICK)" tests
@@ -45,15 +46,15 @@ nightly: $(READY) ## after `make test`: every number of the store, trainers' own
 	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
 	    $(PYTEST) -m oracle tests; \
 	else echo "left out: comparison with the trainers' own code (the package index is not reached)"; fi
-	@$(PY) -m pytest -q -m "slow$(if $(CHROMIUM),, and not browser)" tests
+	@$(PYTEST) -m "slow$(if $(CHROMIUM),, and not browser)" tests
 	@set -o pipefail; HYPOTHESIS_PROFILE=nightly $(PYTEST) --cov=rcdiag --cov=cli \
 	    --cov-report=term:skip-covered -m "$(QUICK)" tests | tail -n 80
 
 test-pages: $(READY) ## open the reports in headless Chromium
 	@$(PYTEST) -m browser tests
 
-test-slow: $(READY) ## tests that take minutes
-	@$(PY) -m pytest -q -m "slow$(if $(CHROMIUM),, and not browser)" tests
+test-slow: $(READY) ## tests that take minutes: every path of vLLM, every page
+	@$(PYTEST) -m "slow$(if $(CHROMIUM),, and not browser)" tests
 
 test-oracle: $(READY) ## compare with the trainers' own helpers (downloads their wheels)
 	@$(PY) -m pytest -q -m oracle tests
@@ -66,6 +67,10 @@ sample-data: $(READY) ## train the small policy again and make all of sample_dat
 
 bench: $(READY) ## all benchmarks; results in benchmarks/results/
 	@for each in benchmarks/*.py; do $(PY) $$each || exit 1; done
+
+faults: $(READY) ## how often the diagnosis names the fault of generated tables (20 minutes)
+	@$(ALONE) $(PY) -m tests.faults.evaluate --tables 300 --seed 11 \
+	    --out benchmarks/results/diagnosis.json
 
 reports: $(READY) ## make the reports of the sample data in reports/ (ten minutes)
 	@for name in rollouts multi_turn stale temperature; do \

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class RcdiagError(Exception):
@@ -57,3 +57,9 @@ def setting(name: str, value: object = None, option: str = "") -> str:
     if value is None:
         return f"`{name}` ({option})"
     return f"`{name}={value}` ({option} {value})"
+
+
+def mapping_setting(name: str, values: Mapping[str, str], option: str) -> str:
+    """Name a setting that maps names to values: a dict in Python, an option for each pair."""
+    options = " ".join(f"{option} {key}={value}" for key, value in values.items())
+    return f"`{name}={dict(values)}` ({options})"

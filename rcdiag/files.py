@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -43,7 +43,7 @@ def check_outputs(paths: Iterable[Path | None], *, force: bool) -> None:
     for path in filter(None, paths):
         empty_folder = path.is_dir() and not any(path.iterdir())
         if path.exists() and not empty_folder and not force:
-            raise RcdiagError(f"{path}: already there", hint="another path, or --force")
+            raise RcdiagError(f"{path}: already there", hint=f"another path, or {setting('force')}")
         parent = next(folder for folder in path.absolute().parents if folder.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise RcdiagError(

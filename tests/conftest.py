@@ -10,19 +10,20 @@ from hypothesis import settings
 from tests.examples import NIGHTLY
 
 # The same examples every time: a suite that fails by chance is not believed.
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=50, database=None)
-settings.register_profile(NIGHTLY, settings.get_profile("quick"))
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25, database=None)
+settings.register_profile(NIGHTLY, settings.get_profile("quick"), max_examples=50)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Files that take longest: started first, so that all workers end at about the same time.
 LONGEST = (
-    "engines/test_vllm.py",
     "pages/test_every_page.py",
     "engines/test_resume.py",
-    "engines/test_output.py",
     "test_sample_data.py",
-    "pages/test_keyboard.py",
+    "engines/test_vllm.py",
+    "engines/test_output.py",
     "cli/test_sweep_outputs.py",
+    "docs/test_commands.py",
+    "pages/test_keyboard.py",
 )
 
 

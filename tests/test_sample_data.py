@@ -112,14 +112,22 @@ def last_step(tmp_path_factory) -> Path:
     table = pq.read_table(DATA / "rollouts.parquet")
     last = table.filter(np.array(table["step"]) == max(table["step"].to_pylist()))
     pq.write_table(last.slice(0, 96), folder / "last.parquet")
-    policies = [
-        f"hf_fp32=hf:float32,model={DATA}/policy/step_8",
-        f"vllm_decode=vllm:bfloat16,path=decode,model={DATA}/policy/step_8",
-        f"vllm_prefill=vllm:bfloat16,model={DATA}/policy/step_8",
-    ]
-    options = [part for policy in policies for part in ("--policy", policy)]
-    out = folder / "scored.parquet"
-    done = rcdiag_alone("score", folder / "last.parquet", *options, "-o", out, "--json")
+    policies = {"hf_fp32": "hf:float32", "vllm_decode": "vllm:bfloat16,path=decode"}
+    return with_policies(folder / "last.parquet", folder / "scored.parquet", policies)
+
+
+@pytest.fixture(scope="module")
+def last_step_prefill(last_step) -> Path:
+    """The same rows, scored by vLLM all tokens at once too."""
+    out = last_step.with_name("prefill.parquet")
+    return with_policies(last_step, out, {"vllm_prefill": "vllm:bfloat16"})
+
+
+def with_policies(table: Path, out: Path, policies: dict[str, str]) -> Path:
+    """Write the table with these policies of the last step in it too; return its path."""
+    model = DATA / "policy" / "step_8"
+    options = [part for name, what in policies.items() for part in ("--policy", f"{name}={what}")]
+    done = rcdiag_alone("score", table, "--model", model, *options, "-o", out, "--json")
     assert done.code == 0, done.err
     assert done.document["kind"] == "score"
     return out
@@ -136,15 +144,21 @@ def test_the_shipped_policy_gives_the_log_probs_that_the_trainer_recorded(last_s
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("path", ["decode", "prefill"])
-def test_vllm_gives_what_the_sampler_recorded_up_to_bfloat16(last_step, path):
+@pytest.mark.parametrize(
+    ("table", "path"),
+    [
+        ("last_step", "decode"),
+        pytest.param("last_step_prefill", "prefill", marks=pytest.mark.slow),
+    ],
+)
+def test_vllm_gives_what_the_sampler_recorded_up_to_bfloat16(request, table, path):
     """Two CPUs are two engines of one precision, whose roundings are independent at worst.
 
     The bound is not a number: how far each lies from float32 says how far apart they may be.
     """
-    recorded = scored(last_step, "rollout_log_probs")
-    exact = scored(last_step, "old_log_probs")
-    again = scored(last_step, f"vllm_{path}_log_probs")
+    rows = request.getfixturevalue(table)
+    recorded, exact = scored(rows, "rollout_log_probs"), scored(rows, "old_log_probs")
+    again = scored(rows, f"vllm_{path}_log_probs")
 
     def rms(gap: np.ndarray) -> float:
         return float(np.sqrt(np.mean(gap**2)))

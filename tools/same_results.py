@@ -90,7 +90,30 @@ NO_NUMBERS = (
     "rows with a log-prob that is NaN or infinite are left out of `mismatch`, of figures and all "
     "else that is not a trainer's own number; they are counted and named"
 )
+WEIGHTED = (
+    "a number that presupposes that the pair's first policy sampled is weighted to the sampler, or "
+    "null, where another policy did"
+)
+BELOW_ZERO = (
+    "a divergence whose estimate is below 0 has the level `unknown`, no interval and a note, and "
+    "no interval reaches below 0"
+)
 CHANGED: tuple[Change, ...] = (
+    Change(
+        old=r"(steps/\d+/|pairs/rollout->[^/]+/)?mismatch/(chi2|hellinger2)_(token|seq)"
+        r"/(low|high|level)",
+        new=NEW_VALUE,
+        reason=BELOW_ZERO,
+    ),
+    Change(old=r"findings\[\]", new=NEW_VALUE, reason=BELOW_ZERO, only="^score", may_go=True),
+    Change(
+        old=r"pairs/(?!rollout->)[^/]+/mismatch/(k[13]_kl(_seq)?|k[123]_kl_reverse(_seq)?"
+        r"|(tv|hellinger2|ess|perplexity_ess|khat|chi2)_(token|seq)(_self_normalised)?"
+        r"|ratio_deviation_mean)/(value|low|high|level)",
+        new=NEW_VALUE,
+        reason=WEIGHTED,
+        only="^compare",
+    ),
     Change(
         old=r"(steps/\d+/)?(mismatch|profiles|figures|worst_[a-z_]+|corrections/[^/]+/honest/khat"
         r"|policies|nearest|pairs|ladder|triangulation|noise_floor|num_clusters|findings)(/.*|\[\])?",

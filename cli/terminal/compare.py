@@ -1,13 +1,18 @@
-"""A comparison on the terminal; policies have numbers, so that a matrix of ten fits 80 columns."""
+"""A comparison on the terminal; policies have numbers, so that a matrix of ten fits 80 columns.
+
+On a narrower terminal the columns of the matrix come in parts, below each other.
+"""
 
 from __future__ import annotations
 
-from rich.console import Console
+import math
+
+from rich.console import Console, Group
 from rich.table import Table
 
-from cli.terminal.tables import Column, fitted
-from rcdiag.pages.compare.words import counted_policies
-from rcdiag.pages.formats import interval, number, percent
+from cli.terminal.tables import Column, fitted, full_width
+from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
+from rcdiag.pages.formats import interval, number, share
 from rcdiag.results import CompareResult, MetricValue
 from rcdiag.results.compare import PolicySummary, Rung
 from rcdiag.results.doc import heading_of
@@ -22,12 +27,13 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
     out.print(_policies(out, result, verbose))
     if not result.pairs:
         return
-    out.print("\n[dim]KL(row || column) by k3, nats per token[/]")
-    out.print(_matrix(result, "k3_kl"))
+    made = how_rows_are_made(result)
+    out.print(f"\n[dim]KL(row || column) by k3, nats per token{f'; {made}' if made else ''}[/]")
+    out.print(_matrix(out, result, "k3_kl"))
     if verbose:
         for metric in _headlines(result):
             out.print(f"\n[dim]{metric}[/]")
-            out.print(_matrix(result, metric))
+            out.print(_matrix(out, result, metric))
     out.print("\n[dim]from the sampler to the trainer, E\\[log-ratio²] / 2, nats per token[/]")
     out.print(_ladder(out, result))
 
@@ -60,7 +66,8 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
     ]
     rows = []
     for index, (name, policy) in enumerate(result.policies.items(), 1):
-        near = "[green]nearest[/]" if policy.may_be_nearest else ""
+        near = nearness(result, name)
+        near = f"[{'green' if policy.may_be_nearest else 'yellow'}]{near}[/]" if near else ""
         cells = [_mean(policy.log_prob_mean.value), number(policy.behind.value)]
         cells += [interval(policy.behind)] if verbose else []
         rows.append([str(index), name, *cells, near, policy.setup])
@@ -71,13 +78,34 @@ def _mean(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.5f}"
 
 
-def _matrix(result: CompareResult, metric: str) -> Table:
+def _matrix(out: Console, result: CompareResult, metric: str) -> Group:
+    """Return the matrix of a metric; where it is too wide, in as few equal parts as fit."""
+    parts: list[Table] = []
+    for size in _sizes(len(result.policies)):
+        starts = range(0, len(result.policies), size)
+        parts = [_columns(result, metric, start, start + size) for start in starts]
+        if max(full_width(out, part) for part in parts) <= out.width:
+            break
+    return Group(*parts)
+
+
+def _sizes(count: int) -> list[int]:
+    """Return how many columns a part has, where `count` columns come in 1, 2, 3, ... parts."""
+    return list(dict.fromkeys(math.ceil(count / parts) for parts in range(1, count + 1)))
+
+
+def _columns(result: CompareResult, metric: str, start: int, stop: int) -> Table:
+    """Return the columns of the matrix from policy number `start` (from 0) to before `stop`."""
     names = list(result.policies)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("", *(str(index) for index in range(1, len(names) + 1))):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
+    for index in range(len(names))[start:stop]:
+        table.add_column(str(index + 1), justify="right", no_wrap=True)
     for index, one in enumerate(names, 1):
-        cells = ["·" if one == other else _cell(result, one, other, metric) for other in names]
+        cells = [
+            "·" if one == other else _cell(result, one, other, metric)
+            for other in names[start:stop]
+        ]
         table.add_row(str(index), *cells)
     return table
 
@@ -105,7 +133,7 @@ def _ladder(out: Console, result: CompareResult) -> Table:
     for rung in result.ladder.rungs:
         note = "[dim]noise[/]" if rung.at_floor else ""
         part = (_short(rung.contribution.value), _interval(rung.contribution))
-        rows.append([f"→ {rung.end}", *part, percent(rung.share), _short(rung.k2.value), note])
+        rows.append([f"→ {rung.end}", *part, share(rung.share), _short(rung.k2.value), note])
     whole = result.ladder.whole
     rows.append(["[bold]whole[/]", _short(whole.value), _interval(whole), "100%", "", ""])
     return fitted(out, columns, rows, gap=2)

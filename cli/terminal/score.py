@@ -11,7 +11,7 @@ from rich.table import Table
 from cli.terminal.cells import BLOCKS, level
 from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number
-from rcdiag.pages.score.words import alone, clusters, correction_rows
+from rcdiag.pages.score.words import alone, clusters, correction_rows, raw_ess
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.results.doc import heading_of
 from rcdiag.results.score import CorrectionNumbers
@@ -33,6 +33,8 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
     if result.corrections:
         out.print()
         out.print(_correction_table(out, result))
+        raw = raw_ess(result)
+        out.print(f"[dim]ESS of the weights as applied{f'; {raw}' if raw else ''}[/]")
 
 
 def _metric_table(out: Console, values: dict[str, MetricValue], verbose: bool) -> Table:
@@ -66,7 +68,7 @@ def _cells(name: str, value: MetricValue) -> list[str]:
 
 
 def _correction_table(out: Console, result: ScoreResult) -> Table:
-    """Draw what each preset would have kept, in numbers that no clamp distorts."""
+    """Draw what each preset would have kept; ESS is that of its weights, truncated if it does."""
     trainer = next(iter(result.corrections.values())).trainer
     numbers = [
         (CorrectionResult, "kept_tokens", 3),

@@ -67,7 +67,11 @@ def _width(
         ]
         for row in cells
     ]
-    table = _table(columns, narrow, gap)
+    return full_width(out, _table(columns, narrow, gap))
+
+
+def full_width(out: Console, table: Table) -> int:
+    """Return the width in columns at which no cell of a table is cut or broken."""
     return Measurement.get(out, out.options.update(max_width=WIDE), table).maximum
 
 

@@ -1,4 +1,6 @@
-"""Unclamped numbers of a correction, in float64, stand beside those that a trainer logs.
+"""Numbers of a correction, in float64, stand beside those that a trainer logs.
+
+Ratios are not clamped; weights are those that enter the loss, truncated where it truncates.
 
 Weights and effective sample sizes are those of Owen, "Monte Carlo theory, methods and examples",
 chapter 9 (artowen.su.domains/mc); a bound on a bias is that for a quantity |f| <= 1.
@@ -49,7 +51,7 @@ def needed(correction: Correction) -> list[Quantity]:
 
 
 def honest(rows: Rows, correction: Correction, applied: Outcome) -> Numbers:
-    """Return the unclamped numbers of one correction by name; None where one is not defined."""
+    """Return the numbers of one correction by name; None where one is not defined."""
     lost_token, lost_seq = _lost_mass(rows, correction, applied)
     share = applied.kept / rows.lengths
     numbers: Numbers = {

@@ -39,6 +39,18 @@ def _level_at(guide: Guide, value: float) -> str:
     return "warning" if sign * size >= sign * guide.warning else "ok"
 
 
+# A share whose interval is wider than this says next to nothing; rcdiag's proposal.
+WIDEST_SHARE = 0.5
+
+
+def judged_share(share: MetricValue) -> MetricValue:
+    """Return a share of a whole, with the level `unknown` where its interval does not tell it."""
+    known = (
+        share.low is not None and share.high is not None and share.high - share.low <= WIDEST_SHARE
+    )
+    return share if known or share.value is None else replace(share, level="unknown")
+
+
 def worst(levels: Iterable[str]) -> str:
     """Return the worst of several levels; `ok` of none."""
     return max(levels, key=LEVELS.index, default="ok")
@@ -58,11 +70,17 @@ def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
     """Return one metric with its level: `unknown` too where no honest interval can be given.
 
     An interval over prompt groups needs two of them. Without it nothing is known of how far the
-    number is from that of more data, whether the metric has a guide or not.
+    number is from that of more data, whether the metric has a guide or not. A value below what the
+    metric can be in truth is of chance alone, and so is the part of an interval that lies there.
     """
     value = metric.value(suite)
     if value.value is None or math.isnan(value.value):
         return value
+    if metric.least is not None:
+        if value.value < metric.least:
+            return MetricValue(value=value.value, level="unknown")
+        if value.low is not None:
+            value = replace(value, low=max(value.low, metric.least))
     if metric.interval == BY_CLUSTERS and suite.clusters < 2:
         return replace(value, level="unknown")
     guide = metric.guide_on(suite)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
@@ -29,7 +31,9 @@ Named = Sequence[tuple[Cause, Suspicion]]
 def diagnose(case: Case) -> Diagnosis:
     """Weigh all causes on a case and say the verdict."""
     signs = Signs(case)
-    return diagnosis_of(signs, suspicions(signs))
+    # Broken columns hold infinities and zeros, and what is computed from them is NaN.
+    with np.errstate(all="ignore"):
+        return diagnosis_of(signs, suspicions(signs))
 
 
 def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
@@ -72,7 +76,7 @@ def _unnamed(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
 
 
 def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the causes of one stage, the most believed first."""
+    """Weigh the causes of one stage, narrow ones before umbrellas, the most believed first."""
     case = signs.case
     pair = case.trainer is not None
     if stage in ONE_OF and (not pair or len(case.tokens) < ENOUGH):
@@ -84,7 +88,12 @@ def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
         suspicion = cause.weigh(signs)
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
-    return sorted(weighed, key=lambda entry: -entry[1].confidence)
+    return sorted(weighed, key=lambda entry: (_wide(entry[0]), -entry[1].confidence))
+
+
+def _wide(cause: Cause) -> bool:
+    """Tell whether a cause stands for several, of which none can be told from the others."""
+    return cause.words.family == "umbrellas"
 
 
 def _from(case: Case, onset: Onset) -> Case:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from rcdiag.diagnosis.guides import worst
 from rcdiag.diagnosis.rule import Rule
+from rcdiag.errors import setting
 from rcdiag.registry import Registry
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
 from rcdiag.results import Rule as JudgedRule
@@ -37,7 +38,8 @@ class Evidence:
 
 
 _NATS = "nats per token"
-_WITHOUT_MODEL = "Absent without --model."
+_NEEDS = f"give {setting('model')}"
+_WITHOUT_MODEL = f"Absent without {setting('model')}."
 assert K3_KL.guide is not None
 MISMATCH = K3_KL.guide
 MOVED = Guide(
@@ -287,7 +289,7 @@ def _missing(e: Evidence) -> list[str]:
         return []
     missing = []
     if e.gradient is None:
-        missing.append("direction of the gradient: give --model")
+        missing.append(f"direction of the gradient: {_NEEDS}")
     if e.after is None:
-        missing.append("the policy after the step: give --model")
+        missing.append(f"the policy after the step: {_NEEDS}")
     return missing

@@ -11,7 +11,7 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.backend import is_low_precision
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, mapping_setting, setting
 
 LADDERS: dict[str, tuple[str, ...]] = {
     # One engine's low precision, then the trainer's from low to full.
@@ -38,8 +38,8 @@ def again(spec: PolicySpec) -> PolicySpec:
     batches = BACKENDS[spec.backend].other_batches
     if batches is None:
         raise RcdiagError(
-            f"--noise-floor: `{spec.name}` would be scored in the same batches again, since "
-            f"{spec.backend} has no option that changes them",
+            f"{setting('noise_floor')}: `{spec.name}` would be scored in the same batches again, "
+            f"since {spec.backend} has no option that changes them",
             hint="give a policy of another backend as well",
         )
     has_it = spec.options.get(batches.option) == batches.size
@@ -55,8 +55,10 @@ def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
     """
     if not specs:
         raise RcdiagError(
-            "--noise-floor: no policy that could be scored again",
-            hint="give one with --policy NAME=BACKEND:DTYPE --model PATH",
+            f"{setting('noise_floor')}: no policy that could be scored again",
+            hint="give one with "
+            f"{mapping_setting('policies', {'NAME': 'BACKEND:DTYPE'}, '--policy')} and "
+            f"{setting('model', 'PATH')}",
         )
     able = [spec for spec in specs if BACKENDS[spec.backend].other_batches] or specs
     return next((spec for spec in able if is_low_precision(spec.to_dict())), able[0])
@@ -65,7 +67,7 @@ def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
 def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     """Return the spec that scored a policy of the table; None where the metadata do not tell.
 
-    `about` is what the file metadata note of the policy, `model` the checkpoint of `--model`.
+    `about` is what the file metadata note of the policy, `model` the default checkpoint.
     """
     recorded = about.get("model")
     where = recorded if model is None or Path(str(recorded)).is_dir() else model
@@ -76,7 +78,7 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     if comparable and fingerprint(check_checkpoint(str(where))) != weights:
         raise RcdiagError(
             f"{where}: not the weights that `{about['name']}` was scored with",
-            hint="give its checkpoint with --model, or score the policy anew",
+            hint=f"give its checkpoint with {setting('model')}, or score the policy anew",
         )
     return PolicySpec(
         name=about["name"],

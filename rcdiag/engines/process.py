@@ -15,7 +15,8 @@ from rcdiag.errors import RcdiagError
 def run_engine(job: dict[str, Any], on_tokens: Callable[[int], None]) -> None:
     """Start the worker process on a job and wait for its end.
 
-    `on_tokens` is called with the number of tokens that have just been scored.
+    `on_tokens` is called with 0 once the model is loaded, then with the number of tokens that have
+    just been scored.
     """
     file = Path(job["folder"]) / "job.json"
     file.write_text(json.dumps(job))
@@ -40,7 +41,9 @@ def _listen(worker: subprocess.Popen[str], on_tokens: Callable[[int], None]) -> 
     assert worker.stdout is not None
     for line in worker.stdout:
         last = json.loads(line)
-        if last["event"] == "tokens":
+        if last["event"] == "ready":
+            on_tokens(0)
+        elif last["event"] == "tokens":
             on_tokens(last["tokens"])
     return last
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
 from rcdiag.engines.process import run_engine
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
 from rcdiag.table.parts import read_part, score_columns
 from rcdiag.table.stream import RowRange, joined, read_chunks
@@ -28,6 +28,7 @@ from rcdiag.table.writer import TableWriter
 TOKENS_PER_PART = 131_072
 
 OnTokens = Callable[[str, int, int], None]  # policy, tokens scored so far, tokens in all
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,30 +101,37 @@ def _check_names(dump: Table, specs: Sequence[PolicySpec], force: bool) -> None:
     names = [spec.name for spec in specs]
     if twice := {name for name in names if names.count(name) > 1}:
         raise RcdiagError(
-            f"--policy {min(twice)}=... is given twice", hint="give each policy its own name"
+            f"policy `{min(twice)}` is given twice", hint="give each policy its own name"
         )
     for name in names:
         if name in dump.policies and not force:
             raise RcdiagError(
                 f"{dump.files[0].path}: `{name}_log_probs` is recorded; scoring would overwrite it",
-                hint=f"score it under another name (--policy {name}_2=...), or --force",
+                hint="score it under another name: "
+                f"{mapping_setting('policies', {f'{name}_2': '...'}, '--policy')}; or take "
+                f"{setting('force')}",
             )
 
 
-def run_scoring(plan: ScoringPlan, on_tokens: OnTokens, *, force: bool = False) -> None:
+def run_scoring(plan: ScoringPlan, on_tokens: OnTokens, say: Say, *, force: bool = False) -> None:
     """Score what the plan names and write `plan.output`.
 
     Finished parts are kept beside it until then: after a kill the same call goes on from them.
+    `say` takes a sentence before each model is loaded, `on_tokens` the tokens as they are scored.
     """
     if not plan.is_finished():
         if plan.output.exists() and not force:
-            raise RcdiagError(f"{plan.output}: already there", hint="another path, or --force")
-        provenance = {spec.name: _score_policy(plan, spec, on_tokens) for spec in plan.specs}
+            raise RcdiagError(
+                f"{plan.output}: already there", hint=f"another path, or {setting('force')}"
+            )
+        provenance = {spec.name: _score_policy(plan, spec, on_tokens, say) for spec in plan.specs}
         _join(plan, provenance)
     shutil.rmtree(plan.parts)
 
 
-def _score_policy(plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens) -> dict[str, Any]:
+def _score_policy(
+    plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens, say: Say
+) -> dict[str, Any]:
     folder = plan.folder(spec)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +148,7 @@ def _score_policy(plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens) -> d
         on_tokens(spec.name, scored_tokens, plan.survey.tokens)
 
     if missing:
-        on_tokens(spec.name, scored_tokens, plan.survey.tokens)
+        say(f"loading {spec.model} for {spec.name} ({spec.backend}, {spec.dtype})")
         job = {
             "spec": spec.to_dict(),
             "source": plan.source,

@@ -8,7 +8,7 @@ from typing import Any
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.backend import Backend, Engine, Option
-from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting, setting
 from rcdiag.table.trajectories import POLICY_NAME
 
 SHORT = 0.5  # likeness of fp32 to float32, and less than that of bf16 to bfloat16
@@ -46,7 +46,7 @@ class PolicySpec:
 
 
 def default_policies() -> dict[str, str]:
-    """Return the policies that `--model` alone scores: name -> the text of `--policy`.
+    """Return the policies that a model alone scores: name -> the text that `parse_policy` takes.
 
     Of two backends with the same default policy the first registered has it.
     """
@@ -58,7 +58,7 @@ def default_policies() -> dict[str, str]:
 
 
 def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
-    """Parse the value of `--policy`; `default_model` is that of `--model`."""
+    """Parse NAME=BACKEND[:DTYPE][,key=value...]; without `model=` it has the default model."""
     name, _, rest = text.partition("=")
     head, *pairs = rest.split(",")
     backend_name, _, dtype = head.partition(":")
@@ -81,7 +81,8 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
     options = dict(_pair(text, pair, backend) for pair in pairs)
     model = options.pop("model", default_model)
     if model is None:
-        raise _bad(text, "no model", hint="give --model PATH, or model=PATH in the policy")
+        hint = f"give {setting('model', 'PATH')}, or model=PATH in the policy"
+        raise _bad(text, "no model", hint=hint)
     return PolicySpec(
         name=name, backend=backend_name, dtype=dtype, model=str(model), options=options
     )
@@ -132,5 +133,6 @@ def _guessed(value: str) -> Any:
 
 def _bad(text: str, why: str, hint: str = "", guess: str = "") -> RcdiagError:
     """Make the error about a policy; without a hint of its own it shows examples after a guess."""
-    example = "for example --policy old=hf:float32 or --policy fp8=vllm:bfloat16,quantization=fp8"
-    return RcdiagError(f"--policy {text}: {why}", hint=hint or guess + example)
+    examples = {"old": "hf:float32", "fp8": "vllm:bfloat16,quantization=fp8"}
+    example = f"for example {mapping_setting('policies', examples, '--policy')}"
+    return RcdiagError(f"policy {text}: {why}", hint=hint or guess + example)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rcdiag.engines.checkpoint import resolve_model
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 
 TOKENIZERS = (
     "tokenizer.json",
@@ -23,7 +23,7 @@ def decoder(model: str) -> Callable[[Sequence[int]], list[str]]:
         raise RcdiagError(
             f"model {model}: no tokenizer in the folder",
             hint="copy the tokenizer files beside the weights (tokenizer.save_pretrained), or "
-            "give a folder that has them by --model",
+            f"give a folder that has them by {setting('model')}",
         )
     try:
         from transformers import AutoTokenizer
@@ -36,7 +36,8 @@ def decoder(model: str) -> Callable[[Sequence[int]], list[str]]:
     except (OSError, ValueError) as error:
         raise RcdiagError(
             f"model {model}: its tokenizer cannot be loaded ({str(error).splitlines()[0]})",
-            hint="give a folder with a tokenizer by --model, or leave --include-text away",
+            hint=f"give a folder with a tokenizer by {setting('model')}, or leave "
+            f"{setting('include_text')} away",
         ) from error
     size = len(tokenizer)
 

@@ -16,13 +16,13 @@ from typing import Any
 from rcdiag.glossary.entry import Entry, Kind, first_clause, folded, with_headings
 from rcdiag.glossary.guides import range_of
 from rcdiag.glossary.kinds import PLACES, kind_at
-from rcdiag.results import KINDS, base, compare, replay, score, sweep
+from rcdiag.results import KINDS, base, compare, diagnosis, replay, score, sweep
 from rcdiag.results.doc import Doc, described_types, documented_fields
 from rcdiag.results.guide import Guide
 
 TITLE = "field of a result"
 # Fields of one name are explained in this order.
-_MODULES = (base, score, sweep, replay, compare)
+_MODULES = (base, diagnosis, score, sweep, replay, compare)
 _TABLES = {"compare": "scored.parquet"}
 _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 

@@ -15,6 +15,7 @@ PLACES = (
     "metrics.KIND",
     "profiles.KIND",
     "levels.KIND",
+    "verdicts.KIND",
     "findings.KIND",
     "causes.KIND",
     "words.KIND",

@@ -32,6 +32,11 @@ def percent(value: MetricValue) -> str:
     return f"{100.0 * value.value:.{0 if abs(value.value) >= 0.1 else 1}f}%"
 
 
+def share(value: MetricValue) -> str:
+    """Write a share as `percent` does, and `unknown` where its interval is too wide to tell it."""
+    return "unknown" if value.level == "unknown" else percent(value)
+
+
 def part_of(part: int, whole: int) -> str:
     """Write a count as a percentage of all, with one digit; 100% only where all are counted."""
     return "100%" if part == whole else f"{100.0 * part / whole:.1f}%"

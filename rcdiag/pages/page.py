@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from rcdiag.pages.figures import drawn
-from rcdiag.pages.formats import interval, number, percent
+from rcdiag.pages.formats import interval, number, percent, share
 from rcdiag.pages.headline import headline
 from rcdiag.pages.kinds import PAGES
 from rcdiag.pages.svg import to_svg
@@ -77,6 +77,7 @@ def _environment() -> Environment:
         "number": number,
         "interval": interval,
         "percent": percent,
+        "share": share,
         "largest": largest,
         "shade": shade,
         "visible": lambda text: text.replace("\n", "⏎").replace(" ", "␣"),

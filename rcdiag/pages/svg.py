@@ -43,17 +43,19 @@ def _smaller(svg: str) -> str:
 def rendered(figure: Figure, kind: str) -> bytes:
     """Return the figure as bytes of a PNG or SVG file; equal figures give equal bytes."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     stream = io.BytesIO()
+    # Not by savefig, which draws a figure twice: once for the layout alone.
     with mpl.rc_context(STYLE):
+        figure.dpi = DPI
         if kind == "svg":
-            figure.dpi = DPI
-            # Not by savefig, which draws a figure twice: once for the layout alone.
             canvas = FigureCanvasSVG(figure)
             canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
         else:
-            figure.savefig(
-                stream, format=kind, metadata={"Software": None}, dpi=DPI, facecolor="white"
-            )
+            paper = figure.get_facecolor()
+            figure.set_facecolor("white")
+            FigureCanvasAgg(figure).print_png(stream, metadata={"Software": None})
+            figure.set_facecolor(paper)
     return stream.getvalue()

@@ -123,16 +123,19 @@ def to_json(result: Result) -> str:
     return json.dumps(unstructured(result), indent=1, allow_nan=False) + "\n"
 
 
+SAVED = "`result.save(FILE)` (--result FILE)"  # what writes a result document
+
+
 def from_json(text: str, source: str) -> Result:
     """Read a result document back; RcdiagError names `source` where it cannot be read."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise RcdiagError(
-            f"{source}: not JSON ({error})", "give a file made by --result"
+            f"{source}: not JSON ({error})", f"give a file that {SAVED} wrote"
         ) from error
     if not isinstance(document, dict) or "format_version" not in document:
-        raise RcdiagError(f"{source}: not a result of rcdiag", "give a file made by --result")
+        raise RcdiagError(f"{source}: not a result of rcdiag", f"give a file that {SAVED} wrote")
     kind, version = str(document.get("kind")), document["format_version"]
     if kind not in KINDS or version not in range(1, FORMAT_VERSION + 1):
         what = f"kind {document.get('kind')!r}, format_version {version}"
@@ -150,5 +153,5 @@ def _read(kind: str, document: dict[str, Any], source: str) -> Result:
     except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
         raise RcdiagError(
             f"{source}: not a whole result ({type(error).__name__}: {error})",
-            hint="it was cut or edited; make it again with --result",
+            hint=f"it was cut or edited; make it again with {SAVED}",
         ) from error

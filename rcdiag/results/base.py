@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
+from rcdiag.errors import setting
 from rcdiag.results.doc import Doc
 
 # 1: the first. 2: other names for some fields (`results/older.py`).
@@ -35,8 +36,8 @@ class _Draw(TypedDict, total=False):
     rows_drawn: Annotated[
         int,
         Doc(
-            "Number of rows that the result is computed from, where `--rows` drew whole prompt "
-            "groups of the table.",
+            f"Number of rows that the result is computed from, where {setting('rows')} drew whole "
+            "prompt groups of the table.",
             unit="rows",
             example="rcdiag score rollouts.parquet --rows 2000",
             see=("rows", "seed"),
@@ -117,7 +118,7 @@ Step = Annotated[
     int | None,
     Doc(
         "Training step: a batch of the trainer; null where the table has no column `step`. "
-        "`rcdiag replay` takes the last one of the table, or that of --step.",
+        f"`rcdiag replay` takes the last one of the table, or that of {setting('step')}.",
         example="rcdiag replay rollouts.parquet --step 40",
         see=("steps",),
     ),
@@ -286,7 +287,8 @@ class MetricValue:
         str | None,
         Doc(
             "Level of a number by its guide: ok, warning or error; unknown where its interval is "
-            "too wide to tell or cannot be given; null where it has no guide.",
+            "too wide to tell or cannot be given, and where the number itself cannot be told from "
+            "tokens that another policy sampled; null where it has no guide.",
             see=LEVELS,
             one_of=LEVELS,
         ),

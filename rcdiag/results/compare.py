@@ -28,6 +28,9 @@ from rcdiag.results.doc import Doc
 from rcdiag.results.score import Mismatch
 from rcdiag.results.show import Shown
 
+# How means under the behavior policy of a pair are made.
+SAMPLED, WEIGHTED, NOT_GIVEN = MEANS = ("sampled", "weighted", "not-given")
+
 _STEPS = "two steps of log-ratio 0.1 and 0.3 on every token: "
 
 AtFloor = Annotated[
@@ -110,6 +113,16 @@ class PolicySummary:
     ]
 
 
+_MEANS = (
+    "sampled: the behavior policy of the pair is the sampler, so they are plain means. weighted: "
+    "another policy sampled, and they are self-normalised means with the weights behavior / "
+    "sampler, {what}. not-given: the sampler is not among the policies, or the weights do not "
+    "carry so far (an effective sample size below 0.5; below 0.9 with a k-hat of 0.7 or more; a "
+    "mean weight that is not 1), and the numbers are null with the level unknown. Null in results "
+    "of earlier versions, whose numbers are plain means whoever sampled."
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairResult:
     """A pair result compares an ordered pair of policies: the target as seen from behavior."""
@@ -118,6 +131,30 @@ class PairResult:
     target: Target
     mismatch: Mismatch
     at_floor: AtFloor
+    token_means: Annotated[
+        str | None,
+        Doc(
+            "How the numbers of a pair are made that presuppose that its behavior policy sampled "
+            "the tokens, such as k3_kl. "
+            + _MEANS.format(what="over the prefixes that the sampler met"),
+            formula="sum(w f) / sum(w) over tokens, w = behavior / sampler probability",
+            healthy="sampled or weighted",
+            see=("sampler", "k3_kl", "ess_token", "unknown"),
+            one_of=MEANS,
+        ),
+    ] = field(default=None, metadata=ADDED)
+    sequence_means: Annotated[
+        str | None,
+        Doc(
+            "How the numbers of a pair are made that presuppose that its behavior policy sampled "
+            "the whole sequences, such as ess_seq. "
+            + _MEANS.format(what="multiplied over each sequence"),
+            formula="sum(w f) / sum(w) over sequences, w = prod behavior / sampler probability",
+            healthy="sampled or weighted",
+            see=("sampler", "ess_seq", "khat_seq", "unknown"),
+            one_of=MEANS,
+        ),
+    ] = field(default=None, metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +196,9 @@ class Rung:
     share: Annotated[
         MetricValue,
         Doc(
-            "The contribution of a step as a share of the whole; null where the ends are equal.",
+            "The contribution of a step as a share of the whole; null where the ends are equal. "
+            "Its level is unknown where its interval is wider than half of the whole, or cannot be "
+            "given: then screen and page do not show the number.",
             unit="share",
             formula="contribution / whole",
             direction="below 0 where a step undoes what others did, and others then add up to "

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from rcdiag.results.doc import Doc
 
 VERDICTS = ("fine", "correct", "fix", "cannot-tell")
+_EXPLAINED = tuple(f"verdict-{name}" for name in VERDICTS)
 SIDES = ("sampler", "recorder", "trainer", "storage", "engine", "none")
 
 
@@ -44,7 +45,7 @@ class NamedCause:
         str,
         Doc(
             "The verdict that a cause alone would give: fine, correct, fix or cannot-tell.",
-            see=VERDICTS,
+            see=_EXPLAINED,
             one_of=VERDICTS,
         ),
     ]
@@ -95,10 +96,10 @@ class Diagnosis:
     verdict: Annotated[
         str,
         Doc(
-            "fine: rounding that costs nothing; correct: a genuine mismatch that importance "
-            "weights mend; fix: a fault that no weights mend; cannot-tell: too little data, or "
-            "evidence that points both ways.",
-            see=VERDICTS,
+            "The verdict on a table. Fine is rounding that costs nothing, correct a genuine "
+            "mismatch that importance weights mend, fix a fault that no weights mend, cannot-tell "
+            "too little data or evidence that points both ways.",
+            see=_EXPLAINED,
             one_of=VERDICTS,
         ),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
+from rcdiag.errors import setting
 from rcdiag.results.base import (
     ADDED,
     FORMAT_VERSION,
@@ -76,7 +77,7 @@ class UpdateModel(TypedDict):
     options: Annotated[
         dict[str, Any],
         Doc(
-            "Options of the model beside its dtype, as in --policy.",
+            "Options of the model beside its dtype, as those of a policy that is scored.",
             example=f"{_WITH_MODEL} --precision float32,autocast=bfloat16",
             see=("checkpoint", "dtype"),
         ),
@@ -595,7 +596,7 @@ class Health:
         list[str],
         Doc(
             "What of an update's health could not be judged, and what that needs.",
-            example="direction of the gradient: give --model",
+            example=f"direction of the gradient: give {setting('model')}",
             see=("health", "health.cannot judge"),
         ),
     ]
@@ -740,7 +741,7 @@ class AfterStep:
     reward_before: Annotated[
         MetricValue | None,
         Doc(
-            "Mean reward of fresh samples before the step; null without --evaluate.",
+            f"Mean reward of fresh samples before the step; null without {setting('evaluate')}.",
             unit="reward",
             formula="E[reward] over samples, interval by prompt",
             healthy="compare with reward_after, and their intervals",
@@ -751,7 +752,7 @@ class AfterStep:
         MetricValue | None,
         Doc(
             "Mean reward of fresh samples after the step, drawn with the seed of those before it; "
-            "null without --evaluate.",
+            f"null without {setting('evaluate')}.",
             unit="reward",
             formula="E[reward] over samples, interval by prompt",
             healthy="above reward_before; not judged",
@@ -904,7 +905,7 @@ class PresetReplay:
         GradientReport | None,
         Doc(
             "The gradient of a preset's loss by all trained parameters, against the reference; "
-            "null without --model and where coefficients are not finite.",
+            f"null without {setting('model')} and where coefficients are not finite.",
             unit=_UNIT,
             formula="sum over tokens of c d log p / d parameters, c its coefficient",
             see=("cosine", "norm_ratio", "squared_bias", "relative_variance", "reference"),
@@ -914,8 +915,8 @@ class PresetReplay:
     after_step: Annotated[
         AfterStep | None,
         Doc(
-            "The policy after the step, on the same batch; null without --model and where there is "
-            "no step.",
+            "The policy after the step, on the same batch; null without "
+            f"{setting('model')} and where there is no step.",
             see=("kl_old_new", "kl_rollout_new", "mismatch_growth", "beyond_clip"),
             needs=_MODEL,
         ),
@@ -924,7 +925,7 @@ class PresetReplay:
         SplitReport | None,
         Doc(
             "The batch as one optimizer step and as several mini-batches, from the same start; "
-            "null without --split.",
+            f"null without {setting('split')}.",
             see=("kl_between", "kl_whole", "kl_split", "minibatches"),
             needs=_MODEL + " --split 4",
         ),
@@ -1107,8 +1108,8 @@ class ReplayResult(Shown):
     steps: Annotated[
         list[ReplayStep],
         Doc(
-            "The update of every training step of a replay with --steps, in which every preset "
-            "goes on with a copy of its own.",
+            f"The update of every training step of a replay with {setting('steps')}, in which "
+            "every preset goes on with a copy of its own.",
             example="rcdiag replay rollouts.parquet --model CHECKPOINT --steps 3",
             see=("step", "updates-part"),
         ),

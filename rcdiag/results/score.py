@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
+from rcdiag.errors import setting
 from rcdiag.results.base import (
     ADDED,
     ESS_SEQ_APPLIED,
@@ -48,8 +49,10 @@ from rcdiag.results.show import Shown
 
 
 class _CorrectionNumbers(TypedDict):
-    """These numbers of a correction have no clamp, count rows with a token, and are in float64.
+    """These numbers of a correction count rows with a token and are in float64.
 
+    Ratios have no clamp; weights are those that enter the loss, truncated where a correction
+    truncates.
     Sources: Kish 1965, Survey Sampling (effective sample size); Vehtari et al. 2024, Pareto
     smoothed importance sampling (k-hat); bounds on the bias are those for values within [-1, 1].
     """
@@ -227,8 +230,8 @@ class CorrectionResult:
     actual: Annotated[
         dict[str, Any],
         Doc(
-            "Numbers of a correction beside the trainer's own: without clamps, over sequences with "
-            "a token, in float64.",
+            "Numbers of a correction beside the trainer's own: over sequences with a token, in "
+            "float64, with ratios that no clamp cuts and weights as they enter the loss.",
             see=("ess_seq_applied", "lost_target_mass_seq", "truncation_loss"),
             keys=CorrectionNumbers,
         ),
@@ -266,7 +269,7 @@ Mismatch = Annotated[
         heading="metric",
     ),
 ]
-_GIVEN = "; given only with --include-text."
+_GIVEN = f"; given only with {setting('include_text')}."
 _TEXT = Doc("Text of the token" + _GIVEN, example="--include-text")
 
 
@@ -294,7 +297,7 @@ class _WorstToken(TypedDict):
 
 
 class WorstToken(_WorstToken, total=False):
-    """A worst token is one of those with the largest log-ratios; --include-text adds its text."""
+    """A worst token is one of those with the largest log-ratios; its text is there if asked for."""
 
     text: Annotated[str, _TEXT]
 
@@ -483,7 +486,7 @@ class ScoreResult(Shown):
         str | None,
         Doc(
             "Why these two policies are compared, where policies were scored and neither "
-            "`--behavior` nor `--target` was given; null otherwise.",
+            f"{setting('behavior')} nor {setting('target')} was given; null otherwise.",
             example="rcdiag score rollouts.parquet --model CKPT --policy hf_fp32=hf:float32",
             see=("behavior", "target"),
         ),

@@ -78,12 +78,19 @@ def decode(
             for policy in policies
             if f"{policy}_entropy" in given
         },
-        sample_id=_column(batch, "sample_id").to_pylist() if "sample_id" in given else None,
+        sample_id=_sample_ids(batch) if "sample_id" in given else None,
         sampling={name: floats(batch, name) for name in SAMPLING if name in known},
         engine=_texts(batch, "engine") if "engine" in known else None,
         finish_reason=_texts(batch, "finish_reason") if "finish_reason" in known else None,
         policy_version=_versions(batch, response_ids) if "policy_version" in known else None,
     )
+
+
+def _sample_ids(batch: Batch) -> list[str | int]:
+    """Return the id of each row; null is refused."""
+    array = _column(batch, "sample_id")
+    _no_nulls(batch, "sample_id", array)
+    return array.to_pylist()
 
 
 def _texts(batch: Batch, name: str) -> list[str]:

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
-from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, VERSION
+from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, VERSION, column_setting
 from rcdiag.table.stream import UniqueSampleIds
 from rcdiag.table.table import Table, open_table
 
@@ -72,7 +72,7 @@ def _key(dumps: Sequence[Table]) -> str:
         lacking = dumps[having.index(False)].files[0].path
         raise RcdiagError(
             f"{lacking}: no column `sample_id`, which the other tables have",
-            hint="--column sample_id=NAME, or compare the tables without it",
+            hint=f"{column_setting({'sample_id': 'NAME'})}, or compare the tables without it",
         )
     if not all(having):
         return ROW

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from rcdiag.errors import RcdiagError, nearest
-from rcdiag.table.schema import COLUMNS, LOG_PROBS, column_spec
+from rcdiag.errors import RcdiagError, mapping_setting, nearest, setting
+from rcdiag.table.schema import COLUMNS, LOG_PROBS, column_setting, column_spec
 
 NEAR = 0.5  # likeness from which on a column is offered
 # Names of log-probs in dumps: inference_logprobs, old_per_token_logps, prox_logp, action_log_probs.
@@ -44,8 +44,8 @@ def check_names(renames: Mapping[str, str]) -> None:
         known = [*COLUMNS, "rollout_log_probs", "old_log_probs"]
         guess = f"{stem}_log_probs" if stem and stem != name else nearest(name, known)
         raise RcdiagError(
-            f"--column {name}={in_file}: rcdiag reads no column `{name}`",
-            hint=(f"did you mean --column {guess}={in_file}? " if guess else "")
+            f"{column_setting({name: in_file})}: rcdiag reads no column `{name}`",
+            hint=(f"did you mean {column_setting({guess: in_file})}? " if guess else "")
             + f"one of {', '.join(COLUMNS)}, POLICY_log_probs, POLICY_entropy",
         )
 
@@ -128,12 +128,13 @@ def _hint(missing: Sequence[str], meant: Mapping[str, str], schema: pa.Schema) -
     )
     if texts_only:
         return "no column holds token ids (list<int32>): record them, text alone is not enough"
-    hint = " ".join(f"--column {name}={meant.get(name, 'YOUR_COLUMN')}" for name in missing)
+    hint = column_setting({name: meant.get(name, "YOUR_COLUMN") for name in missing})
     if meant:
         hint += f" (the nearest name{'s' if len(meant) > 1 else ''})"
     unknown = [name for name in missing if name not in meant] or missing
     policies = [match["policy"] for name in unknown if (match := LOG_PROBS.fullmatch(name))]
     if policies:
-        scored = " ".join(f"--policy {policy}=hf:float32" for policy in policies)
-        hint += f"; or score {'it' if len(policies) == 1 else 'them'}: {scored} --model PATH"
+        specs = dict.fromkeys(policies, "hf:float32")
+        scored = f"{mapping_setting('policies', specs, '--policy')} with {setting('model', 'PATH')}"
+        hint += f"; or score {'it' if len(policies) == 1 else 'them'}: {scored}"
     return hint

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from rcdiag.errors import RcdiagError, nearest
+from rcdiag.errors import RcdiagError, mapping_setting, nearest
 from rcdiag.table.trajectories import POLICY_NAME
 
 METADATA_KEY = b"rcdiag"
@@ -94,6 +94,11 @@ def column_spec(name: str) -> Column | None:
     return COLUMNS.get(name)
 
 
+def column_setting(columns: Mapping[str, str]) -> str:
+    """Name the setting that reads columns of a file under the names that rcdiag knows."""
+    return mapping_setting("columns", columns, "--column")
+
+
 def check_types(schema: pa.Schema, file: str) -> None:
     """Refuse a schema with a canonical column of a wrong type."""
     for name, kind in zip(schema.names, schema.types, strict=True):
@@ -107,9 +112,11 @@ def check_types(schema: pa.Schema, file: str) -> None:
             meant = nearest(name, fitting, likeness=0.9)
             raise RcdiagError(
                 f"{file}: column `{name}` is {kind}, wanted {column.expected}",
-                hint=(f"if it is `{meant}`: --column {meant}={name}; else " if meant else "")
+                hint=(
+                    f"if it is `{meant}`: {column_setting({meant: name})}; else " if meant else ""
+                )
                 + "cast the column, or, if it means something else, give the right one by "
-                f"--column {name}=OTHER_COLUMN",
+                f"{column_setting({name: 'OTHER_COLUMN'})}",
             )
 
 

@@ -277,12 +277,14 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -
     for name, in_file in renames.items():
         if name in file_schema.names and name != in_file:
             raise RcdiagError(
-                f"{path}: --column {name}={in_file}, but a column `{name}` is there as well",
+                f"{path}: {columns.column_setting({name: in_file})}, but a column `{name}` is "
+                "there as well",
                 hint=f"drop or rename `{name}` in the file",
             )
         if in_file in back:
             raise RcdiagError(
-                f"--column {name}={in_file}: `{in_file}` is read as `{back[in_file]}` already",
+                f"{columns.column_setting({name: in_file})}: `{in_file}` is read as "
+                f"`{back[in_file]}` already",
                 hint="one column stands for one thing",
             )
         back[in_file] = name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.trainer import Claim, Config, Trainer
@@ -102,7 +102,7 @@ def _guessed(trainer: Trainer, doubt: str) -> Finding:
         slug="trainer-guessed",
         severity="note",
         message=f"the settings are read as those of {trainer.name}: {doubt}",
-        fix=f"say which it is: --trainer {trainer.name}",
+        fix=f"say which it is: {setting('trainer', trainer.name)}",
         evidence={"trainer": trainer.name},
     )
 

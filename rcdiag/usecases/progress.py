@@ -12,7 +12,10 @@ class Progress:
         """Take a sentence about what happens now, or about what was left out."""
 
     def tokens(self, policy: str, scored: int, total: int) -> None:
-        """Take the number of tokens of `total` that an engine has scored for `policy` so far."""
+        """Take the number of tokens of `total` that an engine has scored for `policy` so far.
+
+        The first call is made once the policy's model is loaded.
+        """
 
     def wrote(self, path: Path) -> None:
         """Take the path of a file that is complete."""

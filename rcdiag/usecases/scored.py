@@ -140,7 +140,7 @@ def scored_table(
 def _run(plan: ScoringPlan, progress: Progress, *, force: bool, kept: bool) -> None:
     """Score what is planned; an interrupt bears a note on how to go on, or to be able to."""
     try:
-        run_scoring(plan, progress.tokens, force=force)
+        run_scoring(plan, progress.tokens, progress.say, force=force)
     except KeyboardInterrupt as interrupt:
         parts = plan.finished_parts()
         if parts and kept:

@@ -15,7 +15,7 @@ def test_screen_page_and_document_say_how_many_rows_were_drawn(rcdiag, tmp_path,
     options = {"score": ("--preset", "disabled"), "sweep": ("--thresholds", 2)}.get(command, ())
     ran = rcdiag(command, source, "--rows", 40, *options, "--html", page)
     assert ran.code == 0, ran.err
-    assert ran.out.splitlines()[0] == SENTENCE
+    assert SENTENCE in ran.out.splitlines()
     assert SENTENCE in page.read_text()
     assert SENTENCE not in rcdiag(command, source, *options).out
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rcdiag.statistics.metrics import METRICS
-from tests.builders import write_table
+from tests.builders import ids_like, write_table
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
 
 HEADLINES = {name for name, metric in METRICS.items() if metric.headline}
@@ -170,3 +170,23 @@ def test_the_same_seed_gives_the_same_document(rcdiag, doubtful):
     second = rcdiag("score", doubtful, "--json").document
     assert first["mismatch"] == second["mismatch"]
     assert json.dumps(first["figures"]) == json.dumps(second["figures"])
+
+
+def test_the_preset_table_says_whose_effective_sample_sizes_it_has(rcdiag, tmp_path):
+    """Those of truncated weights are larger than those of the raw ratios, which are given too."""
+    behavior, target = [[-3.0, -3.0], [-3.0, -3.0]] * 10, [[-1.0, -3.2], [-3.2, -3.2]] * 10
+    columns = {"rollout_log_probs": behavior, "old_log_probs": target}
+    table = write_table(tmp_path / "t.parquet", response_ids=ids_like(behavior), **columns)
+    preset = ("--preset", "decoupled_token_is")
+    page = tmp_path / "r.html"
+    ran = rcdiag("score", table, *preset, "--html", page)
+    document = rcdiag("score", table, *preset, "--json").document
+    applied = document["corrections"]["decoupled_token_is"]["actual"]
+    raw = {name: document["mismatch"][name]["value"] for name in ("ess_token", "ess_seq")}
+    assert applied["ess_token_applied"] > raw["ess_token"] + 0.1
+    told = f"of raw ratios: tokens {raw['ess_token']:.3f}, sequences {raw['ess_seq']:.3f}"
+    assert f"ESS of the weights as applied; {told}" in " ".join(ran.out.split())
+    html = page.read_text()
+    assert told in html
+    assert "ESS tokens, applied" in html
+    assert "These numbers are unclamped" not in html

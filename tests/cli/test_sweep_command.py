@@ -87,7 +87,14 @@ def test_equal_policies_need_no_correction(rcdiag, clean):
         ("broken", "error", 1),
     ],
 )
-@pytest.mark.parametrize("output", [["--json"], ["--emit", "verl"], ["-q"]])
+@pytest.mark.parametrize(
+    "output",
+    [
+        ["-q"],
+        pytest.param(["--json"], marks=pytest.mark.slow),
+        pytest.param(["--emit", "verl"], marks=pytest.mark.slow),
+    ],
+)
 def test_findings_at_or_above_the_level_make_the_exit_code(
     rcdiag, request, name, fail_on, code, output
 ):

@@ -14,7 +14,8 @@ from rcdiag.glossary import explain
 from rcdiag.pages.replay.words import decided_by
 from rcdiag.results import ReplayResult, Result, Rule
 from rcdiag.results.replay import Health
-from tests.cli.conftest import dump_with_shift
+from tests.builders import ids_like, write_table
+from tests.cli.conftest import BEHAVIOR, dump_with_shift
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,28 @@ def test_no_line_is_too_long_and_no_cell_is_cut(results, width, verbose):
         lines = drawn(result, width, verbose=verbose)
         assert max(map(len, lines)) <= width
         assert not any("…" in line.replace(" … ", "") for line in lines)
+
+
+def test_the_matrix_of_ten_policies_is_whole_at_60_columns(tmp_path):
+    """Numbers like 5e-07 have no room in ten columns: 1 to 5 and 6 to 10 come below each other."""
+    names = ["rollout", "old", *(f"p{index}" for index in range(8))]
+    shifts = {f"{name}_log_probs": index / 1000 for index, name in enumerate(names)}
+    log_probs = {
+        column: [[value - shift for value in row] for row in BEHAVIOR]
+        for column, shift in shifts.items()
+    }
+    table = write_table(tmp_path / "ten.parquet", response_ids=ids_like(BEHAVIOR), **log_probs)
+    result = rcdiag.compare(table)
+    wide, narrow = ([line.split() for line in drawn(result, width)] for width in (200, 60))
+    head = [str(index) for index in range(1, 11)]
+    start = wide.index(head)
+    whole = [row[1:] for row in wide[start + 1 : start + 11]]
+    assert all(len(row) == 10 for row in whole)
+    for half in (slice(0, 5), slice(5, 10)):
+        start = narrow.index(head[half])
+        rows = narrow[start + 1 : start + 11]
+        assert rows == [[number, *row[half]] for number, row in zip(head, whole, strict=True)]
+    assert max(map(len, drawn(result, 60))) <= 60
 
 
 @pytest.mark.parametrize("verbose", [False, True])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr
 
@@ -36,7 +36,6 @@ def kish(weights: list[float]) -> float | None:
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@settings(max_examples=50)
 def test_kept_tokens_and_weights(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, found = corrected(config, batch), result_of(trainer, config, batch)
@@ -48,7 +47,6 @@ def test_kept_tokens_and_weights(trainer, data, batch):
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@settings(max_examples=50)
 def test_sample_sizes(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -60,7 +58,6 @@ def test_sample_sizes(trainer, data, batch):
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@settings(max_examples=50)
 def test_lost_target_mass(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -85,7 +82,6 @@ def truncation_loss(config: Config, rows: list[Corrected]) -> float | None:
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@settings(max_examples=50)
 def test_truncation_loss(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -94,7 +90,6 @@ def test_truncation_loss(trainer, data, batch):
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@settings(max_examples=50)
 def test_bound_on_the_bias(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -119,7 +114,6 @@ def correlation(pairs: list[tuple[float, float]]) -> float | None:
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-@settings(max_examples=50)
 def test_who_is_kept(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
@@ -136,7 +130,6 @@ def test_who_is_kept(trainer, data, batch):
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0", "verl-0.9"])
 @given(data=st.data(), batch=batches(kinds=("near", "wide", "cancelling")))
-@settings(max_examples=40)
 def test_a_combination_keeps_what_all_of_its_options_keep(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, found = corrected(config, batch), result_of(trainer, config, batch)

@@ -13,7 +13,13 @@ from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.glossary import explain
 from rcdiag.results import SEVERITIES
 from rcdiag.results.guide import Guide
-from rcdiag.statistics.metrics import BEHAVIOR_SAMPLED, FAMILIES, METRICS, metric_descriptions
+from rcdiag.statistics.metrics import (
+    BEHAVIOR_SAMPLED,
+    FAMILIES,
+    METRICS,
+    SEQUENCES_SAMPLED,
+    metric_descriptions,
+)
 from rcdiag.statistics.metrics.metric import PAIR_OF_EXAMPLE, RATIOS_OF_EXAMPLE, SYMMETRIC
 from rcdiag.statistics.suite import Suite, SuiteState
 from tests.builders import metrics
@@ -42,7 +48,7 @@ def test_every_metric_is_complete():
         assert metric.formula
         assert not metric.formula.endswith(".")
         assert metric.direction
-        assert metric.presupposes in (None, BEHAVIOR_SAMPLED)
+        assert metric.presupposes in (None, BEHAVIOR_SAMPLED, SEQUENCES_SAMPLED)
         assert metric.family in FAMILIES.values()
         assert metric.guide is None or has_an_open_source(metric.guide)
         assert not NOWHERE.search(metric.source)

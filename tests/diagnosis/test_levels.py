@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf, nan
 
+import numpy as np
 import pytest
 from scipy.stats import norm, t
 
@@ -11,7 +12,7 @@ from rcdiag.diagnosis.guides import judged_metric, level, worst
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import BY_CLUSTERS, FAMILIES, METRICS
 from rcdiag.statistics.suite import Suite
-from tests.builders import make_state, mismatch
+from tests.builders import make_state, metrics, mismatch
 from tests.statistics.strategies import seeded_batch
 
 UPWARD = Guide(warning=1.0, error=2.0, source="a test")
@@ -157,3 +158,40 @@ def test_every_family_has_a_guide_and_a_headline():
     for name, family in FAMILIES.items():
         assert any(metric.guide for metric in family.metrics.values()), name
         assert any(metric.headline for metric in family.metrics.values()), name
+
+
+# Two sequences whose ratios have a mean below 1, as where the rare large one was not met.
+LOW_RATIOS = ([[-1.0, -1.0], [-1.0]] * 15, [[-1.1, -1.2], [-1.3]] * 15)
+
+
+@pytest.mark.parametrize("name", ["chi2_token", "chi2_seq"])
+def test_a_divergence_is_unknown_where_its_estimate_is_below_zero(name):
+    metric = METRICS[name]
+    suite = Suite(make_state(*LOW_RATIOS), 0)
+    value = judged_metric(metric, suite)
+    assert value.value is not None
+    assert value.value < 0.0
+    assert (value.low, value.high, value.level) == (None, None, "unknown")
+    assert judged_metric(METRICS[f"{name}_self_normalised"], suite).value >= 0.0
+
+
+def test_no_interval_of_a_divergence_reaches_below_zero():
+    random = np.random.default_rng(3)
+    behavior = [[-3.0] * 20] * 40
+    target = [(-3.0 + 0.01 * random.normal(size=20)).tolist() for _ in range(40)]
+    suite = Suite(make_state(behavior, target), 0)
+    raw, judged = METRICS["chi2_seq"].value(suite), judged_metric(METRICS["chi2_seq"], suite)
+    assert judged.value == raw.value
+    assert raw.low is not None
+    assert raw.low < 0.0
+    assert (judged.low, judged.high) == (0.0, raw.high)
+
+
+def test_k2_is_judged_by_the_bound_of_m2po_on_the_squared_log_ratio():
+    """M2PO keeps E[log_ratio^2] below 0.04; k2 is half of that."""
+    guide = METRICS["k2_kl"].guide
+    assert guide is not None
+    assert "M2PO" in guide.source
+    size = 0.04**0.5  # of every log-ratio: E[log_ratio^2] is M2PO's bound
+    k2 = metrics([[-1.0] * 4], [[-1.0 + size, -1.0 - size] * 2])["k2_kl"]
+    assert k2 == pytest.approx(guide.error)

@@ -66,6 +66,9 @@ def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp
         *("--policy", "toy=toy:float32", "--policy", "low=toy:bfloat16,tilt=1", "--noise-floor"),
     )
     assert ran.returncode == 0, ran.stderr
+    loaded = [("toy", "float32"), ("low", "bfloat16"), ("low_again", "bfloat16")]
+    lines = [f"loading {checkpoint} for {name} (toy, {dtype})" for name, dtype in loaded]
+    assert [line for line in ran.stderr.splitlines() if line.startswith("loading")] == lines
     table = pq.read_table(out)
     ids = np.concatenate([np.array(row) for row in table["response_ids"].to_pylist()])
     scored = np.concatenate([np.array(row) for row in table["toy_log_probs"].to_pylist()])
@@ -175,7 +178,7 @@ def test_a_backend_that_cannot_change_its_batches_is_refused_or_passed_over():
     with BACKENDS.with_added(toy()):
         low, full = parse_policy("x=toy", "m"), parse_policy("y=hf", "m")
         assert to_repeat([low, full]) is full
-        with pytest.raises(RcdiagError, match="--noise-floor: `x`") as caught:
+        with pytest.raises(RcdiagError, match=r"\(--noise-floor\): `x`") as caught:
             again(to_repeat([low]))
         assert caught.value.hint
 

@@ -88,6 +88,7 @@ def test_force_replaces_all_of_a_policy(scored, model, tmp_path):
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 def test_model_alone_fills_what_the_default_pair_lacks(table, model, tmp_path):
     """`rollout` is not there and comes from vLLM; `old` is recorded and stays."""
     out = tmp_path / "out.parquet"

@@ -5,14 +5,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.engine_models import make_model, make_table
 
 pytestmark = pytest.mark.engine
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +25,28 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:
-    """Enough tokens for a dozen parts."""
-    return make_table(tmp_path_factory.mktemp("tables") / "table.parquet", rows=1300)
+    """Enough tokens for a dozen parts, and a recorded policy."""
+    path = make_table(tmp_path_factory.mktemp("tables") / "table.parquet", rows=1300)
+    rows = pq.read_table(path)
+    recorded = pa.array([[-0.5] * len(row) for row in rows["response_ids"].to_pylist()])
+    pq.write_table(rows.append_column("old_log_probs", recorded), path)
+    return path
 
 
-def arguments(table: Path, model: Path, out: Path) -> list[str]:
-    policies = ["--policy", "a=hf:float32", "--policy", "b=hf:bfloat16"]
-    pair = ["--behavior", "a", "--target", "b", "-o", str(out), "--json"]
-    return ["score", str(table), "--model", str(model), *policies, *pair]
+@pytest.fixture(
+    scope="module",
+    params=[("a=hf:float32",), pytest.param(("a=hf:float32", "b=hf:bfloat16"), marks=SLOW)],
+    ids=["one", "two"],
+)
+def arguments(request, table, model) -> Callable[[Path], list[str]]:
+    """The command line that scores one policy, by night two, and writes a path."""
+    policies = [word for policy in request.param for word in ("--policy", policy)]
+    pair = ["--behavior", "a", "--target", "old"]
+
+    def command(out: Path) -> list[str]:
+        return ["score", str(table), "--model", str(model), *policies, *pair, "-o", str(out)]
+
+    return command
 
 
 # The command line with parts so small that a short table has many.
@@ -63,22 +80,25 @@ def parts(out: Path, policy: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(table, model, tmp_path_factory) -> tuple[Path, str]:
+def undisturbed(arguments, tmp_path_factory) -> tuple[Path, str]:
     """What a run writes that nobody kills, and its result document."""
     out = tmp_path_factory.mktemp("undisturbed") / "out.parquet"
-    done = rcdiag(*arguments(table, model, out))
+    done = rcdiag(*arguments(out), "--json")
     assert done.returncode == 0, done.stderr
     return out, done.stdout
 
 
-def test_a_run_killed_twice_ends_like_an_undisturbed_one(undisturbed, table, model, tmp_path):
+def test_a_run_killed_twice_ends_like_an_undisturbed_one(undisturbed, arguments, tmp_path):
+    """It is killed among the parts of its first policy, then among those of its last."""
     calm, document = undisturbed
     killed = tmp_path / "killed.parquet"
-    command = arguments(table, model, killed)
+    command = [*arguments(killed), "--json"]
     kill_when(command, lambda: parts(killed, "a") >= 2)
     kept = sorted(killed.with_name(killed.name + ".parts").glob("a-*/0*.parquet"))
     times = [path.stat().st_mtime_ns for path in kept]
-    kill_when(command, lambda: parts(killed, "b") >= 1)
+    last = "b" if "b=hf:bfloat16" in command else "a"
+    before = parts(killed, last)
+    kill_when(command, lambda: parts(killed, last) > before)
     assert not killed.exists()
     assert times == [path.stat().st_mtime_ns for path in kept], "a finished part was made again"
 
@@ -91,23 +111,23 @@ def test_a_run_killed_twice_ends_like_an_undisturbed_one(undisturbed, table, mod
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_run_killed_after_its_last_rename_is_recognised(undisturbed, table, model):
+def test_a_run_killed_after_its_last_rename_is_recognised(undisturbed, arguments):
     """The output is there and so are its parts: nothing is scored again, nothing is refused."""
     out, _ = undisturbed
     written = out.stat().st_mtime_ns
     out.with_name(out.name + ".parts").mkdir()
-    again = rcdiag(*arguments(table, model, out))
+    again = rcdiag(*arguments(out))
     assert again.returncode == 0, again.stderr
     assert out.stat().st_mtime_ns == written
     assert not out.with_name(out.name + ".parts").exists()
 
 
-def test_another_command_is_not_taken_for_the_interrupted_one(table, model, tmp_path):
+def test_another_command_is_not_taken_for_the_interrupted_one(table, arguments, tmp_path):
     """Parts are keyed by all that decides the scores; an output of another run stays as it is."""
     out = tmp_path / "out.parquet"
     out.write_bytes(table.read_bytes())
     out.with_name(out.name + ".parts").mkdir()
-    refused = rcdiag(*arguments(table, model, out))
+    refused = rcdiag(*arguments(out))
     assert refused.returncode == 2
     assert "already there" in refused.stderr
     assert out.read_bytes() == table.read_bytes()

@@ -1,8 +1,12 @@
-"""Real vLLM, in the processes that users get it in: one table, scored once, for all tests here."""
+"""Real vLLM, in the processes that users get it in: one table, scored once, for all tests here.
+
+By night the same table is scored on every other path of the engine too.
+"""
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,9 @@ from tests.engine_models import rcdiag_alone, scored
 
 pytestmark = pytest.mark.engine
 
-POLICIES = {
-    "prefill": "vllm:float32,entropy=true,top_k=3",
-    "decode": "vllm:float32,path=decode,entropy=true,top_k=3",
-    "bf16": "vllm:bfloat16",
-    "hf": "hf:float32",
-}
+# A start of vLLM takes 15 seconds: `make test` has one of its paths here, and the other in
+# tests/test_sample_data.py; `make nightly` has the rest.
+SLOW = pytest.mark.slow
 CHUNKED = "max_num_batched_tokens=64,max_num_seqs=16"
 
 PLAIN = """
@@ -43,32 +44,61 @@ json.dump(found, open(out, "w"))
 """
 
 
-@pytest.fixture(scope="module")
-def run(qwen3, table, adapter, tmp_path_factory) -> Path:
-    """One table scored by every engine path, and `bf16` once more for the noise floor."""
-    out = tmp_path_factory.mktemp("vllm") / "scored.parquet"
-    policies = {
-        **POLICIES,
-        "lora_vllm": f"vllm:float32,{CHUNKED},adapter={adapter}",
-        "lora_hf": f"hf:float32,adapter={adapter}",
-    }
+def with_policies(
+    table: Path, model: Path, out: Path, policies: dict[str, str], *more: str
+) -> Path:
+    """Write the table with these policies in it too; return its path."""
     options = [part for name, what in policies.items() for part in ("--policy", f"{name}={what}")]
-    pair = ("--behavior", "prefill", "--target", "hf", "--noise-floor")
-    done = rcdiag_alone("score", table, "--model", qwen3, *options, *pair, "-o", out, "--json")
+    pair = ("--behavior", "prefill", "--target", "hf", *more)
+    done = rcdiag_alone("score", table, "--model", model, *options, *pair, "-o", out, "--json")
     assert done.code == 0, done.err
     assert done.document["mismatch"]["log_ratio_abs_max"]["value"] < 1e-4
     return out
 
 
-@pytest.mark.parametrize("policy", ["prefill", "decode"])
-def test_float32_equals_the_plain_forward_of_transformers(policy, run, expected):
+@pytest.fixture(scope="module")
+def run(qwen3, table, tmp_path_factory) -> Path:
+    """One table, scored by vLLM all tokens at once and by transformers."""
+    out = tmp_path_factory.mktemp("vllm") / "scored.parquet"
+    policies = {"prefill": "vllm:float32,entropy=true,top_k=3", "hf": "hf:float32"}
+    return with_policies(table, qwen3, out, policies)
+
+
+@pytest.fixture(scope="module")
+def every_path(run, qwen3, adapter) -> Path:
+    """The table scored by every other engine path too, and `bf16` twice for the noise floor."""
+    policies = {
+        "decode": "vllm:float32,path=decode,entropy=true,top_k=3",
+        "bf16": "vllm:bfloat16",
+        "lora_vllm": f"vllm:float32,{CHUNKED},adapter={adapter}",
+        "lora_hf": f"hf:float32,adapter={adapter}",
+    }
+    return with_policies(run, qwen3, run.with_name("every.parquet"), policies, "--noise-floor")
+
+
+PATHS = pytest.mark.parametrize(
+    ("policy", "rows"),
+    [("prefill", "run"), pytest.param("decode", "every_path", marks=SLOW)],
+    ids=["prefill", "decode"],
+)
+
+
+@pytest.fixture
+def rows_of(request) -> Callable[[str], Path]:
+    """The table that a fixture writes, by its name."""
+    return request.getfixturevalue
+
+
+@PATHS
+def test_float32_equals_the_plain_forward_of_transformers(policy, rows, rows_of, expected):
     """At each row's temperature, on one-token prompts and responses, and the longest row."""
-    found = scored(run, f"{policy}_log_probs")
+    found = scored(rows_of(rows), f"{policy}_log_probs")
     np.testing.assert_allclose(found, np.concatenate(expected["log_probs"]), atol=3e-5)
 
 
-@pytest.mark.parametrize("policy", ["prefill", "decode"])
-def test_entropy_and_top_k_are_those_of_the_whole_law(policy, run, expected):
+@PATHS
+def test_entropy_and_top_k_are_those_of_the_whole_law(policy, rows, rows_of, expected):
+    run = rows_of(rows)
     np.testing.assert_allclose(
         scored(run, f"{policy}_entropy"), np.concatenate(expected["entropy"]), atol=5e-5
     )
@@ -77,6 +107,7 @@ def test_entropy_and_top_k_are_those_of_the_whole_law(policy, run, expected):
     assert np.array_equal(column.to_numpy(), ids)
 
 
+@SLOW
 def test_scores_equal_plain_prompt_log_probs_at_temperature_one(run, qwen3, table, tmp_path):
     out = tmp_path / "plain.json"
     command = [sys.executable, "-c", PLAIN, str(qwen3), str(table), str(out)]
@@ -92,22 +123,25 @@ def test_scores_equal_plain_prompt_log_probs_at_temperature_one(run, qwen3, tabl
     assert compared > 300
 
 
-def test_bfloat16_is_near_float32_but_not_it(run):
-    gap = np.abs(scored(run, "bf16_log_probs") - scored(run, "hf_log_probs"))
+@SLOW
+def test_bfloat16_is_near_float32_but_not_it(every_path):
+    gap = np.abs(scored(every_path, "bf16_log_probs") - scored(every_path, "hf_log_probs"))
     assert 1e-5 < gap.mean() < 0.1
 
 
-def test_an_adapter_scores_like_that_of_transformers_though_sequences_come_in_chunks(run):
-    ours, theirs = scored(run, "lora_vllm_log_probs"), scored(run, "lora_hf_log_probs")
+@SLOW
+def test_an_adapter_scores_like_that_of_transformers_though_sequences_come_in_chunks(every_path):
+    ours, theirs = (scored(every_path, f"lora_{engine}_log_probs") for engine in ("vllm", "hf"))
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
-    assert np.abs(ours - scored(run, "prefill_log_probs")).max() > 0.1
+    assert np.abs(ours - scored(every_path, "prefill_log_probs")).max() > 0.1
 
 
-def test_how_each_policy_was_scored_is_in_the_metadata(run):
-    metadata = json.loads(pq.read_schema(run).metadata[b"rcdiag"])
-    about = metadata["policies"]["decode"]
+@PATHS
+def test_how_each_policy_was_scored_is_in_the_metadata(policy, rows, rows_of):
+    metadata = json.loads(pq.read_schema(rows_of(rows)).metadata[b"rcdiag"])
+    about = metadata["policies"][policy]
     assert about["backend"] == "vllm"
-    assert about["path"] == "decode"
+    assert about["path"] == policy
     assert about["versions"]
     assert about["weights_fingerprint"] == metadata["policies"]["hf"]["weights_fingerprint"]
     assert about["rows_scored_at_temperature_1_because_unknown"] == 8
@@ -116,10 +150,10 @@ def test_how_each_policy_was_scored_is_in_the_metadata(run):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("quantizaton=fp8", "did you mean quantization?"),
-        pytest.param("enable_prefix_caching=true", "enable_prefix_caching", marks=pytest.mark.slow),
+        pytest.param("quantizaton=fp8", "did you mean quantization?", marks=SLOW),
+        pytest.param("enable_prefix_caching=true", "enable_prefix_caching", marks=SLOW),
         ("path=sideways", "path=sideways"),
-        pytest.param("quantization=gptq", "the engine failed", marks=pytest.mark.slow),
+        pytest.param("quantization=gptq", "the engine failed", marks=SLOW),
         ("quantization=fp8", "needs a GPU"),
     ],
 )
@@ -139,21 +173,24 @@ def test_what_the_engine_cannot_do_is_said(options, words, qwen3, table, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def compared(run) -> dict[str, Any]:
+def compared(every_path) -> dict[str, Any]:
     policies = [word for name in ("bf16", "bf16_again", "hf") for word in ("--policy", name)]
-    done = rcdiag_alone("compare", run, *policies, "--behavior", "bf16", "--target", "hf", "--json")
+    pair = ("--behavior", "bf16", "--target", "hf")
+    done = rcdiag_alone("compare", every_path, *policies, *pair, "--json")
     assert done.code == 0, done.err
     return done.document
 
 
-def test_the_repeat_is_the_same_policy_in_other_batches(run):
-    found = json.loads(pq.read_schema(run).metadata[b"rcdiag"])["policies"]
+@SLOW
+def test_the_repeat_is_the_same_policy_in_other_batches(every_path):
+    found = json.loads(pq.read_schema(every_path).metadata[b"rcdiag"])["policies"]
     one, again = found["bf16"], found["bf16_again"]
     assert again["options"] == {**one["options"], "max_num_seqs": 5, "repeat_of": "bf16"}
     for key in ("backend", "dtype", "model", "weights_fingerprint"):
         assert again[key] == one[key], key
 
 
+@SLOW
 def test_the_repeat_is_the_floor_and_engines_in_other_precision_are_above_it(compared):
     assert compared["ladder"]["policies"] == ["bf16", "hf"]
     floor = compared["noise_floor"]
@@ -163,12 +200,14 @@ def test_the_repeat_is_the_floor_and_engines_in_other_precision_are_above_it(com
     assert pair["at_floor"] is False
 
 
+@SLOW
 def test_precision_of_a_tiny_model_is_a_small_mismatch(compared):
     """bfloat16 has 8 bits: log-probs of a few nats differ by some hundredths."""
     k3 = compared["pairs"]["bf16->hf"]["mismatch"]["k3_kl"]["value"]
     assert 1e-7 < k3 < 1e-2
 
 
+@SLOW
 def test_compare_scores_what_is_missing_itself_and_leaves_the_table_alone(run, qwen3):
     policies = ("--policy", "hf", "--policy", "hf_bf16=hf:bfloat16")
     found = rcdiag_alone("compare", run, "--model", qwen3, "--json", *policies).document

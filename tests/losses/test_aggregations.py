@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import loss_batch
+from tests.examples import dear
 from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, one_row, padded_losses
 from tests.losses.rules import RULES, default_settings, evaluate, loss_settings
 
@@ -88,7 +89,7 @@ NOT_SPLIT = ("kl_cov",)  # picks its tokens in each batch anew (verl #7829)
     ("trainer", "loss"), [case for case in losses_of() if case[1] not in NOT_SPLIT]
 )
 @given(data=st.data(), batch=padded_losses(), drawn=SETTINGS)
-@settings(max_examples=25)
+@dear(25)
 def test_two_halves_with_the_same_constants_add_up(trainer, loss, data, batch, drawn):
     chosen = loss_settings(
         **drawn,
@@ -121,7 +122,7 @@ def test_two_halves_with_the_same_constants_add_up(trainer, loss, data, batch, d
 
 @pytest.mark.parametrize(("trainer", "loss"), losses_of("verl-0.9"))
 @given(batch=padded_losses())
-@settings(max_examples=20)
+@dear(20)
 def test_rejected_tokens_may_hold_anything(trainer, loss, batch):
     chosen = default_settings(trainer).changed(dro_beta=0.1)
     wanted = evaluate(batch.flat(), loss, chosen, trainer)

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rcdiag.losses.batch import LossBatch
 from rcdiag.losses.selected import covariances
+from tests.examples import dear
 from tests.losses.batches import SETTINGS, PaddedLoss, losses_of, one_row, padded_losses
 from tests.losses.rules import RULES, default_settings, evaluate, loss_settings
 
@@ -52,7 +53,7 @@ def differences(batch, loss, chosen, trainer):
     [case for case in losses_of("verl-0.6.0", "verl-0.9", "slime") if smooth(*case)],
 )
 @given(data=st.data(), batch=padded_losses(3, 4), drawn=SETTINGS)
-@settings(max_examples=25)
+@dear(25)
 def test_finite_differences(trainer, loss, data, batch, drawn):
     chosen = loss_settings(
         **drawn,
@@ -121,7 +122,7 @@ def test_binary_kl_lets_the_safe_way_pass():
 
 @pytest.mark.parametrize(("trainer", "loss"), losses_of("verl-0.9", "slime"))
 @given(batch=padded_losses())
-@settings(max_examples=20)
+@dear(20)
 def test_ratio_one_is_the_plain_policy_gradient(trainer, loss, batch):
     """-A / tokens, in one row, where means over tokens and over rows are the same."""
     tokens = batch.flat().only_kept()

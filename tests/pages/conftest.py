@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from rcdiag.pages.page import page
 from tests.pages.browser import Visit, launched, visit
-from tests.pages.makers import MAKERS
+from tests.pages.makers import MAKERS, at_night
 
 
 @pytest.fixture(scope="session")
@@ -44,12 +44,7 @@ def rendered(tmp_path_factory) -> Callable[[str], Path]:
 AT_NIGHT = ("score-temperature", "replay-steps")
 
 
-@pytest.fixture(
-    scope="session",
-    params=[
-        pytest.param(name, marks=pytest.mark.slow) if name in AT_NIGHT else name for name in MAKERS
-    ],
-)
+@pytest.fixture(scope="session", params=at_night(*AT_NIGHT))
 def file(request, rendered) -> Path:
     return rendered(request.param)
 

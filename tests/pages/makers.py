@@ -6,8 +6,10 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
+import pytest
 
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.losses.settings import LossSettings
@@ -91,3 +93,15 @@ MAKERS: dict[str, Callable[[], Result]] = {
     "hostile-score": hostile_score,
     "hostile-compare": hostile_compare,
 }
+
+# A page of each kind: `make test` opens these, where a test of every page takes seconds.
+KINDS = ("score", "compare", "sweep", "replay")
+
+
+def at_night(*names: str) -> list[Any]:
+    """All pages as parameters of a test; of these names `make nightly` alone runs it."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=slow) if name in names else name for name in MAKERS]
+
+
+ONE_OF_EACH_KIND = at_night(*(name for name in MAKERS if name not in KINDS))

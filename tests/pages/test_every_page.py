@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pages.browser import visit
+from tests.pages.makers import MAKERS, ONE_OF_EACH_KIND, at_night
 
 pytestmark = pytest.mark.browser
 
@@ -37,19 +38,17 @@ def _inaccessible(browser, file, scheme, width) -> list:
     return problems
 
 
+@pytest.mark.parametrize("file", ONE_OF_EACH_KIND, indirect=True)
 def test_axe_finds_nothing(browser, file):
     """It looks at every cell, which takes its time: once, in the light, on a wide screen."""
     assert _inaccessible(browser, file, "light", 1280) == []
 
 
-@pytest.mark.parametrize("file", ["score", "replay"], indirect=True)
+@pytest.mark.parametrize(
+    "file", at_night(*(name for name in MAKERS if name != "compare")), indirect=True
+)
 def test_axe_finds_nothing_in_the_dark_on_a_phone(browser, file):
     """All pages share their colours and their layout; the nightly run looks at each."""
-    assert _inaccessible(browser, file, "dark", 390) == []
-
-
-@pytest.mark.slow
-def test_axe_finds_nothing_in_the_dark_on_any_page(browser, file):
     assert _inaccessible(browser, file, "dark", 390) == []
 
 

@@ -7,10 +7,10 @@ from types import ModuleType
 
 import pytest
 
-from rcdiag.results import KINDS, base, compare, replay, score, sweep
+from rcdiag.results import KINDS, base, compare, diagnosis, replay, score, sweep
 from rcdiag.results.doc import described_types, documented_fields
 
-MODULES = (base, score, compare, sweep, replay)
+MODULES = (base, diagnosis, score, compare, sweep, replay)
 
 
 def defined_in(module: ModuleType) -> list[type]:
@@ -64,6 +64,8 @@ OF_PARTS = {
     *("cells", "edges", "log_ratio", "log_ratio_histogram", "log_ratio_mean", "log_ratio_abs_max"),
     *("ess_seq", "k3_kl", "level", "num_sequences", "policies", "row", "rows", "scoring"),
     *("learning_rate", "minibatches"),
+    # Of a finding and a cause, a preset and a table, a token and an action, a run and an action.
+    *("slug", "evidence", "verdict", "text", "command"),
 }
 
 

@@ -27,7 +27,8 @@ def older(kind: str) -> str:
     return stored(kind, version=1)
 
 
-ADDED_SINCE = {"rows_left_out", "pair_reason"}  # with their defaults in documents of format 1
+# With their defaults in documents of format 1.
+ADDED_SINCE = {"rows_left_out", "pair_reason", "diagnosis", "token_means", "sequence_means"}
 
 
 def leaves(part: Any) -> Iterator[Any]:

@@ -103,7 +103,7 @@ def parts_of(pair: PolicyPair, executor: Executor) -> dict[str, Any]:
     plan = presets_of("verl-0.9")
     return {
         "PairState": PairState.of(pair, steps, executor),
-        "Comparison": Comparison.of(pair.tokens, ("rollout", "old"), executor),
+        "Comparison": Comparison.of(pair.tokens, ("rollout", "old"), "rollout", executor),
         "CorrectionRows": CorrectionRows.of(steps, plan, wanted_quantities(plan)),
         "NonFinite": NonFinite.of(pair.tokens),
         "TokenBatch": pair.tokens,

@@ -84,13 +84,13 @@ def test_a_format_is_found_by_its_files_and_by_its_name(tmp_path, toy):
 def test_several_files_are_one_table_and_errors_name_the_file_as_it_was_given(tmp_path, toy):
     rows = rows_of(30)
     write(tmp_path / "a.toyjsonl", rows[:20])
-    rows[25]["old_log_probs"][0] = 7.0
+    rows[25]["response_ids"][0] = -7
     second = write(tmp_path / "b.toyjsonl", rows[20:])
     write(tmp_path / "c.toyjsonl", [])
     table = open_table(tmp_path)
     assert [file.first_row for file in table.files] == [0, 20]
     assert [len(part[0].table) for part in read_chunks(table, [(0, 3), (20, 30)])] == [3, 10]
-    with pytest.raises(RcdiagError, match="never positive") as caught:
+    with pytest.raises(RcdiagError, match="token id -7") as caught:
         list(read_trajectories(table, ["old"]))
     assert f"{second}, row 5" in caught.value.message
 
@@ -158,7 +158,7 @@ def test_files_of_two_formats_are_no_table(tmp_path, toy):
 
 def test_a_format_that_is_asked_for_by_a_wrong_name_is_refused(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]])
-    with pytest.raises(RcdiagError, match="--from parkuet: no such format") as caught:
+    with pytest.raises(RcdiagError, match="format parkuet: no such format") as caught:
         open_table(path, format="parkuet")
     assert "parquet" in caught.value.hint
 

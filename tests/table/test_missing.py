@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from itertools import pairwise
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,9 +31,9 @@ def refused(path: Path, renames: dict[str, str] | None = None, needed=NEEDED) ->
 
 def columns_of(hint: str) -> dict[str, str]:
     """The mapping that a hint asks for."""
-    words = shlex.split(hint.replace("?", " "))
-    pairs = [pair for option, pair in pairwise(words) if option == "--column"]
-    return dict(pair.split("=") for pair in pairs)
+    columns = dict(re.findall(r"--column (\w+)=(\w+)", hint))
+    assert f"`columns={columns}` (" in hint  # in Python as on the command line
+    return columns
 
 
 @pytest.fixture
@@ -94,7 +93,8 @@ def test_a_typo_on_the_right_side_gets_the_column_that_was_meant(own):
 )
 def test_a_wrong_left_side_gets_the_name_that_was_meant(own, wrong, right):
     error = refused(own, {wrong: "tokens"})
-    assert error.hint.startswith(f"did you mean --column {right}=tokens?")
+    meant = f"`columns={dict(((right, 'tokens'),))}` (--column {right}=tokens)"
+    assert error.hint.startswith(f"did you mean {meant}?")
 
 
 def test_found_names_are_those_of_the_file(own):

@@ -1,17 +1,26 @@
-"""Duplicate sample ids."""
+"""Samples that stand twice are refused where rows are matched by their ids."""
 
 from __future__ import annotations
 
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.stream import read_trajectories
+from rcdiag.table.stream import UniqueSampleIds, read_trajectories
 from rcdiag.table.table import open_table
 from tests.builders import write_table
 
 
 def read(source) -> None:
-    list(read_trajectories(open_table(source), ()))
+    table, unique = open_table(source), UniqueSampleIds()
+    for batch in table.batches(["sample_id"]):
+        unique.add(batch)
+    unique.check(table)
+
+
+def test_statistics_read_them_all(tmp_path):
+    path = write_table(tmp_path / "a.parquet", response_ids=[[1]] * 2, sample_id=["a", "a"])
+    (rows,) = read_trajectories(open_table(path), ())
+    assert rows.sample_id == ["a", "a"]
 
 
 @pytest.mark.parametrize("ids", [["a", "b", "c"], [3, 1, 2]])
@@ -55,3 +64,5 @@ def test_null_ids_are_refused(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]] * 2, sample_id=["a", None])
     with pytest.raises(RcdiagError, match=r"row 1: column `sample_id`"):
         read(path)
+    with pytest.raises(RcdiagError, match=r"row 1: column `sample_id`"):
+        list(read_trajectories(open_table(path), ()))

@@ -14,7 +14,7 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Law, Signs
 
 # Two engines with the same weights differ by less, in bfloat16 and without experts.
-HONEST, LOUD = 0.016, 0.05
+HONEST, LOUD = 0.016, 0.03
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
 # A mean is not what it should be beyond so many clustered standard errors.
@@ -26,7 +26,7 @@ def _noisy(signs: Signs) -> bool:
     law = signs.law
     if law.rms < HONEST:
         return True
-    return law.rms < LOUD and law.by_token_id[0] < 0.45 and abs(law.ratio_mean[1]) < 4.0
+    return law.rms < LOUD and law.by_token_id[0] < 0.3 and abs(law.ratio_mean[1]) < 4.0
 
 
 def _healthy(signs: Signs) -> Suspicion | None:
@@ -50,7 +50,7 @@ def _engine_noise(signs: Signs) -> Suspicion | None:
     quiet = law.rms < HONEST
     others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
     return Suspicion(
-        confidence=0.9 if quiet else 0.65,
+        confidence=0.9 if quiet else 0.7,
         message=f"Log-ratios are small ({law.rms:.2g} nats rms) and without structure: the "
         "rounding of two engines.",
         evidence=[
@@ -258,7 +258,7 @@ def _weights_differ(signs: Signs) -> Suspicion | None:
     if _draft_recorded(signs) is not None:
         return None
     return Suspicion(
-        confidence=0.8,
+        confidence=0.9,
         message=f"Log-ratios ({law.rms:.2g} nats rms) depend on the token, the same in both halves "
         "of the rows: the sampler's weights are not the trainer's.",
         evidence=[
@@ -319,7 +319,7 @@ def _context(signs: Signs) -> Suspicion | None:
     if law.rms < 0.03 or law.first_tokens < 4.0:
         return None
     return Suspicion(
-        confidence=0.7,
+        confidence=0.85,
         message=f"Log-ratios of the first three tokens are {law.first_tokens:.0f} times those of "
         "the others: the two sides saw other prompts.",
         evidence=[
@@ -338,13 +338,32 @@ def _context(signs: Signs) -> Suspicion | None:
     )
 
 
+def _context_stripped(signs: Signs) -> Suspicion | None:
+    """Look for rows that agree in their first turn and not in later ones."""
+    law, alignment = signs.law, signs.alignment
+    first = alignment.first_turn[alignment.turn]
+    if first.sum() < 200 or (~first).sum() < 200 or law.rms < 0.03:
+        return None
+    before, after = (float(np.sqrt(np.mean(law.log_ratio[part] ** 2))) for part in (first, ~first))
+    if before > HONEST or after < 5 * before:
+        return None
+    return Suspicion(
+        confidence=0.8,
+        message=f"The first turns agree ({before:.2g} nats rms) and later ones do not "
+        f"({after:.2g}): one side does not see earlier turns or the outputs of tools.",
+        evidence=[fact("rms log-ratio by turn", "later turns differ", first=before, later=after)],
+        side="trainer",
+        also_possible=["context-differs", "retokenised", "shift-after-tool"],
+    )
+
+
 def _forwards_differ(signs: Signs) -> Suspicion | None:
     law = signs.law
     if len(signs.case.tokens) == 0 or _noisy(signs):
         return None
     broken = abs(law.ratio_mean[1]) > 4.0
     return Suspicion(
-        confidence=0.6,
+        confidence=0.85,
         message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}) in "
         "weights, precision, context or model function; nothing in the table tells which.",
         evidence=[
@@ -368,7 +387,7 @@ def _verdict_of_size(law: Law, broken: bool) -> str:
     """Return the verdict on a difference without a name."""
     if (broken and law.ratio_mean[0] < 0.99) or law.k3 > 0.1:
         return "fix"
-    return "cannot-tell" if broken or law.k3 > 0.02 else "correct"
+    return "cannot-tell" if broken or law.rms > LOUD else "correct"
 
 
 def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
@@ -475,6 +494,7 @@ DIFFERENCE = (
         shipped(slug, "difference", _quantised(slug))
         for slug in ("fp8-weights", "int8-weights", "int4-weights")
     ),
+    shipped("context-stripped", "law", _context_stripped),
     shipped("replica-unsynced", "difference", _replica),
     shipped("in-flight-update", "difference", _in_flight),
     shipped("weights-never-synced", "difference", _never_synced),

@@ -11,7 +11,7 @@ from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Signs
 
 # Rows whose tokens are less likely than this together do not stand twice by chance.
-UNLIKELY = -15.0
+UNLIKELY = -9.0
 
 
 def _columns_identical(signs: Signs) -> Suspicion | None:
@@ -131,7 +131,7 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
                 fact(
                     "spread of values over that of the other side",
                     "entropies spread less",
-                    **{policy: float(np.std(values)) / max(float(np.nanstd(column.other)), 1e-9)},
+                    **{policy: float(np.std(values)) / max(_spread(column.other), 1e-9)},
                 )
             ],
             side="recorder" if policy == case.sampler else "trainer",
@@ -139,6 +139,11 @@ def _entropy_recorded(signs: Signs) -> Suspicion | None:
             mended=case.without_tokens(np.ones(len(case.mask), np.bool_)),
         )
     return None
+
+
+def _spread(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.std(finite)) if len(finite) else 0.0
 
 
 def holds_entropy(signs: Signs, policy: str) -> bool:
@@ -156,7 +161,7 @@ def _states_entropy(signs: Signs, policy: str) -> bool:
 
 
 def _equal(values: Array, entropy: Array) -> bool:
-    usable = np.isfinite(values) & np.isfinite(entropy)
+    usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > 0.1)
     return usable.sum() > 20 and float(np.median(np.abs(values - entropy)[usable])) < 1e-3
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from rcdiag.diagnosis.case import PairTokens
@@ -145,7 +147,7 @@ def _divided(signs: Signs) -> Suspicion | None:
     if len(sure) < 15:
         return None
     low, high = np.quantile(sure, [0.05, 0.95])
-    if not ((mean < 1 and high < 0.62 and low > 0.02) or (mean > 1 and low > 1.4)):
+    if not ((mean < 1 and high < 0.75 and low > 0.002) or (mean > 1 and low > 1.4)):
         return None
     declared = signs.declared.row_temperature
     return Suspicion(
@@ -234,6 +236,9 @@ def _end_banned(signs: Signs) -> Suspicion | None:
     low = float(np.quantile(law.log_ratio, 0.001))
     if low > -0.05 or law.first_tokens > 3 or not _renormalised(law):
         return None
+    # Where contexts differ some tokens gain as well, and the first ones lose most.
+    if float(np.quantile(law.log_ratio, 0.999)) > 0.2 or law.first_tokens > 3:
+        return None
     strong = law.log_ratio < 0.3 * low
     if not _falls_silent(tokens, strong):
         return None
@@ -266,7 +271,7 @@ def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
     law, tokens = signs.law, signs.case.tokens
     mean, z = law.ratio_mean
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
-    if z > -BROKEN or low > -3.0 or high > 0.16 or law.first_tokens > 3 or signs.places.id_outliers:
+    if z > -BROKEN or low > -3.0 or high > 0.16 or law.first_tokens > 3:
         return None
     strong = law.log_ratio < -1.0
     share = float(strong.mean())
@@ -317,26 +322,22 @@ def _penalty(signs: Signs) -> Suspicion | None:
     """Look for a law that depends on whether a token has occurred."""
     if not _usable(signs) or signs.law.rms < VISIBLE or signs.law.rms > 1.0:
         return None
-    law, tokens = signs.law, signs.case.tokens
-    unsure = tokens.trainer < -0.05
-    again, new = unsure & law.repeated, unsure & ~law.repeated
-    if again.sum() < 30 or new.sum() < 30 or law.first_tokens > 4:
+    law = signs.law
+    gap, z = _repeated_less_new(law)
+    if z < 3.5 or law.tail_share > 0.13 or abs(law.ratio_mean[1]) > 2 * BROKEN:
         return None
-    gap = float(law.log_ratio[again].mean() - law.log_ratio[new].mean())
-    error = np.hypot(*(np.std(law.log_ratio[part]) / np.sqrt(part.sum()) for part in (again, new)))
-    z = gap / max(float(error), 1e-12)
-    if abs(z) < 9.0 or law.tail_share > 0.15 or abs(law.ratio_mean[1]) > 2 * BROKEN:
+    unsure = (law.tokens.trainer < -0.05) & (np.abs(law.log_ratio) > max(0.01, 0.1 * law.rms))
+    again, new = (law.log_ratio[unsure & part] for part in (law.repeated, ~law.repeated))
+    # Repeated tokens lose and new ones win, in nearly every context.
+    if len(again) < 30 or len(new) < 30 or np.mean(again > 0) < 0.7 or np.mean(new < 0) < 0.53:
         return None
-    quiet, loud = np.quantile(law.row_rms, [0.1, 0.9]) if len(law.row_rms) else (0.0, 1.0)
-    # A penalty acts in every row; other contexts and weights act in some more than in others.
-    line = law.rare_line
-    if law.by_token_id[1] > 0.6 or loud > 4 * quiet or (line and line.explained > 0.5):
+    if law.by_token_id[1] > 0.6:
         return None
     return Suspicion(
         confidence=0.85,
-        message=f"The sampler gives tokens that occurred before "
-        f"{'less' if gap > 0 else 'more'} than the trainer does: their log-ratio is {gap:+.3f} "
-        f"nats above that of new ones ({z:+.0f} standard errors).",
+        message="The sampler gives tokens that occurred before less than the trainer does: their "
+        f"log-ratio is {gap:.3f} nats above that of new ones that are as likely ({z:.0f} standard "
+        "errors).",
         evidence=[
             fact(
                 "log-ratio of repeated less that of new tokens",
@@ -346,6 +347,58 @@ def _penalty(signs: Signs) -> Suspicion | None:
             )
         ],
         also_possible=["repetition-penalty", "presence-penalty", "logit-bias"],
+    )
+
+
+# Tokens are compared with others that are about as likely for the trainer.
+LIKE = (-16.0, -4.0, -2.0, -1.0, -0.5, -0.2, -0.05)
+
+
+def _repeated_less_new(law: Law) -> tuple[float, float]:
+    """Return the mean log-ratio of repeated less that of new tokens of like log-prob, and its z."""
+    gaps, weights = [], []
+    for low, high in pairwise(LIKE):
+        inside = (law.tokens.trainer > low) & (law.tokens.trainer <= high)
+        again, new = law.log_ratio[inside & law.repeated], law.log_ratio[inside & ~law.repeated]
+        if len(again) < 8 or len(new) < 8:
+            continue
+        gaps.append(float(again.mean() - new.mean()))
+        weights.append(1.0 / (again.var() / len(again) + new.var() / len(new) + 1e-12))
+    if not gaps:
+        return 0.0, 0.0
+    total = float(np.sum(weights))
+    gap = float(np.dot(gaps, weights)) / total
+    return gap, gap * total**0.5
+
+
+def _pushed(signs: Signs) -> Suspicion | None:
+    """Look for few token ids that the sampler pushes by a constant, all else being honest."""
+    if not _usable(signs) or signs.law.rms < VISIBLE:
+        return None
+    law, tokens = signs.law, signs.case.tokens
+    correlation, explained = law.by_token_id
+    unsure = np.abs(law.log_ratio[tokens.trainer < -0.05])
+    if len(unsure) < 100 or explained < 0.25 or correlation < 0.9 or law.first_tokens > 4:
+        return None
+    typical = float(np.median(unsure))
+    if law.rms > 0.6 or law.inverse_mean[0] > 2.0:
+        return None
+    if typical > 0.016 or typical > 0.15 * law.rms:
+        return None
+    return Suspicion(
+        confidence=0.7,
+        message=f"Half of the unsure tokens differ by less than {typical:.2g} nats, and few token "
+        f"ids by much, always alike: the id explains {explained:.0%} of the variance, as when the "
+        "sampler pushes some tokens.",
+        evidence=[
+            fact(
+                "variance explained by the token id",
+                "few ids",
+                explained=explained,
+                typical_log_ratio=typical,
+            )
+        ],
+        also_possible=["tied-head-desync", "penalty"],
     )
 
 
@@ -415,7 +468,7 @@ def _softcap(signs: Signs) -> Suspicion | None:
         return None
     flatter = "sampler" if seen.factor < 1 else "trainer"
     return Suspicion(
-        confidence=0.6,
+        confidence=0.75,
         message=f"The {flatter}'s law is flatter in every context, unevenly: log-probs of rare "
         f"tokens are up to {abs(1 - seen.factor):.0%} smaller and vary, as under a cap on logits.",
         evidence=[
@@ -468,7 +521,7 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
         if abs(z) < 5.0:
             return None
         top_p = case.facts.top_p
-        cut = top_p is not None and np.nanmin(top_p) < 1.0
+        cut = top_p is not None and bool(np.any(top_p < 1.0))
         slug = "top-p-silent" if cut and z < 0 else "temperature-silent"
         return slug, Suspicion(
             confidence=0.85,
@@ -551,7 +604,8 @@ SAMPLING = (
             "min-p-renormalised",
         )
     ),
-    *(shipped(slug, "law", _ban(slug)) for slug in ("logit-bias", "min-tokens")),
+    shipped("logit-bias", "law", lambda signs: _ban("logit-bias")(signs) or _pushed(signs)),
+    shipped("min-tokens", "law", _ban("min-tokens")),
     shipped("penalty", "law", _penalty),
     shipped("vocab-shard-wrong", "law", _vocab_shard),
     shipped("logit-softcap", "law", _softcap),

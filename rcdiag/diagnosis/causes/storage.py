@@ -15,7 +15,7 @@ from rcdiag.diagnosis.signs.storage import LOG_BASES, StoredColumn
 
 CERTAIN = 0.98
 # Numbers that programs write where there is no log-prob.
-SENTINELS = (-9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10, -10000.0)
+SENTINELS = (1.0, -9999.0, -1000.0, -999.0, -100.0, -1e4, -1e6, -1e9, -1e10, -10000.0)
 
 
 def _columns(signs: Signs) -> Iterator[tuple[str, StoredColumn]]:
@@ -225,6 +225,13 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
         likely = int(np.sum(column.other < -0.9))
         if zeros.sum() < max(4, 0.01 * likely) or column.decimals in (1, 2):
             continue
+        # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure.
+        rare = likely / max(len(zeros), 1)
+        if zeros.sum() < 0.25 * rare * (column.values == 0.0).sum():
+            continue
+        others = (column.values < 0) & (column.other < -0.05)
+        if others.any() and np.median(np.abs(column.values - column.other)[others]) > 1.0:
+            continue  # the columns do not belong together at all
         if _at_the_edges(signs, column.values == 0.0, zeros) > 0.95:
             continue  # the end token, and rows that were moved, are causes of their own
         other = column.other[zeros]
@@ -263,6 +270,9 @@ def _at_the_edges(signs: Signs, zeros: Flags, chosen: Flags) -> float:
 
 def _sentinel(signs: Signs) -> Suspicion | None:
     for policy, column in _columns(signs):
+        ones = column.values == 1.0
+        if ones.sum() >= 3 and np.mean(ones[column.positive]) > 0.9:
+            return _repeated(signs, policy, column, 1.0)
         for value, count in (column.least, column.mode):
             here = column.values == value
             known = value in SENTINELS
@@ -274,26 +284,32 @@ def _sentinel(signs: Signs) -> Suspicion | None:
             far = value < np.quantile(column.values[~here], 0.0) - 5 if (~here).any() else True
             if not (known or far or count > 0.01 * len(here)):
                 continue
-            first = _first(signs, column, here)
-            return Suspicion(
-                confidence=CERTAIN if known else 0.9,
-                message=f"{count:,} values of `{policy}` are exactly {value:g}, which stands for "
-                f"no value; the first stands in row {first}.",
-                evidence=[
-                    fact(
-                        "exact repeats of one value",
-                        "a sentinel",
-                        value=value,
-                        **{policy: count},
-                        first_row=first,
-                    )
-                ],
-                side=_side(signs, policy),
-                share_of_rows=_rows_with(column, here),
-                also_possible=[],
-                mended=_without(signs.case, here),
-            )
+            return _repeated(signs, policy, column, value)
     return None
+
+
+def _repeated(signs: Signs, policy: str, column: StoredColumn, value: float) -> Suspicion:
+    """Suspect a value that stands for no value."""
+    here = column.values == value
+    count, first = int(here.sum()), _first(signs, column, here)
+    return Suspicion(
+        confidence=CERTAIN if value in SENTINELS else 0.9,
+        message=f"{count:,} values of `{policy}` are exactly {value:g}, which stands for no value; "
+        f"the first stands in row {first}.",
+        evidence=[
+            fact(
+                "exact repeats of one value",
+                "a sentinel",
+                value=value,
+                **{policy: count},
+                first_row=first,
+            )
+        ],
+        side=_side(signs, policy),
+        share_of_rows=_rows_with(column, here),
+        also_possible=[],
+        mended=_without(signs.case, here),
+    )
 
 
 def _floor(signs: Signs) -> Suspicion | None:
@@ -302,11 +318,12 @@ def _floor(signs: Signs) -> Suspicion | None:
         here = column.values == value
         if count < 8 or value > -0.2 or column.constant_rows > 0.5:
             continue
-        if not np.isfinite(column.other).any() or value in SENTINELS[:3]:
+        if not np.isfinite(column.other).any() or value in SENTINELS[:4]:
             continue
         # Below a floor the other side lies lower; above it hardly any token does.
         below = float(np.mean(column.other[here] < value + 0.05))
-        if below < 0.8 or column.decimals == 1:
+        kinds = len(np.unique(signs.case.token_id[signs.case.mask][here]))
+        if below < 0.8 or column.decimals == 1 or kinds < 3:
             continue
         return Suspicion(
             confidence=0.96,

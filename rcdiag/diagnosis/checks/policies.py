@@ -65,7 +65,7 @@ TRIANGULATION_CHECKS = (
         "Something happened while generating: sampling parameters, stale weights, decode kernels, "
         "an update in flight, or a bad dump.",
         "check temperature, top-p and weights of the sampler; re-score by decode (path=decode)",
-        "recorded before the temperature was applied: --policy decode=vllm,path=decode tells "
+        "recorded before the temperature was applied: policy decode=vllm,path=decode tells "
         "decode kernels from it",
     ),
     _verdict(
@@ -136,6 +136,32 @@ RECORDED_IS_NOT_NEAREST = Check(
 )
 
 
+def _sampler_missing(given: CheckInput) -> Iterator[Observation]:
+    result: CompareResult = given.result
+    if all(policy.role != "sampler" for policy in result.policies.values()):
+        yield Observation(
+            message=f"none of {', '.join(f'`{name}`' for name in result.policies)} is known to "
+            "have sampled: numbers of a pair that presuppose a sampling law (KL, total variation, "
+            "effective sample sizes) are null",
+            evidence={"policies": list(result.policies)},
+        )
+
+
+SAMPLER_NOT_COMPARED = Check(
+    slug="sampler-not-compared",
+    severity="note",
+    stages=("compare",),
+    asks="Is the policy that sampled the tokens among those that are compared?",
+    says="The sampler is not among the policies that are compared, so that no mean under one of "
+    "them can be made of the sampled tokens. What presupposes a sampling law is null, with the "
+    "level unknown; k2_kl and other sizes of the log-ratio stay.",
+    fix="compare it too (--policy rollout), or name the policy that sampled with --behavior",
+    example="rcdiag compare scored.parquet --behavior vllm_bf16",
+    see=("sampler", "token_means"),
+    find=_sampler_missing,
+)
+
+
 def _noise_floor(given: CheckInput) -> Iterator[Observation]:
     result: CompareResult = given.result
     floor = result.noise_floor
@@ -175,4 +201,9 @@ NOISE_FLOOR = Check(
     find=_noise_floor,
 )
 
-POLICY_CHECKS = (*TRIANGULATION_CHECKS, RECORDED_IS_NOT_NEAREST, NOISE_FLOOR)
+POLICY_CHECKS = (
+    *TRIANGULATION_CHECKS,
+    RECORDED_IS_NOT_NEAREST,
+    SAMPLER_NOT_COMPARED,
+    NOISE_FLOOR,
+)

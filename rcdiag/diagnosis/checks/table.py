@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.errors import mapping_setting, setting
 from rcdiag.results import CompareResult, ReplayResult, ScoreResult
 from rcdiag.results.guide import PROPOSAL
 from rcdiag.statistics.intervals import FEW_CLUSTERS
+from rcdiag.statistics.metrics import METRICS
 
 # So many rows are named in the sentence of a finding; its evidence names more.
 PLACES_SHOWN = 3
@@ -152,7 +154,7 @@ def _not_read(given: CheckInput) -> Iterator[Observation]:
         yield Observation(
             message=f"column `{column}` may be `{name}`, which the table lacks, and is not read",
             evidence={"column": column, "may_be": name},
-            fix=f"if it is: --column {name}={column}",
+            fix=f"if it is: {mapping_setting('columns', {name: column}, '--column')}",
         )
 
 
@@ -164,7 +166,8 @@ COLUMN_NOT_READ = Check(
     says="A column has the name that other programs give to a column that rcdiag reads and does "
     "not find. Without prompt groups intervals are made from single sequences, which are taken for "
     "independent; without a mask every token is taken for one that the policy sampled.",
-    fix="name the column with --column, if it is what its name says",
+    fix=f"name the column with {setting('columns', option='--column')}, if it is what its name "
+    "says",
     example="rcdiag score dump.parquet --column group_id=group",
     find=_not_read,
 )
@@ -203,10 +206,46 @@ ROWS_LEFT_OUT_OF_JOIN = Check(
     find=_left_out_of_join,
 )
 
+
+def _below_least(given: CheckInput) -> Iterator[Observation]:
+    values = {
+        name: value.value
+        for name, value in given.values.items()
+        if value.value is not None
+        and name in METRICS
+        and (least := METRICS[name].least) is not None
+        and value.value < least
+    }
+    if values:
+        numbers = ", ".join(f"{name} is {value:.2g}" for name, value in values.items())
+        yield Observation(
+            message=f"{numbers}: below 0, which in truth it never is. It takes the mean ratio for "
+            "1, which the sampled ratios do not have, by chance, because rare large ones were not "
+            "met, or because another policy sampled",
+            evidence=values,
+        )
+
+
+DIVERGENCE_BELOW_ZERO = Check(
+    slug="divergence-below-zero",
+    severity="note",
+    stages=("score",),
+    asks="Is every estimate of a divergence one that a divergence can have?",
+    says="The estimate of a divergence that is never negative came out below 0, so that it says "
+    "nothing but that the divergence is small beside its error: its level is unknown and it has no "
+    "interval. Such an estimate takes the mean ratio for 1, and the sampled ratios have another, "
+    "by chance, because rare large ratios were not met, or because another policy sampled.",
+    fix="read the self-normalised number, which is never negative, with k-hat beside it, or k2_kl",
+    example="chi2_seq -0.009 where ratio_mean_seq is 0.9; chi2_seq_self_normalised is 0.22",
+    see=("chi2_seq", "chi2_seq_self_normalised", "khat_seq"),
+    find=_below_least,
+)
+
 TABLE_CHECKS = (
     NON_FINITE_LOG_PROBS,
     TEMPERATURE_UNKNOWN,
     SEQUENCES_WITHOUT_TOKENS,
     ROWS_LEFT_OUT_OF_JOIN,
     COLUMN_NOT_READ,
+    DIVERGENCE_BELOW_ZERO,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.diagnosis.checks.check import Check
+from rcdiag.errors import setting
 
 _VERL = "verl, verl/trainer/ppo/rollout_corr_helper.py"
 
@@ -64,7 +65,7 @@ TRAINER_CONFIG_CHECKS = (
         "set the loss mode, or keep the rollout log-probs, as the message says",
         "actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode",
         ("bypass_mode", "loss_type"),
-        "verl issue #4912, https://github.com/volcengine/verl/issues/4912",
+        "verl issue #4912, https://github.com/verl-project/verl/issues/4912",
     ),
     _of_settings(
         "rejected-in-denominator",
@@ -75,7 +76,7 @@ TRAINER_CONFIG_CHECKS = (
         "raise the learning rate by 1 / kept share where much is rejected, or fix the denominator",
         "half of the tokens rejected: half of the loss",
         ("kept_tokens", "rollout_rs"),
-        "verl issue #4852, https://github.com/volcengine/verl/issues/4852",
+        "verl issue #4852, https://github.com/verl-project/verl/issues/4852",
     ),
     _of_settings(
         "rejected-in-baseline",
@@ -86,7 +87,7 @@ TRAINER_CONFIG_CHECKS = (
         "look at kept groups and at the advantages recomputed without rejected rows",
         "adv_estimator: grpo with rollout_rs: seq_mean_k1",
         ("rollout_rs",),
-        "verl issue #6362, https://github.com/volcengine/verl/issues/6362",
+        "verl issue #6362, https://github.com/verl-project/verl/issues/6362",
     ),
     _of_settings(
         "rollout-log-probs-off",
@@ -108,14 +109,14 @@ TRAINER_CONFIG_CHECKS = (
         "sample from the whole distribution (top_p 1, top_k -1), record processed_logprobs",
         "top_p: 0.9 with processed_logprobs: log-ratios are below 0 throughout",
         (),
-        "verl issue #4162, https://github.com/volcengine/verl/issues/4162; vLLM, logprobs_mode",
+        "verl issue #4162, https://github.com/verl-project/verl/issues/4162; vLLM, logprobs_mode",
     ),
     _of_settings(
         "trainer-guessed",
         "note",
         "Which generation of the trainer is the config of?",
         "A trainer's config fits several generations; the finding names the one it was read as.",
-        "say which it is with --trainer",
+        f"say which it is with {setting('trainer')}",
         "rcdiag score rollouts.parquet --trainer-config config.yaml --trainer verl-0.8.0",
     ),
 )

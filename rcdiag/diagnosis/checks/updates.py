@@ -34,19 +34,29 @@ LOSS_UNDEFINED = Check(
 
 
 def _unsafe(given: CheckInput) -> Iterator[Observation]:
-    """Report presets with bad health; the update without correction is no advice, and stays out."""
+    """Report updates with bad health, counted as the table of presets shows them.
+
+    The update without correction is no advice, and one without a loss has a finding of its own:
+    they are counted and raise no alarm alone.
+    """
     result: ReplayResult = given.result
     bad = {
         name: [rule.message for rule in preset.health.rules if rule.level == "error"]
         for name, preset in result.presets.items()
-        if preset.health.verdict == "error" and preset.mode != "naive" and not preset.undefined
+        if preset.health.verdict == "error"
     }
-    if not bad:
+    advised = [
+        name
+        for name in bad
+        if result.presets[name].mode != "naive" and not result.presets[name].undefined
+    ]
+    if not advised:
         return
-    first, reasons = next(iter(bad.items()))
+    without = any(result.presets[name].mode == "naive" for name in bad)
     yield Observation(
-        message=f"{len(bad)} of {len(result.presets)} updates are unsafe, for example {first}: "
-        f"{reasons[0]}",
+        message=f"{len(bad)} of {len(result.presets)} updates are unsafe"
+        f"{', that without correction too' if without else ''}, for example {advised[0]}: "
+        f"{bad[advised[0]][0]}",
         evidence=bad,
     )
 

@@ -146,28 +146,31 @@ class Places:
 
     @cached_property
     def id_outliers(self) -> list[IdOutlier]:
-        """Return token ids that together hold nearly all of the mismatch, the loudest first.
+        """Return the ids whose tokens differ most, at most 8, the loudest first.
 
-        Empty where the mismatch is not that of a few ids: at most 8 ids with at most 15% of the
-        tokens must hold 75% of the squared log-ratios.
+        Their log-ratios are beyond 2.5 nats on the mean and always alike. Empty where the mismatch
+        is not theirs: they must hold half of the squared log-ratios with at most 15% of tokens.
         """
         tokens, log_ratio = self.law.tokens, self.law.log_ratio
-        squares = np.bincount(tokens.token_id, log_ratio**2)
         counts = np.bincount(tokens.token_id)
-        order = np.argsort(-squares)[:8]
-        order = order[counts[order] >= 3]
-        share = np.cumsum(squares[order]) / max(squares.sum(), 1e-300)
-        enough = np.flatnonzero(share >= 0.75)
-        if not len(enough):
+        sums, squares = (
+            np.bincount(tokens.token_id, values) for values in (log_ratio, log_ratio**2)
+        )
+        means = sums / np.maximum(counts, 1)
+        spread = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0.0))
+        alike = (counts >= 3) & (np.abs(means) > 2.5) & (spread < 0.4 * np.abs(means))
+        order = np.argsort(-squares * alike)[:8]
+        chosen = order[alike[order]]
+        held = squares[chosen].sum() / max(squares.sum(), 1e-300)
+        if held < 0.5 or counts[chosen].sum() > 0.15 * len(tokens):
             return []
-        chosen = order[: enough[0] + 1]
-        if counts[chosen].sum() > 0.15 * len(tokens):
-            return []
-        means = np.bincount(tokens.token_id, log_ratio)
         last = np.bincount(tokens.token_id, self.last_tokens.astype(np.float64))
         return [
             IdOutlier(
-                int(i), int(counts[i]), float(means[i] / counts[i]), float(last[i] / counts[i])
+                int(token_id),
+                int(counts[token_id]),
+                float(means[token_id]),
+                float(last[token_id] / counts[token_id]),
             )
-            for i in chosen
+            for token_id in chosen
         ]

@@ -47,7 +47,8 @@ def tempered(tokens: PairTokens) -> Tempered | None:
     sign = 1.0 if flatter else -1.0
     other_side = float(np.mean(sign * (sure - 1.0) > 0.02))
     same_side = float(np.mean(sign * (1.0 - rare) > -0.01))
-    if other_side < 0.85 or same_side < 0.8:
+    # Contexts with several likely tokens blur the rare ones, most of all under low temperatures.
+    if other_side < 0.85 or same_side < (0.55 if other_side > 0.97 else 0.8):
         return None
     # Contexts that are not sure pull the ratio towards 1: the edge is the factor.
     factor = float(np.quantile(rare, 0.07 if flatter else 0.93))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rcdiag.pages.compare.words import how_rows_are_made
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import shades
 from rcdiag.pages.style import FIRST, GRID, INK, SECOND, short
@@ -77,17 +78,24 @@ def _size(result: CompareResult) -> tuple[float, float]:
     return (5.4 if count <= 7 else 11.0, 2.2 + 0.42 * count)
 
 
+def _rows_made(result: CompareResult) -> str:
+    """Say under which law the rows are, where not every row's policy sampled."""
+    made = how_rows_are_made(result)
+    return f"{made[0].upper()}{made[1:]}." if made else ""
+
+
 FIGURES = (
     FigureSpec(
         name="kl-matrix",
         kind="compare",
         title="KL of every pair",
         says="A cell is KL(behavior || target) by k3, nats per token; colours are logarithmic. "
-        "Blocks of weak colour are policies that agree; a row and column of strong colour is a "
-        "policy that stands apart.",
+        "Blocks of weak colour are policies that agree; a row and "
+        "column of strong colour is a policy that stands apart.",
         draw=heat_map,
         applies=lambda result: bool(result.pairs),
         size=_size,
+        adds=_rows_made,
     ),
     FigureSpec(
         name="mismatch-by-rung",

@@ -2,24 +2,89 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.formats import number, percent
+from rcdiag.pages.formats import number, share
 from rcdiag.pages.score.words import alone
-from rcdiag.results import CompareResult
+from rcdiag.results import CompareResult, PairResult
+from rcdiag.results.compare import NOT_GIVEN, WEIGHTED, Ladder
 
 
 def answer(result: CompareResult) -> str:
     """Say of several policies the largest step, and who is near the sampler."""
     if not result.pairs:
         return alone(next(iter(result.policies)))
-    ladder = result.ladder
-    near = f"nearest to the sampler: {', '.join(result.nearest_policies) or 'not known'}"
+    ladder, near = result.ladder, nearest(result)
     if not ladder.rungs:
         return near
     whole = f"{ladder.policies[0]} → {ladder.policies[-1]}: k2 {number(ladder.whole.value)} nats"
-    largest = max(ladder.rungs, key=lambda rung: rung.contribution.value or 0.0)
-    adds = f", {largest.start} → {largest.end} adds {percent(largest.share)} of it"
-    more = adds if len(ladder.rungs) > 1 and largest.share.value is not None else ""
+    more = _largest_step(ladder) if len(ladder.rungs) > 1 else ""
     return f"{whole} per token{more}; {near}"
+
+
+def _largest_step(ladder: Ladder) -> str:
+    """Say which step adds most, and how much of the whole where its share can be told."""
+    largest = max(ladder.rungs, key=lambda rung: rung.contribution.value or 0.0)
+    if largest.share.value is None:
+        return ""
+    step = f"{largest.start} → {largest.end}"
+    if largest.share.level == "unknown":
+        return ", of which no step's share can be told"
+    return f", {step} adds {share(largest.share)} of it"
+
+
+def sampler_of(result: CompareResult) -> str | None:
+    """Return the policy that sampled the tokens; None where it is not compared."""
+    policies = result.policies.items()
+    return next((name for name, policy in policies if policy.role == "sampler"), None)
+
+
+def nearest(result: CompareResult) -> str:
+    """Say which policies are nearest to what sampled; the sampler itself is no news."""
+    sampler, names = sampler_of(result), result.nearest_policies
+    others = ", ".join(name for name in names if name != sampler)
+    if sampler is None:
+        return f"nearest to what sampled: {others or 'not known'}"
+    if sampler not in names:
+        return f"nearest to what sampled: {others or 'not known'}, and not {sampler}"
+    if not others:
+        return f"no other policy is as near to what sampled as {sampler} itself"
+    return f"as near to what sampled as {sampler} itself: {others}"
+
+
+def nearness(result: CompareResult, name: str) -> str:
+    """Say in a word or two how near a policy is to what sampled; empty where others are nearer."""
+    policy = result.policies[name]
+    if policy.role != "sampler":
+        return "nearest" if policy.may_be_nearest else ""
+    return "sampler" if policy.may_be_nearest else "not nearest"
+
+
+def how_rows_are_made(result: CompareResult) -> str:
+    """Say under which law the rows of a matrix of KL are; empty where each row's policy sampled."""
+    sampler, means = sampler_of(result), {pair.token_means for pair in result.pairs.values()}
+    sentences = []
+    if WEIGHTED in means:
+        sentences.append(f"rows other than {sampler}, which sampled, are weighted to it")
+    if NOT_GIVEN in means:
+        unknown = "the sampler is not compared"
+        why = unknown if sampler is None else f"weights to {sampler} cannot tell it"
+        sentences.append(f"n/a: {why}")
+    return "; ".join(sentences)
+
+
+def means(pair: PairResult, sampler: str | None) -> str:
+    """Say how the numbers of a pair are made that presuppose that its behavior policy sampled."""
+    made = {
+        "tokens": pair.token_means,
+        "whole sequences": pair.sequence_means,
+    }
+    weighted = [what for what, how in made.items() if how == WEIGHTED]
+    missing = [what for what, how in made.items() if how == NOT_GIVEN]
+    sentences = []
+    if weighted:
+        sentences.append(f"{' and '.join(weighted)}: weighted to {sampler}, which sampled")
+    if missing:
+        sentences.append(f"{' and '.join(missing)}: not given")
+    return "; ".join(sentences)
 
 
 def counted_policies(result: CompareResult) -> str:

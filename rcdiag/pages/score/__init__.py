@@ -6,13 +6,14 @@ from typing import Any
 
 from rcdiag.pages.definitions import Page
 from rcdiag.pages.score import bounds, profiles, sequences, steps, tokens
-from rcdiag.pages.score.words import alone, answer, clusters, correction_rows
+from rcdiag.pages.score.words import alone, answer, clusters, correction_rows, raw_ess
 from rcdiag.results import ScoreResult
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
 def context(result: ScoreResult) -> dict[str, Any]:
     """Return the words of metrics and the tables that the template writes."""
+    raw = raw_ess(result)
     trainers = [correction.trainer for correction in result.corrections.values()]
     return {
         "metrics": METRICS,
@@ -21,6 +22,7 @@ def context(result: ScoreResult) -> dict[str, Any]:
         "clusters": clusters(result),
         "alone": alone(result.behavior),
         "correction_rows": correction_rows(result),
+        "raw_ess": f" ({raw})" if raw else "",
         "trainer": trainers[0] if trainers else None,
         "provenance_of_policies": result.scoring,
     }

@@ -37,6 +37,14 @@ def clusters(result: ScoreResult) -> str:
     return f"{result.num_clusters:,} sequences (the table has no groups of several)"
 
 
+def raw_ess(result: ScoreResult) -> str:
+    """Give the effective sample sizes of the raw ratios; empty where they are not known."""
+    token, sequence = (result.mismatch[name].value for name in ("ess_token", "ess_seq"))
+    if token is None or sequence is None:
+        return ""
+    return f"of raw ratios: tokens {fraction(token)}, sequences {fraction(sequence)}"
+
+
 @dataclass(frozen=True, slots=True)
 class CorrectionRow:
     """One line of the table of presets, written out."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.pages.formats import number, percent, with_interval
-from rcdiag.pages.style import STYLE
 from rcdiag.pages.svg import to_svg
 from rcdiag.pages.sweep.families import Slider, family_figure, sliders
 from rcdiag.results import SweepFamily, SweepRow
@@ -80,14 +79,11 @@ MARKER = (
 
 def _family_svg(name: str, family: SweepFamily) -> tuple[str, list[str]]:
     """Return a family's figure, and where its markers stand for each row: "x y x y ..."."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     figure, markers = family_figure(family)
-    with mpl.rc_context(STYLE):
-        FigureCanvasAgg(figure).draw()  # now the layout stands
+    svg = to_svg(figure, f"family-{name}")
+    # Drawing has laid the figure out: from here on its axes tell where a number stands in them.
     places = [_in_svg(figure, marker) for marker in markers]
-    svg = to_svg(figure, f"family-{name}").replace("</svg>", MARKER * len(places) + "</svg>")
+    svg = svg.replace("</svg>", MARKER * len(places) + "</svg>")
     return svg, [" ".join(f"{x:.1f} {y:.1f}" for x, y in row) for row in zip(*places, strict=True)]
 
 

@@ -7,6 +7,7 @@ from rcdiag.statistics.metrics.families import MAGNITUDE
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
     RATIOS_OF_EXAMPLE,
+    SEQUENCES_SAMPLED,
     SYMMETRIC,
     Metric,
 )
@@ -92,7 +93,8 @@ K2_KL = Metric(
     guide=Guide(
         warning=5e-3,
         error=2e-2,
-        source=f"{PROPOSAL}; M2PO (arXiv 2510.01161) keeps E[log_ratio^2] below 0.04",
+        source=f"{PROPOSAL}; M2PO (arXiv 2510.01161) keeps E[log_ratio^2], which is twice this, "
+        "below 0.04, so this below 0.02",
     ),
     source=_SCHULMAN,
     elsewhere={"AReaL": "kl_div_taylor: of current and old policy"},
@@ -111,7 +113,7 @@ K1_KL_SEQ = Metric(
     unit="nats",
     ideal=0.0,
     direction=_SIGN,
-    presupposes=BEHAVIOR_SAMPLED,
+    presupposes=SEQUENCES_SAMPLED,
     source=_SCHULMAN,
     example=RATIOS_OF_EXAMPLE + "0.1",
     see=("k1_kl",),
@@ -125,6 +127,7 @@ def _kl(
 ) -> Metric:
     """Make a KL without a guide: the mean of the sum `sums`, which says the level in its name."""
     sequences = sums.startswith("seq_")
+    sampled = SEQUENCES_SAMPLED if sequences else BEHAVIOR_SAMPLED
     return Metric(
         name=name,
         family=MAGNITUDE,
@@ -134,7 +137,7 @@ def _kl(
         unit="nats",
         ideal=0.0,
         direction=direction,
-        presupposes=None if direction == SYMMETRIC else BEHAVIOR_SAMPLED,
+        presupposes=None if direction == SYMMETRIC else sampled,
         source=_SCHULMAN,
         example=RATIOS_OF_EXAMPLE + example,
         see=(name.partition("_")[0],),
@@ -222,7 +225,7 @@ TV_SEQ = Metric(
     says=f"The total variation distance of whole sequences, from 0 to 1. {_PRODUCT}",
     formula="E[(1 - prod ratio)+] over sequences",
     ideal=0.0,
-    presupposes=BEHAVIOR_SAMPLED,
+    presupposes=SEQUENCES_SAMPLED,
     example=RATIOS_OF_EXAMPLE + "0.4087",
     see=("tv_token",),
     from_totals=lambda t: t.per_sequence("seq_shortfall"),
@@ -232,9 +235,11 @@ HELLINGER2_TOKEN = Metric(
     family=MAGNITUDE,
     label="squared Hellinger distance of tokens",
     says="The squared Hellinger distance per token, from 0 to 1: the divergence whose estimate is "
-    "the steadiest, since no large ratio rules it. A small sample may give a number below 0.",
+    "the steadiest, since no large ratio rules it. A small sample may give a number below 0, of "
+    "unknown level.",
     formula="1 - E[sqrt(ratio)]",
     ideal=0.0,
+    least=0.0,
     presupposes=BEHAVIOR_SAMPLED,
     example=RATIOS_OF_EXAMPLE + "-0.08942",
     from_totals=lambda t: t.per_token("root_shortfall"),
@@ -246,7 +251,8 @@ HELLINGER2_SEQ = Metric(
     says=f"The squared Hellinger distance of whole sequences, from 0 to 1. {_PRODUCT}",
     formula="1 - E[sqrt(prod ratio)] over sequences",
     ideal=0.0,
-    presupposes=BEHAVIOR_SAMPLED,
+    least=0.0,
+    presupposes=SEQUENCES_SAMPLED,
     example=RATIOS_OF_EXAMPLE + "-0.2722",
     see=("hellinger2_token",),
     from_totals=lambda t: t.per_sequence("seq_root_shortfall"),

@@ -23,6 +23,7 @@ LOG_RATIO = "log_ratio = target - behavior, in nats"
 SYMMETRIC = "the same with the log-probs of both policies exchanged"
 # What a number can presuppose of the data. None: it describes the tokens, whoever sampled them.
 BEHAVIOR_SAMPLED = "the behavior policy sampled the tokens"
+SEQUENCES_SAMPLED = "the behavior policy sampled the whole sequences"
 
 # Where the 95% interval of a metric comes from.
 BY_CLUSTERS = "the prompt groups, drawn anew or left out one by one"
@@ -63,8 +64,9 @@ class Metric:
     formula: str  # E[...] is the mean over the sampled tokens, unless it says sequences
     unit: str = ""  # "" for a pure number
     ideal: float | None  # its value where both policies are the same
+    least: float | None = None  # what the truth is never below, though an estimate of it may be
     direction: str = LOG_RATIO  # what its sign means, or which policy is held against which
-    presupposes: str | None = None  # BEHAVIOR_SAMPLED or None
+    presupposes: str | None = None  # BEHAVIOR_SAMPLED, SEQUENCES_SAMPLED or None
     guide: Guide | None = None
     # The guide on given data, where it depends on them; None where there is nothing to judge.
     guide_for: Callable[[Suite], Guide | None] | None = None

@@ -6,7 +6,12 @@ import numpy as np
 
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.metrics.families import OVERLAP
-from rcdiag.statistics.metrics.metric import BEHAVIOR_SAMPLED, RATIOS_OF_EXAMPLE, Metric
+from rcdiag.statistics.metrics.metric import (
+    BEHAVIOR_SAMPLED,
+    RATIOS_OF_EXAMPLE,
+    SEQUENCES_SAMPLED,
+    Metric,
+)
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.totals import Totals
 
@@ -77,7 +82,7 @@ OVERLAPS = (
         formula=f"{_ESS} over sequences",
         unit="fraction",
         ideal=1.0,
-        presupposes=BEHAVIOR_SAMPLED,
+        presupposes=SEQUENCES_SAMPLED,
         guide=Guide(
             warning=0.5,
             error=0.1,
@@ -113,7 +118,7 @@ OVERLAPS = (
         formula=f"{_PERPLEXITY} over sequences",
         unit="fraction",
         ideal=1.0,
-        presupposes=BEHAVIOR_SAMPLED,
+        presupposes=SEQUENCES_SAMPLED,
         source=_ROBERT,
         example=RATIOS_OF_EXAMPLE + "0.5899",
         see=("ess_seq",),
@@ -124,9 +129,11 @@ OVERLAPS = (
         family=OVERLAP,
         label="chi-squared, token",
         says="The chi-squared divergence per token: how much the variance of a mean grows when "
-        "tokens are weighted by their ratios. Its estimate may be negative.",
+        "tokens are weighted by their ratios. The estimate is below 0 where the sampled ratios "
+        "have too low a mean: it is of chance alone then, and its level is unknown.",
         formula="E[ratio^2] - 1",
         ideal=0.0,
+        least=0.0,
         direction=_CHI2,
         presupposes=BEHAVIOR_SAMPLED,
         guide=Guide(
@@ -147,11 +154,13 @@ OVERLAPS = (
         family=OVERLAP,
         label="chi-squared, sequence",
         says="The chi-squared divergence of whole sequences, from the products of their token "
-        "ratios, unclamped. Its estimate may be negative.",
+        "ratios, unclamped. The estimate is below 0 where the sampled ratios have too low a mean, "
+        "as when rare large ones are missed: its level is unknown then.",
         formula="E[(prod ratio)^2] - 1 over sequences",
         ideal=0.0,
+        least=0.0,
         direction=_CHI2,
-        presupposes=BEHAVIOR_SAMPLED,
+        presupposes=SEQUENCES_SAMPLED,
         elsewhere={
             "verl": "rollout_corr/chi2_seq, from 0.6.1 on: over all rows, one without a token "
             "counts as 0",
@@ -186,7 +195,7 @@ OVERLAPS = (
         formula="E[(prod ratio)^2] / E[prod ratio]^2 - 1 over sequences",
         ideal=0.0,
         direction=_CHI2,
-        presupposes=BEHAVIOR_SAMPLED,
+        presupposes=SEQUENCES_SAMPLED,
         example=RATIOS_OF_EXAMPLE + "0.8495",
         see=("ess_seq",),
         from_totals=lambda t: chi2_self_normalised(t, "seq"),

@@ -15,6 +15,7 @@ from rcdiag.statistics.metrics.metric import (
     BY_FIT,
     NO_INTERVAL,
     RATIOS_OF_EXAMPLE,
+    SEQUENCES_SAMPLED,
     SYMMETRIC,
     Metric,
 )
@@ -70,7 +71,7 @@ def _k_hat_metric(level: str, what: str, *, headline: bool) -> Metric:
         formula="shape of the generalised Pareto law fitted to the largest "
         + ("ratios of tokens" if level == "token" else "products of ratios"),
         ideal=None,
-        presupposes=BEHAVIOR_SAMPLED,
+        presupposes=BEHAVIOR_SAMPLED if level == "token" else SEQUENCES_SAMPLED,
         guide=K_HAT_GUIDE,
         guide_for=partial(_k_hat_guide, level),
         source=f"{_VEHTARI}, 2.2",

@@ -24,7 +24,7 @@ def find_files(sources: Sequence[str], format: str | None = None) -> tuple[Reade
     `format` names the reader. Without it the first reader is taken that finds something in every
     folder and knows all other files.
     """
-    readers = list(READERS.values()) if format is None else [READERS.find(format, "--from")]
+    readers = list(READERS.values()) if format is None else [READERS.find(format, "format")]
     named = {source: _named(source) for source in sources if not Path(source).is_dir()}
     files = [file for source in named.values() for file in source]
     for reader in readers:

@@ -3,7 +3,7 @@
 The correction block alone may look right and do nothing: who reads it, which loss is chosen and
 what the sampler records stand elsewhere in the file. To add a check: one function, one line in
 CHECKS. Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/config and verl/trainer/ppo, and the
-issues of github.com/volcengine/verl whose numbers the checks name.
+issues of github.com/verl-project/verl whose numbers the checks name.
 """
 
 from __future__ import annotations

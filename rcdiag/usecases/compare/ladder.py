@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rcdiag.diagnosis.guides import judged_share
 from rcdiag.diagnosis.triangulation import at_floor
 from rcdiag.results import Ladder, MetricValue, NoiseFloor, Rung
 from rcdiag.statistics.moments import Array, Moments, k2, mean
@@ -52,12 +53,13 @@ def _rung(moments: Moments, order: Sequence[str], index: int, floor: NoiseFloor 
         return moments.product(name, last) - moments.product(name, first)
 
     part = 0.5 * (with_whole(end) - with_whole(start))
+    share = mean(part, 0.5 * moments.squares(first, last))
     apart = k2(moments, start, end)
     return Rung(
         start=start,
         end=end,
         contribution=mean(part, moments.tokens),
-        share=mean(part, 0.5 * moments.squares(first, last)),
+        share=share if len(order) == 2 else judged_share(share),  # the only step is the whole
         k2=apart,
         log_ratio_mean=mean(moments.difference(end) - moments.difference(start), moments.tokens),
         at_floor=at_floor(apart, floor),

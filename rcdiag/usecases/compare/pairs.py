@@ -16,6 +16,7 @@ from rcdiag.statistics.moments import Moments, moments_of
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import Profiles, finished
 from rcdiag.statistics.suite import SuiteState
+from rcdiag.statistics.weighted import WeightedState
 from rcdiag.table.tokens import TokenBatch
 
 Pair = tuple[str, str]
@@ -51,14 +52,21 @@ class Comparison:
     """All pairs of some policies, and their joint moments."""
 
     suites: Mapping[Pair, SuiteState]  # of every ordered pair
+    # Of ordered pairs whose behavior policy did not sample, where the sampler is compared too.
+    weighted: Mapping[Pair, WeightedState]
     figures: Mapping[Pair, PairData]  # of every unordered pair, in the order of the policies
     moments: Moments
 
     @classmethod
-    def of(cls, batch: TokenBatch, policies: Sequence[str], executor: Executor) -> Comparison:
-        """Compare all policies on one batch, which is not empty; pairs are computed in parallel."""
-        suites = {
-            pair: executor.submit(SuiteState.of, PolicyPair(batch, *pair))
+    def of(
+        cls, batch: TokenBatch, policies: Sequence[str], sampler: str, executor: Executor
+    ) -> Comparison:
+        """Compare all policies on one batch, which is not empty; pairs are computed in parallel.
+
+        `sampler` is the policy that sampled the tokens; it need not be among the policies.
+        """
+        pairs = {
+            pair: executor.submit(_states, PolicyPair(batch, *pair), policies, sampler)
             for pair in permutations(policies, 2)
         }
         figures = {
@@ -66,8 +74,10 @@ class Comparison:
             for index, one in enumerate(policies)
             for two in policies[index + 1 :]
         }
+        states = {pair: job.result() for pair, job in pairs.items()}
         return cls(
-            {pair: job.result() for pair, job in suites.items()},
+            {pair: suite for pair, (suite, _) in states.items()},
+            {pair: weighted for pair, (_, weighted) in states.items() if weighted is not None},
             {pair: job.result() for pair, job in figures.items()},
             moments_of(batch),
         )
@@ -75,6 +85,17 @@ class Comparison:
     def __add__(self, other: Comparison) -> Comparison:
         return Comparison(
             {pair: state + other.suites[pair] for pair, state in self.suites.items()},
+            {pair: state + other.weighted[pair] for pair, state in self.weighted.items()},
             {pair: data + other.figures[pair] for pair, data in self.figures.items()},
             self.moments + other.moments,
         )
+
+
+def _states(
+    pair: PolicyPair, policies: Sequence[str], sampler: str
+) -> tuple[SuiteState, WeightedState | None]:
+    """Return the state of a pair, and the weighted one where another of the policies sampled."""
+    suite = SuiteState.of(pair)
+    if pair.behavior == sampler or sampler not in policies:
+        return suite, None
+    return suite, WeightedState.of(pair, sampler, suite.table)

@@ -10,7 +10,8 @@ from math import isfinite
 from typing import Any
 
 from rcdiag.diagnosis.checks import CheckInput, findings
-from rcdiag.diagnosis.guides import judged, without_numbers
+from rcdiag.diagnosis.guides import without_numbers
+from rcdiag.diagnosis.sampling_law import SamplingLaw, judged_pair, sampling_law
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
 from rcdiag.results import (
     CompareResult,
@@ -25,9 +26,10 @@ from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.moments import Moments, k2, mean
 from rcdiag.statistics.suite import Suite
+from rcdiag.statistics.weighted import WeightedSuite
 from rcdiag.table.table import Table
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
-from rcdiag.usecases.compare.pairs import Comparison
+from rcdiag.usecases.compare.pairs import Comparison, Pair
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
 from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.one_policy import only_policy
@@ -68,14 +70,10 @@ def compare(
     order = _without_repeats(policies, about) or ladder_order(names, about, behavior, target)
     order = order or names
     repeats = [name for name in names if name not in order]
-    comparison, non_finite, count = _read(dump, (*order, *repeats))
+    comparison, non_finite, count = _read(dump, (*order, *repeats), behavior)
     moments = comparison.moments
-    values = {
-        pair: without_numbers()
-        if count.too_few and set(pair) & set(non_finite.tokens)
-        else judged(Suite(state, seed))
-        for pair, state in comparison.suites.items()
-    }
+    broken = set(non_finite.tokens) if count.too_few else set()
+    laws, values = _judged_pairs(comparison, behavior, broken, seed)
     floor = _floor(moments, about, repeats, values)
     result = CompareResult(
         provenance=provenance(origin or dump, seed),
@@ -89,6 +87,8 @@ def compare(
             f"{one}->{other}": PairResult(
                 behavior=one,
                 target=other,
+                token_means=laws[one, other].tokens,
+                sequence_means=laws[one, other].sequences,
                 mismatch=metrics,
                 at_floor=at_floor(k2(moments, one, other), floor),
             )
@@ -127,8 +127,33 @@ def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str
     return [name for name in dict.fromkeys(names) if not repeat_of(about.get(name, {}))]
 
 
+def _judged_pairs(
+    comparison: Comparison, sampler: str, broken: set[str], seed: int
+) -> tuple[dict[Pair, SamplingLaw], dict[Pair, dict[str, MetricValue]]]:
+    """Return how means of every ordered pair are made, and the pair's metrics with their levels.
+
+    Pairs of `broken` policies, too few of whose log-probs are numbers, have no metrics.
+    """
+    laws: dict[Pair, SamplingLaw] = {}
+    values: dict[Pair, dict[str, MetricValue]] = {}
+    # The pairs of the sampler come first: their ratios are the weights of the others.
+    for pair in sorted(comparison.suites, key=lambda pair: pair[0] != sampler):
+        state, weighted = comparison.suites[pair], comparison.weighted.get(pair)
+        law = laws[pair] = sampling_law(pair[0], sampler, values.get((sampler, pair[0])))
+        values[pair] = (
+            without_numbers()
+            if broken.intersection(pair)
+            else judged_pair(
+                Suite(state, seed),
+                None if weighted is None else WeightedSuite(state, seed, weighted=weighted),
+                law,
+            )
+        )
+    return laws, {pair: values[pair] for pair in comparison.suites}
+
+
 def _read(
-    dump: Table, policies: Sequence[str], *, every_row: bool = False
+    dump: Table, policies: Sequence[str], sampler: str, *, every_row: bool = False
 ) -> tuple[Comparison, NonFinite, RowCount]:
     """Read the table in one pass; rows with log-probs that are no numbers are counted.
 
@@ -145,9 +170,9 @@ def _read(
             count += RowCount.of(batch)
             clean = batch if every_row or keep.all() else batch.take(keep, batch.empty)
             if len(clean.lengths):
-                states.add(Comparison.of(clean, policies, executor))
+                states.add(Comparison.of(clean, policies, sampler, executor))
     if count.too_few and not every_row:
-        return _read(dump, policies, every_row=True)
+        return _read(dump, policies, sampler, every_row=True)
     comparison, non_finite = states.total(), bad.total()
     if comparison is None or non_finite is None:
         raise no_tokens(dump)

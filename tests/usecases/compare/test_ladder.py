@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.diagnosis.triangulation import noise_floor
+from rcdiag.pages.formats import share
 from rcdiag.statistics.moments import k2
 from rcdiag.usecases.compare.ladder import ladder
 from tests.builders import flat
@@ -110,3 +111,30 @@ def test_a_step_within_two_runs_of_one_policy_is_at_the_floor_and_a_larger_one_i
     assert [rung.at_floor for rung in found.rungs] == [False, True]
     assert floor.k2 == k2(some, "b", "b_again")
     assert (floor.policy, floor.repeat, floor.log_ratio_abs_max) == ("b", "b_again", 0.1)
+
+
+def test_a_share_with_an_interval_wider_than_half_of_the_whole_is_unknown():
+    """Two steps that undo each other: the whole is small beside both, and no share can be told."""
+    back = shifted(BASE, 0.001, 4)
+    found = ladder(moments({"a": BASE, "c": POLICIES["c"], "back": back}), ["a", "c", "back"], None)
+    for rung in found.rungs:
+        assert rung.share.low is not None
+        assert rung.share.high is not None
+        assert rung.share.high - rung.share.low > 0.5
+        assert rung.share.level == "unknown"
+        assert share(rung.share) == "unknown"
+
+
+def test_a_share_that_its_interval_tells_is_shown():
+    found = ladder(moments(POLICIES), ["a", "b", "c"], None)
+    for rung in found.rungs:
+        assert rung.share.level is None
+        assert share(rung.share).endswith("%")
+
+
+def test_a_share_without_an_interval_is_unknown_but_of_the_only_step():
+    one_group = {"group": [0] * 30}
+    several = ladder(moments(POLICIES, **one_group), ["a", "b", "c"], None)
+    assert {rung.share.level for rung in several.rungs} == {"unknown"}
+    (only,) = ladder(moments(POLICIES, **one_group), ["a", "c"], None).rungs
+    assert (only.share.value, only.share.level) == (1.0, None)

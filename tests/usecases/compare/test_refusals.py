@@ -39,11 +39,3 @@ def test_a_table_without_any_unmasked_token_is_refused(tmp_path):
     with pytest.raises(RcdiagError, match=r"a\.parquet: no unmasked") as caught:
         compare(open_table(path))
     assert caught.value.hint
-
-
-def test_a_repeated_sample_id_is_refused(tmp_path):
-    path = write_policies(
-        tmp_path / "a.parquet", {"rollout": BASE, "old": BASE}, sample_id=[*range(29), 0]
-    )
-    with pytest.raises(RcdiagError, match="repeats the id"):
-        compare(open_table(path))

@@ -58,7 +58,7 @@ def test_log_probs_that_are_no_numbers_come_first():
     assert found.answer == "fix-the-cause"
     assert found.candidates == []
     assert found.reasons == [
-        "3 unmasked log-probs are NaN or infinite: mend the dump before correcting."
+        "3 unmasked log-probs are NaN, infinite or positive: mend the dump before correcting."
     ]
 
 

@@ -1,0 +1,102 @@
+"""Means under a policy that did not sample are made of weighted sums of the sampled tokens.
+
+A pair's behavior policy b is here another policy than s, which sampled. With w = b / s the weight
+of a token, E_s[w f] = E_b[f] at every prefix; so sum(w f) / sum(w) estimates what b's own next
+tokens would give at the prefixes that s met. A quantity of whole sequences is weighted by the
+product of its tokens' weights. Source: Owen, Monte Carlo theory, methods and examples, 9.2
+(self-normalised importance sampling).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.ratios import TOKEN_SUMS, Array
+from rcdiag.statistics.suite import Suite
+from rcdiag.statistics.totals import SEQUENCE_SUMS, Addends, SequenceTable
+from rcdiag.table.segments import segment_sum
+
+# A ratio of 0 has a log-ratio of -inf, which counts for nothing: 0 * -800 is 0 and not NaN.
+_FLOOR = -800.0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedState:
+    """The weighted sums of a pair's tokens and sequences, by cluster; two states add up by +."""
+
+    names: tuple[str, ...]
+    sums: ClusterSums  # [clusters, names]
+
+    @classmethod
+    def of(cls, pair: PolicyPair, sampler: str, table: SequenceTable) -> WeightedState:
+        """Weight the pair to `sampler`, whose log-probs the batch holds too.
+
+        `table` has the rows of the same pair.
+        """
+        log_weight = pair.tokens.log_probs[pair.behavior] - pair.tokens.log_probs[sampler]
+        # Weights beyond the range of float64 give inf or NaN: such numbers are not given.
+        with np.errstate(over="ignore", invalid="ignore"):
+            columns = {
+                **_token_columns(pair, log_weight),
+                **_sequence_columns(pair, segment_sum(log_weight, pair.lengths), table),
+            }
+            rows = np.stack(list(columns.values()), axis=1)
+            return cls(tuple(columns), cluster_sums(table.cluster, rows))
+
+    def __add__(self, other: WeightedState) -> WeightedState:
+        assert self.names == other.names
+        return WeightedState(self.names, self.sums + other.sums)
+
+
+@dataclass
+class WeightedSuite(Suite):
+    """A suite whose totals are weighted, so that metrics that are read off totals are too."""
+
+    weighted: WeightedState = field(kw_only=True)
+
+    @cached_property
+    def rows(self) -> Addends:
+        """Return the weighted sums by cluster; `tokens` and `sequences` are sums of weights."""
+        shifts = {"token_ratio": 0.0, "seq_ratio": 0.0}
+        return Addends(self.weighted.names, self.weighted.sums.sums, shifts)
+
+
+def _token_columns(pair: PolicyPair, log_weight: Array) -> dict[str, Array]:
+    """Return weighted sums over each sequence's tokens, [sequences] by name."""
+    weight, lengths = np.exp(log_weight), pair.lengths
+    columns = {
+        quantity.name: segment_sum(weight * quantity.of(pair.values), lengths)
+        for quantity in TOKEN_SUMS.values()
+    }
+    ratios = _ratio_columns("token_ratio", log_weight, pair.log_ratio)
+    return {
+        **columns,
+        "tokens": segment_sum(weight, lengths),
+        **{name: segment_sum(values, lengths) for name, values in ratios.items()},
+    }
+
+
+def _sequence_columns(
+    pair: PolicyPair, log_weight: Array, table: SequenceTable
+) -> dict[str, NDArray[np.float64]]:
+    """Return weighted quantities of whole sequences, [sequences] by name."""
+    weight = np.exp(log_weight)
+    columns = {name: weight * quantity.of(table) for name, quantity in SEQUENCE_SUMS.items()}
+    ratios = _ratio_columns("seq_ratio", log_weight, table.sums["log_ratio"])
+    return {**columns, "sequences": weight, **ratios}
+
+
+def _ratio_columns(name: str, log_weight: Array, log_ratio: Array) -> dict[str, Array]:
+    """Return what an effective sample size is made of: w r, w r^2 and w r log r."""
+    weighted = np.exp(log_weight + log_ratio)
+    return {
+        name: weighted,
+        f"{name}_squared": np.exp(log_weight + 2.0 * log_ratio),
+        f"{name}_log": weighted * np.maximum(log_ratio, _FLOOR),
+    }

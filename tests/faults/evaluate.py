@@ -1,0 +1,314 @@
+"""How often the diagnosis names the fault of generated tables: `make faults`.
+
+`python -m tests.faults.evaluate --tables 300 --seed 11 --out benchmarks/results/diagnosis.json`
+makes tables whose faults, strengths and columns are drawn, asks for the diagnosis of each, prints
+how often it is right and stores the same numbers. With `--with-model` the trainer's checkpoint is
+at hand as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rcdiag
+from benchmarks.scoring import machine
+from rcdiag.errors import RcdiagError
+from tests.faults.prompts import ROOT
+from tests.faults.tables import make_table
+
+BINS = (0.0, 0.3, 0.6, 0.8, 0.95, 1.0)
+NOTHING_WRONG = "nothing wrong"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The answer to one table beside its key."""
+
+    label: dict[str, Any]
+    verdict: str | None  # None where the table was refused
+    causes: tuple[tuple[str, float], ...]  # slug, confidence; the deciding one first
+    seconds: float
+    error: str | None = None
+
+    def keys(self, model: bool) -> list[list[str]]:
+        """Return the right answers to each fault of the table."""
+        return self.label["acceptable_each" + ("_with_model" if model else "")]
+
+    def verdicts(self, model: bool) -> list[str]:
+        return self.label["verdicts" + ("_with_model" if model else "")]
+
+    @property
+    def top(self) -> str:
+        return self.causes[0][0] if self.causes else "refused" if self.error else "silent"
+
+    @property
+    def family(self) -> str:
+        return self.label["family"] if len(self.keys(False)) == 1 else "two faults"
+
+    def right(self, model: bool) -> bool:
+        """Return whether the first cause is an answer to one of the table's faults."""
+        return any(self.top in key for key in self.keys(model))
+
+    def all_named(self, model: bool) -> bool:
+        named = {slug for slug, _ in self.causes}
+        return all(named & set(key) for key in self.keys(model))
+
+    @property
+    def healthy(self) -> bool:
+        return self.label["family"] == NOTHING_WRONG
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """What a diagnosis has to reach, as shares of tables."""
+
+    right: float = 0.9  # first cause, among tables with one fault
+    fix_missed: float = 0.02  # among tables with a fault that no weights mend, and that shows
+    false_alarms: float = 0.03  # verdict "fix" among healthy tables
+    both_named: float = 0.7
+    calibration: float = 0.1  # largest distance of a full bin's confidence from its share right
+
+
+def diagnose(path: Path, model: str | None) -> Any:
+    """Return rcdiag's diagnosis of a table, by its cheapest call that makes one."""
+    if model is not None:
+        return rcdiag.diagnose(path, model=model).diagnosis
+    cheapest = getattr(rcdiag, "diagnose", rcdiag.score)
+    return cheapest(path).diagnosis
+
+
+def judge(label: dict[str, Any], folder: Path, *, model: bool) -> Judged:
+    """Ask for the diagnosis of one table."""
+    began = time.perf_counter()
+    try:
+        numbers = diagnose(folder / label["file"], str(ROOT / label["model"]) if model else None)
+    except RcdiagError as error:
+        seconds = time.perf_counter() - began
+        return Judged(label=label, verdict=None, causes=(), seconds=seconds, error=str(error))
+    causes = tuple((cause.slug, cause.confidence) for cause in numbers.causes)
+    seconds = time.perf_counter() - began
+    return Judged(label=label, verdict=numbers.verdict, causes=causes, seconds=seconds)
+
+
+def made_and_judged(
+    number: int, *, seed: int, folder: Path, model: bool = False, small: bool = False
+) -> Judged:
+    """Make one table of a seed and ask for its diagnosis."""
+    torch.set_num_threads(1)
+    label = make_table(seed, number, folder / f"t{number:03}.parquet", small=small)
+    return judge(label, folder, model=model)
+
+
+def share(values: Iterable[bool]) -> float | None:
+    listed = list(values)
+    return round(sum(listed) / len(listed), 4) if listed else None
+
+
+def summary(judged: Sequence[Judged], *, model: bool = False) -> dict[str, Any]:
+    """Return every share that the aims name, with the number of tables behind it."""
+    single = [each for each in judged if each.family not in ("two faults", NOTHING_WRONG)]
+    healthy = [each for each in judged if each.healthy]
+    double = [each for each in judged if each.family == "two faults"]
+    must = [
+        each
+        for each in judged
+        if each.label["verdict"] == "fix" and (model or each.label["table_alone_tells"])
+    ]
+    narrow = [each for each in single if len(each.keys(True)[0]) == 1]
+    families = sorted({each.family for each in judged})
+    return {
+        "tables": len(judged),
+        "refused": sum(each.error is not None for each in judged),
+        "right": {"share": share(each.right(model) for each in single), "tables": len(single)},
+        "right_narrowly": {
+            "share": share(each.right(model) for each in narrow),
+            "tables": len(narrow),
+        },
+        "right_by_family": {
+            family: {
+                "share": share(each.right(model) for each in judged if each.family == family),
+                "tables": sum(each.family == family for each in judged),
+            }
+            for family in families
+        },
+        "fix_called_fine_or_correct": {
+            "share": share(each.verdict in ("fine", "correct") for each in must),
+            "tables": len(must),
+        },
+        "healthy_called_fix": {
+            "share": share(each.verdict == "fix" for each in healthy),
+            "tables": len(healthy),
+        },
+        "verdict_right": share(each.verdict in each.verdicts(model) for each in judged),
+        "both_named": {
+            "share": share(each.all_named(model) for each in double),
+            "tables": len(double),
+        },
+        "calibration": calibration(judged, model=model),
+        "seconds_per_table": {
+            "mean": round(sum(each.seconds for each in judged) / max(len(judged), 1), 3),
+            "largest": round(max((each.seconds for each in judged), default=0.0), 3),
+        },
+        "confusions": confusions(judged, model=model),
+    }
+
+
+def calibration(judged: Sequence[Judged], *, model: bool) -> list[dict[str, float]]:
+    """Return how often causes of about one confidence are right, bin by bin."""
+    named = [
+        (confidence, any(slug in key for key in each.keys(model)))
+        for each in judged
+        for slug, confidence in each.causes
+    ]
+    numbers = []
+    for low, high in pairwise(BINS):
+        inside = [(c, right) for c, right in named if low <= c < high or c == high == 1]
+        if inside:
+            mean = sum(c for c, _ in inside) / len(inside)
+            right = sum(right for _, right in inside) / len(inside)
+            numbers.append(
+                {
+                    "from": low,
+                    "to": high,
+                    "causes": len(inside),
+                    "confidence": round(mean, 4),
+                    "right": round(right, 4),
+                }
+            )
+    return numbers
+
+
+def confusions(judged: Sequence[Judged], *, model: bool) -> dict[str, dict[str, int]]:
+    """Return what was named in place of each cause, where that was wrong."""
+    counted: dict[str, Counter[str]] = {}
+    for each in judged:
+        if not each.right(model):
+            counted.setdefault("+".join(each.label["labels"]), Counter())[each.top] += 1
+    return {label: dict(counts.most_common()) for label, counts in sorted(counted.items())}
+
+
+def shortfalls(numbers: dict[str, Any], thresholds: Thresholds, *, full_bin: int = 20) -> list[str]:
+    """Return a sentence for each number of a summary that misses its threshold."""
+    right, both = numbers["right"]["share"], numbers["both_named"]["share"]
+    missed = numbers["fix_called_fine_or_correct"]["share"]
+    alarms = numbers["healthy_called_fix"]["share"]
+    text = [
+        (right is not None and right < thresholds.right, f"first cause right in {right}"),
+        (missed is not None and missed > thresholds.fix_missed, f"fix not text in {missed}"),
+        (alarms is not None and alarms > thresholds.false_alarms, f"healthy called fix: {alarms}"),
+        (both is not None and both < thresholds.both_named, f"both faults named in {both}"),
+    ]
+    text += [
+        (
+            abs(each["right"] - each["confidence"]) > thresholds.calibration,
+            f"{each['right']} right at confidence {each['confidence']}",
+        )
+        for each in numbers["calibration"]
+        if each["causes"] >= full_bin
+    ]
+    return [sentence for misses, sentence in text if misses]
+
+
+def misses_of(
+    seed: int, tables: int, folder: Path, thresholds: Thresholds, *, small: bool = True
+) -> list[str]:
+    """Return what the diagnosis of the first tables of a seed misses, in this process."""
+    judged = [
+        made_and_judged(number, seed=seed, folder=folder, small=small) for number in range(tables)
+    ]
+    return shortfalls(summary(judged), thresholds)
+
+
+def judge_folder(folder: Path, *, model: bool = False) -> list[Judged]:
+    """Judge the tables of a folder that has an answer key."""
+    labels = json.loads((folder / "labels.json").read_text())["tables"]
+    return [judge(label, folder, model=model) for label in labels]
+
+
+def lines(numbers: dict[str, Any]) -> list[str]:
+    """Write a summary as text for the terminal."""
+    text = [f"{numbers['tables']} tables, {numbers['refused']} refused"]
+    for family, values in numbers["right_by_family"].items():
+        text.append(f"  {family:<16} {values['share']:>7.1%} of {values['tables']}")
+    for name in ("right", "right_narrowly", "fix_called_fine_or_correct", "healthy_called_fix"):
+        text.append(f"{name.replace('_', ' '):<30} {_percent(numbers[name])}")
+    text.append(f"{'both of two faults named':<30} {_percent(numbers['both_named'])}")
+    text.append("confidence, share right, causes")
+    for each in numbers["calibration"]:
+        text.append(f"  {each['confidence']:.2f}  {each['right']:.2f}  {each['causes']}")
+    text.append("named in place of the cause")
+    for label, answers in numbers["confusions"].items():
+        text.append(f"  {label}: " + ", ".join(f"{n} {slug}" for slug, n in answers.items()))
+    return [*text, f"{numbers['seconds_per_table']['mean']} s a table"]
+
+
+def _percent(value: dict[str, Any]) -> str:
+    return "-" if value["share"] is None else f"{value['share']:.1%} of {value['tables']}"
+
+
+def wrong(judged: Sequence[Judged], *, model: bool) -> list[str]:
+    """Write a line for each table whose answer is not right."""
+    return [
+        f"{each.label['file']} {'+'.join(each.label['labels'])} ({each.label['note']}): "
+        f"{each.verdict}, {each.causes[:3]} {each.error or ''}"
+        for each in judged
+        if not each.right(model) or each.verdict not in each.verdicts(model)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--with-model", action="store_true")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--wrong", action="store_true", help="print every table that is not right")
+    parser.add_argument("--folder", type=Path, help="judge tables that are there, with their key")
+    options = parser.parse_args()
+    if options.folder:
+        judged = judge_folder(options.folder, model=options.with_model)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            work = partial(
+                made_and_judged,
+                seed=options.seed,
+                folder=Path(folder),
+                model=options.with_model,
+            )
+            with ProcessPoolExecutor(options.processes) as pool:
+                judged = list(pool.map(work, range(options.tables)))
+    numbers = summary(judged, model=options.with_model)
+    text = lines(numbers)
+    if options.wrong:
+        text += wrong(judged, model=options.with_model)
+    text += [f"misses: {each}" for each in shortfalls(numbers, Thresholds())]
+    sys.stdout.write("\n".join(text) + "\n")
+    if options.out:
+        document = {
+            "machine": machine(),
+            "date": time.strftime("%Y-%m-%d"),
+            "seed": options.seed,
+            "with_model": options.with_model,
+            "aims": asdict(Thresholds()),
+            **numbers,
+        }
+        options.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

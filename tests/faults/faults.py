@@ -1,0 +1,83 @@
+"""All faults, and the draw of one or two of them for a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# Importing a family registers its faults.
+from tests.faults import (  # noqa: F401
+    alignment,
+    contexts,
+    forwards,
+    honest,
+    laws,
+    storage,
+    weights,
+)
+from tests.faults.fault import FAULTS, Effect, Fault
+from tests.faults.recipe import Plan, Random, Recipe, recipe_of
+from tests.faults.vocabulary import FAMILY
+
+HEALTHY, TWO = 0.14, 0.1  # shares of tables without a fault, and with two
+# Faults that are seen beside each other: neither hides the other.
+FIRST = (
+    *("temperature-raw-recorded", "trainer-without-temperature", "sampler-ignores-temperature"),
+    *("stale-weights", "repetition-penalty", "presence-penalty", "top-k-renormalised"),
+    *("prompt-truncated", "rope-theta", "min-tokens", "replica-unsynced"),
+)
+SECOND = (
+    *("shift-some-rows", "nan-log-probs", "zero-placeholder", "sentinel", "duplicated-rows"),
+    *("rows-swapped", "mask-drops-last", "floor-clip"),
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The faults of one table, what they did, and the recipe that they spoilt."""
+
+    faults: list[Fault]
+    effects: list[Effect]
+    recipe: Recipe
+
+
+def choose(random: Random, batches: Sequence[Plan]) -> Choice:
+    """Draw the faults of a table and a batch that serves them, and spoil its recipe."""
+    drawn, which = [], random.random()
+    healthy = [each for each in FAULTS if FAMILY[each.slug] == "nothing wrong"]
+    if which < HEALTHY:
+        drawn = [_weighted(healthy, random)]
+    elif which < HEALTHY + TWO:
+        drawn = [
+            _weighted([each for each in FAULTS if each.slug in slugs], random)
+            for slugs in (FIRST, SECOND)
+        ]
+    else:
+        drawn = [_weighted([each for each in FAULTS if each not in healthy], random)]
+    return spoilt(drawn, random, batches)
+
+
+def spoilt(drawn: list[Fault], random: Random, batches: Sequence[Plan]) -> Choice:
+    """Apply faults to the recipe of a batch that serves them."""
+    serving = [plan for plan in batches if all(serves(plan, each.plan) for each in drawn)]
+    plan = serving[int(random.integers(len(serving)))]
+    recipe = recipe_of(plan, int(random.integers(2**31)))
+    return Choice(drawn, [each.spoil(recipe, random) for each in drawn], recipe)
+
+
+def serves(plan: Plan, wanted: str) -> bool:
+    single = len(plan.steps) == 1 and not plan.tools
+    return {
+        "any": True,
+        "single": single,
+        "plain": single and plan.temperature == 1,
+        "tools": plan.tools,
+        "steps": len(plan.steps) > 1,
+    }[wanted]
+
+
+def _weighted(faults: list[Fault], random: Random) -> Fault:
+    odds = np.array([each.weight for each in faults])
+    return faults[int(random.choice(len(faults), p=odds / odds.sum()))]
