@@ -47,7 +47,6 @@ def with_nan(values: np.ndarray) -> np.ndarray:
 STEPS = EVERY // 16
 TABLES: dict[str, tuple[str, str, Callable[[], Case]]] = {
     "fine": ("fine", "engine-noise", small),
-    "noise that costs": ("correct", "engine-noise", lambda: small(noise=0.05)),
     "drift": ("correct", "weights-differ", lambda: small(plain, drifted(0.1))),
     "temperature": (
         "fix",
