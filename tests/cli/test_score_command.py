@@ -123,9 +123,10 @@ def test_a_table_with_one_policy_is_told_to_score_the_other(rcdiag, tmp_path):
     ids = [[1, 2, 3], [4], [5, 6]]
     path = write_table(tmp_path / "a.parquet", response_ids=ids, rollout_log_probs=BEHAVIOR)
     ran = rcdiag("score", path)
-    assert ran.code == 2
-    assert "old_log_probs" in ran.err
-    assert "--policy old=" in ran.err or "--model" in ran.err
+    assert ran.code == 0
+    assert "old_log_probs" in ran.out
+    assert f"rcdiag score {path} --model CKPT" in " ".join(ran.out.split())
+    assert rcdiag("score", path, "--target", "old").code == 2
 
 
 def test_any_two_policies_can_be_chosen(rcdiag, tmp_path):
