@@ -235,3 +235,15 @@ def test_a_policy_that_is_asked_for_and_missing_is_an_error(command, alone, rcdi
         ran = rcdiag(command, alone["honest"], "--target", name)
         assert (ran.code, ran.out) == (2, "")
         assert f"{name}_log_probs" in ran.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_documents_without_a_diagnosis_are_read(command, paths, tmp_path, rcdiag):  # noqa: F811
+    older = document(rcdiag(command, paths["drift"], "--json"))
+    del older["diagnosis"]
+    path, html = tmp_path / "older.json", tmp_path / "r.html"
+    path.write_text(json.dumps(older))
+    assert api.load_result(path).diagnosis is None
+    ran = rcdiag("report", path, "--html", html)
+    assert ran.code == 0, ran.err
+    assert "not judged" in html.read_text()

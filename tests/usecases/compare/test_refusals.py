@@ -13,7 +13,7 @@ BASE = base_log_probs(30)
 
 
 @pytest.mark.parametrize("chosen", [["rollout"], ["rollout", "rollout"]])
-def test_one_chosen_policy_is_refused_with_a_way_out(tmp_path, chosen):
+def test_one_policy_of_several_is_refused_with_a_way_out(tmp_path, chosen):
     path = write_policies(tmp_path / "a.parquet", {name: BASE for name in ("rollout", "old")})
     with pytest.raises(RcdiagError, match="polic") as caught:
         compare(open_table(path), policies=chosen)
