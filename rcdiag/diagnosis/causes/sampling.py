@@ -80,7 +80,7 @@ def _temperature_cause(slug: str):
                     inverse_z=law.inverse_mean[1],
                 ),
                 *(
-                    [fact("temperature of the rows", "declared", declared=declared)]
+                    [fact("temperature of the rows", "the table says so", declared=declared)]
                     if declared is not None
                     else []
                 ),
@@ -548,7 +548,7 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
                     value=law.ratio_mean[0],
                     z=law.ratio_mean[1],
                 ),
-                fact("top_p of the rows", "declared", declared=value),
+                fact("top_p of the rows", "the table says so", declared=value),
             ],
         )
     honest = _honest_trainer(signs)
