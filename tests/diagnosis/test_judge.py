@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import rcdiag
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis
@@ -40,6 +42,7 @@ from tests.diagnosis.tables import (
     with_tool_turns,
     with_values,
     without_shard,
+    write,
 )
 
 ROWS = 128
@@ -437,6 +440,18 @@ def test_length_alone_is_no_fault(rows: int, length: int) -> None:
     diagnosis = judged(made(rows=rows, length=length))
     assert diagnosis.verdict in HEALTHY_VERDICTS
     assert diagnosis.causes[0].slug == "engine-noise"
+
+
+def test_length_alone_raises_no_error(tmp_path: Path) -> None:
+    case = made(rows=24, length=4_000)
+    result = rcdiag.score(write(case, tmp_path / "long.parquet"), presets="disabled")
+    assert result.diagnosis is not None
+    assert result.diagnosis.causes[0].slug == "engine-noise"
+    beyond = [
+        finding for finding in result.findings if "rounding of two engines" in finding.message
+    ]
+    assert {finding.severity for finding in beyond} <= {"note"}
+    assert {"error", "warning"}.isdisjoint(finding.severity for finding in result.findings)
 
 
 def test_bitwise_columns_are_never_a_fault() -> None:
