@@ -142,6 +142,19 @@ CHANGED: tuple[Change, ...] = (
         reason=UNKNOWN,
         or_now="unknown",
     ),
+    Change(
+        old=r"ladder/rungs/\d+/share/level",
+        new=r"\g<0>",
+        reason="a share whose interval is wider than half of the whole is unknown",
+        or_now="unknown",
+    ),
+    Change(
+        old=r"findings/(heavy-tail|little-overlap|behavior-is-not-the-sampler)~0/severity",
+        new=r"\g<0>",
+        reason="where rounding alone makes metrics so they are notes",
+        or_now="note",
+        may_go=True,
+    ),
     Change(old=r"findings/#", new=NEW_VALUE, reason=UNKNOWN, only="score|compare"),
     Change(
         old=r"findings/(heavy-tail|little-overlap)~0/severity",

@@ -11,6 +11,7 @@ from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Family
 
 # Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
+OF_LENGTH_AND_TAILS = ("little-overlap", "heavy-tail", "behavior-is-not-the-sampler")
 HONEST = "; the rounding of two engines alone makes it so at this length and law of tokens"
 
 
@@ -47,7 +48,7 @@ def _beyond_guide(family: Family, given: CheckInput) -> Iterator[Observation]:
         return
     beyond = {name: metric for name, metric in values.items() if metric.level == severity}
     message = "; ".join(_against_guide(name, metric) for name, metric in beyond.items())
-    honest = _rounding_alone(given.result)
+    honest = family.slug in OF_LENGTH_AND_TAILS and _rounding_alone(given.result)
     yield Observation(
         message=f"{message}{HONEST if honest else ''}",
         evidence={name: metric.value for name, metric in beyond.items()},
