@@ -99,6 +99,8 @@ BELOW_ZERO = (
     "no interval reaches below 0"
 )
 NOT_RANKED = "nothing is scored or ranked where the recorded policy did not sample"
+JUDGED = "the verdict on the table decides whether anything is recommended"
+
 CHANGED: tuple[Change, ...] = (
     Change(
         old=r"(steps/\d+/|pairs/rollout->[^/]+/)?mismatch/(chi2|hellinger2)_(token|seq)"
@@ -114,6 +116,14 @@ CHANGED: tuple[Change, ...] = (
         only="^sweep (temperature|t(33|49)$)",
         may_go=True,
     ),
+    Change(
+        old=r"recommendation/(?!method|trainer).*|findings\[\]",
+        new=NEW_VALUE,
+        reason=JUDGED,
+        only="^sweep (multi_turn|rollouts|t(33|81)$)",
+        may_go=True,
+    ),
+    Change(old=r"lines", new=NEW_VALUE, reason=JUDGED, only="^emit (verl|verl-0.7.0|slime) t78$"),
     Change(
         old=r"recommendation/reasons\[\]",
         new=NEW_VALUE,
