@@ -24,12 +24,13 @@ MODULES = dict(
     re.findall(r"^```python\n# acme/(\w+)\.py\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 )
 SECTIONS = re.findall(r"^## Add an? (.*)$", TEXT, re.MULTILINE)
-KINDS = ("metric", "check", "trainer", "reader", "engine", "loss", "figure")
+KINDS = ("metric", "check", "cause", "trainer", "reader", "engine", "loss", "figure")
 
 # The name of each definition and of a trainer's setting; what `explain` says of it.
 EXPLAINED = {
     "likelier_share": "E[1(log_ratio > 0)]",
     "short-responses": "look for an early stop token",
+    "first-token-constant": "A placeholder stands at other tokens too.",
     "acme": "token weights with a cap (released 2026-01-01)",
     "acme-lines": "JSON lines with prompt, tokens and logps",
     "uniform": "a yardstick for other policies",
@@ -61,6 +62,7 @@ def made_up_rows() -> list[dict[str, Any]]:
     for row in range(24):
         length = int(random.integers(2, 12))
         sampled = random.uniform(-4.0, -0.5, length)
+        sampled[0] = -1.5  # what the added cause looks for
         rows.append(
             {
                 "prompt": [1, 2],
@@ -157,6 +159,17 @@ def test_the_check(runs: Runs, command: str) -> None:
     assert found[0]["evidence"] == {"mean_length": pytest.approx(mean)}
     for text in (runs.screens[command], runs.pages.get(command, found[0]["message"])):
         assert f"responses have {mean:.1f} sampled tokens on average" in text
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "replay"])
+def test_the_cause(runs: Runs, command: str) -> None:
+    diagnosis = runs.documents[command]["diagnosis"]
+    first = diagnosis["causes"][0]
+    assert (diagnosis["verdict"], first["slug"]) == ("fix", "first-token-constant")
+    assert first["evidence"][0]["value"] == -1.5
+    assert diagnosis["summary"] == "The first token of all 24 responses has log-prob -1.5."
+    for text in (runs.screens[command], runs.pages.get(command, "first-token-constant")):
+        assert "first-token-constant" in text
 
 
 def test_the_trainer(runs: Runs) -> None:

@@ -98,6 +98,9 @@ BELOW_ZERO = (
     "a divergence whose estimate is below 0 has the level `unknown`, no interval and a note, and "
     "no interval reaches below 0"
 )
+NOT_RANKED = "nothing is scored or ranked where the recorded policy did not sample"
+JUDGED = "the verdict on the table decides whether anything is recommended"
+
 CHANGED: tuple[Change, ...] = (
     Change(
         old=r"(steps/\d+/|pairs/rollout->[^/]+/)?mismatch/(chi2|hellinger2)_(token|seq)"
@@ -106,6 +109,27 @@ CHANGED: tuple[Change, ...] = (
         reason=BELOW_ZERO,
     ),
     Change(old=r"findings\[\]", new=NEW_VALUE, reason=BELOW_ZERO, only="^score", may_go=True),
+    Change(
+        old=r"recommendation/(candidates|indistinguishable|reasons|method).*",
+        new=NEW_VALUE,
+        reason=NOT_RANKED,
+        only="^sweep (temperature|t(33|49)$)",
+        may_go=True,
+    ),
+    Change(
+        old=r"recommendation/(?!method|trainer).*|findings\[\]",
+        new=NEW_VALUE,
+        reason=JUDGED,
+        only="^sweep (multi_turn|rollouts|t(33|81)$)",
+        may_go=True,
+    ),
+    Change(old=r"lines", new=NEW_VALUE, reason=JUDGED, only="^emit (verl|verl-0.7.0|slime) t78$"),
+    Change(
+        old=r"recommendation/reasons\[\]",
+        new=NEW_VALUE,
+        reason="the premise of the score by a bound, E[ratio] = 1, is said to be in doubt",
+        only="^sweep t(09|29|65)$",
+    ),
     Change(
         old=r"pairs/(?!rollout->)[^/]+/mismatch/(k[13]_kl(_seq)?|k[123]_kl_reverse(_seq)?"
         r"|(tv|hellinger2|ess|perplexity_ess|khat|chi2)_(token|seq)(_self_normalised)?"
@@ -127,6 +151,19 @@ CHANGED: tuple[Change, ...] = (
         new=r"\g<0>",
         reason=UNKNOWN,
         or_now="unknown",
+    ),
+    Change(
+        old=r"ladder/rungs/\d+/share/level",
+        new=r"\g<0>",
+        reason="a share whose interval is wider than half of the whole is unknown",
+        or_now="unknown",
+    ),
+    Change(
+        old=r"findings/(heavy-tail|little-overlap|behavior-is-not-the-sampler)~0/severity",
+        new=r"\g<0>",
+        reason="where rounding alone makes metrics so they are notes",
+        or_now="note",
+        may_go=True,
     ),
     Change(old=r"findings/#", new=NEW_VALUE, reason=UNKNOWN, only="score|compare"),
     Change(

@@ -6,8 +6,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cli.terminal.cells import COLOURS
 from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number, percent
+from rcdiag.pages.sweep.words import forecast_test
 from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
 from rcdiag.results.doc import heading_of
 from rcdiag.results.sweep import Candidate, Recommendation
@@ -23,15 +25,20 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
     out.print(_families(out, result))
     out.print()
     shown = _shown(result, verbose)
-    if shown:
+    if any(candidate.efficiency.value is not None for candidate in shown):
         out.print(_candidates(out, result, shown))
-    for candidate in shown:  # below the table: beside it there is no room for words
-        if candidate.refused:
-            out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
-    if shown:
+        for candidate in shown:  # below the table: beside it there is no room for words
+            if candidate.refused:
+                out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
         out.print()
     for reason in result.recommendation.reasons:
         out.print(f"- {escape(reason)}")
+    if result.forecast.points:
+        forecast = forecast_test(result.forecast)
+        out.print(
+            f"\nforecast of longer responses: [{COLOURS[forecast.level]}]{forecast.word}[/], "
+            f"{forecast.sentence}"
+        )
     out.print(f"\n{escape(result.forecast.about)}")
 
 

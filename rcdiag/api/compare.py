@@ -83,7 +83,9 @@ def compare(
             table.require(*PAIR)
         only = only_policy(table, (behavior, target), [*named, *(spec.name for spec in specs)])
         if only is None:
-            choose(list(dict.fromkeys(available)), named, name)
+            recorded = list(dict.fromkeys(available))
+            choose(recorded, [policy for policy in (behavior, target) if policy], name, least=1)
+            choose(recorded, named, name)
         plan = planned(table, specs, None, force=force)
         yield description(name, table, plan, None)
         repeats = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]

@@ -1,7 +1,8 @@
-"""Causes of a mismatch are explained by the words in `diagnosis/causes/words`."""
+"""Causes of a mismatch are explained by the words on their definitions."""
 
 from __future__ import annotations
 
+from rcdiag.diagnosis.causes.cause import CAUSES
 from rcdiag.diagnosis.causes.cause_words import FAMILIES, PLACES, CauseWords, cause_words
 from rcdiag.glossary.entry import Entry, Kind
 
@@ -28,8 +29,13 @@ def numbered(lines: tuple[str, ...]) -> str:
     return "\n".join(f"{number} {line}" for number, line in enumerate(lines, start=1))
 
 
+def words_of_all() -> dict[str, CauseWords]:
+    """Return the words of the causes that ship, and of those that packages of others add."""
+    return {**cause_words(), **{slug: cause.words for slug, cause in CAUSES.items()}}
+
+
 def entry(slug: str) -> Entry:
-    words = cause_words()[slug]
+    words = words_of_all()[slug]
     return Entry(
         name=slug,
         kind=KIND.title,
@@ -43,7 +49,7 @@ def entry(slug: str) -> Entry:
 
 def _parts(words: CauseWords) -> dict[str, str]:
     return {
-        "family": FAMILIES[words.family],
+        "family": FAMILIES.get(words.family, words.family),
         "at fault": SIDES[words.side],
         "verdict": VERDICTS[words.verdict],
         "shows": words.shows,
@@ -55,7 +61,7 @@ def _parts(words: CauseWords) -> dict[str, str]:
 KIND: Kind = Kind(
     title="cause",
     plural="Causes of a mismatch",
-    names=cause_words,
-    line=lambda slug: cause_words()[slug].title,
+    names=words_of_all,
+    line=lambda slug: words_of_all()[slug].title,
     entry=entry,
 )

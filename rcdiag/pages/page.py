@@ -6,10 +6,12 @@ import base64
 import hashlib
 import importlib.resources
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 
 from rcdiag.pages.figures import drawn
 from rcdiag.pages.formats import interval, number, percent, share
@@ -65,6 +67,11 @@ def _figures(result: Result) -> list[InlineFigure]:
     ]
 
 
+def _ticks(text: str) -> Markup:
+    """Write names between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("rcdiag.pages", "."),
@@ -74,6 +81,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "ticks": _ticks,
         "number": number,
         "interval": interval,
         "percent": percent,

@@ -304,7 +304,8 @@ class Candidate:
             "How well a candidate serves, free of scale: the descent expected of its gradient at "
             "the best step size, relative to the reference without noise. Where that gradient is "
             "not to be had or not to be believed it is 1 - weight_distance / 2. `method` says "
-            "which.",
+            "which. Null where nothing is ranked: the recorded policy did not sample, or the mean "
+            "ratio of sequences is above 1, which the second presupposes it is not.",
             unit="none",
             formula="(m . g)^2 / (|g|^2 E|mean|^2); m the candidate's mean gradient, g that of "
             "untruncated ratios of sequences",
@@ -328,7 +329,8 @@ class Candidate:
     rank: Annotated[
         int | None,
         Doc(
-            "Place of a candidate by efficiency, from 1; null where it is refused.",
+            "Place of a candidate by efficiency, from 1; null where it is refused, and of all "
+            "candidates where the answer is fix-the-cause.",
             see=("efficiency", "refused"),
         ),
     ]
@@ -357,7 +359,8 @@ class Recommendation:
     choice: Annotated[
         str | None,
         Doc(
-            "The candidate that is recommended; null where there is none.",
+            "The candidate that is recommended; null where there is none, as where the answer is "
+            "fix-the-cause: `reasons` say why.",
             see=("correct", "none", "indistinguishable"),
         ),
     ]
@@ -615,7 +618,8 @@ class Forecast:
         Doc(
             "Whether the observed numbers of the held-out bins of longer sequences lie where the "
             "law of the shorter ones expects them; null where there are too few to tell.",
-            healthy="true; where false, look at the held-out bins before you believe the forecast",
+            healthy="true; where false the forecast fails on this table, and the page does not "
+            "draw it",
             see=("expected_seq", "seen_seq"),
         ),
     ]

@@ -39,10 +39,25 @@ def test_only_verbose_shows_what_is_refused_and_why(rcdiag, table):
         assert name == "none" or f"\n{name} " not in short
 
 
+def test_the_screen_says_whether_the_forecast_of_longer_responses_holds(rcdiag):
+    words = {True: "holds", False: "fails", None: "not tested"}
+    for name in ("rollouts", "temperature"):
+        path = SAMPLES / f"{name}.parquet"
+        holds = rcdiag("sweep", path, *FEW, "--json").document["forecast"]["holds"]
+        told = f"forecast of longer responses: {words[holds]}, "
+        assert told in " ".join(rcdiag("sweep", path, *FEW).out.split())
+
+
+def test_the_screen_ranks_nothing_where_the_recorded_policy_did_not_sample(rcdiag):
+    ran = rcdiag("sweep", SAMPLES / "temperature.parquet", *FEW)
+    assert "efficiency" not in ran.out
+    assert "fix the cause, do not correct" in ran.out
+
+
 @pytest.fixture
 def long_numbers() -> Path:
     """Efficiencies so near 1 that they are shown by their distance, and many refusals."""
-    return SAMPLES / "temperature.parquet"
+    return SAMPLES / "rollouts.parquet"
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,27 @@ def emitted(family: str, bounds: dict[str, float], trainer: str) -> str | None:
         return None
 
 
+@pytest.mark.parametrize(("holds", "word"), [(True, "holds"), (None, "not tested")])
+def test_a_forecast_that_did_not_fail_is_drawn_with_what_its_test_says(result, holds, word):
+    html = page(replace(result, forecast=replace(result.forecast, holds=holds)))
+    assert "By the law of single tokens, fitted on all sequences" in html
+    assert f'">{word}</span> The forecast: ' in html
+
+
+def test_a_forecast_that_failed_is_not_drawn(result):
+    html = page(replace(result, forecast=replace(result.forecast, holds=False)))
+    assert "By the law of single tokens, fitted on all sequences" not in html
+    assert '<span class="tag error">fails</span> The forecast: ' in html
+    assert "do not believe it" in html
+
+
+def test_a_page_ranks_nothing_where_the_recorded_policy_did_not_sample():
+    html = page(sweep(open_table(STALE.with_name("temperature.parquet"))))
+    for absent in ("Efficiency", "Variance against bias", "as good", ">Candidates<"):
+        assert absent not in html
+    assert "no candidate was scored" in html
+
+
 def test_every_family_has_a_table_with_all_its_rows_and_cells(result, families):
     assert list(families) == list(result.families)
     for name, family in families.items():

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,11 @@ class CauseWords:
     side: str  # of SIDES
     verdict: str  # of VERDICTS
     mend: tuple[str, ...]
-    mend_in: Mapping[str, str]  # key of PLACES -> options that mend it there
-    umbrella: tuple[str, ...]  # slugs
-    look_alikes: tuple[str, ...]  # slugs
-    links: tuple[Link, ...]
+    # Key of PLACES -> options that mend it there.
+    mend_in: Mapping[str, str] = field(default_factory=dict)
+    umbrella: tuple[str, ...] = ()  # slugs
+    look_alikes: tuple[str, ...] = ()  # slugs
+    links: tuple[Link, ...] = ()
 
 
 @lru_cache(maxsize=1)

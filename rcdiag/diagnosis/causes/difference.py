@@ -112,8 +112,9 @@ def _never_synced(signs: Signs) -> Suspicion | None:
         return None
     before = float(np.median(onset.steps.rms[: onset.first]))
     last = onset.steps.labels[-1]
+    steadily = len(later) >= 4 and np.mean(np.diff(later) > 0) >= 0.8
     return Suspicion(
-        confidence=0.7 if len(onset.steps.labels) > 2 else 0.55,
+        confidence=0.85 if steadily else 0.7 if len(onset.steps.labels) > 2 else 0.55,
         message=f"The gap is {before:.2g} nats rms up to step "
         f"{onset.steps.labels[onset.first - 1]} and {onset.steps.rms[-1]:.2g} in step {last}: the "
         "sampler keeps the weights of an earlier step.",

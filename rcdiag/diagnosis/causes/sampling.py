@@ -80,7 +80,7 @@ def _temperature_cause(slug: str):
                     inverse_z=law.inverse_mean[1],
                 ),
                 *(
-                    [fact("temperature of the rows", "declared", declared=declared)]
+                    [fact("temperature of the rows", "the table says so", declared=declared)]
                     if declared is not None
                     else []
                 ),
@@ -168,19 +168,22 @@ def _divided(signs: Signs) -> Suspicion | None:
     )
 
 
+def _renormalised(law: Law) -> bool:
+    """Tell whether ratios are only below 1, and bounded, as where the sampler lacks a part."""
+    (_, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
+    low, high = np.quantile(law.log_ratio, [0.001, 0.999])
+    if z > -BROKEN or inverse_z < BROKEN or inverse > 1.45 or low < -3.5:
+        return False
+    return one_sided(law) >= 0.9 and high <= max(0.12, 0.35 * abs(low))
+
+
 def _kept_set(signs: Signs) -> Suspicion | None:
-    """Look for a law that was renormalised over a kept set: ratios only below 1, and bounded."""
-    if not _usable(signs):
+    """Look for a law that was renormalised over a kept set, at all positions."""
+    if not _usable(signs) or not _renormalised(signs.law) or _end_banned(signs) is not None:
         return None
     law = signs.law
-    (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
+    mean, z = law.ratio_mean
     low, high = np.quantile(law.log_ratio, [0.001, 0.999])
-    if z > -BROKEN or inverse_z < BROKEN or inverse > 1.4 or low < -3.5:
-        return None
-    if one_sided(law) < 0.9 or high > max(0.12, 0.35 * abs(low)):
-        return None
-    if _end_banned(signs) is not None:
-        return None  # a kept set acts at all positions
     return Suspicion(
         confidence=0.9,
         message=f"Recorded log-probs are renormalised over a kept set: E[ratio] is {mean:.4f} "
@@ -231,7 +234,7 @@ def _end_banned(signs: Signs) -> Suspicion | None:
     law, tokens = signs.law, signs.case.tokens
     mean, z = law.ratio_mean
     low = float(np.quantile(law.log_ratio, 0.001))
-    if z > -BROKEN or low > -0.05 or one_sided(law) < 0.9:
+    if low > -0.05 or law.first_tokens > 3 or not _renormalised(law):
         return None
     # Where contexts differ some tokens gain as well, and the first ones lose most.
     if float(np.quantile(law.log_ratio, 0.999)) > 0.2 or law.first_tokens > 3:
@@ -545,7 +548,7 @@ def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
                     value=law.ratio_mean[0],
                     z=law.ratio_mean[1],
                 ),
-                fact("top_p of the rows", "declared", declared=value),
+                fact("top_p of the rows", "the table says so", declared=value),
             ],
         )
     honest = _honest_trainer(signs)

@@ -89,6 +89,9 @@ def _sign_flipped(signs: Signs) -> Suspicion | None:
             continue
         if holds_entropy(signs, policy):
             continue
+        alone = not np.isfinite(column.other).any()
+        if alone and np.max(column.values, initial=0.0, where=column.finite) <= 1.0:
+            continue  # probabilities
         rare = column.values[column.other < -3.0]
         # Rare tokens have entropies of a nat or two, and surprisals above.
         if not (_like(-column.values, column.other) or (len(rare) > 10 and np.median(rare) > 2.2)):
@@ -167,7 +170,7 @@ def _log_base(signs: Signs) -> Suspicion | None:
 
 def _cumulative(signs: Signs) -> Suspicion | None:
     for policy, column in _columns(signs):
-        if np.mean(column.values == 0) > 0.5:
+        if np.mean(column.values == 0) > 0.5 or np.mean(column.finite) < 0.5:
             continue
         constant, falling = column.constant_rows, column.falling_rows
         if constant > 0.9:

@@ -113,8 +113,9 @@ class StoredColumn:
         long = self.row_lengths >= 6
         if not long.any():
             return 0.0
-        high = np.maximum.reduceat(self.values, self.row_starts)
-        low = np.minimum.reduceat(self.values, self.row_starts)
+        values = np.where(self.finite, self.values, np.nan)
+        high = np.maximum.reduceat(values, self.row_starts)
+        low = np.minimum.reduceat(values, self.row_starts)
         return _share((high - low <= 1e-9 * (1 + np.abs(low)))[long])
 
     @cached_property
@@ -123,7 +124,8 @@ class StoredColumn:
         long = self.row_lengths >= 8
         if not long.any():
             return 0.0
-        rises = np.diff(self.values, prepend=self.values[:1]) > 1e-6
+        values = np.where(self.finite, self.values, np.nan)
+        rises = np.diff(values, prepend=values[:1]) > 1e-6
         rises[self.row_starts] = False
         return _share((np.add.reduceat(rises.astype(np.int64), self.row_starts) == 0)[long])
 

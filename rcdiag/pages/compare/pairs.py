@@ -21,7 +21,7 @@ def densities(result: CompareResult, figure: Figure) -> None:
     pairs = result.figures
     for axes, (name, pair) in zip(panels(figure, len(pairs)), pairs.items(), strict=True):
         edges = np.array(pair.edges)
-        cells = np.array(pair.cells).reshape(-1, 3)
+        cells = np.array(pair.cells, np.int64).reshape(-1, 3)
         counts = np.full((len(edges) - 1, len(edges) - 1), np.nan)
         counts[cells[:, 1], cells[:, 0]] = cells[:, 2]
         low = edges[max(int(cells[:, :2].min(initial=len(edges) - 2)) - 1, 0)]

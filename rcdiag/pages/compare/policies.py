@@ -81,7 +81,7 @@ def _size(result: CompareResult) -> tuple[float, float]:
 def _rows_made(result: CompareResult) -> str:
     """Say under which law the rows are, where not every row's policy sampled."""
     made = how_rows_are_made(result)
-    return f"{made[0].upper()}{made[1:]}." if made else ""
+    return f"Here: {made}." if made else ""
 
 
 FIGURES = (

@@ -72,6 +72,10 @@ PANELS = (
 )
 
 
+def _has_bins(result: ScoreResult, name: str) -> bool:
+    return name in result.profiles and bool(result.profiles[name].bins)
+
+
 def _figure(
     name: str, title: str, profile_name: str, *companions: str, says: str = PANELS, line: str = "-"
 ) -> FigureSpec:
@@ -82,7 +86,7 @@ def _figure(
         title=title,
         says=says,
         draw=profile(profile_name, *companions, line=line),
-        applies=lambda result: profile_name in result.profiles,
+        applies=lambda result: _has_bins(result, profile_name),
         adds=lambda result: result.profiles[profile_name].about,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from rcdiag.pages.definitions import Page
 from rcdiag.pages.sweep import candidates, families, forecast
 from rcdiag.pages.sweep.panels import COLUMNS, family_panel
-from rcdiag.pages.sweep.words import answer
+from rcdiag.pages.sweep.words import answer, forecast_test
 from rcdiag.results import SweepResult
 
 ALWAYS_OPEN = ("token_tis", "seq_tis")
@@ -21,7 +21,9 @@ def context(result: SweepResult) -> dict[str, Any]:
     return {
         "settings": f"{sum(len(family.rows) for family in result.families.values()):,}",
         "candidates": sorted(advice.candidates, key=lambda c: (c.rank or 99, c.name)),
+        "scored": any(c.efficiency.value is not None for c in advice.candidates),
         "headings": list(COLUMNS),
+        "forecast_test": forecast_test(result.forecast),
         "stored_configurations": any(f.configurations for f in result.families.values()),
         "families": [
             family_panel(name, family, opened=name in (*ALWAYS_OPEN, chosen))

@@ -169,5 +169,6 @@ FIGURES = (
         "whole sequences, E|ratio - weight|, and the effective sample size that this buys. Up and "
         "left is better; weights by token are far from the ratios of long sequences at any bound.",
         draw=trade_offs,
+        applies=lambda result: result.recommendation.answer != "fix-the-cause",
     ),
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.style import FIRST, INK, SECOND
+from rcdiag.pages.sweep.words import forecast_test
 from rcdiag.results import SweepResult
 
 if TYPE_CHECKING:
@@ -42,15 +43,22 @@ def forecast(result: SweepResult, figure: Figure) -> None:
     axes.legend(fontsize=8, frameon=False)
 
 
+def _tested(result: SweepResult) -> str:
+    """Say whether the forecast that is drawn was tested on longer sequences."""
+    sentence = forecast_test(result.forecast).sentence
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
 FIGURES = (
     FigureSpec(
         name="length-forecast",
         kind="sweep",
         title="Longer responses",
         says="By the law of single tokens, fitted on all sequences. Dots are what was seen in "
-        "bins of length; where the table below shows that a fit on the shorter half misses them, "
-        "the forecast cannot be trusted.",
+        "bins of length. Where a fit on the shorter half misses the longer half, there is no such "
+        "figure.",
         draw=forecast,
-        applies=lambda result: bool(result.forecast.points),
+        applies=lambda result: bool(result.forecast.points) and result.forecast.holds is not False,
+        adds=_tested,
     ),
 )

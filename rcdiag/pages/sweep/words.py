@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rcdiag.results import SweepResult
+from rcdiag.results.sweep import Forecast
 
 ANSWERS = {
     "correct": "take",
@@ -10,6 +13,29 @@ ANSWERS = {
     "fix-the-cause": "fix the cause, do not correct",
     "cannot-judge": "cannot judge",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """Whether something holds where it was tested: its level, a word and a sentence."""
+
+    level: str
+    word: str
+    sentence: str
+
+
+def forecast_test(forecast: Forecast) -> Tested:
+    """Say whether the forecast of longer responses holds where it was tested."""
+    if forecast.holds:
+        return Tested("ok", "holds", "fitted on the shorter half, it holds in the longer half")
+    if forecast.holds is None:
+        return Tested("note", "not tested", "too few sequences of different lengths to test it")
+    return Tested(
+        "error",
+        "fails",
+        "fitted on the shorter half, it misses the longer half: do not believe it, and the less "
+        "the longer the response",
+    )
 
 
 def answer(result: SweepResult) -> str:

@@ -50,6 +50,8 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
         (candidate for candidate in advice.candidates if candidate.rank is not None),
         key=lambda candidate: candidate.rank or 0,
     )
+    if not ranked:  # as where the cause is to be fixed first
+        return []
     able = [one for one in ranked if expresses(chosen, find_candidate(one.name).correction)]
     if not able:
         return [f"# {chosen.name} has none of the candidates that were not refused"]

@@ -22,8 +22,8 @@ SIGNAL_LOST = (
 )
 BY_BOUND = (
     "1 - bound / 2, the bound being E|ratio - weight| over whole sequences (0 no bias, 2 the "
-    "largest): 1 - E[w] + 2 E[(w - ratio)+]. It knows bias alone; variance is held by the "
-    "constraints."
+    "largest): 1 - E[w] + 2 E[(w - ratio)+]. It presupposes E[ratio] = 1 and knows bias alone; "
+    "variance is held by the constraints."
 )
 
 
@@ -92,6 +92,31 @@ def _interval(value: MetricValue) -> str:
     if value.low is None or value.high is None:
         return "no interval"
     return f"{value.low:.2f} to {value.high:.2f}"
+
+
+def presupposed(values: Mapping[str, MetricValue]) -> list[str]:
+    """Say that the bound is used although its premise is in doubt; nothing where it holds."""
+    mean = values["ratio_mean"]
+    if mean.low is None or mean.high is None or mean.low <= 1.0 <= mean.high:
+        return []
+    return [
+        f"The bound presupposes E[ratio] = 1; over tokens it is {mean.value:.5g} ({mean.low:.5g} "
+        f"to {mean.high:.5g}), which leaves 1 out: scores are off by as much per token."
+    ]
+
+
+def mean_above_one(values: Mapping[str, MetricValue]) -> str | None:
+    """Say that the bound cannot be used: the mean ratio of sequences is above 1; None if not.
+
+    A mean below 1 does not refute the premise: rare large ratios are easily missed.
+    """
+    mean = values["ratio_mean_seq"]
+    if mean.low is None or not mean.low > 1.0:
+        return None
+    return (
+        f"The bound presupposes E[ratio] = 1; over sequences it is {mean.value:.4g} "
+        f"({mean.low:.4g} to {mean.high:.4g}), above 1: no candidate is scored by it."
+    )
 
 
 def causes(values: Mapping[str, MetricValue]) -> list[str]:

@@ -1,15 +1,15 @@
 """What to take: a procedure of rcdiag's own, in seven steps that comments name.
 
-0 is there anything to correct, and are the ratios those of the law that sampled; 1 a cause that
-explains most; 2 scores by gradients; 3 constraints; 4 scores by a bound on the bias where gradients
-cannot be believed; 5 the best bound of sequence TIS; 6 the simplest within one standard error of
-the best.
+0 is there anything to correct, and are the ratios those of the law that sampled: if not, nothing is
+scored; 1 a cause that explains most; 2 scores by gradients; 3 constraints; 4 scores by a bound on
+the bias where gradients cannot be believed and the bound can; 5 the best bound of sequence TIS; 6
+the simplest within one standard error of the best.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -70,19 +70,23 @@ def recommend(evidence: Evidence) -> Recommendation:
         return _without_scores("cannot-judge", [*sentences, reasons.ONE_CLUSTER])
     judged = _judged(evidence)
     broken = {name: refused(candidate) for name, candidate in judged.items()}
+    away = _distance(evidence)
+    if verdict == "fine":
+        scores, method, why = _scored(evidence)
+        sentences += [*why, reasons.costs_nothing(away)]
+        return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)
+    causes = reasons.gate(evidence.values) if verdict in (None, "cannot-tell") else []
+    if causes and away >= NEGLIGIBLE:  # step 0: the behavior policy is not the one that sampled
+        sentences += causes
+        return _unranked(evidence, broken, "fix-the-cause", sentences)
     scores, method, why = _scored(evidence)
     sentences += why
-    away = _distance(evidence)
-    causes = reasons.gate(evidence.values) if verdict in (None, "cannot-tell") else []
-    if verdict == "fine":
-        sentences.append(reasons.costs_nothing(away))
-        return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)
     if away < NEGLIGIBLE:
         sentences.append(reasons.negligible(away, NEGLIGIBLE))
         return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)
-    if causes:  # step 0: the behavior policy is not the one that sampled
-        sentences += causes
-        return _chosen(evidence, scores, broken, "fix-the-cause", None, sentences, method)
+    # The score by a bound takes E[ratio] for 1.
+    if method == reasons.BY_BOUND and (above := reasons.mean_above_one(evidence.values)):
+        return _unranked(evidence, broken, "cannot-judge", [*sentences, above])
     sentences += reasons.causes(evidence.values)  # step 1
     allowed = [name for name, constraints in broken.items() if not constraints]
     if not allowed:  # step 3
@@ -119,13 +123,19 @@ def _scored(evidence: Evidence) -> tuple[Scores, str, list[str]]:
     """Score by gradients (step 2), or by the bound where the reference cannot be believed (4)."""
     names = list(evidence.candidates)
     if guard := _guard(evidence):
-        return by_bound(evidence.state, names, evidence.seed), reasons.BY_BOUND, [guard]
+        return _by_bound(evidence, guard)
     scores = by_gradient(evidence.state, names, evidence.seed)
     if scores is not None:
         return scores, reasons.by_gradient(evidence.state), []
     signals = bool(evidence.state.cluster(REFERENCE, "signals").any())
     why = reasons.SIGNAL_LOST if signals else reasons.NO_SIGNAL
-    return by_bound(evidence.state, names, evidence.seed), reasons.BY_BOUND, [why]
+    return _by_bound(evidence, why)
+
+
+def _by_bound(evidence: Evidence, why: str) -> tuple[Scores, str, list[str]]:
+    """Score by the bound, which `why` calls for, and say what the bound presupposes."""
+    scores = by_bound(evidence.state, list(evidence.candidates), evidence.seed)
+    return scores, reasons.BY_BOUND, [why, *reasons.presupposed(evidence.values)]
 
 
 def _guard(evidence: Evidence) -> str | None:
@@ -177,6 +187,27 @@ def _chosen(
                 within_error_of_best=name in near,
             )
             for rank, name in enumerate(order, 1)
+        ],
+    )
+
+
+def _unranked(
+    evidence: Evidence, broken: Mapping[str, list[str]], answer: str, sentences: list[str]
+) -> Recommendation:
+    """Return candidates without scores and ranks: by these ratios none can be told from another."""
+    return replace(
+        _without_scores(answer, sentences),
+        candidates=[
+            Candidate(
+                name=name,
+                family=setting.family,
+                bounds=setting.bounds,
+                efficiency=MetricValue(value=None),
+                refused=broken[name],
+                rank=None,
+                within_error_of_best=False,
+            )
+            for name, setting in evidence.candidates.items()
         ],
     )
 

@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rcdiag.results import MetricValue
 from rcdiag.results.sweep import Recommendation
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.recommend import Evidence, recommend
+from tests.builders import mismatch
 from tests.usecases.sweep.policies import (
     advice,
     advice_of,
@@ -45,6 +48,51 @@ def test_tokens_drawn_from_the_target_are_a_cause_to_fix():
     assert (found.answer, found.choice) == ("fix-the-cause", None)
     assert any("kappa is -" in reason for reason in found.reasons)
     assert advice(noisy(1, 2000, 0.15)).answer != "fix-the-cause"
+
+
+def assert_nothing_is_ranked(found: Recommendation) -> None:
+    assert {each.name for each in found.candidates} == set(CANDIDATES)
+    for each in found.candidates:
+        assert (each.efficiency.value, each.efficiency.low, each.efficiency.high) == (None,) * 3
+        assert each.rank is None
+        assert not each.within_error_of_best
+    assert found.indistinguishable == []
+    assert found.choice is None
+
+
+@pytest.mark.parametrize("rewards", [True, False])
+def test_where_the_recorded_policy_did_not_sample_nothing_is_ranked(rewards):
+    """Neither by gradients nor by a bound: both take the ratios for those of the sampler."""
+    pair = two_choices(2, 4000, 0.5, 0.7, recorded=0.3)
+    found = advice(pair if rewards else without_reward(pair))
+    assert_nothing_is_ranked(found)
+    assert found.reasons
+    assert found.method == "no candidate was scored"
+
+
+def evidence_of(pair: PolicyPair, **values: MetricValue) -> Evidence:
+    """The evidence of a pair with some metrics of its mismatch replaced."""
+    state = state_of_candidates([pair], baseline_of([pair]))
+    return Evidence(state, {**mismatch(state.suite, 0), **values}, {}, 0, 0)
+
+
+def test_a_bound_is_not_used_where_the_mean_ratio_of_sequences_is_above_one():
+    pair = without_reward(two_choices(3, 4000, 0.3, 0.7))
+    above = MetricValue(value=1.3, low=1.1, high=1.6)
+    found = recommend(evidence_of(pair, ratio_mean_seq=above))
+    assert found.answer == "cannot-judge"
+    assert_nothing_is_ranked(found)
+    assert "over sequences it is 1.3 (1.1 to 1.6), above 1" in found.reasons[-1]
+
+
+def test_a_bound_says_where_its_premise_is_in_doubt():
+    pair = without_reward(two_choices(3, 4000, 0.3, 0.7))
+    doubt = MetricValue(value=1.01, low=1.002, high=1.02)
+    found = recommend(evidence_of(pair, ratio_mean=doubt))
+    assert any("which leaves 1 out" in reason for reason in found.reasons)
+    assert found.choice is not None
+    holds = recommend(evidence_of(pair, ratio_mean=replace(doubt, low=0.998)))
+    assert not any("which leaves 1 out" in reason for reason in holds.reasons)
 
 
 def test_another_sampler_than_the_recorded_is_a_cause_to_fix():

@@ -1,0 +1,116 @@
+"""A cause that is added from outside is weighed by every command, shown, and explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.causes.cause import CAUSES, Cause, Suspicion, fact
+from rcdiag.diagnosis.causes.cause_words import CauseWords
+from rcdiag.diagnosis.signs import Signs
+from rcdiag.errors import RcdiagError
+from rcdiag.glossary import explain, names
+from rcdiag.pages.page import page
+from rcdiag.table.table import open_table
+from rcdiag.usecases.compare.run import compare
+from rcdiag.usecases.score import score
+from rcdiag.usecases.sweep.run import sweep
+from tests.cli.conftest import rcdiag  # noqa: F401
+from tests.diagnosis.tables import made, write
+from tests.usecases.replay.builders import replay_of
+
+
+def _first_token(signs: Signs) -> Suspicion | None:
+    tokens = signs.case.tokens
+    first = tokens.sampler[tokens.position == 0]
+    if len(first) < 20 or np.ptp(first) > 0:
+        return None
+    return Suspicion(
+        confidence=0.95,
+        message=f"The first token of {len(first)} responses has one log-prob.",
+        evidence=[fact("values at first tokens", "one and the same", value=float(first[0]))],
+        mended=signs.case.without_tokens(signs.case.position == 0),
+    )
+
+
+CONSTANT = Cause(
+    words=CauseWords(
+        slug="first-token-constant",
+        family="recording",
+        title="the first token has no log-prob of its own",
+        says="The engine starts to record at the second token.",
+        shows="One value stands at the first token of every response.",
+        told_apart="A placeholder stands at other tokens too.",
+        side="recorder",
+        verdict="fix",
+        mend=("Record the log-prob of the first token too.",),
+    ),
+    stage="recording",
+    weigh=_first_token,
+)
+
+
+@pytest.fixture
+def added():
+    with CAUSES.with_added(CONSTANT):
+        yield
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    case = made(rows=64, length=30)
+    values = np.where(case.position == 0, -1.5, case.log_probs["rollout"])
+    path = tmp_path_factory.mktemp("added") / "t.parquet"
+    advantages = np.random.default_rng(0).standard_normal(64)
+    return write(case.with_log_probs("rollout", values), path, advantage=advantages)
+
+
+def test_every_command_weighs_it(added, table):
+    rows = open_table(table)
+    for result in (score(rows), compare(rows), sweep(rows, thresholds=2), replay_of(table)):
+        first, *others = result.diagnosis.causes
+        assert result.diagnosis.verdict == "fix"
+        assert (first.slug, first.side, first.verdict) == (CONSTANT.name, "recorder", "fix")
+        assert first.evidence[0]["value"] == -1.5
+        assert first.actions[0].text == "Record the log-prob of the first token too."
+        # What it mends is judged again.
+        assert [(cause.slug, cause.verdict) for cause in others] == [("engine-noise", "fine")]
+
+
+def test_it_is_first_on_screen_and_page(added, table, rcdiag):  # noqa: F811
+    for command in ("score", "compare", "sweep", "replay"):
+        ran = rcdiag(command, table, "--fail-on", "error")
+        assert ran.code == 1, command
+        assert ran.out.startswith("fix"), command
+        assert "first-token-constant, 95% sure" in ran.out
+        assert "The first token of 64 responses has one log-prob." in " ".join(ran.out.split())
+    text = page(score(open_table(table)))
+    assert "first-token-constant" in text
+    assert "Record the log-prob of the first token too." in text
+
+
+def test_it_is_explained(added, rcdiag):  # noqa: F811
+    entry = explain("first-token-constant")
+    assert entry.kind == "cause"
+    assert entry.what.startswith("The first token has no log-prob of its own.")
+    assert entry.parts["told apart"] == CONSTANT.words.told_apart
+    assert names()["cause"]["first-token-constant"] == CONSTANT.words.title
+    assert "Record the log-prob" in rcdiag("explain", "first-token-constant").out
+
+
+def test_it_leaves_no_trace(table):
+    with CAUSES.with_added(CONSTANT):
+        pass
+    assert "first-token-constant" not in {
+        cause.slug for cause in score(open_table(table)).diagnosis.causes
+    }
+    with pytest.raises(RcdiagError):
+        explain("first-token-constant")
+
+
+def test_a_name_that_is_taken_is_refused():
+    taken = CAUSES["stale-weights"]
+    with pytest.raises(RcdiagError, match="defined twice"):
+        CAUSES.add(taken)

@@ -1,0 +1,465 @@
+"""The judge names what was done to made-up tables, and lets their honest twins pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rcdiag
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.results import Diagnosis
+from tests.diagnosis.tables import (
+    END,
+    VOCABULARY,
+    banned,
+    bfloat16,
+    capped,
+    chain,
+    changed,
+    counted,
+    divided,
+    drifted,
+    first_tokens_differ,
+    made,
+    min_p,
+    noisy,
+    normal,
+    plain,
+    presence_penalty,
+    repetition_penalty,
+    rerouted,
+    shifted,
+    swapped,
+    taken_twice,
+    tempered,
+    top_k,
+    top_p,
+    with_tool_turns,
+    with_values,
+    without_shard,
+    write,
+)
+
+ROWS = 128
+EVERY = np.arange(ROWS)
+HONEST = made()  # all responses are 60 tokens long
+ENDING = made(ends=True, length=80, seed=1)
+HEALTHY_VERDICTS = ("fine", "correct")
+
+
+def judged(case: Case) -> Diagnosis:
+    return diagnose(counted(case))
+
+
+def at(temperature: float) -> np.ndarray:
+    return np.full(ROWS, temperature)
+
+
+def some(case: Case, share: float, value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Replace a share of the values by one."""
+    chosen = np.random.default_rng(3).random(len(case.mask)) < share
+    return lambda values: np.where(chosen, value, values)
+
+
+def by_row(case: Case, change: Callable[[np.ndarray], np.ndarray]):
+    """Change the values of each row by themselves."""
+
+    def whole(values: np.ndarray) -> np.ndarray:
+        parts = np.split(values, case.start[1:])
+        return np.concatenate([np.broadcast_to(change(part), part.shape) for part in parts])
+
+    return whole
+
+
+STORAGE: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
+    "nan": ("nan-log-probs", "fix", some(ENDING, 0.01, np.nan)),
+    "all nan": ("nan-log-probs", "fix", lambda v: v * np.nan),
+    "infinite": ("nan-log-probs", "fix", some(ENDING, 0.01, -np.inf)),
+    "all infinite": ("nan-log-probs", "fix", lambda v: np.full_like(v, -np.inf)),
+    "sentinel -9999": ("sentinel", "fix", some(ENDING, 0.005, -9999.0)),
+    "sentinel -100": ("sentinel", "fix", some(ENDING, 0.005, -100.0)),
+    "floor": ("floor-clip", "fix", lambda v: np.maximum(v, -4.0)),
+    "zeros": ("zero-placeholder", "fix", some(ENDING, 0.1, 0.0)),
+    "bfloat16": ("stored-bfloat16", "fine", bfloat16),
+    "float16": ("stored-float16", "fine", lambda v: v.astype(np.float16).astype(np.float64)),
+    "2 decimals": ("stored-rounded", "fine", lambda v: np.round(v, 2)),
+    "base 10": ("log-base", "fix", lambda v: v / np.log(10.0)),
+    "base 2": ("log-base", "fix", lambda v: v / np.log(2.0)),
+    "probabilities": ("probabilities-stored", "fix", np.exp),
+    "sign": ("sign-flipped", "fix", np.negative),
+    "running sums": ("cumulative-stored", "fix", by_row(ENDING, np.cumsum)),
+    "means of rows": ("cumulative-stored", "fix", by_row(ENDING, np.mean)),
+    "constant": ("cumulative-stored", "fix", lambda v: np.full_like(v, -1.0)),
+}
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize("fault", STORAGE)
+def test_what_was_written_is_not_what_was_computed(fault: str, policy: str) -> None:
+    slug, verdict, change = STORAGE[fault]
+    diagnosis = judged(with_values(ENDING, policy, change))
+    first = diagnosis.causes[0]
+    assert (first.slug, diagnosis.verdict) == (slug, verdict)
+    # What is mended is judged again: nothing else is wrong with the table.
+    assert {cause.slug for cause in diagnosis.causes[1:]} <= {"engine-noise"}
+    assert all(cause.verdict == "fine" for cause in diagnosis.causes[1:])
+    if not slug.startswith("stored"):
+        assert first.side == ("recorder" if policy == "rollout" else "trainer")
+
+
+def test_one_decimal_is_too_few() -> None:
+    diagnosis = judged(with_values(ENDING, "rollout", lambda v: np.round(v, 1)))
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("stored-rounded", "fix")
+
+
+@pytest.mark.parametrize("fault", ["nan", "sentinel -9999", "probabilities", "sign", "bfloat16"])
+def test_storage_is_told_by_one_column(fault: str) -> None:
+    slug, _, change = STORAGE[fault]
+    case = with_values(ENDING, "rollout", change)
+    alone = replace(case, trainer=None, log_probs={"rollout": case.log_probs["rollout"]})
+    diagnosis = judged(alone)
+    assert [cause.slug for cause in diagnosis.causes] == [slug]
+    assert diagnosis.next[0].command == "rcdiag score table.parquet --model CKPT"
+
+
+def test_one_honest_column_cannot_tell() -> None:
+    alone = replace(ENDING, trainer=None, log_probs={"rollout": ENDING.log_probs["rollout"]})
+    diagnosis = judged(alone)
+    assert (diagnosis.verdict, diagnosis.causes) == ("cannot-tell", [])
+    assert diagnosis.pair == {"sampler": "rollout"}
+
+
+def entropies_in_place(sign: float, *, stated: bool) -> Case:
+    case = made(seed=2, entropies=["rollout"])
+    columns = {**case.log_probs, "rollout": sign * case.entropy["rollout"]}
+    return replace(case, log_probs=columns, entropy=case.entropy if stated else {})
+
+
+def likeliest(logits, state):
+    """Give every token the log-prob of the likeliest one."""
+    law = normal(logits + 0.01 * state.rng.standard_normal(logits.shape))
+    return np.broadcast_to(law.max(axis=1, keepdims=True), law.shape)
+
+
+RECORDING: dict[str, tuple[str, str, Callable[[], Case]]] = {
+    "identical": (
+        "columns-identical",
+        "cannot-tell",
+        lambda: with_values(HONEST, "old", lambda v: HONEST.log_probs["rollout"]),
+    ),
+    "twenty rows twice": ("duplicated-rows", "fix", lambda: taken_twice(HONEST, 20)),
+    "entropy": ("entropy-recorded", "fix", lambda: entropies_in_place(1.0, stated=True)),
+    "minus entropy": ("entropy-recorded", "fix", lambda: entropies_in_place(-1.0, stated=True)),
+    "unstated": ("entropy-recorded", "fix", lambda: entropies_in_place(-1.0, stated=False)),
+    "top one": (
+        "top-one-recorded",
+        "fix",
+        lambda: made(plain, noisy(0.01), recorded=likeliest, sharpness=2.5),
+    ),
+    "draft": ("draft-recorded", "fix", lambda: made(plain, noisy(0.01), recorded=drifted(0.4))),
+}
+
+
+@pytest.mark.parametrize("fault", RECORDING)
+def test_something_else_was_recorded(fault: str) -> None:
+    slug, verdict, case = RECORDING[fault]
+    diagnosis = judged(case())
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, verdict)
+
+
+def tool_text_unmasked() -> Case:
+    """Text of tools counts as sampled: recorded as 0, and rare for the trainer."""
+    masked = with_tool_turns(HONEST, 0.0)
+    rare = -np.random.default_rng(4).exponential(6.0, len(masked.mask)) - 0.5
+    old = np.where(masked.mask, masked.log_probs["old"], rare)
+    return replace(
+        masked, mask=np.ones_like(masked.mask), log_probs={**masked.log_probs, "old": old}
+    )
+
+
+def end_token(value: Callable[[np.ndarray], np.ndarray], policy: str) -> Case:
+    is_end = ENDING.token_id == END
+    return with_values(ENDING, policy, lambda v: np.where(is_end, value(v), v))
+
+
+def other_ids(policy: str) -> Case:
+    ids = np.argsort(-np.bincount(ENDING.token_id))[1:3]
+    noise = np.random.default_rng(5).normal(0.0, 1.0, len(ENDING.mask))
+    return with_values(
+        ENDING, policy, lambda v: np.where(np.isin(ENDING.token_id, ids), v - 12.0 + noise, v)
+    )
+
+
+ALIGNMENT: dict[str, tuple[str, Callable[[str], Case]]] = {
+    "all rows": ("shift-by-one", lambda policy: shifted(ENDING, policy, EVERY >= 0)),
+    "some rows": ("shift-some-rows", lambda policy: shifted(ENDING, policy, EVERY % 8 == 0)),
+    "after a tool": (
+        "shift-after-tool",
+        lambda policy: shifted(with_tool_turns(HONEST, np.nan), policy, EVERY >= 0, after=28),
+    ),
+    "forty rows exchanged": ("rows-swapped", lambda policy: swapped(HONEST, policy, 20)),
+    "six rows exchanged": ("rows-swapped", lambda policy: swapped(HONEST, policy, 3)),
+    "end token 0": ("eos-one-sided", lambda policy: end_token(lambda v: 0.0 * v, policy)),
+    "end token low": ("eos-one-sided", lambda policy: end_token(lambda v: v - 10.0, policy)),
+    "ids": ("special-token-ids", other_ids),
+    "tool text": ("mask-includes-tool", lambda policy: tool_text_unmasked()),
+}
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize("fault", ALIGNMENT)
+def test_columns_do_not_belong_together(fault: str, policy: str) -> None:
+    slug, case = ALIGNMENT[fault]
+    diagnosis = judged(case(policy))
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, "fix")
+    assert {cause.slug for cause in diagnosis.causes[1:]} <= {"engine-noise"}
+
+
+DUE = [int(i) for i in np.argsort(-np.bincount(chain(0).argmax(axis=1))) if i != END][:2]
+ENGINE = noisy(0.01)
+LAW: dict[str, tuple[str, Callable[[], Case]]] = {
+    **{
+        f"raw {t}": (
+            "temperature-raw-recorded",
+            lambda t=t: made(tempered(t), recorded=plain, temperature=at(t)),
+        )
+        for t in (0.5, 0.7, 1.2, 1.5)
+    },
+    "raw, undeclared": (
+        "temperature-raw-recorded",
+        lambda: made(tempered(0.7), recorded=plain),
+    ),
+    **{
+        f"without {t}": (
+            "trainer-without-temperature",
+            lambda t=t: made(tempered(t), ENGINE, temperature=at(t)),
+        )
+        for t in (0.5, 0.7, 1.2, 1.5)
+    },
+    **{
+        f"ignored {t}": (
+            "sampler-ignores-temperature",
+            lambda t=t: made(plain, noisy(0.01, tempered(t)), temperature=at(t)),
+        )
+        for t in (0.5, 0.7, 1.2)
+    },
+    "divided": (
+        "log-probs-divided",
+        lambda: made(plain, divided(0.7), temperature=at(0.7)),
+    ),
+    "divided, normalised record": (
+        "log-probs-divided",
+        lambda: made(tempered(1.3), divided(1.3), temperature=at(1.3)),
+    ),
+    "top-p": ("top-p-renormalised", lambda: made(top_p(0.9), ENGINE, top_p=at(0.9))),
+    "top-p .5": ("top-p-renormalised", lambda: made(top_p(0.5), ENGINE, top_p=at(0.5))),
+    "top-k": ("top-k-renormalised", lambda: made(top_k(20), ENGINE, top_k=at(20))),
+    "min-p": ("min-p-renormalised", lambda: made(min_p(0.05), ENGINE, min_p=at(0.05))),
+    "undeclared": ("truncated-law", lambda: made(top_p(0.9), ENGINE)),
+    "banned": ("logit-bias", lambda: made(banned(DUE), ENGINE)),
+    "min tokens": (
+        "min-tokens",
+        lambda: made(banned([END], 12), ENGINE, ends=True, rows=400),
+    ),
+    "presence": ("penalty", lambda: made(presence_penalty(0.5), ENGINE)),
+    "repetition": ("penalty", lambda: made(repetition_penalty(1.2), ENGINE)),
+    "shard": ("vocab-shard-wrong", lambda: made(plain, without_shard(50, 80))),
+    "capped": ("logit-softcap", lambda: made(plain, noisy(0.01, capped(15.0)))),
+    "silent temperature": (
+        "temperature-silent",
+        lambda: made(tempered(0.8), ENGINE, recorded=plain, entropies=["old"]),
+    ),
+    "silent top-p": (
+        "top-p-silent",
+        lambda: made(top_p(0.9), ENGINE, recorded=plain, entropies=["old"], top_p=at(0.9)),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LAW)
+def test_another_law_sampled(fault: str) -> None:
+    slug, case = LAW[fault]
+    diagnosis = judged(case())
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, "fix")
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_a_kept_set_is_never_taken_for_other_weights(share: float) -> None:
+    assert judged(made(top_p(share), ENGINE)).verdict == "fix"
+
+
+def about(**policies: dict[str, str]) -> dict[str, object]:
+    return {"policies": policies}
+
+
+def mixed(one: Case, other: Case, tokens: np.ndarray) -> Case:
+    """Take some tokens of another table with responses of the same lengths."""
+    columns = {
+        name: np.where(tokens, other.log_probs[name], values)
+        for name, values in one.log_probs.items()
+    }
+    ids = np.where(tokens, other.token_id, one.token_id)
+    return replace(one, log_probs=columns, token_id=ids)
+
+
+STALE = made(plain, drifted(0.08))
+
+
+def stale_by_fingerprint() -> Case:
+    rollout = {"weights_fingerprint": "aaaaaaaa", "model": "ckpt/step_0"}
+    old = {"weights_fingerprint": "bbbbbbbb", "model": "ckpt/step_8"}
+    return replace(STALE, metadata=about(rollout=rollout, old=old))
+
+
+def one_replica_behind() -> Case:
+    engines = [f"engine {row % 4}" for row in EVERY]
+    case = mixed(HONEST, STALE, (EVERY % 4 == 1)[HONEST.owner])
+    return replace(case, facts=replace(case.facts, engine=engines))
+
+
+def updated_in_flight() -> Case:
+    late = HONEST.position >= 30
+    facts = replace(HONEST.facts, policy_version=late.astype(np.int64), version_by_token=True)
+    return replace(mixed(HONEST, STALE, ~late), facts=facts)
+
+
+def by_step(tables: list[Case]) -> Case:
+    """Give each step sixteen rows of its table."""
+    step = EVERY // 16
+    case = tables[0]
+    for index, table in enumerate(tables):
+        case = mixed(case, table, (step == index)[case.owner])
+    return replace(case, facts=replace(case.facts, step=step))
+
+
+def never_synced() -> Case:
+    return by_step([HONEST, *(made(plain, drifted(0.03 * step)) for step in range(1, 8))])
+
+
+def other_heads() -> Case:
+    shift = 0.3 * np.random.default_rng(9).standard_normal(VOCABULARY)
+    return made(plain, changed(lambda logits, state: logits + shift, ENGINE))
+
+
+DIFFERENCE: dict[str, tuple[set[str], str, Callable[[], Case]]] = {
+    "fingerprints": ({"stale-weights"}, "correct", stale_by_fingerprint),
+    "drift": ({"weights-differ"}, "correct", lambda: STALE),
+    "replica": ({"replica-unsynced"}, "correct", one_replica_behind),
+    "in flight": ({"in-flight-update"}, "correct", updated_in_flight),
+    "never synced": ({"weights-never-synced"}, "correct", never_synced),
+    "heads": ({"tied-head-desync", "weights-differ"}, "correct", other_heads),
+    "other prompts": (
+        {"context-differs"},
+        "fix",
+        lambda: made(plain, first_tokens_differ(1.0)),
+    ),
+    "declared fp8": (
+        {"fp8-weights"},
+        "correct",
+        lambda: replace(made(noise=0.05), metadata=about(rollout={"quantization": "fp8"})),
+    ),
+    "noise": ({"engine-noise"}, "fine", lambda: HONEST),
+}
+
+
+@pytest.mark.parametrize("fault", DIFFERENCE)
+def test_two_forward_passes_differ(fault: str) -> None:
+    slugs, verdict, case = DIFFERENCE[fault]
+    diagnosis = judged(case())
+    assert diagnosis.causes[0].slug in slugs
+    assert diagnosis.verdict == verdict
+
+
+def test_a_fault_of_the_last_step_has_its_step() -> None:
+    broken = made(tempered(0.6), recorded=plain)
+    diagnosis = judged(by_step([*[HONEST] * 7, broken]))
+    first = diagnosis.causes[0]
+    assert (diagnosis.verdict, first.slug) == ("fix", "temperature-raw-recorded")
+    assert first.from_step == 7
+    assert diagnosis.summary.startswith("From step 7 on (the last) k3 is ")
+
+
+def test_two_faults_are_both_named() -> None:
+    case = made(tempered(0.7), recorded=plain, temperature=at(0.7))
+    broken = with_values(case, "rollout", some(case, 0.01, np.nan))
+    slugs = [cause.slug for cause in judged(broken).causes]
+    assert slugs == ["nan-log-probs", "temperature-raw-recorded"]
+
+
+HEALTHY: dict[str, Callable[[int], Case]] = {
+    "dense": lambda seed: made(seed=seed),
+    "ending": lambda seed: made(seed=seed, ends=True, length=200),
+    "30 rows": lambda seed: made(seed=seed, rows=30),
+    "30 rows, drift": lambda seed: made(plain, drifted(0.05), seed=seed, rows=30),
+    "turns, NaN where masked": lambda seed: with_tool_turns(made(seed=seed), np.nan),
+    "turns, 1e9 where masked": lambda seed: with_tool_turns(made(seed=seed), 1e9),
+    "temperature .7": lambda seed: made(tempered(0.7), seed=seed, temperature=at(0.7)),
+    "temperature 1.3": lambda seed: made(tempered(1.3), seed=seed, temperature=at(1.3)),
+    "penalty on both sides": lambda seed: made(presence_penalty(0.5), seed=seed),
+    "bfloat16 on both sides": lambda seed: with_values(
+        with_values(made(seed=seed), "old", bfloat16), "rollout", bfloat16
+    ),
+    "entropies": lambda seed: made(seed=seed, entropies=["rollout", "old"]),
+    "steps": lambda seed: made(seed=seed, step=EVERY // 16),
+    "engines": lambda seed: made(seed=seed, engine=[f"engine {row % 4}" for row in EVERY]),
+    "stale": lambda seed: made(plain, drifted(0.05), seed=seed),
+}
+
+
+# Experts that are chosen anew and loud engines leave large log-ratios, and E[ratio] = 1.
+LOUD: dict[str, Callable[[int], Case]] = {
+    "loud": lambda seed: made(seed=seed, noise=0.05),
+    "experts .02": lambda seed: made(plain, rerouted(0.2, 0.02), seed=seed),
+    "experts .04": lambda seed: made(plain, rerouted(0.3, 0.05), seed=seed),
+    "experts .06": lambda seed: made(plain, rerouted(0.5, 0.04), seed=seed),
+    "heavy tails": lambda seed: made(plain, noisy(0.04, degrees=3.0), seed=seed),
+    "softened noise": lambda seed: made(plain, noisy(0.08), seed=seed),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("table", LOUD)
+def test_honest_noise_is_never_a_fault(table: str, seed: int) -> None:
+    assert judged(LOUD[table](seed)).verdict != "fix"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("table", HEALTHY)
+def test_honest_tables_need_no_mending(table: str, seed: int) -> None:
+    diagnosis = judged(HEALTHY[table](seed))
+    assert diagnosis.verdict in HEALTHY_VERDICTS
+
+
+@pytest.mark.parametrize(("rows", "length"), [(8, 4_000), (2, 30_000)])
+def test_length_alone_is_no_fault(rows: int, length: int) -> None:
+    diagnosis = judged(made(rows=rows, length=length))
+    assert diagnosis.verdict in HEALTHY_VERDICTS
+    assert diagnosis.causes[0].slug == "engine-noise"
+
+
+def test_length_alone_raises_no_error(tmp_path: Path) -> None:
+    case = made(rows=24, length=4_000)
+    result = rcdiag.score(write(case, tmp_path / "long.parquet"), presets="disabled")
+    assert result.diagnosis is not None
+    assert result.diagnosis.causes[0].slug == "engine-noise"
+    beyond = [
+        finding for finding in result.findings if "rounding of two engines" in finding.message
+    ]
+    assert {finding.severity for finding in beyond} <= {"note"}
+    assert {"error", "warning"}.isdisjoint(finding.severity for finding in result.findings)
+
+
+def test_bitwise_columns_are_never_a_fault() -> None:
+    case = with_values(HONEST, "old", lambda v: HONEST.log_probs["rollout"])
+    assert judged(case).verdict in ("fine", "cannot-tell")
+
+
+def test_few_tokens_cannot_tell() -> None:
+    diagnosis = judged(made(rows=30, length=5))
+    assert (diagnosis.verdict, diagnosis.causes) == ("cannot-tell", [])
+    assert "150 sampled tokens" in diagnosis.summary
