@@ -238,6 +238,7 @@ ROTARY = Experiment(
     asks="Is the rotary base or the scale of positions another?",
     run=run_rotary,
     passes=lambda bench: float(len(THETA) + len(SCALE) + 8),
+    worth=lambda bench: 6.0,
 )
 NORM_EPSILON = Experiment(
     name="norm-epsilon",
@@ -245,6 +246,7 @@ NORM_EPSILON = Experiment(
     asks="Is the epsilon of the norms another?",
     run=run_epsilon,
     passes=lambda bench: float(len(EPSILON) + 8),
+    worth=lambda bench: 3.0,
 )
 WINDOW = Experiment(
     name="window",
