@@ -52,7 +52,7 @@ def scaled(logits: NDArray[np.float32], temperature: float | Array) -> NDArray[n
     """Divide logits by a temperature, one for all or one for each token."""
     if isinstance(temperature, float):
         return logits if temperature == 1.0 else logits / np.float32(temperature)
-    return logits / temperature[:, None].astype(np.float32)
+    return np.divide(logits, temperature[:, None], dtype=np.float32)
 
 
 def log_sum(logits: NDArray[np.float32]) -> Array:
