@@ -53,6 +53,7 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
             f"{spec.dtype} on {device.type}",
             hint="attention=sdpa or attention=eager",
         )
+    transformers.utils.logging.disable_progress_bar()  # rcdiag has its own
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder,

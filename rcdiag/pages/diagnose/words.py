@@ -12,7 +12,7 @@ def answer(result: DiagnoseResult) -> str:
     told = [one for one in result.experiments if one.explained]
     ran = f"{len(result.experiments)} experiments in {result.duration:.0f} s"
     if not told:
-        return f"{ran}, none of which explains a column"
+        return f"{ran}; none was needed beside the model's own log-probs, or none explains a column"
     best = max(told, key=lambda one: one.gain)
     return f"{ran}; {best.setting} leaves {best.rms_left:.2g} of {best.rms_before:.2g} nats (rms)"
 
