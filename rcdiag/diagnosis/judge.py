@@ -135,6 +135,8 @@ def _causes(signs: Signs, named: Named) -> list[NamedCause]:
 def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause:
     words = cause.words
     verdict = suspicion.verdict or words.verdict
+    if verdict == "guides":
+        verdict = _by_size(signs)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,

@@ -245,6 +245,39 @@ def _special_ids(signs: Signs) -> Suspicion | None:
     )
 
 
+def _mask_drops_last(signs: Signs) -> Suspicion | None:
+    """Look for responses whose last token is the same in all rows, and masked."""
+    case = signs.case
+    rows = np.flatnonzero(case.lengths > 1)
+    if len(rows) < 20:
+        return None
+    last = case.start[rows] + case.lengths[rows] - 1
+    masked = ~case.mask[last]
+    ids, counts = np.unique(case.token_id[last][masked], return_counts=True)
+    if not len(ids) or counts.max() < 0.8 * len(rows):
+        return None
+    end = int(ids[counts.argmax()])
+    here = case.token_id == end
+    before = case.mask[case.start[rows] + case.lengths[rows] - 2].mean()
+    if here.sum() > 1.2 * counts.max() or before < 0.9:
+        return None  # a token of templates, which ends turns of tools too
+    return Suspicion(
+        confidence=0.8,
+        message=f"Token {end} ends {counts.max()} of {len(rows)} responses and is masked in them: "
+        "the policy is not trained to end.",
+        evidence=[
+            fact(
+                f"responses that end with a masked token {end}",
+                "the end token is masked",
+                share=float(counts.max() / len(rows)),
+            )
+        ],
+        side="trainer",
+        share_of_rows=float(counts.max() / len(rows)),
+        also_possible=[],
+    )
+
+
 def _mask_includes_tool(signs: Signs) -> Suspicion | None:
     """Look for long runs of tokens that no policy would have sampled."""
     tokens = signs.case.tokens
@@ -300,6 +333,7 @@ ALIGNMENT = (
         for slug in ("shift-by-one", "shift-after-tool", "shift-some-rows")
     ),
     shipped("rows-swapped", "alignment", _rows_swapped),
+    shipped("mask-drops-last", "alignment", _mask_drops_last, needs_two=False),
     shipped("eos-one-sided", "alignment", _eos_one_sided),
     shipped("special-token-ids", "alignment", _special_ids),
 )

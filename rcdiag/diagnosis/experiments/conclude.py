@@ -81,12 +81,46 @@ def experimental(case: Case, forward: Forward, given: Given | None = None) -> Ou
     _laws(outcome)
     for index, side in enumerate(sides):
         _side(outcome, side, sides[1 - index] if len(sides) > 1 else None, forward, given)
+    if (name := _same_other_weights(outcome)) is not None:
+        outcome.suspicions = [
+            (
+                "engine-noise",
+                told(
+                    0.85,
+                    f"Both columns are of the weights of {name}, not of the model that was given: "
+                    "they agree with each other.",
+                    [
+                        {
+                            "name": "weights of both columns",
+                            "reads": f"{name}, not the given model's",
+                        }
+                    ],
+                    side="none",
+                ),
+            )
+        ]
     if not outcome.suspicions and all(side.explained for side in sides):
         outcome.suspicions.append(_noise(scene, sides))
     outcome.suspicions.sort(key=lambda one: -one[1].confidence)
     named = {slug for slug, _ in outcome.suspicions}
     outcome.ruled_out = _ruled_out(outcome, named)
     return outcome
+
+
+def _same_other_weights(outcome: Outcome) -> str | None:
+    """Return the checkpoint whose weights made both columns, where it is not the model's."""
+    if len(outcome.weights) != 2:
+        return None
+    names = []
+    for weights in outcome.weights.values():
+        other = weights.best[weights.explained & (weights.best > 0)]
+        if len(other) < MOST * len(weights.rows):
+            return None
+        values, counts = np.unique(other, return_counts=True)
+        if counts.max() < MOST * len(other):
+            return None
+        names.append(weights.names[int(values[counts.argmax()])])
+    return names[0] if names[0] == names[1] else None
 
 
 def chosen_rows(case: Case, most: int) -> Counts:
@@ -371,7 +405,7 @@ def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | 
             evidence,
             share_of_rows=float(switched.mean()),
         )
-    if sampler and weights.mixed > 0.3:
+    if sampler and weights.mixed > 0.3 and pattern_of(bench).law_of_recorded < -4.0:
         return "draft-recorded", told(
             0.75,
             f"In {weights.mixed:.0%} of the rows some recorded log-probs are of other weights, "
