@@ -69,6 +69,8 @@ class Case:
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file, key `rcdiag`
     source: str = "TABLE"  # the table as a command line names it
     rows_in_table: int = 0  # of which `row` may be a sample
+    # The table's own mask, where tokens were masked out since; None: `mask` is the table's.
+    own_mask: Flags | None = None
     # Policy -> how many sampled tokens of the whole table have no number, and the first such row.
     not_numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -114,6 +116,7 @@ class Case:
             lengths=self.lengths[rows],
             token_id=self.token_id[tokens],
             mask=self.mask[tokens],
+            own_mask=None if self.own_mask is None else self.own_mask[tokens],
             log_probs={name: values[tokens] for name, values in self.log_probs.items()},
             entropy={name: values[tokens] for name, values in self.entropy.items()},
             prompt_ids=None if self.prompt_ids is None else _take_lists(self.prompt_ids, rows),
@@ -126,7 +129,8 @@ class Case:
 
     def without_tokens(self, tokens: Flags) -> Case:
         """Return the case with some response tokens masked out; `tokens` [response tokens]."""
-        return replace(self, mask=self.mask & ~tokens)
+        own = self.mask if self.own_mask is None else self.own_mask
+        return replace(self, mask=self.mask & ~tokens, own_mask=own)
 
     def without_rows(self, rows: Flags) -> Case:
         """Return the case with all tokens of some rows masked out; `rows` [rows]."""

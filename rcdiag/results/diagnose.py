@@ -129,7 +129,7 @@ class DiagnoseResult(Shown):
             "Number of rows that the checkpoint scored for a diagnosis; 0 without one.", unit="rows"
         ),
     ]
-    engine_noise: Annotated[
+    noise_scale: Annotated[
         float | None,
         Doc(
             "Standard deviation of the logit noise that bfloat16 makes with this checkpoint; null "
@@ -159,7 +159,7 @@ class DiagnoseResult(Shown):
     ]
     open: Annotated[
         list[str],
-        Doc("Experiments that did not run because the time was spent.", see=("budget",)),
+        Doc("Experiments that did not run because the time was spent."),
     ]
     duration: Annotated[float, Doc("How long a diagnosis took.", unit="seconds")]
     findings: Findings = field(default_factory=list)

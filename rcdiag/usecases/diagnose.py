@@ -162,7 +162,7 @@ def diagnose(
         trainer_model=None if model is None else model.name,
         checkpoints=[str(folder) for folder in checkpoints],
         rows_read=0 if outcome is None else len(outcome.scene.rows),
-        engine_noise=None if outcome is None else outcome.scene.noise,
+        noise_scale=None if outcome is None else outcome.scene.noise,
         token_temperature=None
         if outcome is None or outcome.temperature is None
         else MetricValue(

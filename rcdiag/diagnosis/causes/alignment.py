@@ -251,14 +251,15 @@ def _mask_drops_last(signs: Signs) -> Suspicion | None:
     rows = np.flatnonzero(case.lengths > 1)
     if len(rows) < 20:
         return None
+    mask = case.mask if case.own_mask is None else case.own_mask
     last = case.start[rows] + case.lengths[rows] - 1
-    masked = ~case.mask[last]
+    masked = ~mask[last]
     ids, counts = np.unique(case.token_id[last][masked], return_counts=True)
     if not len(ids) or counts.max() < 0.8 * len(rows):
         return None
     end = int(ids[counts.argmax()])
     here = case.token_id == end
-    before = case.mask[case.start[rows] + case.lengths[rows] - 2].mean()
+    before = mask[case.start[rows] + case.lengths[rows] - 2].mean()
     if here.sum() > 1.2 * counts.max() or before < 0.9:
         return None  # a token of templates, which ends turns of tools too
     return Suspicion(
