@@ -88,6 +88,7 @@ def undisturbed(arguments, tmp_path_factory) -> tuple[Path, str]:
     return out, done.stdout
 
 
+@SLOW
 def test_a_run_killed_twice_ends_like_an_undisturbed_one(undisturbed, arguments, tmp_path):
     """It is killed among the parts of its first policy, then among those of its last."""
     calm, document = undisturbed

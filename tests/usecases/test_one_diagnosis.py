@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 import rcdiag as api
 from rcdiag.diagnosis.case import Case
@@ -94,7 +95,12 @@ def told(diagnosis: dict[str, Any]) -> tuple[Any, ...]:
     return json.dumps(diagnosis, sort_keys=True)
 
 
-@pytest.mark.parametrize("name", TABLES)
+def _often(names: Iterable[str], *quick: str) -> list[ParameterSet]:
+    """Return tables as parameters; all but the quick ones run nightly."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", _often(TABLES, "temperature", "drift", "some NaN", "steps"))
 def test_every_command_carries_the_same_block(name, paths, rcdiag):  # noqa: F811
     verdict, slug, _ = TABLES[name]
     blocks = {}
@@ -150,7 +156,9 @@ def test_a_report_has_the_words_of_the_screen(command, paths, tmp_path, rcdiag):
         assert diagnosis.summary.replace("`", "")[:60] in words.replace("`", "")
 
 
-@pytest.mark.parametrize("name", ["all NaN", "both NaN", "infinite", "positive", "constant"])
+@pytest.mark.parametrize(
+    "name", _often(["all NaN", "both NaN", "infinite", "positive", "constant"], "all NaN")
+)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_pages_of_tables_that_cannot_be_measured(command, name, paths, tmp_path, rcdiag):  # noqa: F811
     html = tmp_path / "r.html"
