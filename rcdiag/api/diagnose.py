@@ -10,7 +10,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import DiagnoseResult
 from rcdiag.table.columns import known_steps
 from rcdiag.usecases.case import pair_of_table
-from rcdiag.usecases.diagnose import Model, folders_of, tried_checkpoints
+from rcdiag.usecases.checkpoints import Model, folders_of, tried_checkpoints
 from rcdiag.usecases.diagnose import diagnose as run
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.tables import Source, drawn, name_of, open_table
@@ -68,8 +68,8 @@ def diagnose(
     tried: list[Path] = []
     if given is not None:
         steps = known_steps(table)
-        for step in steps if given.by_step else [None]:
-            given.of_step(step)
+        if not given.by_step or not steps:
+            given.of_step(None)
         tried = tried_checkpoints(given, folders_of(named), [*steps, 0][:1])
     pair = sampler if trainer is None else f"{sampler} -> {trainer}"
     with_model = "" if given is None else f" with {given.name}"

@@ -12,7 +12,7 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import Onset, Signs
-from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
+from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 
 # A cause is named from this confidence on, and decides that a run must be mended from the second.
 NAMED, DECIDES = 0.5, 0.6
@@ -23,7 +23,6 @@ ENOUGH = 200
 # KL per sequence below which uncorrected gradients are off by less than their noise: the total
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
-NOTHING_WRONG = ("engine-noise", "healthy")
 
 Named = Sequence[tuple[Cause, Suspicion]]
 

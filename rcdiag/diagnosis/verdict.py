@@ -10,9 +10,9 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.diagnosis.judge import NOTHING_WRONG, diagnosis_of, suspicions
+from rcdiag.diagnosis.judge import diagnosis_of, suspicions
 from rcdiag.diagnosis.signs import Signs
-from rcdiag.results.diagnosis import Diagnosis
+from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
 if TYPE_CHECKING:
     from rcdiag.diagnosis.experiments.conclude import Outcome

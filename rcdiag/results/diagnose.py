@@ -123,6 +123,14 @@ class DiagnoseResult(Shown):
     checkpoints: Annotated[
         list[str], Doc("Other checkpoints whose weights were tried, the nearest first.")
     ]
+    steps_of_model: Annotated[
+        list[int] | None,
+        Doc(
+            "Training steps whose rows the trainer's checkpoint can speak of, where it is not that "
+            "of all steps; null where all rows count.",
+            see=("trainer_model",),
+        ),
+    ]
     rows_read: Annotated[
         int,
         Doc(

@@ -14,6 +14,8 @@ VERDICTS = ("fine", "correct", "fix", "cannot-tell")
 _EXPLAINED = tuple(f"verdict-{name}" for name in VERDICTS)
 SIDES = ("sampler", "recorder", "trainer", "storage", "engine", "none")
 
+NOTHING_WRONG = ("engine-noise", "healthy")  # causes that are no fault
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:

@@ -10,7 +10,7 @@ import pytest
 import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.results import DiagnoseResult
-from rcdiag.usecases.diagnose import beside, folders_of
+from rcdiag.usecases.checkpoints import beside, folders_of
 from tests.builders import write_table
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"

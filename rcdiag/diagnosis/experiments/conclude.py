@@ -34,6 +34,17 @@ EXACT = 3e-5  # scale of the noise of two float32 passes
 MOST_OF_STEP = 0.7  # share of a step's rows
 MOST = 0.9  # share of rows that is all of them, but for chance
 UNSURE_OF_TEMPERATURE = 0.03
+ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
+WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
+OF_WEIGHTS = {
+    "stale-weights",
+    "weights-never-synced",
+    "replica-unsynced",
+    "in-flight-update",
+    "partial-sync",
+    "draft-recorded",
+    "weights-differ",
+}
 PARTLY = 0.8  # share of squares from which on a trial explains most
 
 
@@ -49,6 +60,7 @@ class Outcome:
     open: list[str] = field(default_factory=list)
     weights: dict[str, WeightsByRow] = field(default_factory=dict)  # by side
     temperature: Estimate | None = None  # of the tokens
+    steps: list[int] | None = None  # training steps whose rows were read; None: of all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,26 +91,11 @@ def experimental(case: Case, forward: Forward, given: Given | None = None) -> Ou
     if not sides:
         return outcome
     _laws(outcome)
-    for index, side in enumerate(sides):
-        _side(outcome, side, sides[1 - index] if len(sides) > 1 else None, forward, given)
-    if (name := _same_other_weights(outcome)) is not None:
-        outcome.suspicions = [
-            (
-                "engine-noise",
-                told(
-                    0.85,
-                    f"Both columns are of the weights of {name}, not of the model that was given: "
-                    "they agree with each other.",
-                    [
-                        {
-                            "name": "weights of both columns",
-                            "reads": f"{name}, not the given model's",
-                        }
-                    ],
-                    side="none",
-                ),
-            )
-        ]
+    if _agree(sides):
+        _both(outcome, forward, given)
+    else:
+        for index, side in enumerate(sides):
+            _side(outcome, side, sides[1 - index] if len(sides) > 1 else None, forward, given)
     if not outcome.suspicions and all(side.explained for side in sides):
         outcome.suspicions.append(_noise(scene, sides))
     outcome.suspicions.sort(key=lambda one: -one[1].confidence)
@@ -107,20 +104,85 @@ def experimental(case: Case, forward: Forward, given: Given | None = None) -> Ou
     return outcome
 
 
-def _same_other_weights(outcome: Outcome) -> str | None:
-    """Return the checkpoint whose weights made both columns, where it is not the model's."""
-    if len(outcome.weights) != 2:
+# Columns that agree with each other.
+
+
+def _agree(sides: Sequence[Side]) -> bool:
+    """Tell whether neither column is the model's, and both are off in the same way.
+
+    What one side does wrong moves one column. Where both are off alike, they were made by other
+    weights than the given ones, or from other tokens than the table holds.
+    """
+    if len(sides) < 2 or any(side.explained for side in sides):
+        return False
+    one, other = sides
+    known = one.known & other.known
+    if not known.any():
+        return False
+    off = [np.clip((side.recorded - side.honest)[known], -5.0, 5.0) for side in sides]
+    apart = _rms(off[0] - off[1])
+    return apart < ALIKE * min(_rms(values) for values in off)
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def _both(outcome: Outcome, forward: Forward, given: Given) -> None:
+    """Find out what made two columns that are off alike, from the sampler's."""
+    before = len(outcome.suspicions)
+    one, other = outcome.sides
+    _side(outcome, one, None, forward, given)
+    made = outcome.suspicions[before:]
+    names = f"{one.policy}_log_probs and {other.policy}_log_probs"
+    weights = {slug for slug, _ in made} <= OF_WEIGHTS
+    fallen_short = all(suspicion.confidence < WHOLE for _, suspicion in made)
+    if made and not (weights or fallen_short):
+        outcome.suspicions[before:] = [
+            (
+                slug,
+                replace(
+                    suspicion,
+                    message=f"{names} agree with each other and not with the stored tokens' "
+                    f"context: {suspicion.message}",
+                    side="recorder",
+                ),
+            )
+            for slug, suspicion in made
+        ]
+        return
+    found = outcome.weights.get(one.name)
+    name = None if found is None else _one_other(found)
+    reads = "not the given model's" if name is None else f"{name}'s, not the given model's"
+    outcome.suspicions[before:] = [
+        (
+            "engine-noise",
+            told(
+                0.6 if name is None else 0.85,
+                f"{names} agree with each other; their weights are {reads}.",
+                [
+                    {
+                        "name": "rms of recorded - the given model's log-prob",
+                        one.policy: one.left.rms,
+                        other.policy: other.left.rms,
+                        "reads": f"weights of both: {reads}",
+                    }
+                ],
+                side="none",
+            ),
+        )
+    ]
+
+
+def _one_other(weights: WeightsByRow) -> str | None:
+    """Return the checkpoint that explains nearly all rows, where it is not the model's."""
+    other = weights.best[weights.explained & (weights.best > 0)]
+    if len(other) < MOST * len(weights.rows):
         return None
-    names = []
-    for weights in outcome.weights.values():
-        other = weights.best[weights.explained & (weights.best > 0)]
-        if len(other) < MOST * len(weights.rows):
-            return None
-        values, counts = np.unique(other, return_counts=True)
-        if counts.max() < MOST * len(other):
-            return None
-        names.append(weights.names[int(values[counts.argmax()])])
-    return names[0] if names[0] == names[1] else None
+    values, counts = np.unique(other, return_counts=True)
+    if counts.max() < MOST * len(other):
+        return None
+    return weights.names[int(values[counts.argmax()])]
 
 
 def chosen_rows(case: Case, most: int) -> Counts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.results import DiagnoseResult
+from rcdiag.results.diagnosis import NOTHING_WRONG
 
 
 def answer(result: DiagnoseResult) -> str:
@@ -11,10 +12,21 @@ def answer(result: DiagnoseResult) -> str:
         return "told by the table alone; --model runs experiments"
     told = [one for one in result.experiments if one.explained]
     ran = f"{len(result.experiments)} experiments in {result.duration:.0f} s"
+    rows = "" if result.steps_of_model is None else f"; {_steps(result.steps_of_model)}"
     if not told:
-        return f"{ran}; none was needed beside the model's own log-probs, or none explains a column"
+        causes = result.diagnosis.causes if result.diagnosis else []
+        if all(cause.slug in NOTHING_WRONG for cause in causes):
+            return f"{ran}: nothing beside the noise of an engine is left to explain{rows}"
+        return f"{ran}; none explains a column{rows}"
     best = max(told, key=lambda one: one.gain)
-    return f"{ran}; {best.setting} leaves {best.rms_left:.2g} of {best.rms_before:.2g} nats (rms)"
+    left = f"{best.setting} leaves {best.rms_left:.2g} of {best.rms_before:.2g} nats (rms)"
+    return f"{ran}; {left}{rows}"
+
+
+def _steps(steps: list[int]) -> str:
+    """Say of which steps the checkpoint is."""
+    named = ", ".join(map(str, steps[:5])) + (", ..." if len(steps) > 5 else "")
+    return f"the checkpoint is that of step {named} alone: other rows were not asked about"
 
 
 def posterior_rows(result: DiagnoseResult) -> list[str]:
