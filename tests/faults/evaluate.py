@@ -207,7 +207,7 @@ def shortfalls(numbers: dict[str, Any], thresholds: Thresholds, *, full_bin: int
         (right is not None and right < thresholds.right, f"first cause right in {right}"),
         (
             missed is not None and missed > thresholds.fix_missed,
-            f"a fault that no weights mend is called fine or correct in {missed}",
+            f"called fine or correct, to be mended: {missed}",
         ),
         (alarms is not None and alarms > thresholds.false_alarms, f"healthy called fix: {alarms}"),
         (both is not None and both < thresholds.both_named, f"both faults named in {both}"),
