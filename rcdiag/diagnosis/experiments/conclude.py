@@ -45,6 +45,7 @@ OF_WEIGHTS = {
     "draft-recorded",
     "weights-differ",
 }
+MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
 PARTLY = 0.8  # share of squares from which on a trial explains most
 
 
@@ -332,7 +333,11 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
     outcome.trials += trials
     found = [trial for trial in trials if explains(trial, bench)]
     if side.explained:
-        strong = [trial for trial in found if trial.explained > 0.7 and trial.z > 6.0]
+        strong = [
+            trial
+            for trial in found
+            if trial.z > 6.0 and (trial.explained > 0.7 or trial.gain > MUCH)
+        ]
         if strong:
             outcome.suspicions.append(_named(ranked(strong), bench))
         return

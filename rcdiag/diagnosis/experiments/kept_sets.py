@@ -50,6 +50,7 @@ def run(bench: Bench) -> Iterator[Trial]:
 
 KEPT_SETS = Experiment(
     name="kept-sets",
+    sides=("sampler",),  # whose law it is
     slugs=("top-p-renormalised", "top-k-renormalised", "min-p-renormalised"),
     asks="Are the log-probs renormalised over what top-p, top-k or min-p keeps?",
     run=run,

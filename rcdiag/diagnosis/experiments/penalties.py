@@ -158,7 +158,7 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         if start > BANNED:
             start, _ = golden(partial(with_bias, token), start - 2.5, start + 2.5)
         reached = loss({**biases, token: start})
-        if reached > least - 0.003:
+        if reached > least - 0.003 or _never_sampled(law.token, probability, token, start):
             break
         biases[token], least = start, reached
     if not 0 < len(biases) < MOST_BIASED:
@@ -175,6 +175,17 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         bench.law_at,
         values={f"bias_{token}": bias for token, bias in biases.items()},
     )
+
+
+def _never_sampled(
+    tokens: Counts, probability: NDArray[np.float32], token: int, bias: float
+) -> bool:
+    """Tell whether a favoured id is hardly sampled: a sampler with that bias would sample it."""
+    if bias <= 0.0:
+        return False
+    own = probability[:, token].astype(np.float64) * np.exp(bias)
+    expected = float((own / (1.0 - probability[:, token] + own)).sum())
+    return expected > 10.0 and int((tokens == token).sum()) < 0.3 * expected
 
 
 def _candidates(
@@ -245,18 +256,21 @@ def run_min_tokens(bench: Bench) -> Iterator[Trial]:
 
 PENALTIES = Experiment(
     name="penalties",
+    sides=("sampler",),  # whose law it is
     slugs=("repetition-penalty", "presence-penalty", "penalty"),
     asks="Is a repetition, presence or frequency penalty in the log-probs, and how strong?",
     run=run_penalties,
 )
 BIASES = Experiment(
     name="biases",
+    sides=("sampler",),  # whose law it is
     slugs=("logit-bias",),
     asks="Which token ids have a bias in the log-probs, or are banned?",
     run=run_biases,
 )
 MIN_TOKENS = Experiment(
     name="min-tokens",
+    sides=("sampler",),  # whose law it is
     slugs=("min-tokens",),
     asks="Is the end token banned up to a length?",
     run=run_min_tokens,
