@@ -66,6 +66,34 @@ def test_an_honest_run_leaves_an_engines_noise():
     assert result.open == []
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("model", "steps"), [(POLICY / "step_8", [8]), (str(POLICY / "step_{step}"), [0, 4, 8])]
+)
+def test_a_checkpoint_speaks_of_its_own_steps_rows(model, steps):
+    """The table holds nine steps, three of which have a checkpoint."""
+    result = rcdiag.diagnose(SAMPLES / "rollouts.parquet", model=model, rows=24)
+    assert result.steps_of_model == steps
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict in ("fine", "correct")
+    assert [cause.slug for cause in result.diagnosis.causes] == ["engine-noise"]
+
+
+@pytest.mark.engine
+def test_columns_that_agree_are_not_blamed_for_a_wrong_checkpoint():
+    result = rcdiag.diagnose(SAMPLES / "multi_turn.parquet", model=POLICY / "step_0", rows=24)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict in ("fine", "correct")
+    assert [cause.slug for cause in result.diagnosis.causes] == ["engine-noise"]
+    assert "not the given model's" in result.diagnosis.summary
+
+
+@pytest.mark.engine
+def test_a_name_by_step_without_any_folder_is_refused():
+    with pytest.raises(RcdiagError, match="no folder for any of the steps 0, 1"):
+        rcdiag.diagnose(SAMPLES / "rollouts.parquet", model=str(POLICY / "epoch_{step}"))
+
+
 def small_table(path: Path) -> Path:
     rows = [[-0.1, -0.5, -2.0], [-0.3, -1.5]]
     ids = [[5, 6, 7], [8, 1]]

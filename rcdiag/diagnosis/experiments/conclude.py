@@ -24,7 +24,11 @@ from rcdiag.diagnosis.experiments.order import (
 from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenised
 from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
 from rcdiag.diagnosis.experiments.sides import at_temperature, side_of
-from rcdiag.diagnosis.experiments.silent import support_of_tokens, temperature_of_tokens
+from rcdiag.diagnosis.experiments.silent import (
+    foreign_tokens,
+    support_of_tokens,
+    temperature_of_tokens,
+)
 from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
 from rcdiag.engines.changes import Forward
 
@@ -45,6 +49,7 @@ OF_WEIGHTS = {
     "draft-recorded",
     "weights-differ",
 }
+SPANS_EXPLAIN = 0.3  # distance in temperature that is left without spans of foreign tokens
 MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
 PARTLY = 0.8  # share of squares from which on a trial explains most
 
@@ -281,6 +286,12 @@ def _laws(outcome: Outcome) -> None:
             )
         )
     elif differs and gain_of_temperature > 10.0:
+        foreign = foreign_tokens(scene.reading.log_prob, scene.reading.entropy, scene.owner)
+        foreign &= scene.usable
+        without = temperature_of_tokens(scene.law.take(~foreign[scene.law_at]))
+        if foreign.any() and abs(without.value - recorded) < SPANS_EXPLAIN * other:
+            outcome.suspicions.append(_masked_in(scene, foreign, without, at))
+            return
         outcome.suspicions.append(
             (
                 "temperature-silent",
@@ -292,6 +303,29 @@ def _laws(outcome: Outcome) -> None:
                 ),
             )
         )
+
+
+def _masked_in(
+    scene: Scene, foreign: np.ndarray, without: Estimate, at: str
+) -> tuple[str, Suspicion]:
+    """Name tokens that the policy did not sample where they alone make the law look flatter."""
+    share = float(foreign.sum() / scene.usable.sum())
+    rows = len(np.unique(scene.owner[foreign])) / len(scene.rows)
+    return "mask-includes-tool", told(
+        0.85,
+        f"{share:.1%} of the tokens stand in spans that the model would hardly sample, and the "
+        f"mask takes them in; without them the tokens are of T = {without.value:.2f}, with them of "
+        f"{at}.",
+        [
+            {
+                "name": "tokens in spans of high surprisal",
+                "value": share,
+                "reads": "not sampled by the policy",
+            }
+        ],
+        side="recorder",
+        share_of_rows=rows,
+    )
 
 
 def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:

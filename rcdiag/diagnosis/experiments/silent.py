@@ -44,6 +44,27 @@ def surprise(log_prob: Array, entropy: Array, owner: Counts) -> Surprise:
     return Surprise(float(excess.mean()), z, len(excess))
 
 
+SPAN = 4  # tokens in a row
+FOREIGN = 3.0  # nats of surprisal above entropy, on average over a span
+
+
+def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> NDArray[np.bool_]:
+    """Flag tokens in spans that the policy would hardly have sampled, [tokens].
+
+    Another temperature spreads its surprise over a response; text that a tool or a template wrote
+    has it token after token.
+    """
+    excess = np.nan_to_num(np.clip(-log_prob - entropy, -10.0, 10.0))
+    flags = np.zeros(len(excess), np.bool_)
+    if len(excess) < SPAN:
+        return flags
+    sums = np.convolve(excess, np.ones(SPAN), mode="valid")
+    one_row = owner[: len(sums)] == owner[SPAN - 1 :]
+    for start in np.flatnonzero((sums > FOREIGN * SPAN) & one_row):
+        flags[start : start + SPAN] = True
+    return flags
+
+
 def temperature_of_tokens(law: Law) -> Estimate:
     """Estimate the temperature at which tokens were sampled by maximum likelihood.
 
