@@ -1,12 +1,13 @@
 """How often do 95% intervals hold the truth? Five laws of tables, 8 to 150 groups.
 
 `python benchmarks/coverage.py` (or `make bench`) draws tables of which the truth is known
-(`tests/statistics/generators.py`), reads the metrics off them as `rcdiag score` does, and counts the
-intervals that hold it; an end that is null, as the data cannot show it, holds whatever is true. It
-prints what was counted, and stores it in `benchmarks/results/coverage.json`: for every law, number
-of groups and metric the share of tables whose interval holds the truth, of those where the truth is
-below and above it, and of those without both ends. `before` is the same for the intervals of commit
-486b01a, BCa bootstrap intervals widened for few and skewed groups; it is kept from run to run.
+(`tests/statistics/generators.py`), reads the metrics off them as `rcdiag score` does, and counts
+the intervals that hold it; an end that is null, as the data cannot show it, holds whatever is true.
+It prints what was counted, and stores it in `benchmarks/results/coverage.json`: for every law,
+number of groups and metric the share of tables whose interval holds the truth, of those where the
+truth is below and above it, and of those without both ends. `before` is the same for the intervals
+of commit 486b01a, BCa bootstrap intervals widened for few and skewed groups; it is kept from run to
+run.
 """
 
 from __future__ import annotations

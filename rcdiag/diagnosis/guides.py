@@ -72,11 +72,11 @@ def without_numbers() -> dict[str, MetricValue]:
 def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
     """Return one metric with its level: `unknown` too where no honest interval can be given.
 
-    An interval over prompt groups needs two of them, and an end of it that hangs on ratios which the
-    data cannot show is not given. Without it nothing is known of how far the number is from that of
-    more data, whether the metric has a guide or not; but an interval of one end may be beyond a
-    guide as a whole. A value below what the metric can be in truth is of chance alone, and so is
-    the part of an interval that lies there.
+    An interval over prompt groups needs two of them, and an end of it that hangs on ratios which
+    the data cannot show is not given. Without it nothing is known of how far the number is from
+    that of more data, whether the metric has a guide or not; but an interval of one end may be
+    beyond a guide as a whole. A value below what the metric can be in truth is of chance alone, and
+    so is the part of an interval that lies there.
     """
     value = metric.value(suite)
     if value.value is None or math.isnan(value.value):

@@ -1,4 +1,4 @@
-"""Can the data show the second moment of the ratios, and how large may it be?
+"""These functions tell whether data can show the second moment of ratios, and how large it may be.
 
 An effective sample size, E[ratio]^2 / E[ratio^2], hangs on ratios so large that a sample need not
 hold one. Where it holds none, the sample's own number is too high, and so is every interval that is

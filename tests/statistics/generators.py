@@ -8,8 +8,8 @@ token's log-ratio x, nats:
                at 1 nat, beyond which e^x would have no mean; its square has next to no variance
     correlated x N(-s^2 / 2, s^2), an AR(1) of coefficient 0.9 along each sequence
     unequal    as gaussian, with 8 exp(N(-1/2, 1)) sequences in a group, 1 to 64
-    effects    spreads s exp(0.3 a + 0.2 b), offsets s (0.2 c + 0.1 d): a and c of the group, b and d
-               of the sequence, all normal, cut at 4 (as in `clustered`)
+    effects    spreads s exp(0.3 a + 0.2 b), offsets s (0.2 c + 0.1 d): a and c of the group, b and
+               d of the sequence, all normal, cut at 4 (as in `clustered`)
 
 In `student` and `correlated` the mean ratio is not 1: their numbers are of tables that no honest
 pair of policies makes, and no less true of them.

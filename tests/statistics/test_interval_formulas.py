@@ -47,7 +47,7 @@ def test_influences_without_skewness_reach_as_far_on_either_side():
     away = np.array([[-1.0], [1.0]] * 10)
     _, down, up = errors_and_reaches(away, 20)
     assert down[0] == pytest.approx(up[0])
-    # Their kurtosis is 1, as low as it can be: degrees of freedom are those of Student all the same.
+    # Their kurtosis is 1, as low as it can be; degrees of freedom are Student's all the same.
     assert down[0] == pytest.approx(t.ppf(0.975, 19) + more_of(kurtosis=1.0) / 20)
 
 
