@@ -80,7 +80,7 @@ TargetOrChosen = Annotated[
         help="Policy that trains: old; log_ratio = target - behavior",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the bootstrap intervals")]
+Seed = Annotated[int, typer.Option(help="Seed of all that is drawn at random")]
 Rows = Annotated[
     int | None,
     typer.Option(

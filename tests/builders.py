@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property, reduce
+from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.statistics.suite import Suite, SuiteState
-from rcdiag.statistics.totals import Totals, resampled
 from rcdiag.table.table import Batch, open_table
 from rcdiag.table.trajectories import Ragged, Trajectories
 
@@ -110,22 +109,14 @@ def make_state(
     return SuiteState.of(make_pair(behavior, target, cluster, first_row=first_row))
 
 
-class PointSuite(Suite):
-    """A suite for tests that look at values only: as good as no replicates, so it is quick."""
-
-    @cached_property
-    def replicates(self) -> Totals:
-        return resampled(self.rows, self.seed, replicates=2)
-
-
-def mismatch(state: SuiteState, seed: int) -> dict[str, MetricValue]:
+def mismatch(state: SuiteState) -> dict[str, MetricValue]:
     """Every metric with its interval and level."""
-    return judged(Suite(state, seed))
+    return judged(Suite(state))
 
 
 def values_of(state: SuiteState) -> dict[str, float | None]:
     """Every metric's value; None where it is not defined on the data."""
-    suite = PointSuite(state, 0)
+    suite = Suite(state)
     return {name: metric.value(suite).value for name, metric in METRICS.items()}
 
 

@@ -14,6 +14,7 @@ from cli.terminal.tables import Column, fitted, full_width
 from rcdiag.pages.compare.words import counted_policies, how_rows_are_made, nearness
 from rcdiag.pages.formats import interval, number, share
 from rcdiag.results import CompareResult, MetricValue
+from rcdiag.results.base import written_interval
 from rcdiag.results.compare import PolicySummary, Rung
 from rcdiag.results.doc import heading_of
 from rcdiag.statistics.metrics import METRICS
@@ -144,4 +145,4 @@ def _short(value: float | None) -> str:
 
 
 def _interval(value: MetricValue) -> str:
-    return "" if value.low is None else f"{_short(value.low)} … {_short(value.high)}"
+    return written_interval(value, _short, " … ")

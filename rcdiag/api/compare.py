@@ -58,7 +58,7 @@ def compare(
             no further apart than these two are equal.
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
-        seed: seed of the bootstrap intervals, and of the drawing of `rows`.
+        seed: seed of the drawing of `rows`.
         force: score policies that are recorded already.
         progress: listener for what happens meanwhile.
     """

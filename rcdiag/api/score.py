@@ -76,7 +76,7 @@ def score(
         include_text: put the text of the worst tokens and sequences into the result.
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
-        seed: seed of the bootstrap intervals, and of the drawing of `rows`.
+        seed: seed of the drawing of `rows`.
         force: overwrite `output` and recorded columns.
         progress: listener for what happens meanwhile.
     """

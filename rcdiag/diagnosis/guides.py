@@ -17,12 +17,15 @@ def level(
 ) -> str | None:
     """Return the level of a number by its guide and 95% interval; None where it is no number.
 
-    The level is `unknown` where the interval reaches from `ok` to `error`: the data cannot tell.
+    The level is `unknown` where the interval reaches from `ok` to `error`: the data cannot tell. An
+    interval with one end reaches as far as numbers go on the other side.
     """
     if value is None or math.isnan(value):
         return None
-    if low is None or high is None:
+    if low is None and high is None:
         return _level_at(guide, value)
+    low = -math.inf if low is None else low
+    high = math.inf if high is None else high
     nearest = value if guide.around is None else min(max(guide.around, low), high)
     if guide.by_interval:
         return _level_at(guide, nearest)
@@ -69,9 +72,11 @@ def without_numbers() -> dict[str, MetricValue]:
 def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
     """Return one metric with its level: `unknown` too where no honest interval can be given.
 
-    An interval over prompt groups needs two of them. Without it nothing is known of how far the
-    number is from that of more data, whether the metric has a guide or not. A value below what the
-    metric can be in truth is of chance alone, and so is the part of an interval that lies there.
+    An interval over prompt groups needs two of them, and an end of it that hangs on ratios which
+    the data cannot show is not given. Without it nothing is known of how far the number is from
+    that of more data, whether the metric has a guide or not; but an interval of one end may be
+    beyond a guide as a whole. A value below what the metric can be in truth is of chance alone, and
+    so is the part of an interval that lies there.
     """
     value = metric.value(suite)
     if value.value is None or math.isnan(value.value):
@@ -81,9 +86,12 @@ def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
             return MetricValue(value=value.value, level="unknown")
         if value.low is not None:
             value = replace(value, low=max(value.low, metric.least))
+    if metric.most is not None and value.high is not None:
+        value = replace(value, high=min(value.high, metric.most))
     if metric.interval == BY_CLUSTERS and suite.clusters < 2:
         return replace(value, level="unknown")
     guide = metric.guide_on(suite)
     if guide is None:
-        return value
+        one_ended = (value.low is None) != (value.high is None)
+        return replace(value, level="unknown") if one_ended else value
     return replace(value, level=level(guide, value.value, value.low, value.high))

@@ -7,9 +7,9 @@ from rcdiag.glossary.entry import Entry, Kind, first_clause
 LEVELS: dict[str, str] = {
     "ok": "A number within its guide. A metric without a guide is never called ok.",
     "unknown": "The data cannot tell: the 95% interval of a number reaches from ok to "
-    "error by its guide, or no honest interval can be given, as with a single prompt group, or the "
-    "number presupposes that a policy sampled which did not. It is no alarm and no all-clear: more "
-    "rows would tell.",
+    "error by its guide, or no honest interval can be given, as with a single prompt group, or one "
+    "end of it is not observable, or the number presupposes that a policy sampled which did not. "
+    "It is no alarm and no all-clear: more rows would tell.",
     "note": "A finding that the reader should know and that does not count against a run.",
     "warning": "A number at or beyond the first bound of its guide, or a finding of that weight.",
     "error": "A number at or beyond the second bound of its guide, or a finding of that weight.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.results import MetricValue
+from rcdiag.results.base import written_interval
 
 
 def number(value: float | None) -> str:
@@ -16,7 +17,7 @@ def number(value: float | None) -> str:
 
 def interval(value: MetricValue) -> str:
     """Write both ends of the 95% interval; empty where there is none."""
-    return "" if value.low is None else f"{number(value.low)} … {number(value.high)}"
+    return written_interval(value, number, " … ")
 
 
 def with_interval(value: MetricValue) -> str:

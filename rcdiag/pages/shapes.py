@@ -77,7 +77,7 @@ def heights(values: Sequence[MetricValue]) -> np.ndarray:
 
 
 def ends(values: Sequence[MetricValue]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of the 95% intervals; the value itself where there is no interval."""
+    """Return the ends of the 95% intervals; the value itself where there is no end."""
     middle = heights(values)
     low = [at if value.low is None else value.low for at, value in zip(middle, values, strict=True)]
     high = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
@@ -25,8 +25,9 @@ TOY = (
     "[-1.2, -0.5]: "
 )
 _INTERVAL = (
-    "of the 95% interval of a number, made by resampling prompt groups; null where there are too "
-    "few groups to tell."
+    "of the 95% interval of a number, made by leaving out one prompt group at a time; null where "
+    "there are too few groups to tell, and where the end hangs on ratios so large that the table "
+    "cannot show them."
 )
 
 
@@ -289,12 +290,26 @@ class MetricValue:
         str | None,
         Doc(
             "Level of a number by its guide: ok, warning or error; unknown where its interval is "
-            "too wide to tell or cannot be given, and where the number itself cannot be told from "
-            "tokens that another policy sampled; null where it has no guide.",
+            "too wide to tell or cannot be given, as a whole or at one end, and where the number "
+            "itself cannot be told from tokens that another policy sampled; null where it has no "
+            "guide.",
             see=LEVELS,
             one_of=LEVELS,
         ),
     ] = None
+
+
+NOT_OBSERVABLE = "not observable"
+
+
+def written_interval(
+    value: MetricValue, number: Callable[[float], str], between: str = " to "
+) -> str:
+    """Write both ends of the 95% interval, "not observable" for one of them; empty without both."""
+    ends = (value.low, value.high)
+    if ends == (None, None):
+        return ""
+    return between.join(NOT_OBSERVABLE if end is None else number(end) for end in ends)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.files import write_text
-from rcdiag.results.base import Finding, MetricValue
+from rcdiag.results.base import Finding, MetricValue, written_interval
 
 if TYPE_CHECKING:
     import polars as pl
@@ -112,7 +112,7 @@ def _number(value: float | None) -> str:
 
 
 def _interval(value: MetricValue) -> str:
-    return "" if value.low is None else f"{_number(value.low)} to {_number(value.high)}"
+    return written_interval(value, _number)
 
 
 def _size(

@@ -1,4 +1,4 @@
-"""Cluster replicates give 95% intervals."""
+"""95% intervals are made from what each cluster of tokens adds to a number."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ FEW_CLUSTERS = 20
 
 Interval = tuple[float | None, float | None]
 NONE: Interval = (None, None)
+Count = NDArray[np.int64] | int
 
 
 def t_quantile(clusters: int) -> float:
@@ -21,25 +22,6 @@ def t_quantile(clusters: int) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(clusters - 1, 0.5 + COVERAGE / 2.0))
-
-
-def skewed_t_quantile(away: Array) -> Array:
-    """Return `t_quantile` [bins] for skewed clusters `away` [clusters, bins] from their mean.
-
-    Where n values have skewness g and excess kurtosis k, mean / (standard deviation / sqrt(n)) is
-    within z + c / n as often as a normal number is within z, with
-    c = z (g^2 (z^4 + 2 z^2 - 3) / 18 - k (z^2 - 3) / 12 + (z^2 + 3) / 4). Source: Hall 1992, The
-    Bootstrap and Edgeworth Expansion, 2.6. The last term, of normal values, is what Student's t
-    gives exactly. A sample's g^2 is below n, so the reach doubles at the most.
-    """
-    count = len(away)
-    away = away / np.abs(away).max(axis=0)  # so that no power of it leaves its range
-    squares = np.square(away)
-    square, cube, fourth = (x.mean(axis=0) for x in (squares, squares * away, squares**2))
-    z2 = NORMAL**2
-    skewness = np.square(cube) / square**3 * (z2**2 + 2.0 * z2 - 3.0) / 18.0
-    kurtosis = (fourth / square**2 - 3.0) * (z2 - 3.0) / 12.0
-    return t_quantile(count) + NORMAL * (skewness - kurtosis) / count
 
 
 def standard_error(left_out: Array) -> np.float64:
@@ -51,79 +33,129 @@ def standard_error(left_out: Array) -> np.float64:
     return np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum())
 
 
-def bootstrap(value: float, replicates: Array, left_out: Array) -> Interval:
-    """Return the BCa interval: percentiles corrected for bias, skewness and few clusters.
+def errors_and_reaches(influence: Array, clusters: Count) -> tuple[Array, Array, Array]:
+    """Return the standard error of numbers, and how many of them an interval reaches down and up.
 
-    None where a replicate is not finite. Sources: Efron 1987 (BCa); Hesterberg 2015,
-    arXiv 1411.5279, 4.2: a percentile interval is too narrow as t is wider than normal and as
-    n - 1 is less than n, so its tails are taken at Phi(-t sqrt(n / (n - 1))). The t is that for
-    skewed clusters: derived for studentised means, measured to serve here (tests/statistics).
+    `influence` [clusters, bins] is (n - 1) times what a number loses without each cluster in turn;
+    it is 0 where a bin has nothing of a cluster, so that only `clusters` of them count, 2 or more.
+    All three results are [bins].
+
+    The error is the jackknife's: in a mean, a cluster that holds a share h of the data counts with
+    its residual over 1 - h (CR3; Bell & McCaffrey 2002, Survey Methodology 28(2)). Reaches are
+    those of Hall's cubic transformation, which takes the skewness out of a studentised mean: with
+    T the mean less the truth in standard errors and g its skewness / sqrt(n),
+    T + g T^2 / 3 + g^2 T^3 / 27 + g / 6 is all but symmetric (Hall 1992, On the removal of skewness
+    by transformation, JRSS B 54(1)). Its quantile is that of Student's t with 3 n / kurtosis
+    degrees of freedom, n - 1 at most, which Satterthwaite's formula gives where the influences are
+    normal with unequal variances; and c / n more, as far as skewness and kurtosis make a two-sided
+    interval too short (`_more_for_skewness`).
     """
-    from scipy.special import ndtr, ndtri
+    from scipy.special import stdtrit
 
-    if not np.isfinite(replicates).all():
-        return NONE
-    clusters = len(left_out)
-    if np.ptp(replicates) <= 1e-12 * abs(value):
-        return float(replicates.min()), float(replicates.max())
-    reach = _reach(left_out) * np.sqrt(clusters / (clusters - 1))
-    bias = float(ndtri(_share_below(value, replicates)))
-    ends = bias + np.array([-reach, reach])
-    shrink = 1.0 - _acceleration(left_out) * ends
-    if not (shrink > 0.0).all():  # so skewed that the correction turns over: leave it out
-        shrink = np.ones(2)
-    bounds = np.quantile(replicates, ndtr(bias + ends / shrink))
-    return float(bounds[0]), float(bounds[1])
-
-
-def _reach(left_out: Array) -> float:
-    """Return `skewed_t_quantile` of the jackknife values, Student's where one is not finite."""
-    away = left_out.mean() - left_out
-    if not 0.0 < np.abs(away).max() < np.inf:
-        return t_quantile(len(left_out))
-    return float(skewed_t_quantile(away[:, None])[0])
+    count = np.asarray(clusters, dtype=np.float64)
+    scale = np.abs(influence).max(axis=0)
+    scaled = influence / np.where(scale > 0.0, scale, 1.0)  # no power of it leaves its range
+    squares = np.square(scaled)
+    second, third, fourth = (
+        power.sum(axis=0) / count for power in (squares, squares * scaled, squares * squares)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = scale * np.sqrt(second / (count - 1.0))
+        # Unbiased for normal values; that of two values is 0 anyway.
+        of_sample = np.sqrt(count * (count - 1.0)) / np.maximum(count - 2.0, 1.0)
+        skewness = np.where(second > 0.0, of_sample * third / second**1.5, 0.0)
+        kurtosis = np.where(second > 0.0, fourth / second**2, 3.0)
+    freedom = np.minimum(3.0 * count / kurtosis, count - 1.0)
+    quantile = stdtrit(np.maximum(freedom, 1.0), 0.5 + COVERAGE / 2.0)
+    quantile = quantile + _more_for_skewness(skewness, kurtosis) / count
+    skewness = skewness / np.sqrt(count)
+    return error, _untransformed(quantile, skewness), -_untransformed(-quantile, skewness)
 
 
-def _share_below(value: float, replicates: Array) -> float:
-    below = np.mean(replicates < value) + 0.5 * np.mean(replicates == value)
-    count = len(replicates)
-    return float(np.clip(below, 1.0 / (count + 1), count / (count + 1)))
+def _more_for_skewness(skewness: Array, kurtosis: Array) -> Array:
+    """Return n times what n values of a skewed law add to the normal quantile of a 95% interval.
+
+    Where n values have skewness g and excess kurtosis k, mean / (standard deviation / sqrt(n)) is
+    within z + c / n as often as a normal number is within z, with
+    c = z (g^2 (z^4 + 2 z^2 - 3) / 18 - k (z^2 - 3) / 12 + (z^2 + 3) / 4). Source: Hall 1992, The
+    Bootstrap and Edgeworth Expansion, 2.6. The last term, of normal values, is left out: it is what
+    Student's t gives exactly.
+    """
+    z2 = NORMAL**2
+    of_skewness = np.square(skewness) * (z2**2 + 2.0 * z2 - 3.0) / 18.0
+    return NORMAL * (of_skewness - (kurtosis - 3.0) * (z2 - 3.0) / 12.0)
 
 
-def _acceleration(left_out: Array) -> float:
-    """Return a sixth of the skewness of the jackknife values, 0 where one is not finite."""
+def _untransformed(transformed: Array, skewness: Array) -> Array:
+    """Return the T whose transformation is given; `skewness` is already divided by sqrt(n)."""
+    some = np.where(np.abs(skewness) < 1e-9, 1.0, skewness)
+    root = np.cbrt(1.0 + some * (transformed - some / 6.0))
+    return np.where(np.abs(skewness) < 1e-9, transformed, 3.0 * (root - 1.0) / some)
+
+
+def jackknife_interval(value: float, left_out: Array, bound: float | None = None) -> Interval:
+    """Return the 95% interval of a metric from its values without each cluster in turn.
+
+    A metric that is never on the other side of `bound` is measured by the log of its distance from
+    it, which is less skewed, and whose interval cannot pass the bound. No ends where a value is not
+    finite.
+    """
     if not np.isfinite(left_out).all():
-        return 0.0
-    away = left_out.mean() - left_out
-    largest = float(np.abs(away).max())
-    if not 0.0 < largest < np.inf:
-        return 0.0
-    away = away / largest  # so that no power of it underflows
-    return float(np.power(away, 3).sum() / (6.0 * np.square(away).sum() ** 1.5))
+        return NONE
+    if np.ptp(left_out) <= 1e-12 * abs(value):
+        return value, value
+    if bound is None:
+        return _plain(value, left_out)
+    side = 1.0 if value >= bound else -1.0
+    distances = side * (left_out - bound)
+    if value == bound or not (distances > 0.0).all():  # one cluster holds all of the distance
+        low, high = _plain(value, left_out)
+        return (max(low, bound), high) if side > 0.0 else (low, min(high, bound))
+    with np.errstate(over="ignore"):
+        ends = np.exp(_plain(np.log(side * (value - bound)), np.log(distances)))
+    if not np.isfinite(ends).all():
+        return NONE
+    low, high = sorted(bound + side * end for end in ends)
+    return float(low), float(high)
+
+
+def _plain(value: float, left_out: Array) -> tuple[float, float]:
+    influence = (len(left_out) - 1.0) * (left_out.mean() - left_out)
+    error, down, up = errors_and_reaches(influence[:, None], len(left_out))
+    return float(value - down[0] * error[0]), float(value + up[0] * error[0])
+
+
+def influences(numerators: Array, denominators: Array) -> tuple[Array, NDArray[np.int64]]:
+    """Return what `errors_and_reaches` asks of sum(numerators) / sum(denominators), by bin.
+
+    All are [clusters, bins], the numbers of clusters [bins]. With a_c - R n_c the residual of
+    cluster c, the quotient R loses (a_c - R n_c) / (N - n_c) without it.
+    """
+    total = denominators.sum(axis=0)
+    clusters = (denominators > 0).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = numerators.sum(axis=0) / total
+        lost = (numerators - value * denominators) / (total - denominators)
+    return (clusters - 1.0) * lost, clusters
 
 
 def ratio_errors(numerators: Array, denominators: Array) -> tuple[Array, NDArray[np.int64]]:
     """Return the cluster-robust error of sum(numerators) / sum(denominators), and its clusters.
 
-    Both [clusters, bins], result [bins]. With a_c - R n_c the residual of cluster c, the error is
-    sqrt(G / (G - 1) sum residual^2) / N. Source: Cochran 1977, Sampling Techniques, 6.4.
+    Both [clusters, bins], result [bins]: the jackknife's, of values without each cluster in turn.
     """
-    total = denominators.sum(axis=0)
+    influence, clusters = influences(numerators, denominators)
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = numerators.sum(axis=0) / total
-        residuals = numerators - value * denominators
-        clusters = (denominators > 0).sum(axis=0)
-        widened = clusters / (clusters - 1.0)
-        return np.sqrt(widened * np.square(residuals).sum(axis=0)) / total, clusters
+        return np.sqrt(np.square(influence).sum(axis=0) / (clusters * (clusters - 1.0))), clusters
 
 
 def ratio_interval(numerators: Array, denominators: Array) -> tuple[Array, Array]:
     """Return both ends of the 95% interval of a quotient of sums by bin; NaN below two clusters."""
-    from scipy.special import stdtrit
-
-    error, clusters = ratio_errors(numerators, denominators)
+    influence, clusters = influences(numerators, denominators)
+    enough = clusters >= 2
     with np.errstate(divide="ignore", invalid="ignore"):
         value = numerators.sum(axis=0) / denominators.sum(axis=0)
-        reach = stdtrit(np.maximum(clusters - 1, 1), 0.5 + COVERAGE / 2.0) * error
-    reach[clusters < 2] = np.nan
-    return value - reach, value + reach
+    low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
+    error, down, up = errors_and_reaches(influence[:, enough], clusters[enough])
+    low[enough], high[enough] = value[enough] - down * error, value[enough] + up * error
+    return low, high

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
-from rcdiag.statistics.intervals import NONE, Interval, ratio_errors, skewed_t_quantile
+from rcdiag.statistics.intervals import NONE, Interval, errors_and_reaches, influences
 from rcdiag.statistics.ratios import Array
 
 # Bins are cut from the bits of a float32: 1,024 to each factor of two, from 2^-40 to 2^31. Their
@@ -139,11 +139,11 @@ class Ordered:
 
 
 def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> Interval:
-    """Return the quantiles at share -+ t times the robust error of the share below.
+    """Return the quantiles at both ends of the 95% interval of the share that is below.
 
-    That reach is known at the coarse bin edges, its log interpolated over the logit of the share;
-    None where no edge tells the clusters apart. Few clusters hold most of a tail, hence the t for
-    skewed clusters. Source: Woodruff 1952, JASA 47.
+    How far that interval reaches down and up is known at the coarse bin edges; its log is
+    interpolated over the logit of the share. None where no edge tells the clusters apart. Source:
+    Woodruff 1952, JASA 47.
     """
     from scipy.special import logit
 
@@ -153,14 +153,16 @@ def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> 
     of_clusters = counts.sum(axis=1, keepdims=True)
     below = np.cumsum(counts, axis=1)
     reached = below.sum(axis=0) / of_clusters.sum()
-    error, _ = ratio_errors(below, np.broadcast_to(of_clusters, below.shape))
-    inside = np.flatnonzero((reached > 0.0) & (reached < 1.0) & (error > 0.0))
+    influence, number = influences(below, np.broadcast_to(of_clusters, below.shape))
+    inside = np.flatnonzero((reached > 0.0) & (reached < 1.0) & (np.ptp(influence, axis=0) > 0.0))
     if not len(inside):
         return NONE
     above = int(np.searchsorted(reached[inside], share))
     inside = inside[max(above - 1, 0) : above + 1]  # the nearest on either side
-    residuals = below[:, inside] - reached[inside] * of_clusters
-    reaches = error[inside] * skewed_t_quantile(residuals)
-    reach = np.exp(np.interp(logit(share), logit(reached[inside]), np.log(reaches)))
-    low, high = np.clip([share - reach, share + reach], 0.0, 1.0)
+    error, down, up = errors_and_reaches(influence[:, inside], number[inside])
+    reach = [
+        np.exp(np.interp(logit(share), logit(reached[inside]), np.log(reaches * error)))
+        for reaches in (down, up)
+    ]
+    low, high = np.clip([share - reach[0], share + reach[1]], 0.0, 1.0)
     return ordered.quantile(float(low)), ordered.quantile(float(high))

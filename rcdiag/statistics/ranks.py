@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.statistics.hashing import mixed
-from rcdiag.statistics.intervals import NONE, Interval, standard_error, t_quantile
+from rcdiag.statistics.intervals import NONE, Interval, jackknife_interval
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 
@@ -80,8 +80,8 @@ def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:
 def spearman(sample: RankSample) -> tuple[float, Interval]:
     """Return the rank correlation with its 95% interval; NaN where a side is constant.
 
-    The interval is that of a delete-a-group jackknife over groups of clusters, on the scale of
-    Fisher's z. Source: Kott 2001, Journal of Official Statistics 17(4).
+    The interval is that of a delete-a-group jackknife over groups of clusters. Source: Kott 2001,
+    Journal of Official Statistics 17(4).
     """
     sides = [
         np.unique(values, return_inverse=True)[1] for values in (sample.behavior, sample.target)
@@ -92,11 +92,7 @@ def spearman(sample: RankSample) -> tuple[float, Interval]:
         return value, NONE
     kept = (sample.group != group for group in groups)
     left_out = np.array([_spearman(*(side[keep] for side in sides)) for keep in kept])
-    if not (np.abs(left_out) < 1.0).all():
-        return value, NONE
-    reach = t_quantile(len(groups)) * float(standard_error(np.arctanh(left_out)))
-    low, high = np.tanh(np.arctanh(value) + np.array([-reach, reach]))
-    return value, (float(low), float(high))
+    return value, jackknife_interval(value, left_out, 1.0)
 
 
 def _spearman(behavior: NDArray[np.int64], target: NDArray[np.int64]) -> float:

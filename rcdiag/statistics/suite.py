@@ -24,7 +24,6 @@ from rcdiag.statistics.totals import (
     addends,
     leave_one_out,
     point,
-    resampled,
     sequence_table,
     token_sums,
 )
@@ -90,7 +89,6 @@ class Suite:
     """A state, ready for metrics to be read off; the costly parts are made when first asked for."""
 
     state: SuiteState
-    seed: int
 
     @cached_property
     def rows(self) -> Addends:
@@ -103,10 +101,6 @@ class Suite:
     @cached_property
     def point(self) -> Totals:
         return point(self.rows)
-
-    @cached_property
-    def replicates(self) -> Totals:
-        return resampled(self.rows, self.seed)
 
     @cached_property
     def left_out(self) -> Totals:

@@ -1,7 +1,6 @@
 """The sequence table has one short row per sequence; totals are sums over it.
 
-Totals are made of the table as it is, of many tables with clusters drawn anew, and of those with
-one cluster left out.
+Totals are made of the table as it is, and of those with one cluster left out.
 """
 
 from __future__ import annotations
@@ -99,9 +98,6 @@ def _log_ratio_sums(log_ratio: Array, lengths: NDArray[np.int64]) -> tuple[Array
     # A ratio of 0 has a log-ratio of -inf, and adds nothing.
     tilted = segment_sum(np.where(scaled == 0.0, 0.0, scaled * log_ratio), lengths) / total
     return shift + np.log(total), 2.0 * shift + np.log(squares), tilted
-
-
-REPLICATES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,27 +223,6 @@ def point(rows: Addends) -> Totals:
 
 def _sum(matrix: Array) -> Array:
     return matrix.sum(axis=0)
-
-
-def resampled(rows: Addends, seed: int, replicates: int = REPLICATES) -> Totals:
-    """Return the totals of `replicates` tables made by drawing whole clusters with replacement.
-
-    Tokens of a sequence and sequences of a prompt depend on each other, so the prompt group is
-    what is drawn (cluster bootstrap; Davison & Hinkley 1997, 3.8).
-    """
-    counts = _draws(np.random.default_rng(seed), len(rows), replicates)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return rows.totals(counts.astype(np.float64) @ rows.matrix)
-
-
-def _draws(generator: np.random.Generator, clusters: int, replicates: int) -> NDArray[np.int64]:
-    """Count how often each cluster comes when clusters are drawn with replacement.
-
-    The result is [replicates, clusters].
-    """
-    drawn = generator.integers(clusters, size=(replicates, clusters))
-    drawn += np.arange(replicates)[:, None] * clusters  # each replicate has counts of its own
-    return np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape)
 
 
 def leave_one_out(rows: Addends) -> Totals:

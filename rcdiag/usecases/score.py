@@ -57,7 +57,7 @@ def score(
     state, rows = reading.state, reading.rows
     whole = _whole(state.by_step())
     count = sum(reading.sizes.values(), RowCount())
-    values = _values(whole, seed, count)
+    values = _values(whole, count)
     policies = {
         name: about
         for name, about in dump.metadata.get("policies", {}).items()
@@ -74,7 +74,7 @@ def score(
         scoring=policies,
         mismatch=values,
         corrections=_corrected(plan, rows, values),
-        steps=_by_step(reading, seed, plan),
+        steps=_by_step(reading, plan),
         findings=[],
         figures=_figures(state.figures, whole),
         worst_tokens=state.worst_tokens.to_list(),
@@ -114,11 +114,11 @@ def _row_counts(steps: Mapping[Step, PolicyPair]) -> dict[Step, RowCount]:
     return {step: RowCount.of(pair.tokens) for step, pair in steps.items() if len(pair.lengths)}
 
 
-def _values(state: SuiteState | None, seed: int, count: RowCount) -> dict[str, MetricValue]:
+def _values(state: SuiteState | None, count: RowCount) -> dict[str, MetricValue]:
     """Compute every metric; none has a value where fewer than half of the rows hold numbers."""
     if state is None or count.too_few:
         return without_numbers()
-    return judged(Suite(state, seed))
+    return judged(Suite(state))
 
 
 def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading:
@@ -261,14 +261,14 @@ def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
     return {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
 
 
-def _by_step(reading: Reading, seed: int, plan: Plan | None) -> dict[str, StepResult]:
+def _by_step(reading: Reading, plan: Plan | None) -> dict[str, StepResult]:
     """Give the numbers of every training step, a batch of the trainer; none of a single step."""
     if len(reading.sizes) < 2:
         return {}
     states = reading.state.by_step()
     results = {}
     for step, size in reading.sizes.items():
-        values = _values(states.get(step), seed, size)
+        values = _values(states.get(step), size)
         corrected = {}
         if plan is not None and reading.rows is not None:
             corrected = correction_results(plan, reading.rows.steps[step], _k_hats(values))

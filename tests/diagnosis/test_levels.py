@@ -48,7 +48,7 @@ def guide_of(name: str, suite: Suite) -> Guide:
     ],
 )
 def test_levels_follow_the_guide_values(name, value, wanted):
-    suite = Suite(make_state([[-1.0]] * 1000, [[-1.5]] * 1000), 0)
+    suite = Suite(make_state([[-1.0]] * 1000, [[-1.5]] * 1000))
     assert level(guide_of(name, suite), value) == wanted
 
 
@@ -95,28 +95,28 @@ def test_kappa_is_judged_by_the_nearest_value_that_its_interval_allows():
 def test_k_hat_is_judged_by_how_many_ratios_there_are(tokens, error):
     # One giant ratio: the effective sample size is low, and the tail matters.
     state = make_state([[-1.0] * tokens], [[4.0] + [-1.5] * (tokens - 1)])
-    guide = guide_of("khat_token", Suite(state, 0))
+    guide = guide_of("khat_token", Suite(state))
     assert (guide.warning, guide.error) == pytest.approx((0.5, error), abs=2e-3)
 
 
 @pytest.mark.parametrize("clusters", [3, 10, 100])
 def test_few_clusters_need_a_larger_z_of_the_same_rarity(clusters):
-    guide = guide_of("ratio_mean_z", Suite(make_state([[-1.0]] * clusters, [[-1.5]] * clusters), 0))
+    guide = guide_of("ratio_mean_z", Suite(make_state([[-1.0]] * clusters, [[-1.5]] * clusters)))
     wanted = [t.isf(norm.sf(errors), clusters - 1) for errors in (2.0, 4.0)]
     assert (guide.warning, guide.error) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_kappa_of_few_clusters_is_not_judged():
     behavior, target = seeded_batch(0, sequences=60)
-    few = mismatch(make_state(behavior, target, [row % 5 for row in range(60)]), 0)["kappa"]
+    few = mismatch(make_state(behavior, target, [row % 5 for row in range(60)]))["kappa"]
     assert few.value is not None
     assert few.level is None
-    assert mismatch(make_state(behavior, target), 0)["kappa"].level is not None
+    assert mismatch(make_state(behavior, target))["kappa"].level is not None
 
 
 @pytest.mark.parametrize(("sd", "judged"), [(0.01, False), (1.0, True)])
 def test_tails_of_a_mismatch_that_does_no_harm_are_not_judged(sd, judged):
-    values = mismatch(make_state(*seeded_batch(0, sequences=200, sd=sd)), 0)
+    values = mismatch(make_state(*seeded_batch(0, sequences=200, sd=sd)))
     for name in ("khat_token", "khat_seq", "top_share"):
         assert values[name].value is not None, name
         assert (values[name].level is not None) == judged, name
@@ -124,7 +124,7 @@ def test_tails_of_a_mismatch_that_does_no_harm_are_not_judged(sd, judged):
 
 def test_with_one_cluster_no_number_with_an_interval_over_clusters_has_a_known_level():
     behavior, target = seeded_batch(0, sequences=60)
-    values = mismatch(make_state(behavior, target, [0] * 60), 0)
+    values = mismatch(make_state(behavior, target, [0] * 60))
     for name, metric in METRICS.items():
         if values[name].value is None:
             assert values[name].level is None, name
@@ -137,13 +137,13 @@ def test_with_one_cluster_no_number_with_an_interval_over_clusters_has_a_known_l
 
 def test_two_clusters_give_a_level():
     behavior, target = seeded_batch(0, sequences=60)
-    suite = Suite(make_state(behavior, target, [row % 2 for row in range(60)]), 0)
+    suite = Suite(make_state(behavior, target, [row % 2 for row in range(60)]))
     assert judged_metric(METRICS["log_ratio_abs_mean"], suite).level is None
     assert judged_metric(METRICS["k2_kl"], suite).level in ("ok", "warning", "error", "unknown")
 
 
 def test_every_guide_begins_to_warn_before_it_says_error():
-    suite = Suite(make_state(*seeded_batch(0, sequences=200)), 0)
+    suite = Suite(make_state(*seeded_batch(0, sequences=200)))
     guides = {name: each for name, metric in METRICS.items() if (each := metric.guide_on(suite))}
     assert len(guides) >= 12
     for name, guide in guides.items():
@@ -167,7 +167,7 @@ LOW_RATIOS = ([[-1.0, -1.0], [-1.0]] * 15, [[-1.1, -1.2], [-1.3]] * 15)
 @pytest.mark.parametrize("name", ["chi2_token", "chi2_seq"])
 def test_a_divergence_is_unknown_where_its_estimate_is_below_zero(name):
     metric = METRICS[name]
-    suite = Suite(make_state(*LOW_RATIOS), 0)
+    suite = Suite(make_state(*LOW_RATIOS))
     value = judged_metric(metric, suite)
     assert value.value is not None
     assert value.value < 0.0
@@ -179,7 +179,7 @@ def test_no_interval_of_a_divergence_reaches_below_zero():
     random = np.random.default_rng(3)
     behavior = [[-3.0] * 20] * 40
     target = [(-3.0 + 0.01 * random.normal(size=20)).tolist() for _ in range(40)]
-    suite = Suite(make_state(behavior, target), 0)
+    suite = Suite(make_state(behavior, target))
     raw, judged = METRICS["chi2_seq"].value(suite), judged_metric(METRICS["chi2_seq"], suite)
     assert judged.value == raw.value
     assert raw.low is not None

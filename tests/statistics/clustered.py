@@ -40,14 +40,14 @@ OFFSET_OF_PROMPT, OFFSET_OF_SEQUENCE = 0.02, 0.01
 REACH = 4.0  # of a normal number, in standard deviations
 
 
-def _cut_normal(random: np.random.Generator, size: int) -> np.ndarray:
+def cut_normal(random: np.random.Generator, size: int) -> np.ndarray:
     return ndtri(random.uniform(ndtr(-REACH), ndtr(REACH), size))
 
 
 def clustered_pair(seed: int, prompts: int = PROMPTS, prompt_effects: bool = True) -> PolicyPair:
     random = np.random.default_rng(seed)
-    a, c = (_cut_normal(random, prompts).repeat(SEQUENCES) * prompt_effects for _ in range(2))
-    b, d = (_cut_normal(random, len(a)) for _ in range(2))
+    a, c = (cut_normal(random, prompts).repeat(SEQUENCES) * prompt_effects for _ in range(2))
+    b, d = (cut_normal(random, len(a)) for _ in range(2))
     lengths = random.integers(SHORTEST, LONGEST, len(a), endpoint=True)
     spread = SPREAD * np.exp(OF_PROMPT * a + OF_SEQUENCE * b)
     offset = OFFSET_OF_PROMPT * c + OFFSET_OF_SEQUENCE * d
@@ -56,10 +56,10 @@ def clustered_pair(seed: int, prompts: int = PROMPTS, prompt_effects: bool = Tru
     log_ratio += np.repeat(offset - spread**2 / 2, lengths)
     behavior = -1.0 - random.standard_exponential(len(log_ratio))
     group = np.arange(prompts, dtype=np.uint64).repeat(SEQUENCES)
-    return _pair(behavior, behavior + log_ratio, lengths, group)
+    return pair_of_arrays(behavior, behavior + log_ratio, lengths, group)
 
 
-def _pair(
+def pair_of_arrays(
     behavior: np.ndarray, target: np.ndarray, lengths: np.ndarray, group: np.ndarray
 ) -> PolicyPair:
     """As `make_pair`, without lists: a test draws many millions of tokens."""

@@ -83,7 +83,7 @@ def test_its_sums_are_added_up_by_sequence_and_by_cluster(added):
         from_totals=lambda t: t.per_sequence("rare_size_squared"),
     )
     with METRICS.with_added(squares):
-        assert mismatch(state, 0)["rare_squares"].value == pytest.approx((0.25 + 0.0625) / 2)
+        assert mismatch(state)["rare_squares"].value == pytest.approx((0.25 + 0.0625) / 2)
 
 
 def test_it_is_on_the_screen_in_the_help_and_in_the_document(added, table, rcdiag, monkeypatch):  # noqa: F811

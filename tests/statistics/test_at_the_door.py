@@ -71,6 +71,6 @@ def test_float32_inputs_are_accumulated_in_float64():
 
 
 def test_totals_of_a_table_are_one_replicate():
-    point = Suite(make_state([[-1.0, -2.0], [], [-1.0]], [[-1.0, -2.0], [], [-1.0]]), 0).point
+    point = Suite(make_state([[-1.0, -2.0], [], [-1.0]], [[-1.0, -2.0], [], [-1.0]])).point
     assert point.tokens.tolist() == [3.0]
     assert point.sequences.tolist() == [2.0]

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import bootstrap as scipy_bootstrap
-from scipy.stats import norm, spearmanr, t
+from scipy.stats import kurtosis, norm, skew, spearmanr, t
 
 from rcdiag.statistics.intervals import (
-    bootstrap,
+    errors_and_reaches,
+    jackknife_interval,
     ratio_errors,
-    skewed_t_quantile,
     standard_error,
     t_quantile,
 )
@@ -23,15 +22,64 @@ from tests.builders import make_state
 
 
 @pytest.mark.parametrize("clusters", [4, 12, 60])
-def test_bootstrap_intervals_are_scipys_bca_at_students_level(clusters):
+def test_reaches_are_those_of_halls_transformation(clusters):
+    """The transformed ends are the quantile and its opposite."""
     sample = np.random.default_rng(2).lognormal(0.0, 1.0, size=clusters)
-    reach = skewed_t_quantile((sample - sample.mean())[:, None])[0]
-    reach *= np.sqrt(clusters / (clusters - 1))
-    level = 1 - 2 * norm.sf(reach)
-    wanted = scipy_bootstrap((sample,), np.mean, confidence_level=level, rng=1, n_resamples=3000)
-    left_out = (sample.sum() - sample) / (clusters - 1)
-    found = bootstrap(float(sample.mean()), wanted.bootstrap_distribution, left_out)
-    assert found == pytest.approx(tuple(wanted.confidence_interval), rel=1e-6)
+    away = sample - sample.mean()
+    error, down, up = (each[0] for each in errors_and_reaches(away[:, None], clusters))
+    assert error == pytest.approx(sample.std(ddof=1) / np.sqrt(clusters))
+    g = skew(sample, bias=False) / np.sqrt(clusters)
+    flat = kurtosis(sample, fisher=False)
+
+    def transformed(at: float) -> float:
+        return at + g * at**2 / 3 + g**2 * at**3 / 27 + g / 6
+
+    z = norm.ppf(0.975)
+    skewness = clusters * g**2 * (z**4 + 2 * z**2 - 3) / 18
+    more = z * (skewness - (flat - 3) * (z**2 - 3) / 12) / clusters
+    wanted = t.ppf(0.975, min(3 * clusters / flat, clusters - 1)) + more
+    assert transformed(down) == pytest.approx(wanted)
+    assert transformed(-up) == pytest.approx(-wanted)
+    assert up > down > 0.0  # the sample is skewed to the right
+
+
+def test_influences_without_skewness_reach_as_far_on_either_side():
+    away = np.array([[-1.0], [1.0]] * 10)
+    _, down, up = errors_and_reaches(away, 20)
+    assert down[0] == pytest.approx(up[0])
+    # Their kurtosis is 1, as low as it can be; degrees of freedom are Student's all the same.
+    assert down[0] == pytest.approx(t.ppf(0.975, 19) + more_of(kurtosis=1.0) / 20)
+
+
+def more_of(kurtosis: float) -> float:
+    z = norm.ppf(0.975)
+    return -z * (kurtosis - 3) * (z**2 - 3) / 12
+
+
+def test_one_cluster_among_many_leaves_three_degrees_of_freedom():
+    away = np.zeros((1000, 1))
+    away[0] = 1.0
+    error, down, up = errors_and_reaches(away, 1000)
+    assert up[0] * error[0] > t.ppf(0.975, 3) * error[0]
+    assert down[0] < up[0]
+
+
+def test_the_interval_of_a_number_with_a_bound_stays_on_its_side():
+    random = np.random.default_rng(4)
+    sample = random.lognormal(0.0, 1.5, size=8)
+    left_out = (sample.sum() - sample) / 7
+    plain = jackknife_interval(float(sample.mean()), left_out)
+    low, high = jackknife_interval(float(sample.mean()), left_out, 0.0)
+    assert plain[0] < low
+    assert 0.0 < low < sample.mean() < high
+    mirrored = jackknife_interval(1.0 - float(sample.mean()), 1.0 - left_out, 1.0)
+    assert mirrored == pytest.approx((1.0 - high, 1.0 - low))
+
+
+def test_a_distance_that_one_cluster_holds_has_an_interval_all_the_same():
+    left_out = np.array([0.0, 0.11, 0.11, 0.11, 0.11])
+    low, high = jackknife_interval(0.1, left_out, 0.0)
+    assert 0.0 <= low < 0.1 < high
 
 
 def test_spearmans_interval_is_a_jackknife_over_groups_of_clusters():
@@ -40,27 +88,22 @@ def test_spearmans_interval_is_a_jackknife_over_groups_of_clusters():
     target = np.log(np.clip(np.exp(behavior) + random.normal(0, 0.1, behavior.shape), 0.06, 0.94))
     group = np.arange(50) % GROUPS
     kept = [group != each for each in range(GROUPS)]
-    left_out = [
-        np.arctanh(spearmanr(behavior[keep].ravel(), target[keep].ravel()).statistic)
-        for keep in kept
-    ]
-    error = np.sqrt((GROUPS - 1) * np.var(left_out))
-    value = np.arctanh(spearmanr(behavior.ravel(), target.ravel()).statistic)
-    reach = t.ppf(0.975, GROUPS - 1) * error
-    found = METRICS["prob_spearman"].value(Suite(make_state(behavior, target), 0))
-    ends = (found.low, found.high)
-    assert ends == pytest.approx((np.tanh(value - reach), np.tanh(value + reach)))
+    left_out = np.array(
+        [spearmanr(behavior[keep].ravel(), target[keep].ravel()).statistic for keep in kept]
+    )
+    value = spearmanr(behavior.ravel(), target.ravel()).statistic
+    found = METRICS["prob_spearman"].value(Suite(make_state(behavior, target)))
+    assert (found.low, found.high) == pytest.approx(jackknife_interval(value, left_out, 1.0))
 
 
 @given(st.floats(1e-200, 1e200))
-def test_bootstrap_intervals_go_with_the_scale(scale):
-    random = np.random.default_rng(0)
-    sample = random.lognormal(0.0, 1.0, size=30)
-    replicates = sample[random.integers(30, size=(500, 30))].mean(axis=1)
+def test_intervals_go_with_the_scale(scale):
+    sample = np.random.default_rng(0).lognormal(0.0, 1.0, size=30)
     left_out = (sample.sum() - sample) / 29
-    wanted = bootstrap(float(sample.mean()), replicates, left_out)
-    found = bootstrap(float(sample.mean()) * scale, replicates * scale, left_out * scale)
-    assert found == pytest.approx(tuple(end * scale for end in wanted), rel=1e-6)
+    for bound in (None, 0.0):
+        wanted = jackknife_interval(float(sample.mean()), left_out, bound)
+        found = jackknife_interval(float(sample.mean()) * scale, left_out * scale, bound)
+        assert found == pytest.approx(tuple(end * scale for end in wanted), rel=1e-6)
 
 
 def test_a_jackknife_error_of_a_mean_is_the_textbook_one():
@@ -74,6 +117,21 @@ def test_a_ratio_error_of_equal_clusters_is_that_of_a_mean():
     error, clusters = ratio_errors(means * 4, np.full((25, 1), 4.0))
     assert error[0] == pytest.approx(means.std(ddof=1) / 5)
     assert clusters[0] == 25
+
+
+def test_a_ratio_error_is_the_jackknifes():
+    """A bin has nothing of the last cluster, which does not count there."""
+    random = np.random.default_rng(0)
+    sizes = random.integers(1, 9, (25, 1)).astype(float)
+    sums = sizes * random.normal(size=(25, 1))
+    left_out = (sums.sum() - sums[:, 0]) / (sizes.sum() - sizes[:, 0])
+    away = left_out - sums.sum() / sizes.sum()
+    wanted = np.sqrt(24 / 25 * np.square(away).sum())
+    for absent in ([], [[0.0]]):
+        more = np.array(absent).reshape(-1, 1)
+        error, clusters = ratio_errors(np.vstack([sums, more]), np.vstack([sizes, more]))
+        assert error[0] == pytest.approx(wanted)
+        assert clusters[0] == 25
 
 
 def test_few_clusters_reach_as_far_as_student_says():

@@ -261,6 +261,38 @@ def parquet() -> str:
     )
 
 
+# Metrics whose coverage is shown; the others are in the file.
+COVERED = ("k1_kl", "k2_kl", "k3_kl", "prob_diff_mean", "ess_token", "chi2_token", "ess_seq")
+
+
+def coverage() -> str:
+    """How often intervals hold the truth: the least and the most of all numbers of groups."""
+    measured = _measured("coverage")
+    now, before = (_least_and_most(measured[each]) for each in ("results", "before"))
+    return _table(
+        ("law of the table", *map(_name, COVERED)),
+        (
+            [html.escape(law), *(f"{cells[name]} ({before[law][name]})" for name in COVERED)]
+            for law, cells in now.items()
+            if "far apart" not in law
+        ),
+    )
+
+
+def _least_and_most(results: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """Write the least and the most coverage, in per cent, by law and metric."""
+    shares: dict[str, dict[str, list[float]]] = {}
+    for result in results:
+        for name, share in result["metrics"].items():
+            shares.setdefault(result["law"], {}).setdefault(name, []).append(share["holds"])
+    return {
+        law: {
+            name: f"{100 * min(each):.0f} to {100 * max(each):.0f}" for name, each in cells.items()
+        }
+        for law, cells in shares.items()
+    }
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{f"formulas {name}": partial(formulas, name) for name in FAMILIES},
     "causes": index_of_causes,
@@ -283,4 +315,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "sweep": sweep,
     "replay": replay,
     "parquet": parquet,
+    "coverage": coverage,
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
 from rcdiag.results import MetricValue
+from rcdiag.results.base import written_interval
 from rcdiag.statistics.metrics import FAMILIES, METRICS, Family
 
 # Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
@@ -66,5 +67,6 @@ def _against_guide(name: str, value: MetricValue) -> str:
     """Write a metric against its guide: `kappa is -0.161 (-0.92 to 0.65), warning (source)`."""
     guide = METRICS[name].guide
     assert guide is not None
-    interval = "" if value.low is None else f" ({value.low:.3g} to {value.high:.3g})"
+    ends = written_interval(value, lambda end: f"{end:.3g}")
+    interval = f" ({ends})" if ends else ""
     return f"{name} is {value.value:.3g}{interval}, {value.level} ({guide.source})"

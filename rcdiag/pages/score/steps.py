@@ -37,7 +37,7 @@ FIGURES = (
         name="mismatch-by-step",
         kind="score",
         title="Mismatch by training step",
-        says="The band is the 95% cluster-bootstrap interval. A rise with the steps is drift or "
+        says="The band is the 95% interval over prompt groups. A rise with the steps is drift or "
         "growing precision trouble, a jump is an event to look up in the log.",
         draw=by_step,
         applies=lambda result: bool(result.steps),

@@ -48,6 +48,8 @@ K3_KL = Metric(
     see=("k3", "rollout_corr/k3_kl"),
     headline=True,
     from_totals=lambda t: t.per_token("k3"),
+    bound=0.0,
+    giants="token",
 )
 
 K1_KL = Metric(
@@ -101,6 +103,7 @@ K2_KL = Metric(
     example=RATIOS_OF_EXAMPLE + "0.396",
     see=("k2",),
     from_totals=lambda t: t.per_token("k2"),
+    bound=0.0,
 )
 
 K1_KL_SEQ = Metric(
@@ -142,6 +145,8 @@ def _kl(
         example=RATIOS_OF_EXAMPLE + example,
         see=(name.partition("_")[0],),
         from_totals=lambda t: t.per_sequence(sums) if sequences else t.per_token(sums),
+        bound=None if name.startswith("k1") else 0.0,
+        giants=None if direction == SYMMETRIC else "seq" if sequences else "token",
     )
 
 
@@ -217,6 +222,8 @@ TV_TOKEN = Metric(
     example=RATIOS_OF_EXAMPLE + "0.2375",
     headline=True,
     from_totals=lambda t: t.per_token("shortfall"),
+    bound=0.0,
+    most=1.0,
 )
 TV_SEQ = Metric(
     name="tv_seq",
@@ -229,6 +236,8 @@ TV_SEQ = Metric(
     example=RATIOS_OF_EXAMPLE + "0.4087",
     see=("tv_token",),
     from_totals=lambda t: t.per_sequence("seq_shortfall"),
+    bound=0.0,
+    most=1.0,
 )
 HELLINGER2_TOKEN = Metric(
     name="hellinger2_token",

@@ -73,6 +73,7 @@ LOG_RATIOS = (
         },
         example=RATIOS_OF_EXAMPLE + "0.68",
         from_totals=lambda t: t.per_token("log_ratio_abs"),
+        bound=0.0,
     ),
     Metric(
         name="log_ratio_abs_std",
@@ -85,6 +86,7 @@ LOG_RATIOS = (
         direction=SYMMETRIC,
         example=RATIOS_OF_EXAMPLE + "0.5741",
         from_totals=log_ratio_abs_std,
+        bound=0.0,
     ),
     Metric(
         name="log_ratio_std",
@@ -97,6 +99,7 @@ LOG_RATIOS = (
         direction=SYMMETRIC,
         example=RATIOS_OF_EXAMPLE + "0.889",
         from_totals=log_ratio_std,
+        bound=0.0,
     ),
     _quantile("log_ratio_abs_p50", 0.5, "0.5"),
     _quantile("log_ratio_abs_p90", 0.9, "1.38"),
@@ -136,6 +139,8 @@ LOG_RATIOS = (
         elsewhere={"NeMo RL": "token_mult_prob_error"},
         example=RATIOS_OF_EXAMPLE + "2.332",
         from_totals=lambda t: 1.0 + t.per_token("exp_abs_excess"),
+        bound=1.0,
+        giants="token",
     ),
     Metric(
         name="ratio_deviation_mean",
@@ -152,5 +157,7 @@ LOG_RATIOS = (
         source="Trust Region Masking, arXiv 2512.23075",
         example=RATIOS_OF_EXAMPLE + "0.9549",
         from_totals=lambda t: t.per_token("deviation"),
+        bound=0.0,
+        giants="token",
     ),
 )

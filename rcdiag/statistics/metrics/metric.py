@@ -14,8 +14,9 @@ import numpy as np
 from rcdiag.registry import Registry
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
-from rcdiag.statistics.intervals import NONE, Interval, bootstrap
+from rcdiag.statistics.intervals import NONE, Interval, jackknife_interval
 from rcdiag.statistics.ratios import TOKEN_SUMS, Array, TokenSum
+from rcdiag.statistics.second_moment import is_observable
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import SEQUENCE_SUMS, SequenceSum, Totals
 
@@ -26,7 +27,7 @@ BEHAVIOR_SAMPLED = "the behavior policy sampled the tokens"
 SEQUENCES_SAMPLED = "the behavior policy sampled the whole sequences"
 
 # Where the 95% interval of a metric comes from.
-BY_CLUSTERS = "the prompt groups, drawn anew or left out one by one"
+BY_CLUSTERS = "the prompt groups, left out one by one"
 BY_FIT = "the asymptotic error of a fit, whose values count as independent"
 NO_INTERVAL = "nowhere: the number is an extreme, or itself an error"
 
@@ -65,6 +66,9 @@ class Metric:
     unit: str = ""  # "" for a pure number
     ideal: float | None  # its value where both policies are the same
     least: float | None = None  # what the truth is never below, though an estimate of it may be
+    most: float | None = None  # what the truth is never above, though an interval's end may be
+    # What the number itself never passes: its interval is made of the log of the distance from it.
+    bound: float | None = None
     direction: str = LOG_RATIO  # what its sign means, or which policy is held against which
     presupposes: str | None = None  # BEHAVIOR_SAMPLED, SEQUENCES_SAMPLED or None
     guide: Guide | None = None
@@ -77,12 +81,18 @@ class Metric:
     see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
     headline: bool = False  # on the first screen
 
-    # How it is made, one of these two: from sums over clusters that are drawn anew ([replicates]),
-    # or, as an extreme, a rank or a tail, from all tokens.
+    # How it is made, one of these two: from sums over clusters that are left out one by one
+    # ([replicates]), or, as an extreme, a rank or a tail, from all tokens.
     from_totals: Callable[[Totals], Array] | None = None
     from_suite: Callable[[Suite], tuple[float, Interval]] | None = None
     interval: str = BY_CLUSTERS
-    # A share of 0 in a sample does not make it 0: no replicate can show what was never seen.
+    # The ratios, "token" or "seq", of which a giant that was never drawn would change the number,
+    # and the end of the interval on that side. The end is given where the second moment of those
+    # ratios can be observed; `law` says how far it reaches at least.
+    giants: str | None = None
+    giants_move: str = "high"
+    law: Callable[[Suite], float] | None = None
+    # A share of 0 in a sample does not make it 0: no sample can show what was never drawn.
     zero_is_certain: bool = True
     of_log_ratios: bool = True  # of `from_suite`: a log-ratio that is NaN makes the number NaN
     # Sums that no other metric has, added up by the pass over the table from `METRICS.add` on.
@@ -125,8 +135,24 @@ class Metric:
             return value, NONE
         if value == 0.0 and not self.zero_is_certain:
             return value, NONE
-        replicates, left_out = self.from_totals(suite.replicates), self.from_totals(suite.left_out)
-        return value, bootstrap(value, replicates, left_out)
+        ends = jackknife_interval(value, self.from_totals(suite.left_out), self.bound)
+        return value, self._as_observable(suite, *ends)
+
+    def _as_observable(self, suite: Suite, low: float | None, high: float | None) -> Interval:
+        """Return an interval without the end that giants which were never drawn would move.
+
+        Where the data can show giants, the end stays, as far out as the law of `law` has it.
+        """
+        if self.giants is None or low is None or high is None:
+            return low, high
+        if not is_observable(suite, self.giants):
+            return (low, None) if self.giants_move == "high" else (None, high)
+        if self.law is None:
+            return low, high
+        end = float(self.law(suite))
+        if self.giants_move == "low":
+            return min(low, end), high
+        return low, max(high, end) if np.isfinite(end) else None
 
 
 class MetricRegistry(Registry[Metric]):

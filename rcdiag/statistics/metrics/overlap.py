@@ -13,22 +13,12 @@ from rcdiag.statistics.metrics.metric import (
     Metric,
 )
 from rcdiag.statistics.ratios import Array
+from rcdiag.statistics.second_moment import ess, largest_entropy, largest_growth
 from rcdiag.statistics.totals import Totals
 
 
 def _count(t: Totals, level: str) -> Array:
     return t.sequences if level == "seq" else t.tokens
-
-
-def ess(t: Totals, level: str) -> Array:
-    """Return the effective sample size (sum ratio)^2 / (n sum ratio^2) of tokens or sequences.
-
-    It is a fraction in (0, 1], computed in log space so that no ratio overflows.
-
-    Source: Kong 1992; Owen, Monte Carlo theory, methods and examples, ch. 9.
-    """
-    name = f"{level}_ratio"
-    return np.exp(2.0 * t.log_sums[name] - t.log_squares[name] - np.log(_count(t, level)))
 
 
 def perplexity_ess(t: Totals, level: str) -> Array:
@@ -71,6 +61,11 @@ OVERLAPS = (
         example=RATIOS_OF_EXAMPLE + "0.4849",
         see=("ESS", "rollout_corr/rollout_is_eff_sample_size"),
         from_totals=lambda t: ess(t, "token"),
+        bound=1.0,
+        least=0.0,
+        giants="token",
+        giants_move="low",
+        law=lambda s: 1.0 / largest_growth(s, "token"),
     ),
     Metric(
         name="ess_seq",
@@ -78,7 +73,9 @@ OVERLAPS = (
         label="ESS of sequences, raw ratios",
         says="The effective sample size of the sequences, as a fraction, when they are weighted by "
         "the products of their token ratios: 0.3 is usual with several turns. A giant ratio that "
-        "the sample never met makes it too high, and its interval cannot know: see khat_seq.",
+        "the sample never met makes it too high: the lower end of its interval is that of the "
+        "sample or of the lognormal law of its log-ratios, whichever is lower, and is not given "
+        "where the tail (khat_seq) or the number of sequences cannot show such giants.",
         formula=f"{_ESS} over sequences",
         unit="fraction",
         ideal=1.0,
@@ -93,6 +90,11 @@ OVERLAPS = (
         see=("ESS", "khat_seq"),
         headline=True,
         from_totals=lambda t: ess(t, "seq"),
+        bound=1.0,
+        least=0.0,
+        giants="seq",
+        giants_move="low",
+        law=lambda s: 1.0 / largest_growth(s, "seq"),
     ),
     Metric(
         name="perplexity_ess_token",
@@ -108,6 +110,11 @@ OVERLAPS = (
         example=RATIOS_OF_EXAMPLE + "0.6509",
         see=("ess_token",),
         from_totals=lambda t: perplexity_ess(t, "token"),
+        bound=1.0,
+        least=0.0,
+        giants="token",
+        giants_move="low",
+        law=lambda s: np.exp(-largest_entropy(s, "token")),
     ),
     Metric(
         name="perplexity_ess_seq",
@@ -123,6 +130,11 @@ OVERLAPS = (
         example=RATIOS_OF_EXAMPLE + "0.5899",
         see=("ess_seq",),
         from_totals=lambda t: perplexity_ess(t, "seq"),
+        bound=1.0,
+        least=0.0,
+        giants="seq",
+        giants_move="low",
+        law=lambda s: np.exp(-largest_entropy(s, "seq")),
     ),
     Metric(
         name="chi2_token",
@@ -148,6 +160,8 @@ OVERLAPS = (
         example=RATIOS_OF_EXAMPLE + "3.517",
         see=("rollout_corr/chi2_token",),
         from_totals=lambda t: t.per_token("squared_excess"),
+        bound=-1.0,
+        giants="token",
     ),
     Metric(
         name="chi2_seq",
@@ -171,6 +185,9 @@ OVERLAPS = (
         see=("rollout_corr/chi2_seq",),
         headline=True,
         from_totals=lambda t: t.per_sequence("seq_squared_excess"),
+        bound=-1.0,
+        giants="seq",
+        law=lambda s: largest_growth(s, "seq") - 1.0,
     ),
     Metric(
         name="chi2_token_self_normalised",
@@ -185,6 +202,9 @@ OVERLAPS = (
         example=RATIOS_OF_EXAMPLE + "1.062",
         see=("ess_token",),
         from_totals=lambda t: chi2_self_normalised(t, "token"),
+        bound=0.0,
+        giants="token",
+        law=lambda s: largest_growth(s, "token") - 1.0,
     ),
     Metric(
         name="chi2_seq_self_normalised",
@@ -199,5 +219,8 @@ OVERLAPS = (
         example=RATIOS_OF_EXAMPLE + "0.8495",
         see=("ess_seq",),
         from_totals=lambda t: chi2_self_normalised(t, "seq"),
+        bound=0.0,
+        giants="seq",
+        law=lambda s: largest_growth(s, "seq") - 1.0,
     ),
 )

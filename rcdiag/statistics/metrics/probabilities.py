@@ -79,6 +79,8 @@ PROBABILITIES = (
         example=PAIR_OF_EXAMPLE + "0.2005",
         headline=True,
         from_totals=lambda t: t.per_token("prob_diff"),
+        bound=0.0,
+        most=1.0,
     ),
     Metric(
         name="prob_diff_std",
@@ -92,6 +94,7 @@ PROBABILITIES = (
         elsewhere={"verl": "training/rollout_probs_diff_std"},
         example=PAIR_OF_EXAMPLE + "0.1962",
         from_totals=prob_diff_std,
+        bound=0.0,
     ),
     Metric(
         name="prob_diff_max",
@@ -121,6 +124,8 @@ PROBABILITIES = (
         elsewhere={"verl": "training/rollout_actor_probs_pearson_corr"},
         example=PAIR_OF_EXAMPLE + "-0.03982",
         from_totals=pearson,
+        bound=1.0,
+        least=-1.0,
     ),
     Metric(
         name="prob_spearman",
@@ -207,6 +212,7 @@ PERPLEXITIES = (
         example=RATIOS_OF_EXAMPLE + "0.675",
         see=("rollout_corr/log_ppl_abs_diff",),
         from_totals=lambda t: t.per_sequence("log_ppl_diff_abs"),
+        bound=0.0,
     ),
     Metric(
         name="log_ppl_diff_max",

@@ -19,13 +19,12 @@ from rcdiag.statistics.metrics.metric import (
     SYMMETRIC,
     Metric,
 )
-from rcdiag.statistics.metrics.overlap import ess
 from rcdiag.statistics.pareto import k_hat_error, reliable_below
 from rcdiag.statistics.ratios import OUTSIDE, outside_name
+from rcdiag.statistics.second_moment import HARMLESS_ESS, ess
 from rcdiag.statistics.suite import Suite
 
 TOP = 0.001
-HARMLESS_ESS = 0.9
 NEGLIGIBLE_K3 = 1e-3
 NORMAL_REACH = 1.96
 
@@ -102,6 +101,8 @@ def _outside(bound: float, example: str) -> Metric:
         example=RATIOS_OF_EXAMPLE + example,
         headline=bound == 2.0,
         from_totals=lambda t: t.per_token(outside_name(bound)),
+        bound=0.0,
+        most=1.0,
         zero_is_certain=False,
     )
 

@@ -11,6 +11,7 @@ from rcdiag.statistics.intervals import FEW_CLUSTERS, NONE, Interval, standard_e
 from rcdiag.statistics.metrics.families import VALIDITY
 from rcdiag.statistics.metrics.metric import NO_INTERVAL, RATIOS_OF_EXAMPLE, SYMMETRIC, Metric
 from rcdiag.statistics.ratios import Array
+from rcdiag.statistics.second_moment import squares_of_sums
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals
 
@@ -54,16 +55,10 @@ def variance_ratio(t: Totals) -> Array:
     1 where log-ratios are uncorrelated along the sequence, as they are when the tokens come from
     the behavior policy; far above 1 where sequences carry an offset the sampler did not know.
     """
-    mean = t.per_token("log_ratio")
-    of_sequences = (
-        2.0 * t.sums["seq_k2"]
-        - 2.0 * mean * t.sums["log_ratio_by_length"]
-        + mean**2 * t.sums["length_squared"]
-    )
     squares = 2.0 * t.sums["k2"]
-    of_tokens = squares - mean**2 * t.tokens
+    of_tokens = squares - t.per_token("log_ratio") ** 2 * t.tokens
     # What is left of the variance of equal log-ratios is rounding of either sign.
-    return np.where(of_tokens > 1e-12 * squares, of_sequences / of_tokens, np.nan)
+    return np.where(of_tokens > 1e-12 * squares, squares_of_sums(t) / of_tokens, np.nan)
 
 
 Z_GUIDE = Guide(
@@ -114,6 +109,8 @@ VALIDITIES = (
         example=RATIOS_OF_EXAMPLE + "1.48",
         see=("ratio_mean_z", "rollout_corr/rollout_is_mean"),
         from_totals=lambda t: mean_ratio(t, "token"),
+        bound=0.0,
+        giants="token",
     ),
     Metric(
         name="ratio_mean_z",
@@ -143,6 +140,8 @@ VALIDITIES = (
         example=RATIOS_OF_EXAMPLE + "2.332",
         see=("ratio_mean_seq_z",),
         from_totals=lambda t: mean_ratio(t, "seq"),
+        bound=0.0,
+        giants="seq",
     ),
     Metric(
         name="ratio_mean_seq_z",
@@ -201,5 +200,6 @@ VALIDITIES = (
         source=PROPOSAL,
         example=RATIOS_OF_EXAMPLE + "1.328",
         from_totals=variance_ratio,
+        bound=0.0,
     ),
 )

@@ -73,7 +73,7 @@ def compare(
     comparison, non_finite, count = _read(dump, (*order, *repeats), behavior)
     moments = comparison.moments
     broken = set(non_finite.tokens) if count.too_few else set()
-    laws, values = _judged_pairs(comparison, behavior, broken, seed)
+    laws, values = _judged_pairs(comparison, behavior, broken)
     floor = _floor(moments, about, repeats, values)
     result = CompareResult(
         provenance=provenance(origin or dump, seed),
@@ -128,7 +128,7 @@ def _without_repeats(names: Sequence[str], about: Mapping[str, Any]) -> list[str
 
 
 def _judged_pairs(
-    comparison: Comparison, sampler: str, broken: set[str], seed: int
+    comparison: Comparison, sampler: str, broken: set[str]
 ) -> tuple[dict[Pair, SamplingLaw], dict[Pair, dict[str, MetricValue]]]:
     """Return how means of every ordered pair are made, and the pair's metrics with their levels.
 
@@ -144,8 +144,8 @@ def _judged_pairs(
             without_numbers()
             if broken.intersection(pair)
             else judged_pair(
-                Suite(state, seed),
-                None if weighted is None else WeightedSuite(state, seed, weighted=weighted),
+                Suite(state),
+                None if weighted is None else WeightedSuite(state, weighted=weighted),
                 law,
             )
         )

@@ -18,14 +18,14 @@ FACTORS = {
 }
 
 
-def factors(batch: ReplayBatch, seed: int) -> dict[str, Factor]:
+def factors(batch: ReplayBatch) -> dict[str, Factor]:
     """KL and effective sample size of both factors and of their product."""
-    return {name: _factor(batch, *roles, seed) for name, roles in FACTORS.items()}
+    return {name: _factor(batch, *roles) for name, roles in FACTORS.items()}
 
 
-def _factor(batch: ReplayBatch, behavior: str, target: str, seed: int) -> Factor:
+def _factor(batch: ReplayBatch, behavior: str, target: str) -> Factor:
     pair = batch.pair(behavior, target)
-    suite = Suite(SuiteState.of(pair), seed)
+    suite = Suite(SuiteState.of(pair))
     return Factor(
         behavior=behavior,
         target=target,

@@ -178,5 +178,5 @@ def _next_update(replay: ModelReplay, name: str) -> PresetReplay:
     """One update of one copy, from its own old policy."""
     loss = replay.loss(name)
     after = _compared(replay, train(replay, name))
-    ratios = factors(replay.batch, replay.training.seed)
+    ratios = factors(replay.batch)
     return preset_replay(name, loss, ratios, replay.update, after_step=after)

@@ -28,7 +28,7 @@ def replay(
     The batch is one training step: `step`, or the last one, or the whole table without steps.
     """
     batch = read_batch(dump, roles, step, update.advantage)
-    ratios = factors(batch, seed)
+    ratios = factors(batch)
     presets = {
         name: preset_replay(name, loss_of_preset(name, batch, update), ratios, update)
         for name in update.names

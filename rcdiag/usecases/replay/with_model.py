@@ -53,7 +53,7 @@ def replay_with_model(
     say(f"gradients of {len(update.names)} updates on {batch.num_tokens:,} tokens")
     samples = _sampler(trainee, prompts, training, decode)
     replay = ModelReplay(learner=trainee, update=update, training=training, batch=batch).scored()
-    ratios = factors(replay.batch, training.seed)
+    ratios = factors(replay.batch)
     presets, backwards = replay_presets(replay, ratios, samples)
     counts = {"backwards": backwards, "updates": len(presets)}
     result = replay_result(

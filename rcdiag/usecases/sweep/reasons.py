@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rcdiag.results import Diagnosis, MetricValue
+from rcdiag.results.base import written_interval
 from rcdiag.results.sweep import SweepFamily, SweepRow
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.usecases.sweep.gradients import DIMENSIONS
@@ -89,9 +90,7 @@ def gate(values: Mapping[str, MetricValue]) -> list[str]:
 
 
 def _interval(value: MetricValue) -> str:
-    if value.low is None or value.high is None:
-        return "no interval"
-    return f"{value.low:.2f} to {value.high:.2f}"
+    return written_interval(value, lambda end: f"{end:.2f}") or "no interval"
 
 
 def presupposed(values: Mapping[str, MetricValue]) -> list[str]:

@@ -61,7 +61,7 @@ def sweep(
     }
     state, non_finite = _read(dump, behavior, target, sweep_plan(dump, grids, candidates))
     whole = state.suite
-    values = judged(Suite(whole, seed))
+    values = judged(Suite(whole))
     groups = kept_groups(state)
     families = {
         family: SweepFamily(

@@ -84,7 +84,7 @@ def baseline_of(pairs: Sequence[PolicyPair]) -> Baseline | None:
 
 
 def advice_of(state: SweepState, bad_tokens: int = 0) -> Recommendation:
-    values = mismatch(state.suite, 0)
+    values = mismatch(state.suite)
     return recommend(Evidence(state, values, {}, bad_tokens, 0))
 
 
