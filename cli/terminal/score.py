@@ -63,6 +63,8 @@ def _cells(name: str, value: MetricValue) -> list[str]:
     metric = METRICS[name]
     unit = f" ({metric.unit})" if metric.unit else ""
     ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
+    if value.expected is not None:
+        ideal = f"≈{value.expected:.2g}"
     cells = [f"{name}[dim]{unit}[/]", number(value.value), interval(value), ideal]
     return [*cells, level(value.level)]
 

@@ -83,7 +83,7 @@ def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
         return value
     if metric.least is not None:
         if value.value < metric.least:
-            return MetricValue(value=value.value, level="unknown")
+            return replace(value, low=None, high=None, level="unknown")
         if value.low is not None:
             value = replace(value, low=max(value.low, metric.least))
     if metric.most is not None and value.high is not None:

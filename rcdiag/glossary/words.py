@@ -153,9 +153,10 @@ _ENTRIES: dict[str, Entry] = {
         see=("ratio_deviation_mean", "kept_sequence_share", "rejected"),
     ),
     "ideal": _word(
-        "The value of a metric where both policies are the same.",
-        example="k3_kl has the ideal 0, ess_seq 1",
-        see=("level",),
+        "The value of a metric where both policies are the same; after ≈, where the length of "
+        "responses matters, what the rounding of two honest engines makes of it.",
+        example="k3_kl has the ideal 0, ess_token 1; ess_seq ≈0.14",
+        see=("level", "expected"),
     ),
     "batch normalisation": _word(
         "Weights divided by their mean over the batch, so that they average 1. Keys of trainers do "

@@ -297,6 +297,15 @@ class MetricValue:
             one_of=LEVELS,
         ),
     ] = None
+    expected: Annotated[
+        float | None,
+        Doc(
+            "What the rounding of two honest engines makes of a number, at these lengths of "
+            "responses and this KL per token (k3_kl, or its error bound where that is less); null "
+            "for numbers that do not depend on the length.",
+            see=("ess_seq", "khat_seq"),
+        ),
+    ] = field(default=None, metadata=ADDED)
 
 
 NOT_OBSERVABLE = "not observable"

@@ -69,4 +69,5 @@ def _against_guide(name: str, value: MetricValue) -> str:
     assert guide is not None
     ends = written_interval(value, lambda end: f"{end:.3g}")
     interval = f" ({ends})" if ends else ""
-    return f"{name} is {value.value:.3g}{interval}, {value.level} ({guide.source})"
+    honest = "" if value.expected is None else f", {value.expected:.3g} expected of rounding"
+    return f"{name} is {value.value:.3g}{interval}{honest}, {value.level} ({guide.source})"

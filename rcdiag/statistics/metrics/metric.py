@@ -74,6 +74,8 @@ class Metric:
     guide: Guide | None = None
     # The guide on given data, where it depends on them; None where there is nothing to judge.
     guide_for: Callable[[Suite], Guide | None] | None = None
+    # What honest rounding of two engines makes of the number on given data; it has no say in it.
+    expects: Callable[[Suite], float] | None = None
     source: str = ""  # of the definition: a paper, or whose number it is
     # Trainer -> its name for the number, and how that differs.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
@@ -115,7 +117,8 @@ class Metric:
             value, (low, high) = self._estimate(suite)
             if np.isnan(value) and np.isfinite(suite.log_ratio_sum):
                 return MetricValue(value=None)  # not defined on this data, and no NaN's doing
-            return MetricValue(value=value, low=low, high=high)
+            expected = None if self.expects is None else self.expects(suite)
+            return MetricValue(value=value, low=low, high=high, expected=expected)
 
     def guide_on(self, suite: Suite) -> Guide | None:
         """Return the guide that judges the metric on one suite's tokens; None without one."""

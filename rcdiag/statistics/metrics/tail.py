@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.intervals import NONE, Interval
+from rcdiag.statistics.metrics.expected import expected_k_hat_seq, k_hat_guide
 from rcdiag.statistics.metrics.families import TAIL
 from rcdiag.statistics.metrics.metric import (
     BEHAVIOR_SAMPLED,
@@ -43,7 +44,8 @@ K_HAT_GUIDE = Guide(
     warning=0.5,
     error=0.7,
     source=f"{_VEHTARI}: below 0.5 finite variance, unreliable from min(1 - 1/log10 S, 0.7) of S "
-    "ratios; judged where ESS is below 0.9",
+    "ratios; higher where rounding alone gives such a tail at these lengths; judged where ESS is "
+    "below 0.9",
 )
 
 
@@ -56,7 +58,8 @@ def _k_hat_guide(level: str, suite: Suite) -> Guide | None:
         return None
     table = suite.state.table
     reliable = reliable_below(len(table) if level == "seq" else int(table.lengths.sum()))
-    return replace(K_HAT_GUIDE, warning=min(0.5, reliable), error=reliable)
+    guide = replace(K_HAT_GUIDE, warning=min(0.5, reliable), error=reliable)
+    return k_hat_guide(guide, suite) if level == "seq" else guide
 
 
 def _k_hat_metric(level: str, what: str, *, headline: bool) -> Metric:
@@ -73,6 +76,7 @@ def _k_hat_metric(level: str, what: str, *, headline: bool) -> Metric:
         presupposes=BEHAVIOR_SAMPLED if level == "token" else SEQUENCES_SAMPLED,
         guide=K_HAT_GUIDE,
         guide_for=partial(_k_hat_guide, level),
+        expects=expected_k_hat_seq if level == "seq" else None,
         source=f"{_VEHTARI}, 2.2",
         see=(f"ess_{level}",),
         headline=headline,

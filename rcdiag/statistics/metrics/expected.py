@@ -1,0 +1,70 @@
+"""These functions tell what honest rounding makes of sequence ratios at the lengths of a table.
+
+Rounding differences of two engines hardly depend on each other, so that the log-ratio of a sequence
+of T tokens is all but normal, with variance 2 k T where k is the KL of a token (martingale central
+limit theorem, Hall & Heyde 1980, chapter 3). Long responses alone make the effective sample size
+small and the tail index large; how small and how large is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rcdiag.results.guide import Guide
+from rcdiag.statistics.metrics.divergences import K3_KL
+from rcdiag.statistics.suite import Suite
+
+# Where less is expected of honest rounding than this, guides move by as much; rcdiag's proposal.
+SHORT = 0.75
+
+
+def honest_kl(suite: Suite) -> float:
+    """Return the KL of a token that honest rounding may have, nats: k3_kl, its error bound at most.
+
+    A larger mismatch is a fault, whose consequences are not to be expected.
+    """
+    assert K3_KL.guide is not None
+    seen = float(suite.point.per_token("k3")[0])
+    return min(seen, K3_KL.guide.error) if seen >= 0.0 else K3_KL.guide.error
+
+
+def expected_ess_seq(suite: Suite) -> float:
+    """Return 1 / mean(e^{2 k T}) over the lengths T: E[ratio]^2 / E[ratio^2] of normal sums."""
+    exponents = 2.0 * honest_kl(suite) * suite.state.table.lengths.astype(np.float64)
+    return float(1.0 / np.exp(exponents).mean())
+
+
+def expected_k_hat_seq(suite: Suite) -> float:
+    """Return the tail index that k-hat sees in lognormal ratios of sequences.
+
+    Near x = e^{s z}, with s the standard deviation of its log, a lognormal ratio has exceedances
+    of the generalised Pareto shape d/dx ((1 - F(x)) / f(x)) = (s + z) m(z) - 1 (von Mises), where
+    m(z) = (1 - Phi(z)) / phi(z) is the Mills ratio. z is taken in the middle of the tail that k-hat
+    is fitted to, the M = min(0.2 S, 3 sqrt(S)) largest of S ratios.
+    """
+    from scipy.special import log_ndtr, ndtri
+
+    lengths = suite.state.table.lengths.astype(np.float64)
+    tail = min(0.2, 3.0 / np.sqrt(len(lengths))) / 2.0
+    z = float(ndtri(1.0 - tail))
+    mills = np.exp(float(log_ndtr(-z)) + 0.5 * z * z + 0.5 * np.log(2.0 * np.pi))
+    deviation = np.sqrt(2.0 * honest_kl(suite) * lengths.mean())
+    return float((deviation + z) * mills - 1.0)
+
+
+def ess_guide(guide: Guide, suite: Suite) -> Guide:
+    """Return the bounds of sequence ESS, lower where rounding alone makes it small."""
+    share = min(1.0, expected_ess_seq(suite) / SHORT)
+    return replace(guide, warning=guide.warning * share, error=guide.error * share)
+
+
+def k_hat_guide(guide: Guide, suite: Suite) -> Guide:
+    """Return the bounds of sequence k-hat, higher by what rounding alone makes of the tail."""
+    expected = expected_k_hat_seq(suite)
+    return replace(
+        guide,
+        warning=max(guide.warning, expected + guide.warning / 2.0),
+        error=max(guide.error, expected + guide.error / 2.0),
+    )
