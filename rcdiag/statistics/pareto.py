@@ -56,6 +56,14 @@ def reliable_below(count: int) -> float:
     return min(1.0 - 1.0 / log10(count), 0.7) if count > 10 else 0.0
 
 
+def tail_size(count: int) -> int:
+    """Return how many of so many ratios are the tail: min(0.2 S, 3 sqrt(S)).
+
+    Source: Vehtari et al. 2024, JMLR 25(72), appendix.
+    """
+    return int(min(0.2 * count, 3.0 * sqrt(count)))
+
+
 def k_hat(tail: UpperTail) -> tuple[float, int]:
     """Return the shape of the generalised Pareto of the ratios' upper tail, and its length.
 
@@ -65,7 +73,7 @@ def k_hat(tail: UpperTail) -> tuple[float, int]:
     """
     if tail.not_numbers:
         return np.nan, 0
-    size = int(min(0.2 * tail.count, 3.0 * sqrt(tail.count), len(tail.kept) - 1))
+    size = min(tail_size(tail.count), len(tail.kept) - 1)
     if size < FEWEST:
         return np.nan, 0
     ordered = np.sort(tail.kept)[-size - 1 :]
@@ -74,7 +82,7 @@ def k_hat(tail: UpperTail) -> tuple[float, int]:
     exceedances = exceedances[exceedances > 0.0]
     if len(exceedances) < FEWEST:
         return np.nan, 0
-    return _with_prior(_pareto_shape(exceedances), len(exceedances)), len(exceedances)
+    return with_prior(_pareto_shape(exceedances), len(exceedances)), len(exceedances)
 
 
 def _pareto_shape(exceedances: Array) -> float:
@@ -95,7 +103,7 @@ def _pareto_shape(exceedances: Array) -> float:
     return float(np.log1p(-mean_b * exceedances).mean())
 
 
-def _with_prior(shape: float, count: int) -> float:
+def with_prior(shape: float, count: int) -> float:
     """Ten observations' worth of k = 0.5, which steadies short tails. Source: Vehtari et al."""
     return (count * shape + 5.0) / (count + 10.0)
 

@@ -14,10 +14,13 @@ import numpy as np
 
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics.divergences import K3_KL
+from rcdiag.statistics.pareto import k_hat_error, tail_size, with_prior
 from rcdiag.statistics.suite import Suite
 
 # Where less is expected of honest rounding than this, guides move by as much; rcdiag's proposal.
 SHORT = 0.75
+# Standard errors of a fitted tail index by which honest rounding is rarely, and hardly ever, off.
+RARE, VERY_RARE = 2.0, 4.0
 
 
 def honest_kl(suite: Suite) -> float:
@@ -42,16 +45,16 @@ def expected_k_hat_seq(suite: Suite) -> float:
     Near x = e^{s z}, with s the standard deviation of its log, a lognormal ratio has exceedances
     of the generalised Pareto shape d/dx ((1 - F(x)) / f(x)) = (s + z) m(z) - 1 (von Mises), where
     m(z) = (1 - Phi(z)) / phi(z) is the Mills ratio. z is taken in the middle of the tail that k-hat
-    is fitted to, the M = min(0.2 S, 3 sqrt(S)) largest of S ratios.
+    is fitted to; the fit's prior is counted.
     """
     from scipy.special import log_ndtr, ndtri
 
     lengths = suite.state.table.lengths.astype(np.float64)
-    tail = min(0.2, 3.0 / np.sqrt(len(lengths))) / 2.0
-    z = float(ndtri(1.0 - tail))
+    size = tail_size(len(lengths))
+    z = float(ndtri(1.0 - size / len(lengths) / 2.0))
     mills = np.exp(float(log_ndtr(-z)) + 0.5 * z * z + 0.5 * np.log(2.0 * np.pi))
     deviation = np.sqrt(2.0 * honest_kl(suite) * lengths.mean())
-    return float((deviation + z) * mills - 1.0)
+    return with_prior(float((deviation + z) * mills - 1.0), size)
 
 
 def ess_guide(guide: Guide, suite: Suite) -> Guide:
@@ -63,8 +66,9 @@ def ess_guide(guide: Guide, suite: Suite) -> Guide:
 def k_hat_guide(guide: Guide, suite: Suite) -> Guide:
     """Return the bounds of sequence k-hat, higher by what rounding alone makes of the tail."""
     expected = expected_k_hat_seq(suite)
+    error = k_hat_error(expected, tail_size(len(suite.state.table.lengths)))
     return replace(
         guide,
-        warning=max(guide.warning, expected + guide.warning / 2.0),
-        error=max(guide.error, expected + guide.error / 2.0),
+        warning=max(guide.warning, expected + RARE * error),
+        error=max(guide.error, expected + VERY_RARE * error),
     )
