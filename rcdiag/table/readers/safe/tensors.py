@@ -111,6 +111,8 @@ class Jagged:
             self.starts.min() < 0 or self.lengths.min() < 0 or ends.max() > len(self.values)
         ):
             raise ValueError("a jagged tensor with a row beyond its values")
+        if self.lengths.sum() > len(self.values):
+            raise ValueError("a jagged tensor whose rows overlap")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -119,16 +121,14 @@ class Jagged:
         start = int(self.starts[index])
         return self.values[start : start + int(self.lengths[index])]
 
-    def numpy(self, rows: slice) -> NDArray[Any]:
+    def numpy(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
         """Return the values of some rows, one row after the other."""
         starts, lengths = self.starts[rows], self.lengths[rows]
         if not len(starts):
             return self.values[:0].numpy()
         if np.array_equal(starts[1:], (starts + lengths)[:-1]):
             return self.values[int(starts[0]) : int(starts[-1] + lengths[-1])].numpy()
-        if int(lengths.sum()) > len(self.values):
-            raise ValueError("a jagged tensor whose rows overlap")
-        return np.concatenate([self.row(i).numpy() for i in range(len(self))[rows]])
+        return np.concatenate([self.row(i).numpy() for i in np.arange(len(self))[rows]])
 
 
 def view_bytes(view: memoryview, kind: str, order: str = "<") -> NDArray[Any]:

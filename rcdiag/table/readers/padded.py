@@ -1,0 +1,146 @@
+"""Trainers pad prompts and responses to matrices; readers cut them into rows of their lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.columns import BITS, FLOATS, IDS, ragged
+from rcdiag.table.readers.safe import Jagged, Tensor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Rows are cut out of matrices so many at a time that a matrix has about this many elements.
+ELEMENTS_PER_BATCH = 1 << 20
+LARGEST_ID = np.iinfo(IDS).max
+
+Where = Callable[[int], str]  # the row of a batch, from 0 -> file and row as an error names them
+RowIndex = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """Where the tokens of each row stand in a padded matrix: first column and number of tokens."""
+
+    starts: NDArray[np.int64]  # [rows]
+    lengths: NDArray[np.int64]  # [rows]
+
+    def __add__(self, columns: int) -> Span:
+        """Return the same tokens in a matrix with so many more columns before them."""
+        return Span(self.starts + columns, self.lengths)
+
+
+def batches_of(rows: RowIndex, widths: NDArray[np.integer] | int) -> Iterator[RowIndex]:
+    """Split rows into runs of about ELEMENTS_PER_BATCH tokens; `widths` are tokens of the rows."""
+    width = np.broadcast_to(np.asarray(widths, np.int64), rows.shape)
+    number = np.cumsum(np.maximum(width, 1)) // ELEMENTS_PER_BATCH
+    yield from np.split(rows, np.flatnonzero(np.diff(number)) + 1) if len(rows) else ()
+
+
+def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Span:
+    """Return where the ones of a mask stand, [rows, width], which end or begin at one side.
+
+    `aligned` is "left" for rows that are padded at their end, "right" for those padded at their
+    beginning.
+    """
+    ones = mask != 0
+    width, lengths = mask.shape[1], ones.sum(1, dtype=np.int64)
+    starts = width - lengths if aligned == "right" else np.zeros_like(lengths)
+    place = np.arange(width)
+    if aligned == "right":
+        fits = (ones == (place >= starts[:, None])).all(1)
+    else:
+        fits = (ones == (place < lengths[:, None])).all(1)
+    fits &= ~((mask != 1) & ones).any(1)
+    if not fits.all():
+        row = int(np.argmin(fits))
+        raise RcdiagError(
+            f"{where(row)}: {name} is not one block of ones at the {aligned} of its padding",
+            hint="rows that are packed, or padded in another way, are not what this trainer writes",
+        )
+    return Span(starts, lengths)
+
+
+def cut_rows(
+    tensor: Tensor | Jagged, rows: RowIndex, span: Span, name: str, where: Where
+) -> NDArray[Any]:
+    """Return the values of some rows in their spans, one row after the other, [tokens, ...]."""
+    if isinstance(tensor, Jagged):
+        wrong = np.flatnonzero(tensor.lengths[rows] != span.lengths)
+        if len(wrong):
+            raise RcdiagError(
+                f"{where(int(wrong[0]))}: {name} has {tensor.lengths[rows][wrong[0]]} values for "
+                f"{span.lengths[wrong[0]]} tokens",
+                hint="columns of one batch belong together; write the dump again",
+            )
+        return tensor.numpy(rows)
+    matrix = rows_of(tensor, rows)
+    ends = span.starts + span.lengths
+    if matrix.ndim < 2 or (len(ends) and ends.max() > matrix.shape[1]):
+        raise RcdiagError(
+            f"{where(0)}: {name} has the shape {list(tensor.shape)}, too narrow for its tokens",
+            hint="columns of one batch belong together; write the dump again",
+        )
+    pieces = [row[start:end] for row, start, end in zip(matrix, span.starts, ends, strict=True)]
+    return np.concatenate(pieces) if pieces else matrix[:0].reshape(0, *matrix.shape[2:])
+
+
+def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
+    """Return some rows of a tensor, which is a view where they follow each other."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return tensor[int(rows[0]) : int(rows[-1]) + 1].numpy()
+    return tensor[rows].numpy()
+
+
+def ids_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
+    """Return a list column of token ids."""
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise RcdiagError(f"{where(0)}: {name} holds {values.dtype}, not token ids")
+    if len(values) and (values.min() < 0 or values.max() > LARGEST_ID):
+        token = int(np.argmax((values < 0) | (values > LARGEST_ID)))
+        row = int(np.searchsorted(np.cumsum(span.lengths), token, "right"))
+        raise RcdiagError(
+            f"{where(row)}: {name} holds {values[token]}, which is no token id",
+            hint="the mask that tells tokens from padding does not belong to these ids",
+        )
+    return ragged(values.astype(IDS), span.lengths)
+
+
+def bits_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
+    """Return a list column of a mask of 0 and 1."""
+    bits = values.astype(BITS)
+    if values.ndim != 1 or not np.array_equal(bits, values) or (bits > 1).any():
+        raise RcdiagError(
+            f"{where(0)}: {name} holds values other than 0 and 1", hint="is it another column?"
+        )
+    return ragged(bits, span.lengths)
+
+
+def floats_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
+    """Return a list column of float32 values, or of float64 where the file has those."""
+    if values.ndim != 1 or values.dtype.kind != "f":
+        raise RcdiagError(
+            f"{where(0)}: {name} holds {values.dtype} with {values.ndim} dimensions, not one "
+            "number with a fraction for each token",
+            hint="is it another column?",
+        )
+    return ragged(values if values.dtype == np.float64 else values.astype(FLOATS), span.lengths)
+
+
+def experts_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
+    """Return a column of the experts of each token, layer by layer, of values [tokens, ...]."""
+    import pyarrow as pa
+
+    if values.ndim < 2 or values.dtype.kind not in "iu":
+        raise RcdiagError(f"{where(0)}: {name} holds {values.dtype}, not numbers of experts")
+    flat = values.reshape(len(values), -1)
+    each = np.arange(len(flat) + 1, dtype=np.int32) * np.int32(flat.shape[1])
+    inner = pa.ListArray.from_arrays(pa.array(each), pa.array(flat.ravel().astype(np.uint16)))
+    offsets = np.concatenate([[0], np.cumsum(span.lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), inner)
