@@ -9,5 +9,6 @@ from __future__ import annotations
 from rcdiag.registry import Registry
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Reader
+from rcdiag.table.readers.verl import VERL
 
-READERS: Registry[Reader] = Registry("format", (PARQUET,))
+READERS: Registry[Reader] = Registry("format", (PARQUET, VERL))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.columns import BITS, FLOATS, IDS, ragged
+from rcdiag.table.readers.columns import ragged
 from rcdiag.table.readers.safe import Jagged, Tensor
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Rows are cut out of matrices so many at a time that a matrix has about this many elements.
 ELEMENTS_PER_BATCH = 1 << 20
-LARGEST_ID = np.iinfo(IDS).max
 
 Where = Callable[[int], str]  # the row of a batch, from 0 -> file and row as an error names them
 RowIndex = NDArray[np.int64]
@@ -72,13 +71,7 @@ def cut_rows(
 ) -> NDArray[Any]:
     """Return the values of some rows in their spans, one row after the other, [tokens, ...]."""
     if isinstance(tensor, Jagged):
-        wrong = np.flatnonzero(tensor.lengths[rows] != span.lengths)
-        if len(wrong):
-            raise RcdiagError(
-                f"{where(int(wrong[0]))}: {name} has {tensor.lengths[rows][wrong[0]]} values for "
-                f"{span.lengths[wrong[0]]} tokens",
-                hint="columns of one batch belong together; write the dump again",
-            )
+        check_lengths(tensor.lengths[rows], span.lengths, name, where)
         return tensor.numpy(rows)
     matrix = rows_of(tensor, rows)
     ends = span.starts + span.lengths
@@ -91,6 +84,19 @@ def cut_rows(
     return np.concatenate(pieces) if pieces else matrix[:0].reshape(0, *matrix.shape[2:])
 
 
+def check_lengths(
+    values: NDArray[np.int64], tokens: NDArray[np.int64], name: str, where: Where
+) -> None:
+    """Refuse rows of a column that has not one value for each token."""
+    wrong = np.flatnonzero(values != tokens)
+    if len(wrong):
+        row = int(wrong[0])
+        raise RcdiagError(
+            f"{where(row)}: {name} has {values[row]} values for {tokens[row]} tokens",
+            hint="columns of one batch belong together; write the dump again",
+        )
+
+
 def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
     """Return some rows of a tensor, which is a view where they follow each other."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
@@ -98,47 +104,19 @@ def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
     return tensor[rows].numpy()
 
 
-def ids_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
-    """Return a list column of token ids."""
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise RcdiagError(f"{where(0)}: {name} holds {values.dtype}, not token ids")
-    if len(values) and (values.min() < 0 or values.max() > LARGEST_ID):
-        token = int(np.argmax((values < 0) | (values > LARGEST_ID)))
-        row = int(np.searchsorted(np.cumsum(span.lengths), token, "right"))
-        raise RcdiagError(
-            f"{where(row)}: {name} holds {values[token]}, which is no token id",
-            hint="the mask that tells tokens from padding does not belong to these ids",
-        )
-    return ragged(values.astype(IDS), span.lengths)
+def token_column(values: NDArray[Any], span: Span) -> pa.ListArray:
+    """Return a list column of values of tokens, [tokens]."""
+    if values.ndim != 1:
+        raise ValueError(f"{values.ndim} dimensions where a token has one value")
+    return ragged(values, span.lengths)
 
 
-def bits_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
-    """Return a list column of a mask of 0 and 1."""
-    bits = values.astype(BITS)
-    if values.ndim != 1 or not np.array_equal(bits, values) or (bits > 1).any():
-        raise RcdiagError(
-            f"{where(0)}: {name} holds values other than 0 and 1", hint="is it another column?"
-        )
-    return ragged(bits, span.lengths)
-
-
-def floats_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
-    """Return a list column of float32 values, or of float64 where the file has those."""
-    if values.ndim != 1 or values.dtype.kind != "f":
-        raise RcdiagError(
-            f"{where(0)}: {name} holds {values.dtype} with {values.ndim} dimensions, not one "
-            "number with a fraction for each token",
-            hint="is it another column?",
-        )
-    return ragged(values if values.dtype == np.float64 else values.astype(FLOATS), span.lengths)
-
-
-def experts_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
+def experts_column(values: NDArray[Any], span: Span) -> pa.ListArray:
     """Return a column of the experts of each token, layer by layer, of values [tokens, ...]."""
     import pyarrow as pa
 
     if values.ndim < 2 or values.dtype.kind not in "iu":
-        raise RcdiagError(f"{where(0)}: {name} holds {values.dtype}, not numbers of experts")
+        raise ValueError(f"experts of tokens as {values.dtype} of {values.ndim} dimensions")
     flat = values.reshape(len(values), -1)
     each = np.arange(len(flat) + 1, dtype=np.int32) * np.int32(flat.shape[1])
     inner = pa.ListArray.from_arrays(pa.array(each), pa.array(flat.ravel().astype(np.uint16)))

@@ -14,7 +14,7 @@ from rcdiag.table.readers.verl.rows import rows_of
 
 def _is_verl(peek: Peek) -> bool:
     """Recognise a DataProto, the names of a batch's tensors, or a batch of TransferQueue."""
-    if DATA_PROTO in peek.pickle_calls:
+    if DATA_PROTO in peek.pickle_calls or (peek.name == layout.QUEUE and peek.is_torch_file):
         return True
     words = peek.pickle_words
     return peek.is_torch_file and (

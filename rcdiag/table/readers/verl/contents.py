@@ -42,7 +42,7 @@ NAMES = foreign([("verl.protocol", "DataProto")])
 
 @dataclass
 class Batch:
-    """The content of one file: tensors of equal rows, other values by row, and facts of the batch."""
+    """One file: tensors of equal rows, other values by row, and facts of the whole batch."""
 
     tensors: dict[str, Tensor | Jagged] = field(default_factory=dict)
     values: dict[str, list[Any] | NDArray[Any]] = field(default_factory=dict)  # name -> by row
@@ -55,7 +55,7 @@ class Batch:
         for name, column in columns.items():
             if isinstance(column, list) and column and all(isinstance(v, Tensor) for v in column):
                 column = jagged_of(column)
-            if isinstance(column, (Tensor, Jagged)):
+            if isinstance(column, Jagged) or (isinstance(column, Tensor) and column.shape):
                 self.tensors[name] = column
             elif isinstance(column, Same):
                 self.meta[name] = column.value
@@ -103,7 +103,7 @@ def _tensors(stored: Any, content: Content) -> Any:
 
 
 def _from_numpy(stored: Any) -> Tensor | Jagged:
-    """Return a tensor that is stored as kind, shape and bytes, or as a layout and a list of those."""
+    """Return a tensor stored as kind, shape and bytes, or as a layout and a list of those."""
     if len(stored) == 2:
         return jagged_of([_from_numpy(item) for item in stored[1]])
     kind, size, content = stored

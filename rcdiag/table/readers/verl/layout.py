@@ -15,7 +15,8 @@ from typing import Any
 RESPONSES_PER_PROMPT = re.compile(r"GBS(?P<prompts>\d+)_+N(?P<responses>\d+)(?:_|$)")
 STEP = re.compile(r"(?:^|[^a-z])(?:global_|gen)?steps?[_-]?(?P<step>\d+)", re.IGNORECASE)
 INPUT_BATCH = "new_batch.dp"
-DUMPED = ("gen_batch.dp", "tq_batch.pt")
+OUTPUT_BATCH, QUEUE = "gen_batch.dp", "tq_batch.pt"
+DUMPED = (OUTPUT_BATCH, QUEUE)
 
 
 def named_sizes(path: Path) -> tuple[int, int] | None:
@@ -38,7 +39,7 @@ def recorded_step(path: Path, meta: dict[str, Any]) -> int | None:
 def named_step(path: Path) -> int | None:
     """Return the step in the name of a file or of its folder."""
     if path.name in DUMPED and path.parent.name.isdecimal():
-        inner = path.name == "tq_batch.pt" and path.parent.parent.name.isdecimal()
+        inner = path.name == QUEUE and path.parent.parent.name.isdecimal()
         return int(path.parent.parent.name if inner else path.parent.name)
     for name in (path.stem, path.parent.name):
         if match := STEP.search(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -32,10 +33,11 @@ FLOATS = {
     "values": ("values",),
     "rollout_is_weights": ("rollout_is_weights",),
 }
+MakeColumn = Callable[[NDArray[Any], Span], "pa.ListArray"]
 MASKS = ("response_mask", "loss_mask")
 # The score by token; its sum over a row is the reward, before penalties that training adds.
 SCORES = ("token_level_scores", "rm_scores")
-ASYNC_PROMPT = r"(?:uid_)?sample_\d+_\d+"
+ASYNC_PROMPT = re.compile(r"(?:uid_)?sample_\d+_\d+")
 
 
 def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Rows]:
@@ -62,7 +64,8 @@ def _row(path: Path, rows: RowIndex, row: int) -> str:
 
 
 def _width(batch: Batch) -> int:
-    return max(t.shape[1] for t in batch.tensors.values() if len(t.shape) > 1)  # type: ignore
+    widest = batch.tensors.get("attention_mask", batch.tensors["responses"])
+    return widest.shape[1] if isinstance(widest, Tensor) else 1
 
 
 # Tokens
@@ -74,31 +77,29 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     tensors = batch.tensors
     made: dict[str, Any] = {}
 
-    def add(name: str, source: str, span: Span, make: Callable[..., pa.ListArray]) -> None:
+    def add(name: str, source: str, span: Span, make: MakeColumn = padded.token_column) -> None:
         values = cut_rows(tensors[source], rows, span, source, where)
-        made[name] = make(values, span, source, where)
+        made[name] = make(values, span)
 
     if prompt is not None:
         source = "prompts" if "prompts" in tensors else "input_ids"
-        add("prompt_ids", source, prompt, padded.ids_column)
-    add("response_ids", "responses", response, padded.ids_column)
+        add("prompt_ids", source, prompt)
+    add("response_ids", "responses", response)
     for source in MASKS:
         if source in tensors and "response_mask" not in made:
             shift = columns if _spans_prompt(tensors[source], tensors["responses"]) else 0
-            add("response_mask", source, response + shift, padded.bits_column)
+            add("response_mask", source, response + shift)
     for name, sources in FLOATS.items():
         for source in sources:
             if source in tensors and name not in made and not _is_scalar(tensors[source]):
-                add(name, source, response, padded.floats_column)
+                add(name, source, response)
     experts = tensors.get("routed_experts")
     if isinstance(experts, Tensor):
         span = response + columns
         add("rollout_routed_experts", "routed_experts", span, padded.experts_column)
     elif isinstance(experts, Jagged) and prompt is not None:
         values = _after_prompts(experts, rows, prompt, response, where)
-        made["rollout_routed_experts"] = padded.experts_column(
-            values, response, "routed_experts", where
-        )
+        made["rollout_routed_experts"] = padded.experts_column(values, response)
     return made
 
 
@@ -148,10 +149,11 @@ def _after_prompts(
     tensor: Jagged, rows: RowIndex, prompt: Span, response: Span, where: Where
 ) -> NDArray[Any]:
     """Return the values of responses in a column that has values for prompts too."""
-    whole = Span(tensor.starts[rows], prompt.lengths + response.lengths)
-    cut_rows(tensor, rows, whole, "routed_experts", where)
-    inner = Jagged(tensor.values, whole.starts + prompt.lengths, response.lengths)
-    return inner.numpy(slice(None))
+    lengths = prompt.lengths + response.lengths
+    padded.check_lengths(tensor.lengths[rows], lengths, "routed_experts", where)
+    return Jagged(tensor.values, tensor.starts[rows] + prompt.lengths, response.lengths).numpy(
+        slice(None)
+    )
 
 
 # Rows
@@ -183,9 +185,7 @@ def _without_padding(batch: Batch, count: int, notes: Notes) -> RowIndex:
     return np.flatnonzero(~fills)
 
 
-def _columns_of_rows(
-    batch: Batch, path: Path, number: int, notes: Notes
-) -> dict[str, pa.Array]:
+def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dict[str, pa.Array]:
     """Return the columns that have a value for each row, of all rows."""
     import pyarrow as pa
 
@@ -217,9 +217,7 @@ def _columns_of_rows(
     return made
 
 
-def _groups(
-    batch: Batch, path: Path, number: int, count: int, notes: Notes
-) -> list[str] | None:
+def _groups(batch: Batch, path: Path, number: int, count: int, notes: Notes) -> list[str] | None:
     """Return the prompt group of each row, if the file, or the name of its folder, tells."""
     uids = batch.values.get("uid")
     if uids is not None:
@@ -254,13 +252,11 @@ def _step(batch: Batch, path: Path, count: int, notes: Notes) -> int | None:
 
 def _is_fed_by_prompt(batch: Batch, path: Path, count: int) -> bool:
     """Tell whether a fully asynchronous run wrote the file: one prompt for each folder."""
-    import re
-
-    if path.name != "gen_batch.dp":
+    if path.name != layout.OUTPUT_BATCH:
         return False
     uids = batch.values.get("uid")
     if uids is not None and len(uids):
-        return re.fullmatch(ASYNC_PROMPT, str(uids[0])) is not None
+        return ASYNC_PROMPT.fullmatch(str(uids[0])) is not None
     sizes = layout.named_sizes(path)
     return sizes is not None and count == sizes[1] and sizes[0] > 1
 
