@@ -9,6 +9,8 @@ from __future__ import annotations
 from rcdiag.registry import Registry
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Reader
+from rcdiag.table.readers.roll import ROLL
+from rcdiag.table.readers.skyrl import SKYRL
 from rcdiag.table.readers.verl import VERL
 
-READERS: Registry[Reader] = Registry("format", (PARQUET, VERL))
+READERS: Registry[Reader] = Registry("format", (PARQUET, VERL, SKYRL, ROLL))

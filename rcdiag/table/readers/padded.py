@@ -112,13 +112,27 @@ def token_column(values: NDArray[Any], span: Span) -> pa.ListArray:
 
 
 def experts_column(values: NDArray[Any], span: Span) -> pa.ListArray:
-    """Return a column of the experts of each token, layer by layer, of values [tokens, ...]."""
+    """Return a column of the experts of each token, layer by layer.
+
+    `values` are [tokens, layers, experts]. A token whose experts are all 0, which no router of two
+    or more chooses, was not recorded: it has an empty list.
+    """
     import pyarrow as pa
 
-    if values.ndim < 2 or values.dtype.kind not in "iu":
+    if values.ndim != 3 or values.dtype.kind not in "iu":
         raise ValueError(f"experts of tokens as {values.dtype} of {values.ndim} dimensions")
     flat = values.reshape(len(values), -1)
-    each = np.arange(len(flat) + 1, dtype=np.int32) * np.int32(flat.shape[1])
-    inner = pa.ListArray.from_arrays(pa.array(each), pa.array(flat.ravel().astype(np.uint16)))
+    recorded = flat.any(1) if values.shape[2] > 1 else np.ones(len(flat), bool)
+    sizes = np.where(recorded, flat.shape[1], 0)
+    tokens = ragged(flat[recorded].ravel().astype(np.uint16), sizes)
     offsets = np.concatenate([[0], np.cumsum(span.lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), inner)
+    return pa.ListArray.from_arrays(pa.array(offsets), tokens)
+
+
+def sums(tensor: Tensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:
+    """Return the sum of each of some rows; a tensor of one dimension holds the sums themselves."""
+    if isinstance(tensor, Jagged):
+        totals = [tensor.row(int(row)).numpy().sum(dtype=np.float64) for row in rows]
+        return np.array(totals, np.float64)
+    values = rows_of(tensor, rows)
+    return values.reshape(len(values), -1).sum(1, dtype=np.float64) if len(values) else values

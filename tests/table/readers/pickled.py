@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -34,12 +35,13 @@ class Built:
 class Writer(pickle._Pickler):
     """A pickler that writes a `Named` as the name that it stands for."""
 
-    dispatch = dict(pickle._Pickler.dispatch)
+    dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
+    write: Callable[[bytes], Any]
 
     def save_named(self, named: Named) -> None:
         self.write(f"c{named.module}\n{named.name}\n".encode())
 
-    dispatch[Named] = save_named  # type: ignore[assignment]
+    dispatch[Named] = save_named
 
 
 def pickled(value: Any, protocol: int = 4) -> bytes:

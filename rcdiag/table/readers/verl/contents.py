@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,7 @@ from rcdiag.table.readers.safe import (
     load_torch,
     open_content,
 )
-from rcdiag.table.readers.safe.arrays import shape_of
-from rcdiag.table.readers.safe.tensors import view_bytes
+from rcdiag.table.readers.safe.tensors import tensor_of_bytes
 
 DATA_PROTO = "verl.protocol.DataProto"
 NAMES = foreign([("verl.protocol", "DataProto")])
@@ -107,10 +105,7 @@ def _from_numpy(stored: Any) -> Tensor | Jagged:
     if len(stored) == 2:
         return jagged_of([_from_numpy(item) for item in stored[1]])
     kind, size, content = stored
-    flat, shape = view_bytes(memoryview(content).cast("B"), kind), shape_of(size)
-    if math.prod(shape) != len(flat):
-        raise ValueError("a tensor of another size than its bytes")
-    return Tensor(flat.reshape(shape), kind)
+    return tensor_of_bytes(content, kind, size)
 
 
 def jagged_of(rows: list[Any]) -> Tensor | Jagged:

@@ -289,11 +289,7 @@ def _by_row(batch: Batch, name: str) -> list[int | None] | None:
 def _reward(batch: Batch) -> NDArray[np.float64] | None:
     """Return the sum of the score over each row's tokens."""
     for name in SCORES:
-        scores = batch.tensors.get(name)
-        if isinstance(scores, Jagged):
-            rows = [scores.row(row).numpy().sum(dtype=np.float64) for row in range(len(scores))]
-            return np.array(rows, np.float64)
-        if isinstance(scores, Tensor):
-            values = scores.numpy()
-            return values.reshape(len(values), -1).sum(1, dtype=np.float64)
+        if name in batch.tensors:
+            scores = batch.tensors[name]
+            return padded.sums(scores, np.arange(len(scores)))
     return None
