@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,19 @@ from rcdiag.table.sources import SourceFile
 
 # Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
 Heard = Callable[[str, int, int, int, int], None]
+
+
+class RowOrigin(Protocol):
+    """Where the rows of a parquet file, which rcdiag made, come from."""
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """Return the files that were given."""
+        ...
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        ...
 
 
 class Origin:

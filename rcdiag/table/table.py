@@ -19,7 +19,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.conversion import Conversion, Heard, Origin, convert_files
+from rcdiag.table.conversion import Conversion, Heard, RowOrigin, convert_files
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
@@ -35,7 +35,7 @@ class TableFile:
     converted: Path | None = None  # its rows as parquet, where it is of another format
     url: str = ""  # what `path` is a copy of
     # Where rows stood in the files that were given, where those are of another format.
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: RowOrigin | None = field(default=None, compare=False, repr=False)
     # Where some rows are drawn: their numbers in the whole table that they are drawn from, [rows],
     # and the number that the file's first row has there.
     drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
