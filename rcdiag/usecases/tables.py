@@ -64,25 +64,46 @@ def open_table(
                 hint="give them to open_table(source, columns=..., given=..., format=...)",
             )
         return source
+    parts = located(source, format)
+    return open_located(parts, columns, given, needed, tokenizer, progress)
+
+
+def located(source: str | Path | Sequence[str | Path], format: str | None) -> list[SourceFiles]:
+    """Find the files of sources, each of one format."""
     sources = [source] if isinstance(source, (str, Path)) else source
     if not sources:
         raise RcdiagError("no table to open", hint="give at least one file")
-    parts = [find_files(str(place), format) for place in sources]
+    return [find_files(str(place), format) for place in sources]
+
+
+def open_located(
+    parts: Sequence[SourceFiles],
+    columns: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
+    needed: Sequence[str] = (),
+    tokenizer: str | Path | None = None,
+    progress: Progress | None = None,
+    beside: Path | None = None,
+) -> Table:
+    """Open sources as one table; those of one run that complete each other are joined.
+
+    What is converted lies in a temporary folder, that of the file `beside` if given.
+    """
     heard = None if progress is None else progress.converted
     encoder = None if tokenizer is None else str(tokenizer)
 
     def opened(some: Sequence[SourceFiles]) -> Table:
-        return open_parts(some, columns, needed, given, encoder, heard)
+        return open_parts(some, columns, needed, given, encoder, heard, beside)
 
     tables = [table for kind in _by_format(parts) for table in _by_policies(kind, opened, columns)]
     if len(tables) == 1:
         return tables[0]
-    scratch = Scratch()
+    scratch = Scratch(beside)
     names = _short_names(tables, [table.name for table in tables])
     joined, report = join_tables(tables, names, scratch.path / "joined.parquet", of_one_run=True)
     if progress is not None:
         progress.say(match_sentence(report))
-    return replace(joined, scratch=scratch)
+    return replace(joined, scratch=scratch, joined=report)
 
 
 def _by_format(parts: Sequence[SourceFiles]) -> list[list[SourceFiles]]:
