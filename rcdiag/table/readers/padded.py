@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.columns import ragged
+from rcdiag.table.readers.columns import BITS, ragged
 from rcdiag.table.readers.safe import Jagged, Tensor
 
 if TYPE_CHECKING:
@@ -109,6 +109,19 @@ def token_column(values: NDArray[Any], span: Span) -> pa.ListArray:
     if values.ndim != 1:
         raise ValueError(f"{values.ndim} dimensions where a token has one value")
     return ragged(values, span.lengths)
+
+
+def mask_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
+    """Return a list column of a mask, whatever type its zeros and ones have."""
+    bad = (values != 0) & (values != 1)
+    if bad.any():
+        token = int(np.argmax(bad))
+        row = int(np.searchsorted(np.cumsum(span.lengths), token, "right"))
+        raise RcdiagError(
+            f"{where(row)}: {name} holds {values[token]}, a mask only 0 and 1",
+            hint="is it another column, such as weights of tokens?",
+        )
+    return token_column(values.astype(BITS), span)
 
 
 def experts_column(values: NDArray[Any], span: Span) -> pa.ListArray:

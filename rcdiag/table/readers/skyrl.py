@@ -139,11 +139,16 @@ def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> di
         ),
     }
     for source, name in {"loss_mask": "response_mask", **FLOATS}.items():
-        if source in tensors:
-            if tensors[source].shape[1:] != (responses,):
-                raise ValueError(f"{source} has the shape {list(tensors[source].shape)}")
-            values = cut(tensors[source], span=lengths, name=source)
-            columns[name] = padded.token_column(values, lengths)
+        if source not in tensors:
+            continue
+        if tensors[source].shape[1:] != (responses,):
+            raise ValueError(f"{source} has the shape {list(tensors[source].shape)}")
+        values = cut(tensors[source], span=lengths, name=source)
+        columns[name] = (
+            padded.mask_column(values, lengths, source, where)
+            if source == "loss_mask"
+            else padded.token_column(values, lengths)
+        )
     if "rollout_expert_indices" in tensors:
         values = cut(tensors["rollout_expert_indices"], span=response, name="experts")
         columns["rollout_routed_experts"] = padded.experts_column(values, response)

@@ -69,9 +69,8 @@ def write(path: Path, content: bytes) -> Path:
 # TensorDicts, by the documented layout of tensordict 0.10.
 
 
-def tensordict(tensors: dict[str, Any]) -> Built:
+def tensordict(tensors: dict[str, Any], size: int = 0) -> Built:
     """Return a TensorDict that is saved tensor by tensor."""
-    size = len(next(iter(tensors.values())))
     state = {
         "_tensordict": tensors,
         "_device": None,
@@ -104,7 +103,7 @@ def stacked(values: list[Any]) -> Built:
     """Return a NonTensorStack, which holds one value for each row."""
     inner = Named("tensordict.tensorclass", "NonTensorData")
     items = [
-        Built(inner, (), {"tensordict": tensordict({"none": ()}), "non_tensordict": {"data": v}})
+        Built(inner, (), {"tensordict": tensordict({}), "non_tensordict": {"data": v}})
         for v in values
     ]
     state = {"stack_dim": 0, "tensordicts": items, "_batch_size": torch.Size([len(values)])}

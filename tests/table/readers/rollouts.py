@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,14 @@ class Rollouts:
     rows: list[dict[str, Any]]
     prompt_width: int
     response_width: int
-    extra: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def but_for(self, *rows: int) -> Rollouts:
+        """Return the batch without some rows."""
+        kept = [row for number, row in enumerate(self.rows) if number not in rows]
+        return Rollouts(kept, self.prompt_width, self.response_width)
 
     def column(self, name: str) -> list[Any]:
         return [row[name] for row in self.rows]
@@ -87,12 +91,16 @@ def read(source: Path | str | Sequence[Path], **options: Any) -> tuple[list[dict
 
 
 def assert_rows(found: list[dict[str, Any]], truth: list[dict[str, Any]]) -> None:
-    """Compare cell by cell; every column of the truth is needed, and no log-probs beside them."""
+    """Compare cell by cell; every column of the truth is needed.
+
+    Where the truth holds log-probs, there must be no others.
+    """
     assert len(found) == len(truth)
     for index, (one, other) in enumerate(zip(found, truth, strict=True)):
         for name, value in other.items():
             assert one.get(name) == value, (index, name, one.get(name), value)
-        assert {n for n in one if n.endswith("_log_probs")} <= set(other)
+        policies = {n for n in other if n.endswith("_log_probs")}
+        assert not policies or policies == {n for n in one if n.endswith("_log_probs")}
 
 
 def only(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:

@@ -88,7 +88,8 @@ def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]
     for source in MASKS:
         if source in tensors and "response_mask" not in made:
             shift = columns if _spans_prompt(tensors[source], tensors["responses"]) else 0
-            add("response_mask", source, response + shift)
+            bits = partial(padded.mask_column, name=source, where=where)
+            add("response_mask", source, response + shift, bits)
     for name, sources in FLOATS.items():
         for source in sources:
             if source in tensors and name not in made and not _is_scalar(tensors[source]):
