@@ -52,7 +52,8 @@ FLOATS = {
 
 
 def _is_skyrl(peek: Peek) -> bool:
-    return any(f"{module}.{CLASS}" in peek.pickle_calls for module in MODULES)
+    firsts = {f"{module}.{name}" for module in MODULES for name in (CLASS, REBUILD)}
+    return not peek.pickle_calls.isdisjoint(firsts)
 
 
 def _read(dump: Dump) -> Iterator[Rows]:
