@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,16 @@ TYPES = {
     "advantage": pa.float64(),
 }
 ROWS_AT_ONCE = 7
+
+
+def write_toy(
+    path: Path, rows: Sequence[Mapping[str, Any]], about: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a dump; `about` goes into its first line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [{"format": "toy", **(about or {})}, *rows]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
 
 
 def detect(peek: Peek) -> bool:
