@@ -315,8 +315,9 @@ def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Tabl
 
 def _check_renames(schema: pa.Schema | None, work: _Pass, source: str) -> None:
     """Refuse mapped columns that no file of the dump has."""
-    if schema is not None and any(name not in work.rows_with for name in work.renames):
-        missing.check_columns([], schema, work.renames, source)
+    lacking = {name: own for name, own in work.renames.items() if name not in work.rows_with}
+    if schema is not None and lacking:
+        missing.check_columns([], schema, lacking, source)
 
 
 def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:

@@ -305,15 +305,19 @@ def open_parts(
         return _with_given(replace(table, scratch=_together(kept)), values)
     scratch = Scratch(beside)
     target = scratch.path / "converted.parquet"
-    made = convert_files(
-        reader,
-        files,
-        target,
-        given=values,
-        renames=renames,
-        tokenizer=tokenizer,
-        heard=heard,
-    )
+    try:
+        made = convert_files(
+            reader,
+            files,
+            target,
+            given=values,
+            renames=renames,
+            tokenizer=tokenizer,
+            heard=heard,
+        )
+    except BaseException:
+        scratch.remove()
+        raise
     schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
     first = files[0]
     file = TableFile(first.path, made.rows, 0, target, first.url, made.origin)

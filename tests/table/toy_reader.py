@@ -23,6 +23,8 @@ TYPES = {
     "group_id": pa.int64(),
     "advantage": pa.float64(),
 }
+# A dump's own ids may be words.
+KINDS = {name: kind for name, kind in TYPES.items() if name != "group_id"}
 ROWS_AT_ONCE = 7
 
 
@@ -51,7 +53,7 @@ def read(dump: Dump) -> Iterator[Rows]:
                 names = {name for row in some for name in row}
                 columns = [*filter(names.__contains__, TYPES), *sorted(names - TYPES.keys())]
                 arrays = {
-                    name: pa.array([row.get(name) for row in some], TYPES.get(name))
+                    name: pa.array([row.get(name) for row in some], KINDS.get(name))
                     for name in columns
                 }
                 numbers = np.arange(row, row + len(some))
