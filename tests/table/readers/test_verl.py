@@ -132,6 +132,14 @@ def test_missing_columns_stay_missing(tmp_path):
     assert_rows(rows, only(batch.rows, "old_log_probs", "ref_log_probs"))
 
 
+def test_a_batch_without_a_mask_says_that_all_tokens_count(tmp_path):
+    batch = rollouts()
+    rows, table = read(write_batch(tmp_path / "a.dp", batch, response_mask=None))
+    assert_rows(rows, only(batch.rows, "response_ids", *(n for n in COLUMNS if "log" in n)))
+    assert "response_mask" not in table.columns
+    assert "every response token counts as sampled" in changes(table)
+
+
 def test_scores_of_the_agent_loop_are_the_reward_where_there_are_no_others(tmp_path):
     batch = rollouts()
     tensors = tensors_of(batch)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import RowIndex, Span, Where, cut_rows
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, Where, cut_rows
 from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
 from rcdiag.table.readers.verl import layout
@@ -52,6 +52,8 @@ def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Row
     kept = _without_padding(batch, len(responses), notes)
     facts = _columns_of_rows(batch, path, number, notes)
     width: Any = responses.lengths[kept] if isinstance(responses, Jagged) else _width(batch)
+    if not any(name in batch.tensors for name in MASKS):
+        notes.change(NO_MASK, len(kept))
     width = width * (1 + padded.width_of_experts(batch.tensors.get("routed_experts")))
     for rows in padded.batches_of(kept, width):
         with laid_out(str(path), "verl"):
