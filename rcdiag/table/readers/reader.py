@@ -2,13 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rcdiag.table.readers.peek import Peek
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Responses that stand in one file of a dump, in its order, as columns of the table.
+
+    Columns have the names and types of `rcdiag.table.schema`; others are kept as they are. A
+    column that the file does not have is left out, and a row without a value in it holds null.
+    """
+
+    batch: pa.RecordBatch
+    file: Path
+    numbers: NDArray[np.int64]  # the record of the file that each row was made from, from 0, [rows]
+    record: str = "row"  # what the file's own records are called in a message: "line", "sample"
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        return f"{self.file}, {self.record} {int(self.numbers[row])}"
+
+
+@dataclass
+class Notes:
+    """What a conversion did to the data, for the user to read and for the table's metadata."""
+
+    # What was dropped, shifted, filled or assumed -> number of rows that it concerns (0: all).
+    changes: dict[str, int] = field(default_factory=dict)
+    # What is known of the run, as the table's metadata holds it: {"rollout": {"backend": ...}}.
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def change(self, text: str, rows: int = 0) -> None:
+        """Note a change in one sentence; rows of the same sentence add up."""
+        self.changes[text] = self.changes.get(text, 0) + rows
+
+    def describe(self, policy: str, **facts: Any) -> None:
+        """Note what the dump says of a policy: backend, dtype, temperature, options."""
+        self.policies.setdefault(policy, {}).update(facts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dump:
+    """Files of one format, in the order of their rows, and what the user said of them."""
+
+    files: tuple[Path, ...]
+    given: Mapping[str, Any] = field(default_factory=dict)  # {"group_size": 8, "temperature": 0.7}
+    tokenizer: str | None = None  # a checkpoint or tokenizer folder, for dumps of text
+    notes: Notes = field(default_factory=Notes)
+
+
+def natural_order(path: Path) -> tuple[Any, ...]:
+    """Return a key that sorts files by the numbers in their names: step 9 before step 10."""
+    parts = re.split(r"(\d+)", path.as_posix())
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,8 +75,13 @@ class Reader:
     name: str
     says: str
     patterns: tuple[str, ...]  # names of its files in a folder: "*.parquet"
-    detect: Callable[[Sequence[Path]], bool]  # whether all these files, none empty, are of it
-    # The rows of one file in their order, a few MB at a time, all batches with one schema: columns
-    # under the names and types of `rcdiag.table.schema`, others as they are, and whatever is known
-    # of the policies in the schema's metadata. None: the file is a parquet table already.
-    read: Callable[[Path], Iterator[pa.RecordBatch]] | None
+    detect: Callable[[Peek], bool]  # whether a file, which is not empty, is of this format
+    # The rows of all files, a few MB at a time, in bounded memory. None: the file is a parquet
+    # table already.
+    read: Callable[[Dump], Iterator[Rows]] | None
+    source: str = ""  # a page or file with which its writer can be checked: a URL
+    order: Callable[[Path], Any] = natural_order  # the key by which its files follow each other
+    # For formats without token ids: the option of the trainer that writes token ids and log-probs.
+    text_only: str = ""
+    # For formats whose rows of one prompt follow each other, `group_size` at a time.
+    grouped_by_order: bool = False

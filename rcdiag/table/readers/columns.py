@@ -1,0 +1,47 @@
+"""Readers make list columns of flat values, of padded matrices, and of lists of one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Token columns of a converted table have these element types.
+IDS, FLOATS, BITS = np.int32, np.float32, np.uint8
+
+
+def ragged(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
+    """Return a list column, [rows], of flat values, [tokens], cut into rows of these lengths."""
+    import pyarrow as pa
+
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
+    if offsets[-1] != len(values):
+        raise ValueError(f"{len(values)} values for lengths that add up to {offsets[-1]}")
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def cut(
+    padded: NDArray[Any], starts: NDArray[np.integer], lengths: NDArray[np.integer]
+) -> pa.ListArray:
+    """Return a list column of the values of a padded matrix, [rows, width].
+
+    Row i holds the `lengths[i]` values from column `starts[i]` on.
+    """
+    place = np.arange(padded.shape[1])
+    inside = (place >= starts[:, None]) & (place < (starts + lengths)[:, None])
+    if not np.array_equal(inside.sum(1), lengths):
+        raise ValueError("a row reaches beyond the width of the padded matrix")
+    return ragged(padded[inside], lengths)
+
+
+def lists(rows: Iterable[Sequence[Any] | NDArray[Any] | None], kind: type) -> pa.ListArray:
+    """Return a list column of one sequence for each row; None makes a null."""
+    import pyarrow as pa
+
+    element = pa.from_numpy_dtype(np.dtype(kind))
+    return pa.array(list(rows), type=pa.list_(element))

@@ -1,0 +1,127 @@
+"""A file's format shows in its first bytes, in its names of keys, and in what a pickle calls."""
+
+from __future__ import annotations
+
+import json
+import pickletools
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+# The beginning of a file that is looked at, in bytes; a JSON record may be longer.
+HEAD = 1 << 16
+LONGEST_RECORD = 1 << 28
+
+
+@dataclass(frozen=True)
+class Peek:
+    """A look into a file that reads little of it and executes nothing."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @cached_property
+    def head(self) -> bytes:
+        """Return the first bytes of the file, [at most HEAD]."""
+        with self.path.open("rb") as stream:
+            return stream.read(HEAD)
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """Return the names of a parquet file's columns; empty where it is none."""
+        if not self.head.startswith(b"PAR1"):
+            return frozenset()
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return frozenset(pq.read_schema(self.path).names)
+        except (pa.ArrowInvalid, OSError):
+            return frozenset()
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """Return the first JSON object of a file of JSON lines, or the object that a file is."""
+        if self.head.lstrip()[:1] != b"{":
+            return {}
+        with self.path.open("rb") as stream:
+            line = next((line for line in _lines(stream) if line.strip()), b"")
+        for text in (line, self._whole):
+            try:
+                record = json.loads(text)
+            except (ValueError, UnicodeDecodeError):
+                continue
+            return record if isinstance(record, dict) else {}
+        return {}
+
+    @property
+    def _whole(self) -> bytes:
+        if self.path.stat().st_size > LONGEST_RECORD:
+            return b""
+        return self.path.read_bytes()
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Return the keys of the first JSON object; empty where the file holds none."""
+        return frozenset(self.record)
+
+    @cached_property
+    def pickle_calls(self) -> frozenset[str]:
+        """Return the first globals that a pickle, or the pickle in a torch file, names.
+
+        A global is written as `module.name`. The pickle is scanned, not loaded.
+        """
+        return frozenset(name for name, text in self._scanned if name)
+
+    @cached_property
+    def pickle_words(self) -> frozenset[str]:
+        """Return short texts in the pickle, or in the pickle of a torch file: keys among them."""
+        return frozenset(text for _, text in self._scanned if text)
+
+    @property
+    def is_torch_file(self) -> bool:
+        """Tell whether the file is a zip archive as torch.save writes it."""
+        return self.head.startswith(b"PK\x03\x04") and bool(self._pickle)
+
+    @cached_property
+    def _pickle(self) -> bytes:
+        if self.head.startswith(b"\x80"):
+            return self.head
+        if not self.head.startswith(b"PK\x03\x04"):
+            return b""
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                names = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+                if not names:
+                    return b""
+                with archive.open(names[0]) as stream:
+                    return stream.read(HEAD)
+        except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
+            return b""
+
+    @cached_property
+    def _scanned(self) -> tuple[tuple[str, str], ...]:
+        names: list[tuple[str, str]] = []
+        texts: list[str] = []
+        try:
+            for opcode, argument, _ in pickletools.genops(self._pickle):
+                if opcode.name == "GLOBAL":
+                    names.append((str(argument).replace(" ", "."), ""))
+                elif opcode.name == "STACK_GLOBAL" and len(texts) >= 2:
+                    names.append((".".join(texts[-2:]), ""))
+                elif isinstance(argument, str) and len(argument) <= 64:
+                    texts.append(argument)
+        except Exception:  # a pickle that is cut at HEAD, or damaged, ends here
+            pass
+        return tuple(names + [("", text) for text in texts])
+
+
+def _lines(stream: Any) -> Any:
+    """Yield lines of a binary stream, none longer than LONGEST_RECORD bytes."""
+    while line := stream.readline(LONGEST_RECORD):
+        yield line
