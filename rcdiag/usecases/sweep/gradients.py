@@ -1,10 +1,12 @@
-"""Weighted gradients of every candidate and of the reference, as small sketches by cluster.
+"""Weighted gradients of every candidate and of the references, as small sketches by cluster.
 
 No model is run. The gradient of log p(token) with respect to the logits has 1 - p at the sampled
 token. Summed over a sequence by token id with signs into DIMENSIONS buckets (CountSketch, Charikar,
 Chen and Farach-Colton 2002: inner products stay what they are in expectation), that is a vector
-whose inner products follow those of the gradients of the output bias. Judging estimators by it is
-rcdiag's proposal. Where no advantages are recorded, reward less a baseline stands in for them.
+whose inner products follow those of the gradients of the output bias. `centred` takes off what the
+target policy has on average, because a gradient of its log-probs has mean 0 under it. Judging
+estimators by it is rcdiag's proposal. Where no advantages are recorded, reward less a baseline
+stands in for them; without rewards every sequence has the advantage 1.
 """
 
 from __future__ import annotations
@@ -76,6 +78,17 @@ def advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
     return baseline.advantage(pair)
 
 
+def known_advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
+    """Return the advantages of a table; 1 for all on a table with neither advantages nor rewards.
+
+    They are NaN where only this sequence's is unknown, [sequences].
+    """
+    rewarded = baseline is not None and not np.isnan(baseline.overall)
+    if pair.tokens.advantage is None and not rewarded:
+        return np.ones(len(pair.lengths))
+    return advantages(pair, baseline)
+
+
 DIMENSIONS = 64
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Fibonacci hashing
 
@@ -98,14 +111,19 @@ def sketches(cells: NDArray[np.int64], values: Array, rows: int) -> Array:
     return sums.reshape(rows, DIMENSIONS)
 
 
-REFERENCE = "reference"
+# References: gradients weighted by untruncated ratios, of whole sequences or of single tokens.
+BY_SEQUENCE = "by sequence"
+BY_TOKEN = "by token"
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateGradients:
-    """Sums of the candidates' gradients and of the reference's, and the tails of their weights."""
+    """Sums of the candidates' gradients and of the references', and the tails of their weights.
 
-    clusters: dict[tuple[str, str], ClusterSums]  # candidate and quantity
+    The last column of a gradient is the sum of its weights times advantages, for `centred`.
+    """
+
+    clusters: dict[tuple[str, str], ClusterSums]  # candidate or reference, and quantity
     tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
 
 
@@ -118,29 +136,51 @@ def candidate_gradients(
     """Sketch the weighted gradient of every candidate on one batch."""
     if not candidates:
         return CandidateGradients({}, {})
-    advantage = advantages(pair, baseline)
-    signal = np.nan_to_num(advantage, nan=0.0)
+    advantage = known_advantages(pair, baseline)
+    signal = np.nan_to_num(advantage, nan=0.0)[:, None]
     size = np.where(np.isnan(advantage), 1.0, np.abs(advantage))
     bucket, sign = buckets(pair.tokens.token_id)
     cells = pair.tokens.owner * DIMENSIONS + bucket
-    slope = sign * pair.values.target_miss * np.repeat(signal, pair.lengths)
+    slope = sign * pair.values.target_miss
     tokens, rows = Tokens(pair.log_ratio), rows_of(pair, _quantities(candidates.values()), 0)
-    true = np.exp(log_ratio(rows, "sequence"))
-    plain = sketches(cells, slope, len(rows))
+    true, of_rows = np.exp(log_ratio(rows, "sequence")), ratio(rows, "sequence")
+    lengths = pair.lengths.astype(np.float64)
+
+    def gradient(weights: Array) -> Array:
+        """Sketch the gradients of log-probs, and their weights, [sequences, DIMENSIONS + 1]."""
+        sums = sketches(cells, slope * weights, len(rows))
+        return np.column_stack([sums, segment_sum(weights, pair.lengths)])
+
+    plain = np.column_stack([sketches(cells, slope, len(rows)), lengths])
+    target = gradient(tokens.ratio)
     clusters = {
-        (REFERENCE, "gradient"): by_cluster.added(plain * ratio(rows, "sequence")[:, None]),
-        (REFERENCE, "signals"): by_cluster.added((~np.isnan(advantage)).astype(np.float64)),
+        ("", "signals"): by_cluster.added((~np.isnan(advantage)).astype(np.float64)),
+        (BY_SEQUENCE, "gradient"): by_cluster.added(plain * of_rows[:, None] * signal),
+        (BY_SEQUENCE, "weights"): by_cluster.added((of_rows * lengths)[:, None]),
+        (BY_TOKEN, "gradient"): by_cluster.added(target * signal),
+        (BY_TOKEN, "weights"): by_cluster.added(target[:, -1:]),
+        (BY_TOKEN, "scores"): by_cluster.added(target),
     }
     tails = {}
     for name, correction in candidates.items():
         weights = token_effects(correction, tokens, rows).final
-        means = segment_sum(weights, pair.lengths) / pair.lengths
-        sums = sketches(cells, slope * weights, len(rows))
-        clusters[name, "gradient"] = by_cluster.added(sums)
+        sums = gradient(weights)
+        means = sums[:, -1] / pair.lengths
+        clusters[name, "gradient"] = by_cluster.added(sums * signal)
         clusters[name, "over"] = by_cluster.added(np.maximum(means - true, 0.0))
         weighted = means * size
         tails[name] = UpperTail.of(np.log(weighted[weighted > 0.0]))
     return CandidateGradients(clusters, tails)
+
+
+def centred(gradient: Array, scores: Array) -> Array:
+    """Take the target's mean off the gradient of every token, [clusters, DIMENSIONS].
+
+    `scores` are gradients of log-probs weighted by the ratios of tokens, without advantages: their
+    mean is what the target policy has on average, which is 0 for a true gradient of its log-probs.
+    """
+    of_all = scores.sum(axis=0)
+    return gradient[:, :-1] - gradient[:, -1:] * (of_all[:-1] / of_all[-1])
 
 
 def _quantities(corrections: Iterable[Correction]) -> list[Quantity]:

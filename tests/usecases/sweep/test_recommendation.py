@@ -73,7 +73,7 @@ def test_where_the_recorded_policy_did_not_sample_nothing_is_ranked(rewards):
 def evidence_of(pair: PolicyPair, **values: MetricValue) -> Evidence:
     """The evidence of a pair with some metrics of its mismatch replaced."""
     state = state_of_candidates([pair], baseline_of([pair]))
-    return Evidence(state, {**mismatch(state.suite, 0), **values}, {}, 0, 0)
+    return Evidence(state, {**mismatch(state.suite, 0), **values}, 0)
 
 
 def test_a_bound_is_not_used_where_the_mean_ratio_of_sequences_is_above_one():
