@@ -144,7 +144,7 @@ def negligible(distance: float, limit: float) -> str:
 def few_effective(left: float, limit: float) -> str:
     return (
         f"Weighted by their untruncated ratios the sequences count as {left:.1f}, not above "
-        f"{limit:.0f}: sequence weights are no reference, and the bias is measured against token weights."
+        f"{limit:.0f}: they are no reference, and the bias is measured against token weights."
     )
 
 
@@ -162,7 +162,9 @@ def nothing_allowed(broken: Mapping[str, list[str]]) -> str:
 def choice(best: str, chosen: str, near: Sequence[str], scores: Scores) -> str:
     """Step 4: the simplest within one standard error of the least error."""
     if len(near) == 1:
-        return f"{best} has the least error, {_parts(best, scores)}, by more than one standard error."
+        return (
+            f"{best} has the least error, {_parts(best, scores)}, by more than one standard error."
+        )
     if best == chosen:
         return f"{best} has the least error, {_parts(best, scores)}, and none is simpler."
     close = f"{len(near)} candidates are indistinguishable from {best} ({_parts(best, scores)})"

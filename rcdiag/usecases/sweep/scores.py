@@ -1,10 +1,11 @@
 """Squared errors of the candidates' batch gradients, with their standard errors.
 
-A candidate's error is |m - r|^2 + V: m is its mean gradient, r that of the reference, V the variance
-of a batch's mean, all in sketches. |m - r|^2 is taken over pairs of different clusters, where noise
-does not add up (a U-statistic, Hoeffding 1948, "A class of statistics with asymptotically normal
-distribution"); V is what clusters have beyond it. Weights are scaled to a mean of 1 first: a factor
-that all tokens share is the learning rate's. Choosing by it is rcdiag's proposal.
+A candidate's error is |m - r|^2 + V: m is its mean gradient, r that of the reference, V the
+variance of a batch's mean, all in sketches. |m - r|^2 is taken over pairs of different clusters,
+where noise does not add up (a U-statistic: Hoeffding 1948, "A class of statistics with
+asymptotically normal distribution"); V is what clusters have beyond it. Weights are scaled to a
+mean of 1 first: a factor that all tokens share is the learning rate's. Choosing by it is rcdiag's
+proposal.
 """
 
 from __future__ import annotations

@@ -11,15 +11,21 @@ gradients come from counts: fast, for any length.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.correction import Correction
+from rcdiag.results.sweep import Recommendation
+from rcdiag.statistics.pair import pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.usecases.sweep.candidates import CANDIDATES
+from rcdiag.usecases.sweep.gradients import Baseline
+from tests.usecases.sweep.policies import advice_of, state_of_candidates
 
 Array = NDArray[np.float64]
 
@@ -79,16 +85,11 @@ class World:
         scores = (excess[..., None] * features[:, None, None, :]).reshape(KINDS, -1)
         self.scores = scores / np.sqrt(self.law_of_target @ np.square(scores).sum(axis=1))
         self.rewarding = self._rewarding(step, random)
-        ids = (np.arange(WORDS)[None] * IDS_OF_A_WORD + np.arange(CONTEXTS)[:, None] % IDS_OF_A_WORD).ravel()
-        self.sk = np.eye(WORDS * IDS_OF_A_WORD)[ids] * (1.0 - np.exp(self.target.ravel()))[:, None]
 
     def _at(self, logits: Array, drift: Array, noise: Array) -> Array:
         """Move the logits until the log-ratio of a token varies as much as the case wants."""
-        law, size = np.exp(self.behavior), 0.0
-        parts = [
-            part / np.sqrt((law * np.square(part - (law * part).sum(-1, keepdims=True))).sum() / CONTEXTS)
-            for part in (drift, noise)
-        ]
+        law = np.exp(self.behavior)
+        parts = [part / self._spread(part) for part in (drift, noise)]
         move = np.sqrt(self.case.drift) * parts[0] + np.sqrt(1.0 - self.case.drift) * parts[1]
         size = self.case.noise
         for _ in range(20):
@@ -98,6 +99,12 @@ class World:
             spread = np.sqrt((law * np.square(ratios - mean)).sum() / CONTEXTS)
             size *= self.case.noise / spread
         return target
+
+    def _spread(self, values: Array) -> float:
+        """Standard deviation within contexts of what every word has, under the behavior policy."""
+        law = np.exp(self.behavior)
+        means = (law * values).sum(axis=1, keepdims=True)
+        return float(np.sqrt((law * np.square(values - means)).sum() / CONTEXTS))
 
     def _rewarding(self, step: Array, random: np.random.Generator) -> Array:
         """What a token adds to the two sums that the reward goes with, [KINDS, 2].
@@ -133,7 +140,9 @@ class World:
         drawn = self.case.length * np.exp(0.2 * random.normal(0.0, 1.0, sequences))
         return np.maximum(np.round(drawn), 1.0).astype(np.int64)
 
-    def advantages(self, sums: Array, lengths: Array, random: np.random.Generator) -> tuple[Array, Array]:
+    def advantages(
+        self, sums: Array, lengths: Array, random: np.random.Generator
+    ) -> tuple[Array, Array]:
         """Draw rewards of sequences, in groups of GROUP; they come with their advantages."""
         chance = random.normal(0.0, 1.0, len(sums))
         prompts = np.repeat(random.normal(0.0, 0.5, len(sums) // GROUP), GROUP)
@@ -144,8 +153,8 @@ class World:
         reward = (score > 0.0).astype(np.float64)
         return reward, reward - np.repeat(reward.reshape(-1, GROUP).mean(axis=1), GROUP)
 
-    def table(self, batch: int = 512):
-        """Sample the table, in batches of trajectories."""
+    def batches(self, batch: int = 512) -> Iterator[Trajectories]:
+        """Sample the table of the case, in batches of so many sequences."""
         random = np.random.default_rng(self.case.seed + 1)
         limits = np.cumsum(np.exp(self.behavior), axis=1)
         limits[:, -1] = 1.0
@@ -155,7 +164,9 @@ class World:
             lengths = self.lengths(count, random)
             kinds = np.searchsorted(flat, random.random(lengths.sum()) * CONTEXTS)
             owner = np.repeat(np.arange(count), lengths)
-            sums = np.stack([np.bincount(owner, of[kinds], count) for of in self.rewarding.T], axis=1)
+            sums = np.stack(
+                [np.bincount(owner, of[kinds], count) for of in self.rewarding.T], axis=1
+            )
             reward, _ = self.advantages(sums, lengths, random)
             context, word = np.divmod(kinds, WORDS)
             yield Trajectories(
@@ -175,7 +186,9 @@ class World:
             )
 
 
-def sequence_statistic(name: str, log_ratio: Array, counts: Array, sums: Array, lengths: Array) -> Array:
+def sequence_statistic(
+    name: str, log_ratio: Array, counts: Array, sums: Array, lengths: Array
+) -> Array:
     """What a rejection by sequence looks at, [sequences]."""
     if name == "sequence":
         return np.exp(sums)
@@ -189,10 +202,8 @@ def sequence_statistic(name: str, log_ratio: Array, counts: Array, sums: Array, 
 class Weights:
     """What a correction makes of sequences: a factor for each, and a weight for each kind."""
 
-    factor: Array  # [sequences]
-    of_kinds: Array  # [KINDS]
-    keeps: Array  # [KINDS] 1 for kinds that stay in the loss
-    stays: Array  # [sequences] 1 for sequences that stay in the loss
+    factor: Array  # [sequences] 0 for those that are rejected
+    of_kinds: Array  # [KINDS] 0 for those that are rejected
 
 
 def weights_of(correction: Correction, log_ratio: Array, counts: Array) -> Weights:
@@ -218,7 +229,7 @@ def weights_of(correction: Correction, log_ratio: Array, counts: Array) -> Weigh
         else:
             values = sequence_statistic(rejection.statistic, log_ratio, counts, sums, lengths)
             stays = stays * ((values >= lower) & (values <= rejection.upper))
-    return Weights(factor * stays, of_kinds * keeps, keeps, stays)
+    return Weights(factor * stays, of_kinds * keeps)
 
 
 @dataclass
@@ -228,12 +239,11 @@ class Moments:
     groups: int
     gradient: Array  # [dimensions]
     square: float  # of the gradients of groups
-    weight: float  # of tokens in the loss
-    kept: float  # tokens in the loss
+    weight: float  # sum over tokens
     tokens: float
 
     @classmethod
-    def of(cls, gradients: Array, weight: float, kept: float, tokens: float) -> Moments:
+    def of(cls, gradients: Array, weight: float, tokens: float) -> Moments:
         """Add up gradients of sequences, [sequences, dimensions]."""
         of_groups = gradients.reshape(-1, GROUP, gradients.shape[1]).sum(axis=1)
         return cls(
@@ -241,7 +251,6 @@ class Moments:
             of_groups.sum(axis=0),
             float(np.square(of_groups).sum()),
             weight,
-            kept,
             tokens,
         )
 
@@ -251,7 +260,6 @@ class Moments:
             self.gradient + other.gradient,
             self.square + other.square,
             self.weight + other.weight,
-            self.kept + other.kept,
             self.tokens + other.tokens,
         )
 
@@ -270,20 +278,16 @@ class Truth:
     """What is true of a candidate in batches of the size of the table."""
 
     error: float  # E|G - g|^2, weights scaled to a mean of 1
-    plain_error: float  # the same with weights as they are, by the tokens in the loss
     efficiency: float  # (m . g)^2 / (|g|^2 E|G|^2)
-    bias: float  # |m - g|^2
 
 
-def truths(case: Case, times: int = 16, sk=False) -> dict[str, Truth]:
-    """The truth of every candidate, from `times` as many sequences as the table has."""
+def truths(case: Case, sequences: int = 64 * 1024) -> dict[str, Truth]:
+    """The truth of every candidate, from so many sequences of either policy."""
     world, random = World(case), np.random.default_rng(case.seed + 2)
-    count = int(np.clip(times * case.sequences, 128 * 1024, 128 * 1024))
-    count -= count % GROUP
     sums: dict[str, Moments] = {}
-    aim = None
-    for start in range(0, count, AT_A_TIME):
-        size = min(AT_A_TIME, count - start)
+    aim: Moments | None = None
+    for start in range(0, sequences, AT_A_TIME):
+        size = min(AT_A_TIME, sequences - start)
         for law, names in ((world.law_of_behavior, list(CANDIDATES)), (world.law_of_target, [""])):
             lengths = world.lengths(size, random)
             counts = random.multinomial(lengths, law).astype(np.float64)
@@ -291,39 +295,111 @@ def truths(case: Case, times: int = 16, sk=False) -> dict[str, Truth]:
             for name in names:
                 correction = CANDIDATES[name].correction if name else Correction()
                 it = weights_of(correction, world.log_ratio, counts)
-                gradients = counts @ (it.of_kinds[:, None] * (world.sk if sk else world.scores))
+                gradients = counts @ (it.of_kinds[:, None] * world.scores)
                 gradients *= (it.factor * advantage)[:, None]
-                kept = counts @ it.keeps
                 moments = Moments.of(
                     gradients,
                     float(it.factor @ (counts @ it.of_kinds)),
-                    float(it.stays @ kept),
                     float(lengths.sum()),
                 )
                 if not name:
                     aim = moments if aim is None else aim + moments
                 else:
                     sums[name] = sums[name] + moments if name in sums else moments
-    return {name: _truth(moments, aim, case.sequences // GROUP) for name, moments in sums.items()}
+    assert aim is not None
+    groups = case.sequences // GROUP
+    return {name: _truth(moments, aim, groups) for name, moments in sums.items()}
 
 
 def _truth(it: Moments, aim: Moments, groups: int) -> Truth:
-    exact, of_exact = aim.mean(1.0), aim.variance(1.0)
-    length = max(float(exact @ exact) - of_exact / aim.groups, 1e-300)
-    scales = {"error": it.weight / it.tokens, "plain_error": it.kept / it.tokens}
-    errors = {"error": np.inf, "plain_error": np.inf}
-    bias = np.inf
-    efficiency = 0.0
-    if it.weight > 0.0:
-        for name, scale in scales.items():
-            away, noise = it.mean(scale) - exact, it.variance(scale)
-            own = float(away @ away) - noise / it.groups - of_exact / aim.groups
-            errors[name] = max(own, 0.0) + noise / groups
-            if name == "error":
-                bias = own
-        mean, noise = it.mean(scales["error"]), it.variance(scales["error"])
-        square = float(mean @ mean) - noise / it.groups
-        whole = max(square, 0.0) + noise / groups
-        if whole > 0.0:
-            efficiency = float(mean @ exact) ** 2 / (length * whole)
-    return Truth(errors["error"], errors["plain_error"], efficiency, bias)
+    """Read the truth of batches of so many prompt groups off the sums."""
+    scale = it.weight / it.tokens
+    if not scale > 0.0:
+        return Truth(np.inf, 0.0)
+    exact, of_exact = aim.mean(1.0), aim.variance(1.0) / aim.groups
+    mean, noise = it.mean(scale), it.variance(scale)
+    away = mean - exact
+    bias = max(float(away @ away) - noise / it.groups - of_exact, 0.0)
+    square = max(float(mean @ mean) - noise / it.groups, 0.0) + noise / groups
+    length = max(float(exact @ exact) - of_exact, 0.0)
+    aligned = float(mean @ exact) ** 2
+    return Truth(bias + noise / groups, aligned / (length * square) if length * square else 0.0)
+
+
+def cases() -> list[Case]:
+    """The cases of the benchmark: every noise, length, size and tail, all else drawn for each."""
+    random = np.random.default_rng(5)
+    drawn = []
+    for noise, length, large, heavy in product(
+        (0.01, 0.05, 0.1, 0.2), (40, 400, 4000), (False, True), (False, True)
+    ):
+        many = 1024 if length == 4000 else 4096
+        drawn.append(
+            Case(
+                noise=noise,
+                length=length,
+                sequences=many if large else 512,
+                heavy=heavy,
+                drift=float(random.choice([0.0, 0.5, 1.0])),
+                signal=float(random.choice([0.2, 0.4, 0.8])),
+                product=bool(random.random() < 0.25),
+                rewarded=bool(random.random() < 0.85),
+                seed=1000 + len(drawn),
+            )
+        )
+    return drawn
+
+
+def advice_on(case: Case) -> Recommendation:
+    """What is recommended on the table of a case."""
+    pairs = [pair_of(rows, "rollout", "old") for rows in World(case).batches()]
+    rewards = np.concatenate([pair.tokens.rewards for pair in pairs])
+    groups = np.concatenate([pair.tokens.cluster for pair in pairs])
+    baseline = Baseline.of(groups, rewards) if case.rewarded else None
+    return advice_of(state_of_candidates(pairs, baseline))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a recommendation costs: the choice against the best candidate, and against none."""
+
+    case: str
+    choice: str  # "none" where nothing is recommended
+    least_error: str  # the candidate with the least error, of those that break no constraint
+    most_efficient: str
+    error: float  # of the choice, over the least
+    efficiency: float  # of the choice, over the largest
+    error_to_none: float
+    efficiency_to_none: float
+
+
+def outcome_of(case: Case) -> Outcome:
+    """Compare what is recommended on a case with what is true of the candidates."""
+    advice, truth = advice_on(case), truths(case)
+    choice = advice.choice or "none"
+    allowed = [candidate.name for candidate in advice.candidates if not candidate.refused]
+    least = min(allowed, key=lambda name: truth[name].error)
+    most = max(allowed, key=lambda name: truth[name].efficiency)
+    taken, none = truth[choice], truth["none"]
+    return Outcome(
+        case.name,
+        choice,
+        least,
+        most,
+        taken.error / truth[least].error,
+        taken.efficiency / truth[most].efficiency if truth[most].efficiency > 0.0 else 1.0,
+        taken.error / none.error,
+        taken.efficiency / none.efficiency if none.efficiency > 0.0 else 1.0,
+    )
+
+
+def shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """How often the aims are met, as shares of the cases."""
+    met = {
+        "efficiency within 5% of the best": [it.efficiency >= 0.95 for it in outcomes],
+        "squared error within 1.25 times the least": [it.error <= 1.25 for it in outcomes],
+        "not worse than no correction by more than 5%": [
+            it.error_to_none <= 1.05 and it.efficiency_to_none >= 0.95 for it in outcomes
+        ],
+    }
+    return {aim: round(float(np.mean(flags)), 3) for aim, flags in met.items()}
