@@ -1,4 +1,4 @@
-"""Weighted gradients of every candidate and of the references, as small sketches by cluster.
+"""Weighted gradients of every candidate and of the reference, as small sketches by cluster.
 
 No model is run. The gradient of log p(token) with respect to the logits has 1 - p at the sampled
 token. Summed over a sequence by token id with signs into DIMENSIONS buckets (CountSketch, Charikar,
@@ -111,19 +111,18 @@ def sketches(cells: NDArray[np.int64], values: Array, rows: int) -> Array:
     return sums.reshape(rows, DIMENSIONS)
 
 
-# References: gradients weighted by untruncated ratios, of whole sequences or of single tokens.
-BY_SEQUENCE = "by sequence"
-BY_TOKEN = "by token"
+# The gradient that is aimed at: weighted by the untruncated ratios of sequences.
+REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateGradients:
-    """Sums of the candidates' gradients and of the references', and the tails of their weights.
+    """Sums of the candidates' gradients and of the reference's, and the tails of their weights.
 
     The last column of a gradient is the sum of its weights times advantages, for `centred`.
     """
 
-    clusters: dict[tuple[str, str], ClusterSums]  # candidate or reference, and quantity
+    clusters: dict[tuple[str, str], ClusterSums]  # candidate and quantity
     tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
 
 
@@ -152,14 +151,11 @@ def candidate_gradients(
         return np.column_stack([sums, segment_sum(weights, pair.lengths)])
 
     plain = np.column_stack([sketches(cells, slope, len(rows)), lengths])
-    target = gradient(tokens.ratio)
     clusters = {
         ("", "signals"): by_cluster.added((~np.isnan(advantage)).astype(np.float64)),
-        (BY_SEQUENCE, "gradient"): by_cluster.added(plain * of_rows[:, None] * signal),
-        (BY_SEQUENCE, "weights"): by_cluster.added((of_rows * lengths)[:, None]),
-        (BY_TOKEN, "gradient"): by_cluster.added(target * signal),
-        (BY_TOKEN, "weights"): by_cluster.added(target[:, -1:]),
-        (BY_TOKEN, "scores"): by_cluster.added(target),
+        (REFERENCE, "gradient"): by_cluster.added(plain * of_rows[:, None] * signal),
+        (REFERENCE, "weights"): by_cluster.added((of_rows * lengths)[:, None]),
+        (REFERENCE, "scores"): by_cluster.added(gradient(tokens.ratio.astype(np.float64))),
     }
     tails = {}
     for name, correction in candidates.items():

@@ -14,23 +14,31 @@ ONE_CLUSTER = "All sequences depend on each other (one cluster): no difference h
 NO_ADVANTAGE = (
     "No sequence has a known advantage, or no gradient has any noise: no error can be measured."
 )
+NO_REFERENCE = (
+    "Without a reference the bias of no candidate is known, and weights may be further from the "
+    "target than none: no correction is recommended. Bring the policies nearer to each other."
+)
 NO_REWARDS = (
     "The table has no rewards and no advantages: every sequence counts with the advantage 1, so "
     "that only a shift in the use of tokens is seen as bias."
 )
 
 
-def method(state: SweepState, exact: bool) -> str:
+def method(state: SweepState, referred: bool) -> str:
     """Say how candidates were scored."""
     batches = len(state.steps)
     of = "the table" if batches == 1 else f"one of the {batches} steps"
-    weights = "of sequences" if exact else "of tokens"
+    error, bias = "noise", ""
+    if referred:
+        error = "squared bias plus noise"
+        bias = (
+            "; the bias is the distance from the gradient weighted by the untruncated ratios of "
+            "sequences, by products of different clusters"
+        )
     return (
-        f"Noise without correction over squared bias plus noise of the mean gradient of {of}. "
-        f"Gradients are sketches in {DIMENSIONS} dimensions of (1 - p) by token id less the "
-        f"target's mean, times {_signal(state)}; the bias is the distance from the gradient "
-        f"weighted by the untruncated ratios {weights}, by products of different clusters. "
-        "Weights are scaled to a mean of 1. A proxy: no model was run."
+        f"Noise without correction over {error} of the mean gradient of {of}. Gradients are "
+        f"sketches in {DIMENSIONS} dimensions of (1 - p) by token id less the target's mean, times "
+        f"{_signal(state)}{bias}. Weights are scaled to a mean of 1. A proxy: no model was run."
     )
 
 
@@ -144,14 +152,14 @@ def negligible(distance: float, limit: float) -> str:
 def few_effective(left: float, limit: float) -> str:
     return (
         f"Weighted by their untruncated ratios the sequences count as {left:.1f}, not above "
-        f"{limit:.0f}: they are no reference, and the bias is measured against token weights."
+        f"{limit:.0f}: too few for a reference."
     )
 
 
 def heavy_tail(shape: float, limit: float) -> str:
     return (
         f"k-hat of the ratios of sequences is {shape:.2f}, not below {limit:g}: they are no "
-        "reference, and the bias is measured against token weights."
+        "reference."
     )
 
 

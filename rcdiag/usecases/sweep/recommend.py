@@ -1,8 +1,9 @@
 """What to take: a procedure of rcdiag's own, in five steps that comments name.
 
 0 is there anything to correct, and are the ratios those of the law that sampled: if not, nothing is
-scored; 1 which weights are the reference; 2 the squared error of every candidate's batch gradient;
-3 constraints; 4 the simplest candidate within one standard error of the one with the least error.
+scored; 1 are the ratios of sequences a reference: if not, nothing is corrected; 2 the squared error
+of every candidate's batch gradient; 3 constraints; 4 the simplest candidate whose error is the
+least, within one standard error and what is not worth a correction.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def recommend(evidence: Evidence) -> Recommendation:
     if causes and away >= NEGLIGIBLE:  # step 0: the behavior policy is not the one that sampled
         return _unranked(evidence, broken, "fix-the-cause", [*sentences, *causes])
     doubt = _doubt(evidence)  # step 1
-    scores = gradient_scores(evidence.state, evidence.candidates, exact=doubt is None)  # step 2
+    scores = gradient_scores(evidence.state, evidence.candidates, referred=doubt is None)  # step 2
     if scores is None:
         return _unranked(evidence, broken, "cannot-judge", [*sentences, reasons.NO_ADVANTAGE])
     ranking = _Ranking(evidence, scores, broken, reasons.method(evidence.state, doubt is None))
@@ -85,6 +86,8 @@ def recommend(evidence: Evidence) -> Recommendation:
     sentences += [*reasons.presupposed(evidence.values), *reasons.causes(evidence.values)]
     if not ranking.allowed:  # step 3
         return ranking.chosen("cannot-judge", None, [*sentences, reasons.nothing_allowed(broken)])
+    if doubt is not None:
+        return ranking.chosen("do-not-correct", "none", [*sentences, reasons.NO_REFERENCE])
     choice = ranking.simplest()  # step 4
     # Ratios that do not average 1 are not those of the sampler: none can be recommended.
     if choice != "none" and (above := reasons.mean_above_one(evidence.values)):

@@ -4,8 +4,8 @@ A candidate's error is |m - r|^2 + V: m is its mean gradient, r that of the refe
 variance of a batch's mean, all in sketches. |m - r|^2 is taken over pairs of different clusters,
 where noise does not add up (a U-statistic: Hoeffding 1948, "A class of statistics with
 asymptotically normal distribution"); V is what clusters have beyond it. Weights are scaled to a
-mean of 1 first: a factor that all tokens share is the learning rate's. Choosing by it is rcdiag's
-proposal.
+mean of 1 first: a factor that all tokens share is the learning rate's. Without a reference errors
+are the noise alone. Choosing by them is rcdiag's proposal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from rcdiag.results import MetricValue
 from rcdiag.statistics.intervals import t_quantile
 from rcdiag.statistics.ratios import Array
-from rcdiag.usecases.sweep.gradients import BY_SEQUENCE, BY_TOKEN, centred
+from rcdiag.usecases.sweep.gradients import REFERENCE, centred
 from rcdiag.usecases.sweep.state import SweepState
 
 
@@ -49,12 +49,13 @@ class GradientError:
     mean_square: float  # |m|^2, by pairs of different clusters
 
     @classmethod
-    def of(cls, sizes: Sizes, gradient: Array, reference: Array) -> GradientError:
+    def of(cls, sizes: Sizes, gradient: Array, reference: Array | None) -> GradientError:
         """Measure gradients [clusters, dimensions], both with weights scaled to a mean of 1."""
+        away = np.zeros_like(gradient) if reference is None else gradient - reference
         own = np.square(gradient).sum(axis=1)
         total = gradient.sum(axis=0)
         mean_square = (float(total @ total) - float(own.sum())) / sizes.pairs
-        distances = (gradient - reference) @ (gradient - reference).T
+        distances = away @ away.T
         np.fill_diagonal(distances, 0.0)
         return cls(sizes, distances, own, mean_square)
 
@@ -93,6 +94,9 @@ class GradientError:
 # Rounding aside, equal errors are equal.
 ROUNDING = 1e-9
 
+# A smaller gain, relative to the noise without correction, is not worth a correction.
+WORTH = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -100,6 +104,7 @@ class Scores:
 
     errors: dict[str, GradientError]
     scale: float  # noise of the gradient without correction
+    referred: bool = True  # whether there is a reference, so that biases are known
 
     def value(self, name: str) -> float:
         """Give the efficiency of a candidate, higher is better; 0 where it keeps nothing."""
@@ -108,7 +113,8 @@ class Scores:
 
     def bias(self, name: str) -> float | None:
         """Give the squared bias of a candidate in units of the noise without correction."""
-        return self.errors[name].bias / self.scale if name in self.errors else None
+        known = self.referred and name in self.errors
+        return self.errors[name].bias / self.scale if known else None
 
     def noise(self, name: str) -> float | None:
         """Give the noise of a candidate in units of that without correction."""
@@ -128,27 +134,28 @@ class Scores:
         return MetricValue(value=self.value(name), low=low, high=high)
 
     def within(self, best: str, other: str) -> bool:
-        """Tell whether `other` is within one standard error of `best`."""
+        """Tell whether `other` is within one standard error of `best`, and WORTH."""
         if best not in self.errors or other not in self.errors:
             return best == other
         one, two = self.errors[best], self.errors[other]
-        return two.total - one.total <= two.standard_error(one) + ROUNDING * self.scale
+        return two.total - one.total <= two.standard_error(one) + WORTH * self.scale
 
     def _efficiency(self, error: float) -> float:
         return self.scale / error if error > 0.0 else 1.0
 
 
-def gradient_scores(state: SweepState, names: Iterable[str], exact: bool) -> Scores | None:
+def gradient_scores(state: SweepState, names: Iterable[str], referred: bool) -> Scores | None:
     """Measure the error of every candidate; None where no advantage is known or none differs.
 
-    The reference has the untruncated ratios of whole sequences where they are believed (`exact`),
-    else those of single tokens.
+    The reference has the untruncated ratios of whole sequences; without it (`referred` is false)
+    there is no bias.
     """
     sizes = Sizes(state.cluster("", "signals"), len(state.steps))
     if not sizes.pairs > 0.0:
         return None
-    name_of_reference = BY_SEQUENCE if exact else BY_TOKEN
-    reference = _gradient(state, name_of_reference, state.cluster(name_of_reference, "weights"))
+    reference = None
+    if referred:
+        reference = _gradient(state, REFERENCE, state.cluster(REFERENCE, "weights"))
     errors = {}
     for name in names:
         weighted = state.plan.settings[name].weighting is not None
@@ -156,13 +163,13 @@ def gradient_scores(state: SweepState, names: Iterable[str], exact: bool) -> Sco
         if np.isfinite(gradient).all():
             errors[name] = GradientError.of(sizes, gradient, reference)
     scale = errors["none"].noise if "none" in errors else 0.0
-    return Scores(errors, scale) if scale > 0.0 else None
+    return Scores(errors, scale, referred) if scale > 0.0 else None
 
 
 def _gradient(state: SweepState, name: str, weights: Array) -> Array:
     """Return centred gradients with weights scaled to a mean of 1, [clusters, dimensions]."""
     scale = float(weights.sum() / state.cluster("", "tokens").sum())
-    sums = centred(state.cluster(name, "gradient"), state.cluster(BY_TOKEN, "scores"))
+    sums = centred(state.cluster(name, "gradient"), state.cluster(REFERENCE, "scores"))
     with np.errstate(divide="ignore", invalid="ignore"):  # all rejected: no gradient
         return sums / scale
 

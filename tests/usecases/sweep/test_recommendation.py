@@ -132,12 +132,15 @@ def test_a_choice_is_the_simplest_of_the_indistinguishable():
     assert all(each.rank is None for each in found.candidates if each.refused)
 
 
-def test_where_few_sequences_carry_the_ratios_of_sequences_token_weights_are_the_reference():
+def test_where_few_sequences_carry_the_ratios_there_is_no_reference_and_no_correction():
     found = advice(noisy(4, 2000, 0.6))
-    assert any("measured against token weights" in reason for reason in found.reasons)
-    assert "untruncated ratios of tokens" in found.method
-    assert found.choice is not None
-    assert CANDIDATES[found.choice].family in ("none", "token_tis")
+    assert any("too few for a reference" in reason for reason in found.reasons)
+    assert found.method.startswith("Noise without correction over noise of")
+    assert (found.answer, found.choice) == ("do-not-correct", "none")
+    assert all(candidate.gradient_bias is None for candidate in found.candidates)
+    noise = {candidate.name: candidate.gradient_noise for candidate in found.candidates}
+    assert noise["none"] == pytest.approx(1.0)
+    assert noise["seq_tis_10"] > noise["seq_tis_2"] > 1.5
 
 
 @pytest.mark.parametrize("seed", range(6))
