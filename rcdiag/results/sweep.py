@@ -337,8 +337,8 @@ class Candidate:
     within_error_of_best: Annotated[
         bool,
         Doc(
-            "Whether a candidate lies within one standard error of the best: then the table does "
-            "not tell the two apart.",
+            "Whether a candidate lies within one standard error of the best, and 5%: then the table "
+            "does not tell the two apart, or the difference is not worth a correction.",
             see=("efficiency",),
         ),
     ]
@@ -393,10 +393,10 @@ class Recommendation:
     indistinguishable: Annotated[
         list[str],
         Doc(
-            "Candidates within one standard error of the best: the table does not tell them apart, "
-            "and the simplest of them is chosen.",
+            "Candidates within one standard error of the best, and 5%: the simplest of them is "
+            "chosen.",
             formula="squared error less that of the best <= standard error of the difference over "
-            "clusters",
+            "clusters + 0.05 Var[G of no correction]",
             example="none among them: do not correct",
             see=("efficiency", "do-not-correct"),
         ),

@@ -171,7 +171,8 @@ def choice(best: str, chosen: str, near: Sequence[str], scores: Scores) -> str:
     """Step 4: the simplest within one standard error of the least error."""
     if len(near) == 1:
         return (
-            f"{best} has the least error, {_parts(best, scores)}, by more than one standard error."
+            f"{best} has the least error, {_parts(best, scores)}; no other is within one standard "
+            "error, and 5%."
         )
     if best == chosen:
         return f"{best} has the least error, {_parts(best, scores)}, and none is simpler."
