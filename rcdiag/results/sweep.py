@@ -337,7 +337,7 @@ class Candidate:
     within_error_of_best: Annotated[
         bool,
         Doc(
-            "Whether a candidate lies within one standard error of the best, and 5%: then the table "
+            "Whether a candidate lies within one standard error of the best, and 5%: the table "
             "does not tell the two apart, or the difference is not worth a correction.",
             see=("efficiency",),
         ),
