@@ -373,9 +373,9 @@ class Outcome:
     efficiency_to_none: float
 
 
-def outcome_of(case: Case) -> Outcome:
-    """Compare what is recommended on a case with what is true of the candidates."""
-    advice, truth = advice_on(case), truths(case)
+def outcome_of(case: Case, sequences: int = 64 * 1024) -> Outcome:
+    """Compare what is recommended on a case with what so many sequences say of the candidates."""
+    advice, truth = advice_on(case), truths(case, sequences)
     choice = advice.choice or "none"
     allowed = [candidate.name for candidate in advice.candidates if not candidate.refused]
     least = min(allowed, key=lambda name: truth[name].error)
