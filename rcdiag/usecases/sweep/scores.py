@@ -86,9 +86,19 @@ class GradientError:
         if other is not None:
             distances, own = distances - other.distances, own - other.own
         of_bias = 2.0 * float(np.square(distances).sum()) / self.sizes.pairs**2
+        return float(np.sqrt(of_bias + self._error_of_noise(own) ** 2))
+
+    def _error_of_noise(self, own: Array) -> float:
+        """Standard error of a noise whose squared gradients by cluster are `own`."""
         spread = float(np.square(own - own.mean()).sum())
-        of_noise = spread * (self.sizes.batches / self.sizes.total**2) ** 2
-        return float(np.sqrt(of_bias + of_noise))
+        return float(np.sqrt(spread)) * self.sizes.batches / self.sizes.total**2
+
+    def interval(self) -> tuple[float, float]:
+        """Both ends of the 95% interval of the total; the squared bias in it is not below 0."""
+        times = t_quantile(len(self.own))
+        reach = times * self.standard_error()
+        least = self.noise / (1.0 + times * self._error_of_noise(self.own) / (self.noise or 1.0))
+        return max(self.total - reach, least), self.total + reach
 
 
 # Rounding aside, equal errors are equal.
@@ -125,12 +135,10 @@ class Scores:
         error = self.errors.get(name)
         if error is None:
             return MetricValue(value=0.0)
-        reach = t_quantile(len(error.own)) * error.standard_error()
-        if not reach > ROUNDING * self.scale:
+        least, most = error.interval()
+        if not most - least > ROUNDING * self.scale:
             return MetricValue(value=self.value(name))
-        # An error has no squared bias below 0.
-        least = max(error.total - reach, 0.5 * error.noise)
-        low, high = self._efficiency(error.total + reach), self._efficiency(least)
+        low, high = self._efficiency(most), self._efficiency(least)
         return MetricValue(value=self.value(name), low=low, high=high)
 
     def within(self, best: str, other: str) -> bool:
