@@ -175,7 +175,7 @@ def choice(best: str, chosen: str, near: Sequence[str], scores: Scores) -> str:
             "error, and 5%."
         )
     if best == chosen:
-        return f"{best} has the least error, {_parts(best, scores)}, and none is simpler."
+        return f"{best} has the least error, {_parts(best, scores)}."
     close = f"{len(near)} candidates are indistinguishable from {best} ({_parts(best, scores)})"
     return f"{close}, itself too; {chosen} ({_parts(chosen, scores)}) is the simplest of them."
 
