@@ -108,7 +108,8 @@ def assert_numbers_of_the_row(found: dict, swept: SweepResult, candidate: str) -
 @pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
 def test_the_choice_stands_alone_on_stdout_with_its_reasons(rcdiag, table, swept, trainer):
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer)
-    assert ran.out.startswith(f"# {swept.recommendation.choice}: correct\n")
+    advice = swept.recommendation
+    assert ran.out.startswith(f"# {advice.choice}: {advice.answer}\n")
     for reason in swept.recommendation.reasons:
         assert f"\n# {reason}\n" in ran.out
     lines = [line for line in ran.out.splitlines() if not line.lstrip().startswith("#")]
