@@ -98,7 +98,10 @@ BELOW_ZERO = (
     "a divergence whose estimate is below 0 has the level `unknown`, no interval and a note, and "
     "no interval reaches below 0"
 )
-NOT_RANKED = "nothing is scored or ranked where the recorded policy did not sample"
+BY_ERROR = (
+    "estimators are chosen by the squared error of the batch's gradient, bias and noise both, and "
+    "no longer by a bound on the bias"
+)
 JUDGED = "the verdict on the table decides whether anything is recommended"
 
 CHANGED: tuple[Change, ...] = (
@@ -110,26 +113,13 @@ CHANGED: tuple[Change, ...] = (
     ),
     Change(old=r"findings\[\]", new=NEW_VALUE, reason=BELOW_ZERO, only="^score", may_go=True),
     Change(
-        old=r"recommendation/(candidates|indistinguishable|reasons|method).*",
+        old=r"recommendation/(?!trainer).*|findings\[\]",
         new=NEW_VALUE,
-        reason=NOT_RANKED,
-        only="^sweep (temperature|t(33|49)$)",
+        reason=BY_ERROR,
+        only="^sweep",
         may_go=True,
     ),
-    Change(
-        old=r"recommendation/(?!method|trainer).*|findings\[\]",
-        new=NEW_VALUE,
-        reason=JUDGED,
-        only="^sweep (multi_turn|rollouts|t(33|81)$)",
-        may_go=True,
-    ),
-    Change(old=r"lines", new=NEW_VALUE, reason=JUDGED, only="^emit (verl|verl-0.7.0|slime) t78$"),
-    Change(
-        old=r"recommendation/reasons\[\]",
-        new=NEW_VALUE,
-        reason="the premise of the score by a bound, E[ratio] = 1, is said to be in doubt",
-        only="^sweep t(09|29|65)$",
-    ),
+    Change(old=r"lines", new=NEW_VALUE, reason=BY_ERROR, only="^emit"),
     Change(
         old=r"pairs/(?!rollout->)[^/]+/mismatch/(k[13]_kl(_seq)?|k[123]_kl_reverse(_seq)?"
         r"|(tv|hellinger2|ess|perplexity_ess|khat|chi2)_(token|seq)(_self_normalised)?"

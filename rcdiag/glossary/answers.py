@@ -7,13 +7,14 @@ from rcdiag.glossary.entry import Entry, by_hand, unnamed_entry
 ANSWERS: dict[str, Entry] = {
     "correct": unnamed_entry(
         what="Take the candidate in `choice`: the simplest one within one standard error of the "
-        "best.",
+        "best, and 5%.",
         example="rcdiag sweep rollouts.parquet --emit verl > correction.yaml",
         see=("efficiency", "indistinguishable", "none"),
     ),
     "do-not-correct": unnamed_entry(
         what="No correction: weights of whole sequences differ from 1 by less than 0.01 on "
-        "average, or no estimator is more than one standard error better than none.",
+        "average, no estimator is better than none by more than one standard error and 5%, or too "
+        "few sequences carry the ratios to tell.",
         healthy="what one wants to read: behavior and target are as good as the same",
         example="recorded log-probs of a trainer that uses the sampler's own precision",
         see=("none", "efficiency"),
@@ -25,8 +26,9 @@ ANSWERS: dict[str, Entry] = {
         see=("fix-before-correcting", "kappa", "ratio_mean_z"),
     ),
     "cannot-judge": unnamed_entry(
-        what="Every candidate breaks a constraint, or all sequences depend on each other, so that "
-        "no difference has an error.",
+        what="Every candidate breaks a constraint, all sequences depend on each other, so that no "
+        "difference has an error, no advantage is known, or a correction would be taken by ratios "
+        "whose mean over sequences is above 1.",
         example="a table of a single prompt group",
         see=("refused", "few-clusters"),
     ),

@@ -301,18 +301,18 @@ class Candidate:
     efficiency: Annotated[
         MetricValue,
         Doc(
-            "How well a candidate serves, free of scale: the descent expected of its gradient at "
-            "the best step size, relative to the reference without noise. Where that gradient is "
-            "not to be had or not to be believed it is 1 - weight_distance / 2. `method` says "
-            "which. Null where nothing is ranked: the recorded policy did not sample, or the mean "
-            "ratio of sequences is above 1, which the second presupposes it is not.",
+            "How close the gradient of a batch comes to that of the target policy, free of scale: "
+            "the noise of the gradient without correction over the squared error of the "
+            "candidate's, which is squared bias plus noise. `method` says how both were estimated. "
+            "Null where nothing is ranked: the recorded policy did not sample, no advantage is "
+            "known, or the mean ratio of sequences is above 1.",
             unit="none",
-            formula="(m . g)^2 / (|g|^2 E|mean|^2); m the candidate's mean gradient, g that of "
-            "untruncated ratios of sequences",
-            healthy="ideal 1; it ranks candidates of one table and is not comparable between "
-            "tables (rcdiag's proposal)",
-            example="a gradient across the reference: 0; the reference itself without noise: 1",
-            see=("weight_distance", "within_error_of_best"),
+            formula="Var[G of no correction] / (|E[G] - E[R]|^2 + Var[G]); G the candidate's mean "
+            "gradient, R that of untruncated ratios",
+            healthy="ideal 1: as good as no correction where there is nothing to correct; it ranks "
+            "candidates of one table (rcdiag's proposal)",
+            example="squared bias 0 and noise 1.25: 0.8",
+            see=("gradient_bias", "gradient_noise", "within_error_of_best"),
         ),
     ]
     refused: Annotated[
@@ -337,11 +337,37 @@ class Candidate:
     within_error_of_best: Annotated[
         bool,
         Doc(
-            "Whether a candidate lies within one standard error of the best: then the table does "
-            "not tell the two apart.",
+            "Whether a candidate lies within one standard error of the best, and 5%: the table "
+            "does not tell the two apart, or the difference is not worth a correction.",
             see=("efficiency",),
         ),
     ]
+    gradient_bias: Annotated[
+        float | None,
+        Doc(
+            "Squared bias of the mean gradient of a batch, in units of the noise without "
+            "correction; null where nothing is ranked.",
+            unit="none",
+            formula="|E[G] - E[R]|^2 / Var[G of no correction], not below 0",
+            healthy="ideal 0; below gradient_noise the batch is too small for the bias to matter",
+            example="a bias as long as the noise without correction: 1",
+            see=("efficiency", "gradient_noise"),
+            heading="bias²",
+        ),
+    ] = field(default=None, metadata=ADDED)
+    gradient_noise: Annotated[
+        float | None,
+        Doc(
+            "Variance of the mean gradient of a batch, in units of that without correction; null "
+            "where nothing is ranked.",
+            unit="none",
+            formula="Var[G] / Var[G of no correction]; weights scaled to a mean of 1",
+            healthy="1 without correction",
+            example="sequences with weights of variance 0.25 that go with nothing else: 1.25",
+            see=("efficiency", "gradient_bias", "ess_seq_applied"),
+            heading="noise",
+        ),
+    ] = field(default=None, metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -367,10 +393,10 @@ class Recommendation:
     indistinguishable: Annotated[
         list[str],
         Doc(
-            "Candidates within one standard error of the best: the table does not tell them apart, "
-            "and the simplest of them is chosen.",
-            formula="efficiency of the best less its own <= standard deviation of that over "
-            "replicates of the clusters",
+            "Candidates within one standard error of the best, and 5%: the simplest of them is "
+            "chosen.",
+            formula="squared error less that of the best <= standard error of the difference over "
+            "clusters + 0.05 Var[G of no correction]",
             example="none among them: do not correct",
             see=("efficiency", "do-not-correct"),
         ),

@@ -108,7 +108,8 @@ def assert_numbers_of_the_row(found: dict, swept: SweepResult, candidate: str) -
 @pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
 def test_the_choice_stands_alone_on_stdout_with_its_reasons(rcdiag, table, swept, trainer):
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer)
-    assert ran.out.startswith(f"# {swept.recommendation.choice}: correct\n")
+    advice = swept.recommendation
+    assert ran.out.startswith(f"# {advice.choice}: {advice.answer}\n")
     for reason in swept.recommendation.reasons:
         assert f"\n# {reason}\n" in ran.out
     lines = [line for line in ran.out.splitlines() if not line.lstrip().startswith("#")]
@@ -185,14 +186,14 @@ def test_what_a_trainer_cannot_express_is_said_in_comments_alone():
     assert text.startswith("# token_icepop_0.5_5: correct\n# made up\n")
     assert "# nothing to paste: slime has no weights that are zeroed" in text
     assert "it can be written for verl-0.9" in text
-    assert "# slime has seq_tis_2: within one standard error of the best\n" in text
+    assert "# slime has seq_tis_2: within one standard error of the best, and 5%\n" in text
     assert "# to write it: --emit slime --candidate seq_tis_2\n" in text
 
 
 def test_the_best_that_a_trainer_has_may_be_worse():
     ranked = [("token_icepop_0.5_5", True), ("seq_tis_2", False), ("token_tis_5", False)]
     text = configuration(advice("token_icepop_0.5_5", *ranked), "slime")
-    assert "# the best that slime has is seq_tis_2, more than one standard error behind" in text
+    assert "# the best that slime has is seq_tis_2, further behind" in text
 
 
 def test_a_trainer_may_have_none_of_the_candidates():

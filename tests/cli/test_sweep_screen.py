@@ -26,7 +26,8 @@ def test_the_screen_shows_every_family_and_the_choice_and_why(rcdiag, table):
     words = " ".join(ran.out.split())
     for reason in document["reasons"]:
         assert f"- {reason}" in words
-    assert f"take {document['choice']}" in words
+    correct = f"take {document['choice']}"
+    assert (correct if document["answer"] == "correct" else "do not correct") in words
 
 
 def test_only_verbose_shows_what_is_refused_and_why(rcdiag, table):

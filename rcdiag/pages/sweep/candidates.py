@@ -40,9 +40,10 @@ FIGURES = (
         name="candidate-ranking",
         kind="sweep",
         title="Candidates",
-        says="The efficiency of each candidate, 1 at best, with its 95% interval by prompt group; "
-        "how it was estimated stands below the table. Pale candidates break a constraint; the "
-        "orange one is the choice: the simplest within one standard error of the best.",
+        says="The efficiency of each candidate with its 95% interval by prompt group: 1 where its "
+        "gradient is as good as an unbiased one without weights; how it was estimated stands below "
+        "the table. Pale candidates break a constraint; the orange one is the choice: the simplest "
+        "within one standard error of the best, and 5%.",
         draw=ranking,
         applies=lambda result: bool(_scored(result)),
     ),

@@ -58,9 +58,9 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
     close = [candidate.name for candidate in able if candidate.within_error_of_best]
     first = (close or [able[0].name])[0]
     comment = (
-        f"# {chosen.name} has {', '.join(close)}: within one standard error of the best"
+        f"# {chosen.name} has {', '.join(close)}: within one standard error of the best, and 5%"
         if close
-        else f"# the best that {chosen.name} has is {first}, more than one standard error behind"
+        else f"# the best that {chosen.name} has is {first}, further behind"
     )
     return [comment, f"# to write it: --emit {trainer} --candidate {first}"]
 

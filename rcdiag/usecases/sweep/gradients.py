@@ -3,8 +3,10 @@
 No model is run. The gradient of log p(token) with respect to the logits has 1 - p at the sampled
 token. Summed over a sequence by token id with signs into DIMENSIONS buckets (CountSketch, Charikar,
 Chen and Farach-Colton 2002: inner products stay what they are in expectation), that is a vector
-whose inner products follow those of the gradients of the output bias. Judging estimators by it is
-rcdiag's proposal. Where no advantages are recorded, reward less a baseline stands in for them.
+whose inner products follow those of the gradients of the output bias. `centred` takes off what the
+target policy has on average, because a gradient of its log-probs has mean 0 under it. Judging
+estimators by it is rcdiag's proposal. Where no advantages are recorded, reward less a baseline
+stands in for them; without rewards every sequence has the advantage 1.
 """
 
 from __future__ import annotations
@@ -76,6 +78,17 @@ def advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
     return baseline.advantage(pair)
 
 
+def known_advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
+    """Return the advantages of a table; 1 for all on a table with neither advantages nor rewards.
+
+    They are NaN where only this sequence's is unknown, [sequences].
+    """
+    rewarded = baseline is not None and not np.isnan(baseline.overall)
+    if pair.tokens.advantage is None and not rewarded:
+        return np.ones(len(pair.lengths))
+    return advantages(pair, baseline)
+
+
 DIMENSIONS = 64
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Fibonacci hashing
 
@@ -98,12 +111,16 @@ def sketches(cells: NDArray[np.int64], values: Array, rows: int) -> Array:
     return sums.reshape(rows, DIMENSIONS)
 
 
+# The gradient that is aimed at: weighted by the untruncated ratios of sequences.
 REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateGradients:
-    """Sums of the candidates' gradients and of the reference's, and the tails of their weights."""
+    """Sums of the candidates' gradients and of the reference's, and the tails of their weights.
+
+    The last column of a gradient is the sum of its weights times advantages, for `centred`.
+    """
 
     clusters: dict[tuple[str, str], ClusterSums]  # candidate and quantity
     tails: dict[str, UpperTail]  # candidate -> logs of weight times |advantage| of sequences
@@ -118,29 +135,48 @@ def candidate_gradients(
     """Sketch the weighted gradient of every candidate on one batch."""
     if not candidates:
         return CandidateGradients({}, {})
-    advantage = advantages(pair, baseline)
-    signal = np.nan_to_num(advantage, nan=0.0)
+    advantage = known_advantages(pair, baseline)
+    signal = np.nan_to_num(advantage, nan=0.0)[:, None]
     size = np.where(np.isnan(advantage), 1.0, np.abs(advantage))
     bucket, sign = buckets(pair.tokens.token_id)
     cells = pair.tokens.owner * DIMENSIONS + bucket
-    slope = sign * pair.values.target_miss * np.repeat(signal, pair.lengths)
+    slope = sign * pair.values.target_miss
     tokens, rows = Tokens(pair.log_ratio), rows_of(pair, _quantities(candidates.values()), 0)
-    true = np.exp(log_ratio(rows, "sequence"))
-    plain = sketches(cells, slope, len(rows))
+    true, of_rows = np.exp(log_ratio(rows, "sequence")), ratio(rows, "sequence")
+    lengths = pair.lengths.astype(np.float64)
+
+    def gradient(weights: Array) -> Array:
+        """Sketch the gradients of log-probs, and their weights, [sequences, DIMENSIONS + 1]."""
+        sums = sketches(cells, slope * weights, len(rows))
+        return np.column_stack([sums, segment_sum(weights, pair.lengths)])
+
+    plain = np.column_stack([sketches(cells, slope, len(rows)), lengths])
     clusters = {
-        (REFERENCE, "gradient"): by_cluster.added(plain * ratio(rows, "sequence")[:, None]),
-        (REFERENCE, "signals"): by_cluster.added((~np.isnan(advantage)).astype(np.float64)),
+        ("", "signals"): by_cluster.added((~np.isnan(advantage)).astype(np.float64)),
+        (REFERENCE, "gradient"): by_cluster.added(plain * of_rows[:, None] * signal),
+        (REFERENCE, "weights"): by_cluster.added((of_rows * lengths)[:, None]),
+        (REFERENCE, "scores"): by_cluster.added(gradient(tokens.ratio.astype(np.float64))),
     }
     tails = {}
     for name, correction in candidates.items():
         weights = token_effects(correction, tokens, rows).final
-        means = segment_sum(weights, pair.lengths) / pair.lengths
-        sums = sketches(cells, slope * weights, len(rows))
-        clusters[name, "gradient"] = by_cluster.added(sums)
+        sums = gradient(weights)
+        means = sums[:, -1] / pair.lengths
+        clusters[name, "gradient"] = by_cluster.added(sums * signal)
         clusters[name, "over"] = by_cluster.added(np.maximum(means - true, 0.0))
         weighted = means * size
         tails[name] = UpperTail.of(np.log(weighted[weighted > 0.0]))
     return CandidateGradients(clusters, tails)
+
+
+def centred(gradient: Array, scores: Array) -> Array:
+    """Take the target's mean off the gradient of every token, [clusters, DIMENSIONS].
+
+    `scores` are gradients of log-probs weighted by the ratios of tokens, without advantages: their
+    mean is what the target policy has on average, which is 0 for a true gradient of its log-probs.
+    """
+    of_all = scores.sum(axis=0)
+    return gradient[:, :-1] - gradient[:, -1:] * (of_all[:-1] / of_all[-1])
 
 
 def _quantities(corrections: Iterable[Correction]) -> list[Quantity]:

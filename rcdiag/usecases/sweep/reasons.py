@@ -6,41 +6,53 @@ from collections.abc import Mapping, Sequence
 
 from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.base import written_interval
-from rcdiag.results.sweep import SweepFamily, SweepRow
 from rcdiag.statistics.intervals import FEW_CLUSTERS
 from rcdiag.usecases.sweep.gradients import DIMENSIONS
 from rcdiag.usecases.sweep.scores import Scores
 from rcdiag.usecases.sweep.state import SweepState
 
 ONE_CLUSTER = "All sequences depend on each other (one cluster): no difference has an error."
-NO_SIGNAL = (
-    "The table has no rewards and no advantages, so estimators cannot be judged by the gradients "
-    "that they give; they are judged by a bound on their bias."
+NO_ADVANTAGE = (
+    "No sequence has a known advantage, or no gradient has any noise: no error can be measured."
 )
-SIGNAL_LOST = (
-    "The gradient of the rewards cannot be told from noise on this table (less than two standard "
-    "errors), so estimators are judged by a bound on their bias."
+NO_REFERENCE = (
+    "Without a reference the bias of no candidate is known, and weights may be further from the "
+    "target than none: no correction is recommended. Bring the policies nearer to each other."
 )
-BY_BOUND = (
-    "1 - bound / 2, the bound being E|ratio - weight| over whole sequences (0 no bias, 2 the "
-    "largest): 1 - E[w] + 2 E[(w - ratio)+]. It presupposes E[ratio] = 1 and knows bias alone; "
-    "variance is held by the constraints."
+NO_REWARDS = (
+    "The table has no rewards and no advantages: every sequence counts with the advantage 1, so "
+    "that only a shift in the use of tokens is seen as bias."
 )
 
 
-def by_gradient(state: SweepState) -> str:
+def method(state: SweepState, referred: bool) -> str:
     """Say how candidates were scored."""
     batches = len(state.steps)
     of = "the table" if batches == 1 else f"one of the {batches} steps"
-    signal = "recorded advantages"
-    if state.plan.baseline is not None:
-        signal = f"rewards less {state.plan.baseline.kind}"
+    error, bias = "noise", ""
+    if referred:
+        error = "squared bias plus noise"
+        bias = (
+            "; the bias is the distance from the gradient weighted by the untruncated ratios of "
+            "sequences, by products of different clusters"
+        )
     return (
-        f"Efficiency (m . g)^2 / (|g|^2 E|mean|^2) of the mean gradient of {of}, by products of "
-        f"different clusters. Gradients are sketches in {DIMENSIONS} dimensions of (1 - p) by "
-        f"token id, times {signal}; the reference g is weighted by the untruncated ratios of "
-        "sequences. A proxy: no model was run."
+        f"Noise without correction over {error} of the mean gradient of {of}. Gradients are "
+        f"sketches in {DIMENSIONS} dimensions of (1 - p) by token id less the target's mean, times "
+        f"{_signal(state)}{bias}. Weights are scaled to a mean of 1. A proxy: no model was run."
     )
+
+
+def _signal(state: SweepState) -> str:
+    baseline = state.plan.baseline
+    if signal(state) is not None:
+        return "the advantage 1"
+    return "recorded advantages" if baseline is None else f"rewards less {baseline.kind}"
+
+
+def signal(state: SweepState) -> str | None:
+    """Say that a table has neither rewards nor advantages; None where it has."""
+    return NO_REWARDS if state.plan.without_signal else None
 
 
 def table(sequences: int, clusters: int) -> list[str]:
@@ -94,18 +106,18 @@ def _interval(value: MetricValue) -> str:
 
 
 def presupposed(values: Mapping[str, MetricValue]) -> list[str]:
-    """Say that the bound is used although its premise is in doubt; nothing where it holds."""
+    """Say that a premise of the reference is in doubt; nothing where it holds."""
     mean = values["ratio_mean"]
     if mean.low is None or mean.high is None or mean.low <= 1.0 <= mean.high:
         return []
     return [
-        f"The bound presupposes E[ratio] = 1; over tokens it is {mean.value:.5g} ({mean.low:.5g} "
-        f"to {mean.high:.5g}), which leaves 1 out: scores are off by as much per token."
+        f"Untruncated ratios are the reference if E[ratio] = 1; over tokens it is {mean.value:.5g} "
+        f"({mean.low:.5g} to {mean.high:.5g}), which leaves 1 out."
     ]
 
 
 def mean_above_one(values: Mapping[str, MetricValue]) -> str | None:
-    """Say that the bound cannot be used: the mean ratio of sequences is above 1; None if not.
+    """Say that the ratios cannot be used: their mean over sequences is above 1; None if not.
 
     A mean below 1 does not refute the premise: rare large ratios are easily missed.
     """
@@ -113,13 +125,13 @@ def mean_above_one(values: Mapping[str, MetricValue]) -> str | None:
     if mean.low is None or not mean.low > 1.0:
         return None
     return (
-        f"The bound presupposes E[ratio] = 1; over sequences it is {mean.value:.4g} "
-        f"({mean.low:.4g} to {mean.high:.4g}), above 1: no candidate is scored by it."
+        f"A correction presupposes E[ratio] = 1; over sequences it is {mean.value:.4g} "
+        f"({mean.low:.4g} to {mean.high:.4g}), above 1: no candidate is scored by these ratios."
     )
 
 
 def causes(values: Mapping[str, MetricValue]) -> list[str]:
-    """Step 1: a cause that explains most of the mismatch is better mended than corrected."""
+    """Say that a cause that explains most of the mismatch is better mended than corrected."""
     share = values["top_share"].value
     if share is None or not share > 0.5:
         return []
@@ -139,14 +151,14 @@ def negligible(distance: float, limit: float) -> str:
 def few_effective(left: float, limit: float) -> str:
     return (
         f"Weighted by their untruncated ratios the sequences count as {left:.1f}, not above "
-        f"{limit:.0f}: the reference gradient cannot be believed, so a bound on the bias decides."
+        f"{limit:.0f}: too few for a reference."
     )
 
 
 def heavy_tail(shape: float, limit: float) -> str:
     return (
-        f"k-hat of the ratios of sequences is {shape:.2f}, not below {limit:g}: the reference "
-        "gradient cannot be believed, so a bound on the bias decides."
+        f"k-hat of the ratios of sequences is {shape:.2f}, not below {limit:g}: they are no "
+        "reference."
     )
 
 
@@ -154,37 +166,18 @@ def nothing_allowed(broken: Mapping[str, list[str]]) -> str:
     return f"Every candidate breaks a constraint; without correction: {broken['none'][0]}."
 
 
-def best_bound(families: Mapping[str, SweepFamily], sequences: int) -> list[str]:
-    """Step 5: the upper bound of sequence TIS with the least b^2 + v / n.
-
-    b = E[(ratio - C)+] / E[ratio], v the variance of the truncated weights.
-    """
-    if "seq_tis" not in families:
-        return []
-    errors = {
-        row.bounds["upper"]: _error(row, sequences)
-        for row in families["seq_tis"].rows
-        if row.truncation_loss.value is not None and row.weight_variance is not None
-    }
-    if not errors or max(errors.values()) <= 0.0:
-        return []
-    best = min(errors, key=lambda bound: errors[bound])
-    return [
-        f"Of upper bounds of sequence TIS, {best:g} has the least squared bias bound plus "
-        f"variance / n ({errors[best]:.2g}; n = {sequences:,})."
-    ]
-
-
-def _error(row: SweepRow, sequences: int) -> float:
-    assert row.truncation_loss.value is not None
-    assert row.weight_variance is not None
-    return row.truncation_loss.value**2 + row.weight_variance / sequences
-
-
 def choice(best: str, chosen: str, near: Sequence[str], scores: Scores) -> str:
-    """Step 6: the simplest within one standard error of the best."""
-    value = min(scores.value(best), 1.0)
+    """Step 4: the simplest within one standard error of the least error."""
     if len(near) == 1:
-        return f"{best} scores {value:.3f}, and no other is within one standard error of it."
-    close = f"{len(near)} candidates are indistinguishable from {best} ({value:.3f}), itself too"
-    return f"{close}; {chosen} ({min(scores.value(chosen), 1.0):.3f}) is the simplest of them."
+        return (
+            f"{best} has the least error, {_parts(best, scores)}; no other is within one standard "
+            "error, and 5%."
+        )
+    if best == chosen:
+        return f"{best} has the least error, {_parts(best, scores)}."
+    close = f"{len(near)} candidates are indistinguishable from {best} ({_parts(best, scores)})"
+    return f"{close}, itself too; {chosen} ({_parts(chosen, scores)}) is the simplest of them."
+
+
+def _parts(name: str, scores: Scores) -> str:
+    return f"squared bias {scores.bias(name) or 0.0:.2g} + noise {scores.noise(name) or 0.0:.2g}"

@@ -1,9 +1,9 @@
-"""What to take: a procedure of rcdiag's own, in seven steps that comments name.
+"""What to take: a procedure of rcdiag's own, in five steps that comments name.
 
 0 is there anything to correct, and are the ratios those of the law that sampled: if not, nothing is
-scored; 1 a cause that explains most; 2 scores by gradients; 3 constraints; 4 scores by a bound on
-the bias where gradients cannot be believed and the bound can; 5 the best bound of sequence TIS; 6
-the simplest within one standard error of the best.
+scored; 1 are the ratios of sequences a reference: if not, nothing is corrected; 2 the squared error
+of every candidate's batch gradient; 3 constraints; 4 the simplest candidate whose error is the
+least, within one standard error and what is not worth a correction.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from rcdiag.diagnosis.constraints import (
     refused,
 )
 from rcdiag.results import Diagnosis, MetricValue
-from rcdiag.results.sweep import Candidate, Recommendation, SweepFamily
+from rcdiag.results.sweep import Candidate, Recommendation
 from rcdiag.usecases.sweep import reasons
 from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting
 from rcdiag.usecases.sweep.estimates import kept_groups, sweep_rows
-from rcdiag.usecases.sweep.gradients import REFERENCE
-from rcdiag.usecases.sweep.scores import Scores, bias_bound, by_bound, by_gradient
+from rcdiag.usecases.sweep.scores import Scores, gradient_scores, weight_distance
 from rcdiag.usecases.sweep.state import SweepState
 
 Values = Mapping[str, MetricValue]
@@ -41,9 +40,7 @@ class Evidence:
 
     state: SweepState
     values: Values  # of the mismatch suite
-    families: Mapping[str, SweepFamily]
     bad_tokens: int  # unmasked tokens with a log-prob that is no number
-    seed: int
     candidates: Mapping[str, Setting] = field(default_factory=lambda: CANDIDATES)
     diagnosis: Diagnosis | None = None  # of the table; None: nobody judged it
 
@@ -57,7 +54,7 @@ class Evidence:
 
 
 def recommend(evidence: Evidence) -> Recommendation:
-    """Recommend by the gate, the constraints, the scores and the one-standard-error rule."""
+    """Recommend by the gate, the errors, the constraints and the one-standard-error rule."""
     sentences = [*reasons.table(evidence.sequences, evidence.clusters)]
     verdict = None if evidence.diagnosis is None else evidence.diagnosis.verdict
     if evidence.diagnosis is not None and verdict == "fix":  # step 0: the judge of the table
@@ -68,36 +65,36 @@ def recommend(evidence: Evidence) -> Recommendation:
         return _without_scores("fix-the-cause", sentences)
     if evidence.clusters < 2:
         return _without_scores("cannot-judge", [*sentences, reasons.ONE_CLUSTER])
-    judged = _judged(evidence)
-    broken = {name: refused(candidate) for name, candidate in judged.items()}
-    away = _distance(evidence)
-    if verdict == "fine":
-        scores, method, why = _scored(evidence)
-        sentences += [*why, reasons.costs_nothing(away)]
-        return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)
+    broken = {name: refused(candidate) for name, candidate in _judged(evidence).items()}
+    away = weight_distance(evidence.state, "none")
     causes = reasons.gate(evidence.values) if verdict in (None, "cannot-tell") else []
     if causes and away >= NEGLIGIBLE:  # step 0: the behavior policy is not the one that sampled
-        sentences += causes
-        return _unranked(evidence, broken, "fix-the-cause", sentences)
-    scores, method, why = _scored(evidence)
-    sentences += why
-    if away < NEGLIGIBLE:
-        sentences.append(reasons.negligible(away, NEGLIGIBLE))
-        return _chosen(evidence, scores, broken, "do-not-correct", "none", sentences, method)
-    # The score by a bound takes E[ratio] for 1.
-    if method == reasons.BY_BOUND and (above := reasons.mean_above_one(evidence.values)):
+        return _unranked(evidence, broken, "fix-the-cause", [*sentences, *causes])
+    doubt = _doubt(evidence)  # step 1
+    scores = gradient_scores(evidence.state, evidence.candidates, referred=doubt is None)  # step 2
+    if scores is None:
+        return _unranked(evidence, broken, "cannot-judge", [*sentences, reasons.NO_ADVANTAGE])
+    ranking = _Ranking(evidence, scores, broken, reasons.method(evidence.state, doubt is None))
+    sentences += [reason for reason in (reasons.signal(evidence.state), doubt) if reason]
+    if verdict == "fine" or away < NEGLIGIBLE:
+        sentences.append(
+            reasons.costs_nothing(away)
+            if verdict == "fine"
+            else reasons.negligible(away, NEGLIGIBLE)
+        )
+        return ranking.chosen("do-not-correct", "none", sentences)
+    sentences += [*reasons.presupposed(evidence.values), *reasons.causes(evidence.values)]
+    if not ranking.allowed:  # step 3
+        return ranking.chosen("cannot-judge", None, [*sentences, reasons.nothing_allowed(broken)])
+    if doubt is not None:
+        return ranking.chosen("do-not-correct", "none", [*sentences, reasons.NO_REFERENCE])
+    choice = ranking.simplest()  # step 4
+    # Ratios that do not average 1 are not those of the sampler: none can be recommended.
+    if choice != "none" and (above := reasons.mean_above_one(evidence.values)):
         return _unranked(evidence, broken, "cannot-judge", [*sentences, above])
-    sentences += reasons.causes(evidence.values)  # step 1
-    allowed = [name for name, constraints in broken.items() if not constraints]
-    if not allowed:  # step 3
-        sentences.append(reasons.nothing_allowed(broken))
-        return _chosen(evidence, scores, broken, "cannot-judge", None, sentences, method)
-    sentences += reasons.best_bound(evidence.families, evidence.sequences)  # step 5
-    best, near = _near(scores, allowed)  # step 6
-    choice = min(near, key=lambda name: (evidence.candidates[name].complexity, -scores.value(name)))
-    sentences.append(reasons.choice(best, choice, near, scores))
+    sentences.append(reasons.choice(ranking.best, choice, ranking.near, scores))
     answer = "do-not-correct" if choice == "none" else "correct"
-    return _chosen(evidence, scores, broken, answer, choice, sentences, method)
+    return ranking.chosen(answer, choice, sentences)
 
 
 def _judged(evidence: Evidence) -> dict[str, Judged]:
@@ -113,33 +110,8 @@ def _judged(evidence: Evidence) -> dict[str, Judged]:
     }
 
 
-def _distance(evidence: Evidence) -> float:
-    """E|ratio - 1| over sequences."""
-    once = np.ones((1, evidence.clusters))
-    return float(bias_bound(evidence.state, "none", once)[0])
-
-
-def _scored(evidence: Evidence) -> tuple[Scores, str, list[str]]:
-    """Score by gradients (step 2), or by the bound where the reference cannot be believed (4)."""
-    names = list(evidence.candidates)
-    if guard := _guard(evidence):
-        return _by_bound(evidence, guard)
-    scores = by_gradient(evidence.state, names, evidence.seed)
-    if scores is not None:
-        return scores, reasons.by_gradient(evidence.state), []
-    signals = bool(evidence.state.cluster(REFERENCE, "signals").any())
-    why = reasons.SIGNAL_LOST if signals else reasons.NO_SIGNAL
-    return _by_bound(evidence, why)
-
-
-def _by_bound(evidence: Evidence, why: str) -> tuple[Scores, str, list[str]]:
-    """Score by the bound, which `why` calls for, and say what the bound presupposes."""
-    scores = by_bound(evidence.state, list(evidence.candidates), evidence.seed)
-    return scores, reasons.BY_BOUND, [why, *reasons.presupposed(evidence.values)]
-
-
-def _guard(evidence: Evidence) -> str | None:
-    """Say that too few sequences, or a tail too heavy, carry the reference; None if not."""
+def _doubt(evidence: Evidence) -> str | None:
+    """Say why the ratios of sequences are no reference: too few carry them, or their tail."""
     ess, tail = evidence.values["ess_seq"].value, evidence.values["khat_seq"]
     left = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
     if not holds(EFFECTIVE_SEQUENCES, left):
@@ -150,45 +122,64 @@ def _guard(evidence: Evidence) -> str | None:
     return None
 
 
-def _near(scores: Scores, allowed: list[str]) -> tuple[str, list[str]]:
-    """The best of those allowed, and all within one standard error of it."""
-    best = max(allowed, key=scores.value)
-    return best, [name for name in allowed if scores.within(best, name)]
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """The candidates by their scores, those that break a constraint last."""
 
+    evidence: Evidence
+    scores: Scores
+    broken: Mapping[str, list[str]]
+    method: str
 
-def _chosen(
-    evidence: Evidence,
-    scores: Scores,
-    broken: Mapping[str, list[str]],
-    answer: str,
-    choice: str | None,
-    sentences: list[str],
-    method: str,
-) -> Recommendation:
-    """The ranking with what was chosen; the best scores first, those refused last."""
-    candidates = evidence.candidates
-    allowed = [name for name, constraints in broken.items() if not constraints]
-    near = _near(scores, allowed)[1] if allowed else []
-    order = sorted(candidates, key=lambda name: (bool(broken[name]), -scores.value(name)))
-    return Recommendation(
-        answer=answer,
-        choice=choice,
-        indistinguishable=[name for name in order if name in near],
-        reasons=sentences,
-        method=method,
-        candidates=[
-            Candidate(
-                name=name,
-                family=candidates[name].family,
-                bounds=candidates[name].bounds,
-                efficiency=scores.metric(name),
-                refused=broken[name],
-                rank=rank if name in allowed else None,
-                within_error_of_best=name in near,
-            )
-            for rank, name in enumerate(order, 1)
-        ],
-    )
+    @property
+    def allowed(self) -> list[str]:
+        return [name for name, constraints in self.broken.items() if not constraints]
+
+    @property
+    def best(self) -> str:
+        """The one with the least error of those that break no constraint."""
+        return max(self.allowed, key=self.scores.value)
+
+    @property
+    def near(self) -> list[str]:
+        """Those that break no constraint, within one standard error of the best."""
+        best = self.best if self.allowed else ""
+        return [name for name in self.allowed if self.scores.within(best, name)]
+
+    def simplest(self) -> str:
+        """The simplest within one standard error of the best; of equally simple ones the better."""
+        candidates = self.evidence.candidates
+        return min(
+            self.near, key=lambda name: (candidates[name].complexity, -self.scores.value(name))
+        )
+
+    def chosen(self, answer: str, choice: str | None, sentences: list[str]) -> Recommendation:
+        """Return the ranking with what was chosen."""
+        candidates, allowed, near = self.evidence.candidates, self.allowed, self.near
+        order = sorted(
+            candidates, key=lambda name: (bool(self.broken[name]), -self.scores.value(name))
+        )
+        return Recommendation(
+            answer=answer,
+            choice=choice,
+            indistinguishable=[name for name in order if name in near],
+            reasons=sentences,
+            method=self.method,
+            candidates=[
+                Candidate(
+                    name=name,
+                    family=candidates[name].family,
+                    bounds=candidates[name].bounds,
+                    efficiency=self.scores.metric(name),
+                    gradient_bias=self.scores.bias(name),
+                    gradient_noise=self.scores.noise(name),
+                    refused=self.broken[name],
+                    rank=rank if name in allowed else None,
+                    within_error_of_best=name in near,
+                )
+                for rank, name in enumerate(order, 1)
+            ],
+        )
 
 
 def _unranked(

@@ -76,7 +76,7 @@ def sweep(
     }
     bad = sum(non_finite.tokens.values())
     diagnosis = diagnosis_of_table(dump)
-    advice = recommend(Evidence(state, values, families, bad, seed, candidates, diagnosis))
+    advice = recommend(Evidence(state, values, bad, candidates, diagnosis))
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
         behavior=behavior,
@@ -114,11 +114,12 @@ def sweep_plan(
     }
     plans |= {name: [candidate.correction] for name, candidate in candidates.items()}
     names = dump.schema.names
-    recorded = {"advantage", "advantages"} & set(names)
+    recorded = bool({"advantage", "advantages"} & set(names))
     return SweepPlan(
         plans,
         tuple(candidates),
         grouped="group_id" in names,
+        recorded=recorded,
         baseline=None if recorded else Baseline.of(*read_rewards(dump)),
     )
 

@@ -1,151 +1,194 @@
-"""Scores of the candidates, with replicates: by their gradients, or by a bound on their bias.
+"""Squared errors of the candidates' batch gradients, with their standard errors.
 
-The score of a gradient is its efficiency eta = (m . g)^2 / (|g|^2 E|m_hat|^2), with m = E[G] of the
-candidate, g = E[R] of the reference and m_hat the mean of G over a batch: the descent expected at
-the best step size, relative to that of g itself without noise. It does not change when all weights
-are multiplied by a number. Choosing by it is rcdiag's proposal.
+A candidate's error is |m - r|^2 + V: m is its mean gradient, r that of the reference, V the
+variance of a batch's mean, all in sketches. |m - r|^2 is taken over pairs of different clusters,
+where noise does not add up (a U-statistic: Hoeffding 1948, "A class of statistics with
+asymptotically normal distribution"); V is what clusters have beyond it. Weights are scaled to a
+mean of 1 first: a factor that all tokens share is the learning rate's. Without a reference errors
+are the noise alone. Choosing by them is rcdiag's proposal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from rcdiag.results import MetricValue
+from rcdiag.statistics.intervals import t_quantile
 from rcdiag.statistics.ratios import Array
-from rcdiag.usecases.sweep.gradients import REFERENCE
+from rcdiag.usecases.sweep.gradients import REFERENCE, centred
 from rcdiag.usecases.sweep.state import SweepState
-
-REPLICATES = 1000
-
-
-def draws(clusters: int, seed: int) -> Array:
-    """Draw how often each cluster comes, [1 + REPLICATES, clusters]; the first row is the table."""
-    generator = np.random.default_rng(seed)
-    drawn = generator.multinomial(clusters, np.full(clusters, 1.0 / clusters), REPLICATES)
-    return np.concatenate([np.ones((1, clusters)), drawn.astype(np.float64)])
-
-
-def off_diagonal(counts: Array, sizes: Array, left: Array, right: Array) -> Array:
-    """Product of the means of `left` and `right` over pairs of different clusters, [replicates].
-
-    (sum k L . sum k R - sum k^2 L_c . R_c) / ((sum k n)^2 - sum k^2 n_c^2), with k the counts of
-    the clusters, n their sizes, L and R [clusters, dimensions] their sums. What a cluster shares
-    with itself is left out (copies of it too), so noise does not add up: a U-statistic.
-    """
-    products = ((counts @ left) * (counts @ right)).sum(axis=1)
-    squared = np.square(counts)
-    own = squared @ (left * right).sum(axis=1)
-    pairs = np.square(counts @ sizes) - squared @ np.square(sizes)
-    with np.errstate(divide="ignore", invalid="ignore"):  # one cluster drawn again and again
-        return (products - own) / pairs
-
-
-def batch_square(counts: Array, sizes: Array, left: Array, square: Array, batches: int) -> Array:
-    """E|m_hat|^2 of a batch, the table being `batches` of them; [replicates].
-
-    Of the whole table it is |sum L|^2 / n^2: `square`, the part of different clusters, and the
-    clusters' own, which is noise beyond `square` and is `batches` times as large in one batch.
-    """
-    total = np.square(counts @ sizes)
-    own = counts @ np.square(left).sum(axis=1)
-    pairs = total - counts @ np.square(sizes)
-    whole = (pairs * square + own) / total
-    return square + (whole - square) * batches
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """The gradient that is aimed at, as the clusters have it."""
+class Sizes:
+    """How many sequences the clusters have, and how many batches the table is."""
 
-    counts: Array  # [replicates, clusters]
-    sizes: Array  # [clusters] sequences with a known reward or advantage
-    sums: Array  # [clusters, dimensions]
+    of_clusters: Array  # [clusters] sequences with a known reward or advantage
     batches: int
 
     @property
-    def square(self) -> Array:
-        """|g|^2, [replicates]; at or below 0 where it is lost in noise."""
-        return off_diagonal(self.counts, self.sizes, self.sums, self.sums)
+    def total(self) -> float:
+        return float(self.of_clusters.sum())
 
-    def efficiency(self, sums: Array) -> Array:
-        """Eta of a candidate, [replicates]; 0 where it points away, NaN where g is lost."""
-        along = off_diagonal(self.counts, self.sizes, sums, self.sums)
-        square = off_diagonal(self.counts, self.sizes, sums, sums)
-        noisy = batch_square(self.counts, self.sizes, sums, square, self.batches)
-        aim = self.square
-        with np.errstate(divide="ignore", invalid="ignore"):
-            efficiency = np.square(np.maximum(along, 0.0)) / (aim * noisy)
-        # A candidate that keeps nothing takes no step.
-        return np.where(aim > 0.0, np.where(noisy > 0.0, efficiency, 0.0), np.nan)
+    @property
+    def pairs(self) -> float:
+        """Count the ordered pairs of sequences of different clusters."""
+        return self.total**2 - float(np.square(self.of_clusters).sum())
 
 
-def resolved(square: Array) -> bool:
-    """Tell whether |g|^2 is two standard errors above 0."""
-    return bool(square[0] > 2.0 * np.std(square[1:]))
+@dataclass(frozen=True, slots=True)
+class GradientError:
+    """The squared error of one candidate's batch gradient, as the clusters have it."""
+
+    sizes: Sizes
+    distances: Array  # [clusters, clusters] inner products of gradient less reference, diagonal 0
+    own: Array  # [clusters] squared gradients of the clusters
+    mean_square: float  # |m|^2, by pairs of different clusters
+
+    @classmethod
+    def of(cls, sizes: Sizes, gradient: Array, reference: Array | None) -> GradientError:
+        """Measure gradients [clusters, dimensions], both with weights scaled to a mean of 1."""
+        away = np.zeros_like(gradient) if reference is None else gradient - reference
+        own = np.square(gradient).sum(axis=1)
+        total = gradient.sum(axis=0)
+        mean_square = (float(total @ total) - float(own.sum())) / sizes.pairs
+        distances = away @ away.T
+        np.fill_diagonal(distances, 0.0)
+        return cls(sizes, distances, own, mean_square)
+
+    @property
+    def bias(self) -> float:
+        """|m - r|^2, not below 0."""
+        return max(float(self.distances.sum()) / self.sizes.pairs, 0.0)
+
+    @property
+    def noise(self) -> float:
+        """Variance of the mean gradient of one batch."""
+        shared = float(np.square(self.sizes.of_clusters).sum()) * self.mean_square
+        beyond = max(float(self.own.sum()) - shared, 0.0)
+        return beyond / self.sizes.total**2 * self.sizes.batches
+
+    @property
+    def total(self) -> float:
+        """Squared bias and noise."""
+        return self.bias + self.noise
+
+    def standard_error(self, other: GradientError | None = None) -> float:
+        """Standard error of the total, or of its difference from another candidate's.
+
+        Pairs of clusters are uncorrelated where there is no bias, so that the variance of their sum
+        is twice the sum of their squares; the noise is a sum over clusters.
+        """
+        distances, own = self.distances, self.own
+        if other is not None:
+            distances, own = distances - other.distances, own - other.own
+        of_bias = 2.0 * float(np.square(distances).sum()) / self.sizes.pairs**2
+        return float(np.sqrt(of_bias + self._error_of_noise(own) ** 2))
+
+    def _error_of_noise(self, own: Array) -> float:
+        """Standard error of a noise whose squared gradients by cluster are `own`."""
+        spread = float(np.square(own - own.mean()).sum())
+        return float(np.sqrt(spread)) * self.sizes.batches / self.sizes.total**2
+
+    def interval(self) -> tuple[float, float]:
+        """Both ends of the 95% interval of the total; the squared bias in it is not below 0."""
+        times = t_quantile(len(self.own))
+        reach = times * self.standard_error()
+        least = self.noise / (1.0 + times * self._error_of_noise(self.own) / (self.noise or 1.0))
+        return max(self.total - reach, least), self.total + reach
 
 
-# Rounding aside, equal scores are equal.
+# Rounding aside, equal errors are equal.
 ROUNDING = 1e-9
+
+# A smaller gain, relative to the noise without correction, is not worth a correction.
+WORTH = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The scores of all candidates; higher is better."""
+    """The errors of all candidates that keep anything, relative to the noise without correction."""
 
-    replicates: dict[str, Array]  # name -> [1 + replicates], the table's own first
+    errors: dict[str, GradientError]
+    scale: float  # noise of the gradient without correction
+    referred: bool = True  # whether there is a reference, so that biases are known
 
     def value(self, name: str) -> float:
-        return float(self.replicates[name][0])
+        """Give the efficiency of a candidate, higher is better; 0 where it keeps nothing."""
+        error = self.errors.get(name)
+        return 0.0 if error is None else self._efficiency(error.total)
+
+    def bias(self, name: str) -> float | None:
+        """Give the squared bias of a candidate in units of the noise without correction."""
+        known = self.referred and name in self.errors
+        return self.errors[name].bias / self.scale if known else None
+
+    def noise(self, name: str) -> float | None:
+        """Give the noise of a candidate in units of that without correction."""
+        return self.errors[name].noise / self.scale if name in self.errors else None
 
     def metric(self, name: str) -> MetricValue:
-        """Give the score with its percentile interval, both within [0, 1]."""
-        replicates = self.replicates[name]
-        if not np.isfinite(replicates[0]):
-            return MetricValue(value=None)
-        value = float(np.clip(replicates[0], 0.0, 1.0))
-        finite = replicates[1:][np.isfinite(replicates[1:])]
-        if len(finite) < 2:
-            return MetricValue(value=value)
-        low, high = np.clip(np.quantile(finite, (0.025, 0.975)), 0.0, 1.0)
-        return MetricValue(value=value, low=float(low), high=float(high))
+        """Give the efficiency with its 95% interval."""
+        error = self.errors.get(name)
+        if error is None:
+            return MetricValue(value=0.0)
+        least, most = error.interval()
+        if not most - least > ROUNDING * self.scale:
+            return MetricValue(value=self.value(name))
+        low, high = self._efficiency(most), self._efficiency(least)
+        return MetricValue(value=self.value(name), low=low, high=high)
 
     def within(self, best: str, other: str) -> bool:
-        """Tell whether `other` is within one standard error of `best`, both drawn together."""
-        gap = self.replicates[best] - self.replicates[other]
-        finite = gap[1:][np.isfinite(gap[1:])]
-        return bool(gap[0] <= np.std(finite) + ROUNDING)
+        """Tell whether `other` is within one standard error of `best`, and WORTH."""
+        if best not in self.errors or other not in self.errors:
+            return best == other
+        one, two = self.errors[best], self.errors[other]
+        return two.total - one.total <= two.standard_error(one) + WORTH * self.scale
+
+    def _efficiency(self, error: float) -> float:
+        return self.scale / error if error > 0.0 else 1.0
 
 
-def by_gradient(state: SweepState, names: list[str], seed: int) -> Scores | None:
-    """Score by efficiency; None where rewards are unknown or their gradient is lost in noise."""
-    sizes = state.cluster(REFERENCE, "signals")
-    if not sizes.any():
-        return None
-    sums = state.cluster(REFERENCE, "gradient")
-    reference = Reference(draws(len(sizes), seed), sizes, sums, len(state.steps))
-    if not resolved(reference.square):
-        return None
-    gradients = {name: state.cluster(name, "gradient") for name in names}
-    return Scores({name: reference.efficiency(sums) for name, sums in gradients.items()})
+def gradient_scores(state: SweepState, names: Iterable[str], referred: bool) -> Scores | None:
+    """Measure the error of every candidate; None where no advantage is known or none differs.
 
-
-def by_bound(state: SweepState, names: list[str], seed: int) -> Scores:
-    """Scores of 1 - bound / 2, the bound being that on the bias of each candidate."""
-    counts = draws(state.num_clusters, seed)
-    return Scores({name: 1.0 - 0.5 * bias_bound(state, name, counts) for name in names})
-
-
-def bias_bound(state: SweepState, name: str, counts: Array) -> Array:
-    """E|ratio - weight| over whole sequences, given E[ratio] = 1; [replicates], from 0 to 2.
-
-    1 - E[w] + 2 E[(w - ratio)+], w the mean weight of a sequence's tokens, 0 if rejected. Bounds
-    the bias of the mean of any |f| <= 1. For sequence TIS it is the truncation loss, for MIS the
-    rejected mass, without weights twice the total variation. Written so that no ratio beyond the
-    bounds comes in: it can be estimated where the tail cannot. Choosing by it is rcdiag's proposal.
+    The reference has the untruncated ratios of whole sequences; without it (`referred` is false)
+    there is no bias.
     """
-    sequences = counts @ state.cluster("", "sequences")
-    weights = counts @ state.cluster(name, "means")[:, 0]
-    over = counts @ state.cluster(name, "over")
-    return np.maximum(1.0 - weights / sequences, 0.0) + 2.0 * over / sequences
+    sizes = Sizes(state.cluster("", "signals"), len(state.steps))
+    if not sizes.pairs > 0.0:
+        return None
+    reference = None
+    if referred:
+        reference = _gradient(state, REFERENCE, state.cluster(REFERENCE, "weights"))
+    errors = {}
+    for name in names:
+        weighted = state.plan.settings[name].weighting is not None
+        gradient = _gradient(state, name, state.cluster(name, "weights" if weighted else "kept"))
+        if np.isfinite(gradient).all():
+            errors[name] = GradientError.of(sizes, gradient, reference)
+    scale = errors["none"].noise if "none" in errors else 0.0
+    return Scores(errors, scale, referred) if scale > 0.0 else None
+
+
+def _gradient(state: SweepState, name: str, weights: Array) -> Array:
+    """Return centred gradients with weights scaled to a mean of 1, [clusters, dimensions]."""
+    scale = float(weights.sum() / state.cluster("", "tokens").sum())
+    sums = centred(state.cluster(name, "gradient"), state.cluster(REFERENCE, "scores"))
+    with np.errstate(divide="ignore", invalid="ignore"):  # all rejected: no gradient
+        return sums / scale
+
+
+def weight_distance(state: SweepState, name: str) -> float:
+    """E|ratio - weight| over whole sequences, given E[ratio] = 1; from 0 to 2.
+
+    1 - E[w] + 2 E[(w - ratio)+], w the mean weight of a sequence's tokens, 0 if rejected. Written
+    so that no ratio beyond the bounds comes in: it can be estimated where the tail cannot.
+    """
+    sequences = state.cluster("", "sequences").sum()
+    weights = float(state.cluster(name, "means").sum() / sequences)
+    over = float(state.cluster(name, "over").sum() / sequences)
+    return max(1.0 - weights, 0.0) + 2.0 * over

@@ -44,12 +44,18 @@ class SweepPlan:
     corrections: Mapping[str, Sequence[Correction]]  # family or candidate -> its settings
     candidates: tuple[str, ...] = ()  # those that are judged by their gradients
     grouped: bool = False  # whether rows have a prompt group
+    recorded: bool = False  # whether rows have an advantage
     baseline: Baseline | None = None  # stands in for advantages that are not recorded
 
     @cached_property
     def settings(self) -> dict[str, Settings]:
         """The settings of every family and candidate as arrays of bounds."""
         return {name: Settings.of(grid) for name, grid in self.corrections.items()}
+
+    @property
+    def without_signal(self) -> bool:
+        """Whether the table has neither advantages nor rewards."""
+        return not self.recorded and (self.baseline is None or np.isnan(self.baseline.overall))
 
     @property
     def width(self) -> int:

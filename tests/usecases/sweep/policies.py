@@ -74,7 +74,8 @@ def noisy(
 def state_of_candidates(pairs: Sequence[PolicyPair], baseline: Baseline | None) -> SweepState:
     """The sum of the states of some batches, with the candidates alone."""
     corrections = {name: [each.correction] for name, each in CANDIDATES.items()}
-    plan = SweepPlan(corrections, tuple(CANDIDATES), baseline=baseline)
+    recorded = any(pair.tokens.advantage is not None for pair in pairs)
+    plan = SweepPlan(corrections, tuple(CANDIDATES), recorded=recorded, baseline=baseline)
     return summed(SweepState.of(pair, plan) for pair in pairs)
 
 
@@ -85,7 +86,7 @@ def baseline_of(pairs: Sequence[PolicyPair]) -> Baseline | None:
 
 def advice_of(state: SweepState, bad_tokens: int = 0) -> Recommendation:
     values = mismatch(state.suite)
-    return recommend(Evidence(state, values, {}, bad_tokens, 0))
+    return recommend(Evidence(state, values, bad_tokens))
 
 
 def advice(*pairs: PolicyPair, bad_tokens: int = 0) -> Recommendation:

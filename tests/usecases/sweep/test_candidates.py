@@ -13,7 +13,7 @@ from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.families import FAMILIES
 from rcdiag.usecases.sweep.gradients import Baseline, advantages
-from rcdiag.usecases.sweep.scores import bias_bound
+from rcdiag.usecases.sweep.scores import weight_distance
 from tests.builders import make_pair
 from tests.corrections.batches import batches
 from tests.usecases.sweep.builders import pair_from
@@ -45,9 +45,9 @@ def test_bounds_have_the_names_of_their_family(name):
 def bound_of(name: str, spread: float) -> tuple[float, np.ndarray, np.ndarray]:
     pair = noisy(0, 4000, spread)
     state = state_of_candidates([pair], None)
-    found = bias_bound(state, name, np.ones((1, state.num_clusters)))
+    found = weight_distance(state, name)
     ratio = np.exp(segment_sum(pair.log_ratio, pair.lengths))
-    return float(found[0]), ratio, np.minimum(ratio, 2.0)
+    return found, ratio, np.minimum(ratio, 2.0)
 
 
 def test_the_bound_of_sequence_tis_is_its_truncation_loss():

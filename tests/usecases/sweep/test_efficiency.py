@@ -1,68 +1,107 @@
-"""The score of gradients, against loops over pairs and against what is known."""
+"""The errors of gradients, against loops over pairs, simulations, and what is known."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rcdiag.usecases.sweep.gradients import DIMENSIONS, buckets, sketches
-from rcdiag.usecases.sweep.scores import Reference, batch_square, draws, off_diagonal, resolved
+from rcdiag.usecases.sweep.gradients import DIMENSIONS, buckets, centred, sketches
+from rcdiag.usecases.sweep.scores import GradientError, Scores, Sizes
+
+NOTHING = np.zeros((7, 3))
 
 
 def sums(seed: int, clusters: int = 7, dimensions: int = 3) -> np.ndarray:
     return np.random.default_rng(seed).normal(1.0, 1.0, (clusters, dimensions))
 
 
-def test_products_are_over_pairs_of_different_clusters():
-    left, right, sizes = sums(0), sums(1), np.arange(1.0, 8.0)
+def equal_sizes(clusters: int, batches: int = 1) -> Sizes:
+    return Sizes(np.ones(clusters), batches)
+
+
+def test_the_bias_is_over_pairs_of_different_clusters():
+    gradient, reference, sizes = sums(0), sums(1), np.arange(1.0, 8.0)
+    away = gradient - reference
     pairs = [(a, b) for a in range(7) for b in range(7) if a != b]
-    wanted = sum(left[a] @ right[b] for a, b in pairs) / sum(sizes[a] * sizes[b] for a, b in pairs)
-    found = off_diagonal(np.ones((1, 7)), sizes, left, right)
-    assert found == pytest.approx([wanted])
+    wanted = sum(away[a] @ away[b] for a, b in pairs) / sum(sizes[a] * sizes[b] for a, b in pairs)
+    error = GradientError.of(Sizes(sizes, 1), gradient, reference)
+    assert error.bias == pytest.approx(max(wanted, 0.0))
 
 
-def test_copies_of_a_cluster_are_no_pair():
-    left, sizes = sums(0), np.ones(7)
-    counts = np.array([[2.0, 0, 0, 3, 0, 0, 2]])
-    drawn = [0, 0, 3, 3, 3, 6, 6]
-    pairs = [(a, b) for a in drawn for b in drawn if a != b]
-    wanted = sum(left[a] @ left[b] for a, b in pairs) / len(pairs)
-    assert off_diagonal(counts, sizes, left, left) == pytest.approx([wanted])
+def test_a_gradient_has_no_bias_against_itself():
+    assert GradientError.of(equal_sizes(7), sums(0), sums(0)).bias == 0.0
 
 
-def test_the_square_of_the_whole_table_is_that_of_its_mean():
-    left, sizes = sums(0), np.arange(1.0, 8.0)
-    once = np.ones((1, 7))
-    square = off_diagonal(once, sizes, left, left)
-    mean = left.sum(axis=0) / sizes.sum()
-    assert batch_square(once, sizes, left, square, 1) == pytest.approx([mean @ mean])
+def test_squared_length_and_noise_are_the_square_of_the_mean():
+    error = GradientError.of(equal_sizes(7), sums(0), NOTHING)
+    mean = sums(0).mean(axis=0)
+    assert error.bias + error.noise == pytest.approx(mean @ mean)
 
 
-def test_noise_in_a_part_of_the_table_is_as_many_times_as_large():
+def test_noise_of_a_part_of_the_table_is_as_many_times_as_large():
     random = np.random.default_rng(0)
-    left = np.array([1.0, 0.0]) + random.normal(0.0, 1.0, (4000, 2))
-    once, sizes = np.ones((1, 4000)), np.ones(4000)
-    square = off_diagonal(once, sizes, left, left)
-    assert batch_square(once, sizes, left, square, 100) == pytest.approx([1.05], rel=0.05)
+    gradient = np.array([1.0, 0.0]) + random.normal(0.0, 1.0, (4000, 2))
+    noise = GradientError.of(equal_sizes(4000, 100), gradient, gradient).noise
+    assert noise == pytest.approx(2.0 * 100 / 4000, rel=0.05)
 
 
-def test_efficiency_of_the_reference_is_its_share_of_signal():
-    random = np.random.default_rng(1)
-    left = np.array([0.1, 0.0]) + random.normal(0.0, 1.0, (4000, 2))
-    reference = Reference(np.ones((1, 4000)), np.ones(4000), left, 1)
-    assert reference.efficiency(left)[0] == pytest.approx(0.01 / (0.01 + 2 / 4000), rel=0.05)
-    assert reference.efficiency(3.0 * left)[0] == pytest.approx(reference.efficiency(left)[0])
-    assert reference.efficiency(-left)[0] == 0.0
-    assert reference.efficiency(0.0 * left)[0] == 0.0
+def errors(seed: int, bias: float, spread: float) -> tuple[GradientError, GradientError]:
+    """Errors without correction, which is biased, and of the reference, which is noisier."""
+    random = np.random.default_rng(seed)
+    plain = np.array([0.2, 0.0, 0.0]) + random.normal(0.0, 1.0, (200, 3))
+    exact = plain * (1.0 + spread * random.normal(0.0, 1.0, (200, 1))) + np.array([0, bias, 0])
+    sizes = equal_sizes(200)
+    return GradientError.of(sizes, plain, exact), GradientError.of(sizes, exact, exact)
 
 
-def test_noise_alone_is_not_resolved():
-    random = np.random.default_rng(2)
-    counts = draws(300, 0)
-    noise = random.normal(0.0, 1.0, (300, DIMENSIONS))
-    assert not resolved(Reference(counts, np.ones(300), noise, 1).square)
-    signal = noise + 1.0
-    assert resolved(Reference(counts, np.ones(300), signal, 1).square)
+@pytest.mark.parametrize("bias", [0.0, 0.3])
+def test_the_error_is_on_average_what_a_batch_is_off(bias):
+    drawn = [errors(seed, bias, 0.5) for seed in range(300)]
+    away = [float(plain.distances.sum()) / plain.sizes.pairs for plain, _ in drawn]
+    assert np.mean(away) == pytest.approx(bias**2, abs=4.0 * np.std(away) / np.sqrt(300))
+    assert np.mean([plain.noise for plain, _ in drawn]) == pytest.approx(3.0 / 200, rel=0.02)
+    noisier = 3.0 * 1.25 + 0.25 * 0.04
+    assert np.mean([exact.noise for _, exact in drawn]) == pytest.approx(noisier / 200, rel=0.03)
+
+
+def test_the_standard_error_is_that_of_the_total_over_tables():
+    """Without bias, where the pairs of clusters are uncorrelated."""
+    drawn = [errors(seed, 0.0, 0.5)[0] for seed in range(400)]
+    totals = [float(it.distances.sum()) / it.sizes.pairs + it.noise for it in drawn]
+    assert np.mean([it.standard_error() for it in drawn]) == pytest.approx(np.std(totals), rel=0.2)
+
+
+def test_a_difference_is_surer_than_either_error():
+    plain, exact = errors(0, 0.0, 0.01)
+    assert plain.standard_error(exact) < 0.1 * plain.standard_error()
+
+
+def scores(bias: float) -> Scores:
+    plain, exact = errors(0, bias, 0.5)
+    return Scores({"none": plain, "exact": exact}, plain.noise)
+
+
+def test_efficiency_is_noise_over_error():
+    by_error = scores(0.5)
+    assert by_error.value("none") == pytest.approx(1.0 / (1.0 + by_error.bias("none")))
+    assert by_error.value("exact") == pytest.approx(1.0 / by_error.noise("exact"))
+    assert by_error.value("keeps nothing") == 0.0
+    interval = by_error.metric("none")
+    assert interval.low < interval.value < interval.high
+
+
+def test_a_bias_is_told_from_noise():
+    assert scores(0.0).within("exact", "none")
+    assert not scores(0.5).within("exact", "none")
+
+
+def test_what_the_target_has_on_average_is_taken_off():
+    random = np.random.default_rng(0)
+    tokens = random.normal(3.0, 1.0, (50, 2))
+    gradient = np.column_stack([tokens, np.ones(50)])
+    found = centred(gradient, gradient)
+    assert found.sum(axis=0) == pytest.approx(np.zeros(2), abs=1e-12)
+    assert found == pytest.approx(tokens - tokens.mean(axis=0))
 
 
 def test_sketches_keep_inner_products_in_the_mean():

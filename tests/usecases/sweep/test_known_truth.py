@@ -1,0 +1,70 @@
+"""What is recommended, where the true gradients are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rcdiag.usecases.sweep.candidates import CANDIDATES
+from tests.usecases.sweep.truth import Case, World, cases, outcome_of, shares, truths, weights_of
+
+PLAIN = Case(
+    noise=0.05, length=40, sequences=512, heavy=False, drift=0.0, signal=0.8, product=False, seed=3
+)
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_noise_is_as_large_as_the_case_wants(heavy):
+    world = World(replace(PLAIN, heavy=heavy))
+    law, ratios = world.law_of_behavior, world.log_ratio
+    assert law @ np.exp(ratios) == pytest.approx(1.0)
+    assert np.sqrt(law @ np.square(ratios - law @ ratios)) == pytest.approx(0.05, rel=0.01)
+
+
+def test_gradients_of_the_target_have_mean_zero_under_it():
+    world = World(PLAIN)
+    assert world.law_of_target @ world.scores == pytest.approx(np.zeros(8), abs=1e-12)
+
+
+def test_untruncated_sequence_weights_turn_one_law_into_the_other():
+    world, random = World(replace(PLAIN, drift=1.0)), np.random.default_rng(0)
+    counts = random.multinomial(40, world.law_of_behavior, 100_000).astype(np.float64)
+    weights = weights_of(CANDIDATES["seq_tis_10"].correction, world.log_ratio, counts).factor
+    weighted = (weights[:, None] * counts).mean(axis=0) / 40 - world.law_of_target
+    plain = counts.mean(axis=0) / 40 - world.law_of_target
+    assert np.abs(weighted).sum() < 0.25 * np.abs(plain).sum()
+
+
+def test_weights_of_noise_cost_what_their_spread_says():
+    """E[w^2] is exp(s^2), s^2 = 40 x 0.05^2, with sequence weights, and nearly 1 by token."""
+    truth = truths(PLAIN, sequences=32 * 1024)
+    ratio = truth["seq_tis_10"].error / truth["none"].error
+    assert ratio == pytest.approx(np.exp(0.1), rel=0.05)
+    assert truth["token_tis_2"].error / truth["none"].error == pytest.approx(1.0, abs=0.03)
+
+
+def test_where_the_reward_goes_with_a_product_sequence_weights_are_nearer():
+    """The gradient of one sum is the other sum, which the noise moves."""
+    truth = truths(replace(PLAIN, sequences=4096, drift=1.0, product=True), 32 * 1024)
+    assert truth["seq_tis_10"].error < 0.7 * truth["none"].error
+    assert truth["seq_tis_10"].efficiency > 1.05 * truth["none"].efficiency
+
+
+SHORT = [case for case in cases() if (case.length, case.sequences) == (40, 512)][2:6]
+
+
+@pytest.mark.parametrize("case", SHORT, ids=lambda case: case.name)
+def test_the_choice_is_never_much_worse_than_no_correction(case):
+    outcome = outcome_of(case, sequences=16 * 1024)
+    assert outcome.error_to_none <= 1.05
+    assert outcome.efficiency_to_none >= 0.95
+
+
+@pytest.mark.slow
+def test_the_aims_are_met_as_often_as_the_documentation_says():
+    met = shares([outcome_of(case) for case in cases()])
+    assert met["efficiency within 5% of the best"] >= 0.87
+    assert met["squared error within 1.25 times the least"] >= 0.8
+    assert met["not worse than no correction by more than 5%"] >= 0.9
