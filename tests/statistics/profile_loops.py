@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import exp, nan, sqrt
 
 import numpy as np
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from tests.statistics.strategies import seeded_batch
 
@@ -100,10 +100,22 @@ def label(axis: str, value: float) -> str | None:
 
 
 def interval_of(values: dict[int, list[float]]) -> tuple[float, float]:
-    """Mean -+ t times the error of a ratio of cluster sums, from values by cluster."""
+    """Return the jackknife's interval of a mean, from values by cluster, without its skewness."""
     clusters, count = len(values), sum(map(len, values.values()))
     mean = sum(map(sum, values.values())) / count
-    residuals = [sum(own) - mean * len(own) for own in values.values()]
-    variance = clusters / (clusters - 1) * sum(residual**2 for residual in residuals) / count**2
-    reach = t.ppf(0.975, clusters - 1) * sqrt(variance)
-    return mean - reach, mean + reach
+    lost = []
+    for own in values.values():
+        others = (sum(map(sum, values.values())) - sum(own)) / (count - len(own))
+        lost.append((clusters - 1) * (mean - others))
+    second, third, fourth = (sum(one**power for one in lost) / clusters for power in (2, 3, 4))
+    error, flat = sqrt(second / (clusters - 1)), fourth / second**2
+    skewness = third / second**1.5 * sqrt(clusters * (clusters - 1)) / max(clusters - 2, 1)
+    z = norm.ppf(0.975)
+    more = skewness**2 * (z**4 + 2 * z**2 - 3) / 18 - (flat - 3) * (z**2 - 3) / 12
+    reach = t.ppf(0.975, min(3 * clusters / flat, clusters - 1)) + z * more / clusters
+    g = skewness / sqrt(clusters)
+
+    def untransformed(y: float) -> float:
+        return float(3 / g * (np.cbrt(1 + g * (y - g / 6)) - 1)) if abs(g) > 1e-9 else y
+
+    return mean - untransformed(reach) * error, mean - untransformed(-reach) * error
