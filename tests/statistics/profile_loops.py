@@ -100,22 +100,25 @@ def label(axis: str, value: float) -> str | None:
 
 
 def interval_of(values: dict[int, list[float]]) -> tuple[float, float]:
-    """Return the jackknife's interval of a mean, from values by cluster, without its skewness."""
-    clusters, count = len(values), sum(map(len, values.values()))
-    mean = sum(map(sum, values.values())) / count
-    lost = []
-    for own in values.values():
-        others = (sum(map(sum, values.values())) - sum(own)) / (count - len(own))
-        lost.append((clusters - 1) * (mean - others))
-    second, third, fourth = (sum(one**power for one in lost) / clusters for power in (2, 3, 4))
-    error, flat = sqrt(second / (clusters - 1)), fourth / second**2
-    skewness = third / second**1.5 * sqrt(clusters * (clusters - 1)) / max(clusters - 2, 1)
+    """Return the interval of a mean from values by cluster."""
+    return interval_of_quotient([(sum(own), float(len(own))) for own in values.values()])
+
+
+def interval_of_quotient(clusters: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the jackknife's interval of a sum over a sum of clusters, without its skewness."""
+    count = len(clusters)
+    above, below = (sum(side) for side in zip(*clusters, strict=True))
+    value = above / below
+    lost = [(count - 1) * (value - (above - a) / (below - b)) for a, b in clusters]
+    second, third, fourth = (sum(one**power for one in lost) / count for power in (2, 3, 4))
+    error, flat = sqrt(second / (count - 1)), fourth / second**2
+    skewness = third / second**1.5 * sqrt(count * (count - 1)) / max(count - 2, 1)
     z = norm.ppf(0.975)
     more = skewness**2 * (z**4 + 2 * z**2 - 3) / 18 - (flat - 3) * (z**2 - 3) / 12
-    reach = t.ppf(0.975, min(3 * clusters / flat, clusters - 1)) + z * more / clusters
-    g = skewness / sqrt(clusters)
+    reach = t.ppf(0.975, min(3 * count / flat, count - 1)) + z * more / count
+    g = skewness / sqrt(count)
 
     def untransformed(y: float) -> float:
         return float(3 / g * (np.cbrt(1 + g * (y - g / 6)) - 1)) if abs(g) > 1e-9 else y
 
-    return mean - untransformed(reach) * error, mean - untransformed(-reach) * error
+    return value - untransformed(reach) * error, value - untransformed(-reach) * error
