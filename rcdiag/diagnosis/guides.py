@@ -18,19 +18,22 @@ def level(
     """Return the level of a number by its guide and 95% interval; None where it is no number.
 
     The level is `unknown` where the interval reaches from `ok` to `error`: the data cannot tell. An
-    interval with one end reaches as far as numbers go on the other side.
+    interval with one end reaches as far as numbers go on the other side, and tells a level only
+    where it has one as a whole.
     """
     if value is None or math.isnan(value):
         return None
     if low is None and high is None:
         return _level_at(guide, value)
+    one_ended = low is None or high is None
     low = -math.inf if low is None else low
     high = math.inf if high is None else high
     nearest = value if guide.around is None else min(max(guide.around, low), high)
     if guide.by_interval:
         return _level_at(guide, nearest)
     reached = {_level_at(guide, number) for number in (low, nearest, value, high)}
-    return "unknown" if {"ok", "error"} <= reached else _level_at(guide, value)
+    unknown = len(reached) > 1 if one_ended else {"ok", "error"} <= reached
+    return "unknown" if unknown else _level_at(guide, value)
 
 
 def _level_at(guide: Guide, value: float) -> str:

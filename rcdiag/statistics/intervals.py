@@ -136,7 +136,7 @@ def influences(numerators: Array, denominators: Array) -> tuple[Array, NDArray[n
     with np.errstate(divide="ignore", invalid="ignore"):
         value = numerators.sum(axis=0) / total
         lost = (numerators - value * denominators) / (total - denominators)
-    return (clusters - 1.0) * lost, clusters
+        return (clusters - 1.0) * lost, clusters
 
 
 def ratio_errors(numerators: Array, denominators: Array) -> tuple[Array, NDArray[np.int64]]:

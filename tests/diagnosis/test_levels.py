@@ -142,6 +142,38 @@ def test_two_clusters_give_a_level():
     assert judged_metric(METRICS["k2_kl"], suite).level in ("ok", "warning", "error", "unknown")
 
 
+@pytest.mark.parametrize(
+    ("value", "high", "wanted"),
+    [(0.6, 0.8, "unknown"), (0.3, 0.4, "unknown"), (0.05, 0.09, "error"), (0.05, 0.6, "unknown")],
+)
+def test_an_interval_without_a_lower_end_reaches_down_to_error(value, high, wanted):
+    guide = METRICS["ess_seq"].guide
+    assert guide is not None
+    assert level(guide, value, None, high) == wanted
+
+
+@pytest.mark.parametrize(("value", "low", "wanted"), [(2e-3, 5e-4, "unknown"), (0.2, 0.1, "error")])
+def test_an_interval_without_an_upper_end_reaches_up_to_error(value, low, wanted):
+    guide = METRICS["k3_kl"].guide
+    assert guide is not None
+    assert level(guide, value, low, None) == wanted
+
+
+def test_a_number_with_one_end_and_no_guide_is_unknown():
+    """A few sequences whose log-ratios vary by 2 nats do not show E[ratio^2]."""
+    random = np.random.default_rng(0)
+    behavior = [[-3.0] * 4] * 40
+    target = [(-3.0 + random.normal(size=4)).tolist() for _ in range(40)]
+    values = mismatch(make_state(behavior, target))
+    assert METRICS["chi2_seq_self_normalised"].guide is None
+    assert values["chi2_seq_self_normalised"].low is not None
+    assert values["chi2_seq_self_normalised"].high is None
+    assert values["chi2_seq_self_normalised"].level == "unknown"
+    assert values["ess_seq"].low is None
+    assert values["ess_seq"].high is not None
+    assert values["ess_seq"].level == "unknown"
+
+
 def test_every_guide_begins_to_warn_before_it_says_error():
     suite = Suite(make_state(*seeded_batch(0, sequences=200)))
     guides = {name: each for name, metric in METRICS.items() if (each := metric.guide_on(suite))}

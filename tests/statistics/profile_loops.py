@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import exp, nan, sqrt
 
 import numpy as np
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from tests.statistics.strategies import seeded_batch
 
@@ -100,10 +100,25 @@ def label(axis: str, value: float) -> str | None:
 
 
 def interval_of(values: dict[int, list[float]]) -> tuple[float, float]:
-    """Mean -+ t times the error of a ratio of cluster sums, from values by cluster."""
-    clusters, count = len(values), sum(map(len, values.values()))
-    mean = sum(map(sum, values.values())) / count
-    residuals = [sum(own) - mean * len(own) for own in values.values()]
-    variance = clusters / (clusters - 1) * sum(residual**2 for residual in residuals) / count**2
-    reach = t.ppf(0.975, clusters - 1) * sqrt(variance)
-    return mean - reach, mean + reach
+    """Return the interval of a mean from values by cluster."""
+    return interval_of_quotient([(sum(own), float(len(own))) for own in values.values()])
+
+
+def interval_of_quotient(clusters: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the jackknife's interval of a sum over a sum of clusters, without its skewness."""
+    count = len(clusters)
+    above, below = (sum(side) for side in zip(*clusters, strict=True))
+    value = above / below
+    lost = [(count - 1) * (value - (above - a) / (below - b)) for a, b in clusters]
+    second, third, fourth = (sum(one**power for one in lost) / count for power in (2, 3, 4))
+    error, flat = sqrt(second / (count - 1)), fourth / second**2
+    skewness = third / second**1.5 * sqrt(count * (count - 1)) / max(count - 2, 1)
+    z = norm.ppf(0.975)
+    more = skewness**2 * (z**4 + 2 * z**2 - 3) / 18 - (flat - 3) * (z**2 - 3) / 12
+    reach = t.ppf(0.975, min(3 * count / flat, count - 1)) + z * more / count
+    g = skewness / sqrt(count)
+
+    def untransformed(y: float) -> float:
+        return float(3 / g * (np.cbrt(1 + g * (y - g / 6)) - 1)) if abs(g) > 1e-9 else y
+
+    return value - untransformed(reach) * error, value - untransformed(-reach) * error

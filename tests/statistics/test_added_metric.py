@@ -29,7 +29,8 @@ RARE_SHIFT = Metric(
     formula="E[|log_ratio| 1(log p_behavior < -4)] over tokens",
     unit="nats",
     ideal=0.0,
-    guide=Guide(warning=0.01, error=0.1, source="a test"),
+    bound=0.0,
+    guide=Guide(warning=1e-5, error=1e-4, source="a test"),
     elsewhere={"SomeTrainer": "rare/shift"},
     headline=True,
     token_sums=(
@@ -107,7 +108,7 @@ def test_it_is_explained_and_described(added, rcdiag):  # noqa: F811
     assert entry.kind == "metric"
     assert entry.formula == RARE_SHIFT.formula
     assert RARE_SHIFT.says in entry.what
-    assert entry.healthy == "ideal 0; warning at or above 0.01, error at or above 0.1 (a test)"
+    assert entry.healthy == "ideal 0; warning at or above 1e-05, error at or above 0.0001 (a test)"
     assert entry.generations == {"SomeTrainer": "rare/shift"}
     assert "rare_shift" in names()["metric"]
     assert "rare_shift" in rcdiag("explain", "rare-shift").out

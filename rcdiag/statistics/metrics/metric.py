@@ -144,9 +144,10 @@ class Metric:
     def _as_observable(self, suite: Suite, low: float | None, high: float | None) -> Interval:
         """Return an interval without the end that giants which were never drawn would move.
 
-        Where the data can show giants, the end stays, as far out as the law of `law` has it.
+        Where the data can show giants, the end stays, as far out as the law of `law` has it. Where
+        all ratios are equal to rounding there are none.
         """
-        if self.giants is None or low is None or high is None:
+        if self.giants is None or low is None or high is None or high - low <= 1e-12:
             return low, high
         if not is_observable(suite, self.giants):
             return (low, None) if self.giants_move == "high" else (None, high)

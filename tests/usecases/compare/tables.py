@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from scipy.stats import t
 
 from rcdiag.results import MetricValue
 from rcdiag.statistics.moments import Moments, moments_of
 from rcdiag.table.tokens import sampled_tokens
 from rcdiag.table.trajectories import Ragged, Trajectories
 from tests.builders import Lists, arrow_table, flat, ids_like
+from tests.statistics.profile_loops import interval_of_quotient
 
 
 def about(
@@ -92,14 +92,9 @@ def moments(policies: Mapping[str, Lists], **rows: Any) -> Moments:
 def robust(
     numerators: np.ndarray, denominators: np.ndarray, cluster: np.ndarray
 ) -> tuple[float, float, float]:
-    """Value and 95% interval of sum / sum over tokens, by the sandwich formula of textbooks."""
-    value = numerators.sum() / denominators.sum()
-    names = np.unique(cluster)
-    residuals = [
-        (numerators[cluster == name] - value * denominators[cluster == name]).sum()
-        for name in names
+    """Value and 95% interval of sum / sum over tokens, by plain loops over clusters."""
+    of_clusters = [
+        (float(numerators[cluster == name].sum()), float(denominators[cluster == name].sum()))
+        for name in np.unique(cluster)
     ]
-    count = len(names)
-    error = np.sqrt(count / (count - 1) * np.square(residuals).sum()) / denominators.sum()
-    reach = t.ppf(0.975, count - 1) * error
-    return value, value - reach, value + reach
+    return numerators.sum() / denominators.sum(), *interval_of_quotient(of_clusters)

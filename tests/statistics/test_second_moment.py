@@ -1,0 +1,72 @@
+"""Effective sample sizes hang on ratios that a table need not hold: what is said of them then."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rcdiag.statistics.second_moment import (
+    ess,
+    is_observable,
+    largest_entropy,
+    largest_growth,
+    variance,
+)
+from rcdiag.statistics.suite import Suite
+from tests.builders import make_state
+
+
+def gaussian_suite(spread: float, sequences: int, tokens: int = 16, seed: int = 0) -> Suite:
+    """Make a suite of sequences of equal length with independent N(-s^2 / 2, s^2) log-ratios."""
+    random = np.random.default_rng(seed)
+    noise = random.normal(-(spread**2) / 2.0, spread, (sequences, tokens))
+    return Suite(make_state([[-3.0] * tokens] * sequences, (-3.0 + noise).tolist()))
+
+
+def test_variances_are_those_of_tokens_and_of_sums():
+    random = np.random.default_rng(1)
+    rows = [random.normal(size=size).tolist() for size in (3, 5, 2, 7)]
+    suite = Suite(
+        make_state([[-9.0] * len(row) for row in rows], [[-9.0 + x for x in row] for row in rows])
+    )
+    tokens = np.concatenate(rows)
+    assert variance(suite.point, "token")[0] == pytest.approx(tokens.var())
+    sums = np.array([sum(row) for row in rows])
+    lengths = np.array([len(row) for row in rows])
+    squares = np.square(sums - tokens.mean() * lengths).sum()
+    assert variance(suite.point, "seq")[0] == pytest.approx(squares / lengths.sum())
+
+
+def test_the_law_is_that_of_lognormal_ratios():
+    """Of equal lengths E[ratio^2] is e^{v T} and E[ratio log ratio] v T / 2."""
+    suite = gaussian_suite(0.1, 5000)
+    assert 0.0 < np.log(largest_growth(suite, "seq")) - 0.16 < 0.012
+    assert 0.0 < np.log(largest_growth(suite, "token")) - 0.01 < 2e-4
+    assert largest_entropy(suite, "seq") == pytest.approx(np.log(largest_growth(suite, "seq")) / 2)
+    assert 1.0 / largest_growth(suite, "seq") < ess(suite.point, "seq")[0]
+
+
+@pytest.mark.parametrize(
+    ("spread", "sequences", "observable"),
+    [
+        (0.1, 30, True),  # v = 0.16: 10 e^{2 v} are 14
+        (0.1, 8, False),
+        (0.25, 300, True),  # v = 1: 74
+        (0.25, 40, False),
+        (0.5, 3000, False),  # v = 4: 30,000
+    ],
+)
+def test_as_many_sequences_as_the_law_asks_show_the_second_moment(spread, sequences, observable):
+    assert is_observable(gaussian_suite(spread, sequences), "seq") == observable
+
+
+def test_a_tail_without_a_second_moment_does_not_show_it():
+    """Ratios are Pareto with the index 1: their variance is infinite, that of their log is 1."""
+    random = np.random.default_rng(2)
+    sums = random.exponential(size=2000) - 1.0
+    suite = Suite(make_state([[-9.0]] * 2000, [[-9.0 + each] for each in sums]))
+    assert np.log(2000) > np.log(10.0) + 2.0 * sums.var()
+    assert not is_observable(suite, "seq")
+    # The same tail of ratios that are all near 1 moves no weighted mean.
+    near = Suite(make_state([[-9.0]] * 2000, [[-9.0 + each / 100.0] for each in sums]))
+    assert is_observable(near, "seq")
