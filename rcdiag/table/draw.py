@@ -47,7 +47,7 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
             first_row = sum(earlier.num_rows for earlier in files)
             drawn = TableFile(file.path, len(inside), first_row, target, inside, file.first_row)
             files.append(drawn)
-    return Table(tuple(files), table.schema, {}, scratch, table)
+    return Table(tuple(files), table.schema, {}, scratch, table, table.naming)
 
 
 def _rows_of_step(table: Table, step: int) -> Numbers:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
+from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.readers import find_files
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.readers.reader import Reader
@@ -88,6 +89,7 @@ class Table:
     renames: Mapping[str, str]  # canonical name -> name in the file
     scratch: Scratch | None = field(default=None, compare=False)
     drawn_from: Table | None = None  # the table that has more rows, where some of them are drawn
+    naming: Naming = field(default_factory=Naming, compare=False)  # which names rcdiag chose itself
 
     @property
     def num_rows(self) -> int:
@@ -105,11 +107,14 @@ class Table:
 
     def __repr__(self) -> str:
         more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
-        return (
-            f"Table of {self.num_rows:,} rows: {self.files[0].path}{more}\n"
-            f"  policies: {', '.join(self.policies) or 'none'}\n"
-            f"  columns:  {', '.join(self.columns)}"
-        )
+        lines = [
+            f"Table of {self.num_rows:,} rows: {self.files[0].path}{more}",
+            f"  policies: {', '.join(self.policies) or 'none'}",
+            f"  columns:  {', '.join(self.columns)}",
+        ]
+        if self.naming.taken:
+            lines.append(f"  names:    {self.naming.sentence()}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
@@ -152,12 +157,19 @@ class Table:
     def require(self, *names: str) -> None:
         """Refuse a table that lacks one of the columns, and name all that it lacks."""
         if any(name not in self.schema.names for name in names):
-            missing.check_columns(names, self._own_schema, {}, str(self.files[0].path))
+            path = str(self.files[0].path)
+            missing.check_columns(names, self._own_schema, self.renames, path, self.naming)
 
     def may_mean(self, *names: str) -> dict[str, str]:
         """Return for columns that the table lacks its own columns whose names say the same."""
-        lacking = {name: name for name in names if name not in self.schema.names}
-        return missing.meant_columns(lacking, self._own_schema, self.renames, least=1.0)
+        lacking = {
+            name: name
+            for name in names
+            if name not in self.schema.names and name not in self.naming.off
+        }
+        return missing.meant_columns(
+            lacking, self._own_schema, self.renames, self.naming, least=1.0
+        )
 
     @property
     def unread(self) -> dict[str, str]:
@@ -200,10 +212,13 @@ def open_table(
 ) -> Table:
     """Open a file, a folder, a glob, or a list of them, as one table.
 
-    `renames` maps canonical column names to the names in the files. `format` names one of
-    `READERS`; without it the files tell. A table without `response_ids` or without a mapped column
-    is refused, with an error that names what else it lacks of `needed`. Parquet stays where it is,
-    and only its footers are read; files of another format are converted to parquet here, once.
+    `renames` maps canonical column names to the names in the files; an empty name reads none as
+    that column. Columns that are not mapped are read under the names that other programs give them
+    where nothing speaks against it. `format` names one of `READERS`; without it the files tell. A
+    table without `response_ids` or without a mapped column is refused, with an error that names
+    what else it lacks of `needed`. Parquet stays where it is, and only its footers are read, and
+    the first rows of a file with other names; files of another format are converted to parquet
+    here, once.
     """
     sources = [source] if isinstance(source, (str, Path)) else source
     names = [str(place) for place in sources]
@@ -216,7 +231,7 @@ def open_table(
         for number, path in enumerate(paths)
         if (converted := _convert(reader, path, scratch.path / f"{number:06d}.parquet"))
     ]
-    return _table(names[0], written, renames, needed, scratch)
+    return _table(names[0], written, renames, needed, scratch, named=True)
 
 
 def _convert(reader: Reader, path: Path, target: Path) -> Path | None:
@@ -239,17 +254,27 @@ def _table(
     renames: Mapping[str, str] | None,
     needed: Sequence[str],
     scratch: Scratch | None = None,
+    named: bool = False,
 ) -> Table:
-    """Make one table of files, each with its converted form, that all have the same columns."""
-    renames = dict(renames or {})
-    missing.check_names(renames)
+    """Make one table of files, each with its converted form, that all have the same columns.
+
+    `named` says that a reader has given the columns their names, so that none is looked for.
+    """
+    mapped = {name: own for name, own in (renames or {}).items() if own}
+    off = frozenset(renames or {}) - set(mapped)
+    naming = Naming(off=off)
     opened: list[TableFile] = []
     schema: pa.Schema | None = None
     first_row = 0
     for path, converted in files:
         parquet = open_parquet(converted or path)
-        _check_columns(parquet.schema_arrow, renames, needed, path)
-        file_schema = _canonical(parquet.schema_arrow, renames, path)
+        if schema is None:
+            missing.check_mapping(mapped, off, parquet.schema_arrow, str(path))
+            if not named:
+                naming = naming_of(converted or path, path, mapped, off)
+            mapped = {**mapped, **naming.taken}
+        _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
+        file_schema = _canonical(parquet.schema_arrow, mapped, path)
         columns.check_types(file_schema, str(path))
         if schema is None:
             schema = file_schema
@@ -259,23 +284,27 @@ def _table(
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
     assert schema is not None
-    return Table(tuple(opened), schema, renames, scratch)
+    return Table(tuple(opened), schema, mapped, scratch, naming=naming)
 
 
 def _check_columns(
-    file_schema: pa.Schema, renames: Mapping[str, str], needed: Sequence[str], path: Path
+    file_schema: pa.Schema,
+    renames: Mapping[str, str],
+    needed: Sequence[str],
+    path: Path,
+    naming: Naming,
 ) -> None:
     """Refuse a file without tokens or a mapped column, with all that it lacks."""
     always = {renames.get("response_ids", "response_ids"), *renames.values()}
     if not always <= set(file_schema.names):
-        missing.check_columns(["response_ids", *needed], file_schema, renames, str(path))
+        missing.check_columns(["response_ids", *needed], file_schema, renames, str(path), naming)
 
 
 def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -> pa.Schema:
     """Return the file's schema with mapped columns under their canonical names."""
     back: dict[str, str] = {}
     for name, in_file in renames.items():
-        if name in file_schema.names and name != in_file:
+        if name in file_schema.names and name != in_file and name not in renames.values():
             raise RcdiagError(
                 f"{path}: {columns.column_setting({name: in_file})}, but a column `{name}` is "
                 "there as well",
