@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -30,46 +30,46 @@ WORDS_OF_POLICY = {
 AS_IT_IS = Naming()
 
 
-def check_mapping(
-    renames: Mapping[str, str], off: Collection[str], schema: pa.Schema, file: str
+def check_names(
+    renames: Mapping[str, str], schema: pa.Schema | None = None, file: str = ""
 ) -> None:
     """Refuse a mapping to a name that rcdiag does not read, and say which side of it is wrong.
 
-    `renames` maps rcdiag's names to those of the file, of which `schema` has all; `off` are names
-    that no column is to be read as. A right side that the file lacks is refused with all else that
-    it lacks, by `check_columns`.
+    `renames` maps rcdiag's names to those of the file; an empty one says that no other column is to
+    be read under that name. `schema` has the file's columns, where they are known. A right side
+    that the file lacks is refused with all else that it lacks, by `check_columns`.
     """
-    for name in (*renames, *off):
+    names = () if schema is None else schema.names
+    where = f"{file}: " if file else ""
+    for name, own in renames.items():
         if column_spec(name) is None:
-            _refuse_left_side(name, renames.get(name, ""), schema, file)
-    for name in off:
-        if name in schema.names:
+            _refuse_left_side(name, own, names, where)
+        if not own and name in names:
             raise RcdiagError(
-                f"{file}: {column_setting({name: ''})}, but the file has a column `{name}`",
+                f"{where}{column_setting({name: own})}, but the file has a column `{name}`",
                 hint="an empty right side only keeps other columns from being read under that "
                 f"name; drop or rename `{name}` in the file",
             )
 
 
-def _refuse_left_side(name: str, own: str, schema: pa.Schema, file: str) -> None:
+def _refuse_left_side(name: str, own: str, names: Sequence[str], where: str) -> None:
     """Raise the error of a mapping whose left side is no column of the table."""
-    mapping = column_setting({name: own})
-    if column_spec(own) is not None and name in schema.names:
+    mapping = f"{where}{column_setting({name: own})}"
+    if column_spec(own) is not None and name in names:
         raise RcdiagError(
-            f"{file}: {mapping}: the two sides are swapped: `{own}` is rcdiag's name and stands "
-            f"on the left, `{name}` is a column of the file",
+            f"{mapping}: the two sides are swapped: `{own}` is rcdiag's name and stands on the "
+            f"left, `{name}` is a column of the file",
             hint=column_setting({own: name}),
         )
     stem = LOOKS_LIKE_LOG_PROBS.sub("", name).strip("_")
     known = [*COLUMNS, "rollout_log_probs", "old_log_probs"]
     guess = f"{stem}_log_probs" if stem and stem != name else nearest(name, known)
-    right = own
-    also = ""
-    if own and own not in schema.names:
-        right = nearest(own, schema.names) or "YOUR_COLUMN"
-        also = f", and on the right side `{own}` is no column of the file ({_found(schema)})"
+    also, right = "", own
+    if own and names and own not in names:
+        right = nearest(own, names) or "YOUR_COLUMN"
+        also = f"; nor is `{own}`, the right side, a column of the file (found: {', '.join(names)})"
     raise RcdiagError(
-        f"{file}: {mapping}: rcdiag reads no column `{name}`, the left side{also}",
+        f"{mapping}: rcdiag reads no column `{name}`, the left side{also}",
         hint=(f"did you mean {column_setting({guess: right})}? " if guess else "")
         + f"one of {', '.join(COLUMNS)}, POLICY_log_probs, POLICY_entropy",
     )
@@ -101,7 +101,18 @@ def check_columns(
     raise RcdiagError(
         f"{file}: no column{'s' if len(missing) > 1 else ''} {', '.join(listed)}; "
         f"{_found(schema)}{taken}",
-        hint=_hint(list(missing), meant, schema),
+        hint=_hint(list(missing), meant, schema) + _cut_prompt("response_ids", missing, naming),
+    )
+
+
+def _cut_prompt(tokens: str, missing: Mapping[str, str], naming: Naming) -> str:
+    """Say how tokens are written of which the table has prompt and response in one list."""
+    refuted = [doubt.column for doubt in naming.doubts.get(tokens, ()) if doubt.refuted]
+    if tokens not in missing or not refuted:
+        return ""
+    return (
+        f"; where `{refuted[0]}` is prompt and response, write of every list the last tokens, as "
+        f"many as there are log-probs, as `{tokens}`, and those before as `prompt_ids`"
     )
 
 

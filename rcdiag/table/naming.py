@@ -25,7 +25,7 @@ from rcdiag.table.names import (
     names_for,
     spelled,
 )
-from rcdiag.table.padding import (
+from rcdiag.table.padded_rows import (
     PADDED_ROWS,
     Padding,
     find_padding,
@@ -273,7 +273,7 @@ class _Search:
     def naming(self) -> Naming:
         """Look for every column that is missing, tokens first: the others are held against them."""
         self._by_type()
-        for column in (TOKENS, *POLICIES, PROMPT, *known_names()):
+        for column in dict.fromkeys((TOKENS, *POLICIES, PROMPT, *known_names())):
             if column not in self.own and column not in self.off:
                 self._look_for(column)
         doubts = {column: tuple(doubts) for column, doubts in self.doubts.items()}

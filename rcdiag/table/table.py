@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
+from rcdiag.table.memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.readers import find_files
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
@@ -135,7 +136,7 @@ class Table:
         """Hash the bytes of all files as they were given, in order; of drawn rows theirs alone."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
-            path = file.path if file.drawn is None else file.parquet
+            path = file.path if file.drawn is None and file.path.exists() else file.parquet
             with path.open("rb") as stream:
                 while block := stream.read(1 << 22):
                     digest.update(block)
@@ -234,6 +235,25 @@ def open_table(
     return _table(names[0], written, renames, needed, scratch, named=True)
 
 
+def open_rows(
+    rows: object, renames: Mapping[str, str] | None = None, needed: Sequence[str] = ()
+) -> Table:
+    """Open a table that lies in memory, as `open_table` opens files.
+
+    It is written to a parquet file once, which goes with the table.
+    """
+    name = name_in_memory(rows)
+    if name is None:
+        raise RcdiagError(
+            f"a {type(rows).__name__} is no table",
+            hint="give a path, a data frame, an Arrow table, or a mapping of columns",
+        )
+    scratch = Scratch()
+    target = scratch.path / "000000.parquet"
+    write_rows(rows, name, target)
+    return _table(name, [(Path(name), target)], renames, needed, scratch)
+
+
 def _convert(reader: Reader, path: Path, target: Path) -> Path | None:
     """Write the rows of a file to a parquet file; None where it has no rows."""
     assert reader.read is not None
@@ -269,7 +289,7 @@ def _table(
     for path, converted in files:
         parquet = open_parquet(converted or path)
         if schema is None:
-            missing.check_mapping(mapped, off, parquet.schema_arrow, str(path))
+            missing.check_names(renames or {}, parquet.schema_arrow, str(path))
             if not named:
                 naming = naming_of(converted or path, path, mapped, off)
             mapped = {**mapped, **naming.taken}

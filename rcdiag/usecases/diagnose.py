@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.engines.checkpoint import check_checkpoint, text_config, weight_files
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results.base import MetricValue
@@ -155,7 +156,7 @@ def diagnose(
         deadline = None if budget is None else began + budget
         run = _runner(model, checkpoints, rows, deadline, progress)
     diagnosis, outcome = verdict_with_experiments(case, run)
-    return DiagnoseResult(
+    result = DiagnoseResult(
         provenance=provenance(table, seed),
         num_sequences=table.num_rows,
         num_tokens=int(case.mask.sum()),
@@ -176,6 +177,8 @@ def diagnose(
         duration=time.monotonic() - began,
         diagnosis=diagnosis,
     )
+    given = CheckInput(result=result, naming=table.naming)
+    return replace(result, findings=findings(given))
 
 
 def _runner(

@@ -15,7 +15,10 @@ LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
 
 
 def provenance(dump: Table, seed: int) -> dict[str, Any]:
-    """Command line, versions, table, fingerprint, seed, time; of drawn rows how many they are."""
+    """Command line, versions, table, fingerprint, seed, time; of drawn rows how many they are.
+
+    `columns` maps rcdiag's names to those in the files, where columns have other names there.
+    """
     source = dump.drawn_from or dump
     drawn = {} if dump.drawn_from is None else {"rows_drawn": dump.num_rows}
     return {
@@ -24,6 +27,7 @@ def provenance(dump: Table, seed: int) -> dict[str, Any]:
         "dump": [str(file.path) for file in source.files],
         "rows": source.num_rows,
         **drawn,
+        **({"columns": dict(source.renames)} if source.renames else {}),
         "fingerprint": dump.fingerprint,
         "seed": seed,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -94,6 +94,7 @@ def score(
         plan=plan,
         where=(origin or dump).where,
         unread=(origin or dump).unread,
+        naming=(origin or dump).naming,
     )
     result = replace(result, findings=findings(given))
     return result if decode is None else _with_text(result, decode)

@@ -7,38 +7,52 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table.columns import known_steps
 from rcdiag.table.draw import draw_rows
 from rcdiag.table.join import join_tables
-from rcdiag.table.table import Table
+from rcdiag.table.memory import InMemory, name_in_memory
+from rcdiag.table.table import Table, open_rows
 from rcdiag.table.table import open_table as open_files
 from rcdiag.table.trajectories import POLICY_NAME
 
-# A parquet file, a directory, a glob, the files of one table, or a table that is open already.
-Source = str | Path | Sequence[str | Path] | Table
+# A parquet file, a directory, a glob, the files of one table, a table that is open already, or one
+# in memory: a data frame, an Arrow table or stream, a mapping of columns.
+FileSource = str | Path | Sequence[str | Path]
+Source = FileSource | Table | InMemory
 
 
 def open_table(
     source: Source, *, columns: Mapping[str, str] | None = None, needed: Sequence[str] = ()
 ) -> Table:
-    """Open a trajectory table: only the footers of its files are read.
+    """Open a trajectory table: only the footers of its files are read, and perhaps a few rows.
 
     `source` is a parquet file, a directory or a glob of parquet files, or a list of them, which are
-    the rows of one table in that order. `columns` maps the names that rcdiag knows to the names in
-    the files: `{"rollout_log_probs": "inference_logprobs"}`. A table without tokens is refused, and
-    the error names those of the columns in `needed` that it lacks too.
+    the rows of one table in that order; or a table in memory, which is written to a temporary file:
+    a pandas or polars frame, an Arrow table or stream, or a mapping of columns, each a list, an
+    array or a tensor. `columns` maps the names that rcdiag knows to the names in the files:
+    `{"rollout_log_probs": "inference_logprobs"}`. Names that trainers and engines use are read
+    without it where nothing speaks against it; an empty name reads none. A table without tokens is
+    refused, and the error names those of the columns in `needed` that it lacks too.
     """
-    if not isinstance(source, Table):
-        return open_files(source, columns, needed=needed)
-    if columns:
-        raise RcdiagError(
-            "columns of a table that is open already cannot be mapped",
-            hint="give the mapping to open_table(source, columns=...)",
-        )
-    return source
+    if isinstance(source, Table):
+        if columns:
+            raise RcdiagError(
+                "columns of a table that is open already cannot be mapped",
+                hint="give the mapping to open_table(source, columns=...)",
+            )
+        return source
+    if isinstance(source, (str, Path)) or _are_paths(source):
+        return open_files(cast(FileSource, source), columns, needed=needed)
+    return open_rows(source, columns, needed)
+
+
+def _are_paths(source: object) -> bool:
+    """Tell whether a source is a list of files, and no table in memory."""
+    return isinstance(source, Sequence) and name_in_memory(source) is None
 
 
 def drawn(table: Table, rows: int | None, seed: int) -> Table:
@@ -62,7 +76,9 @@ def name_of(source: Source) -> str:
         source = [file.path for file in source.files]
     if isinstance(source, (str, Path)):
         return str(source)
-    first, *more = source
+    if name := name_in_memory(source):
+        return name
+    first, *more = cast(Sequence[str | Path], source)
     return f"{first} and {len(more)} more" if more else str(first)
 
 
