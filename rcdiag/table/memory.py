@@ -56,7 +56,9 @@ def name_in_memory(rows: object) -> str | None:
     """Return how a message names a table that lies in memory; None for anything else."""
     package = type(rows).__module__.partition(".")[0]
     kind = type(rows).__name__
-    known = package in ("pandas", "polars", "pyarrow") or isinstance(rows, (ArrowStream, ArrowBatch))
+    known = package in ("pandas", "polars", "pyarrow") or isinstance(
+        rows, (ArrowStream, ArrowBatch)
+    )
     if isinstance(rows, Mapping):
         return "a mapping of columns in memory"
     if not known or kind == "Series":

@@ -12,7 +12,7 @@ NAMES = Path(__file__).with_name("names.toml")
 
 # Names of log-probs in dumps: inference_logprobs, old_per_token_logps, prox_logp, action_log_probs.
 LOOKS_LIKE_LOG_PROBS = re.compile(r"log_?probs?|logps?", re.IGNORECASE)
-# rollout_logprobs, old_logps, old_per_token_logps, current_log_prob: spellings of rcdiag's own names.
+# Spellings of own names: rollout_logprobs, old_logps, old_per_token_logps, current_log_prob.
 SPELLED = re.compile(r"(?P<policy>rollout|old|current)_(per_token_)?(log_?probs?|logps?)")
 
 

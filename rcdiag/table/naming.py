@@ -205,9 +205,7 @@ def _with_padding(
     if found is None:
         return naming
     padding, tails = found
-    fitting = [
-        name for name in masks if name != tokens and masks_padding(first.rows(name), tails)
-    ]
+    fitting = [name for name in masks if name != tokens and masks_padding(first.rows(name), tails)]
     given = MASK in own and MASK not in naming.taken
     if given:
         mask = names.get(MASK, MASK)
@@ -354,7 +352,7 @@ class _Search:
         ]
 
     def _doubt_of_tokens(self, known: KnownName) -> Doubt | None:
-        """Hold the lists of a column against the log-probs: are they the response alone?"""
+        """Hold the lists of a column against the log-probs, which the response alone has."""
         name, lengths = known.name, self.first.lengths(known.name)
         for other in self._log_probs():
             if differ := _other_lengths(lengths, self.first.lengths(other)):
@@ -374,7 +372,7 @@ class _Search:
             (other for other in names_for(PROMPT) if other in self.first.table.column_names), None
         )
         rows = self.first.rows(name)
-        if prompts in self.first.table.column_names:
+        if prompts is not None and prompts in self.first.table.column_names:
             pairs = zip(rows, self.first.rows(prompts), strict=True)
             if any(len(p) and np.array_equal(row[: len(p)], p) for row, p in pairs):
                 return Doubt(name, f"its rows begin with those of `{prompts}`", refuted=True)
@@ -413,7 +411,7 @@ class _Search:
     def _doubt_of_lists(self, known: KnownName) -> Doubt | None:
         """Hold lists of one value for each token against the tokens."""
         tokens = self.own.get(TOKENS)
-        if tokens not in self.first.table.column_names:
+        if tokens is None or tokens not in self.first.table.column_names:
             return None  # the table is refused, or its tokens have a type that is
         mine, others = self.first.lengths(known.name), self.first.lengths(tokens)
         if differ := _other_lengths(mine, others):

@@ -232,6 +232,12 @@ def _refuse_column(dump: Table, option: str, name: str) -> None:
             f"{setting(option, name)}: a column; its policy is `{column['policy']}`",
             hint=setting(option, column["policy"]),
         )
+    read_as = next((own for own, file in dump.renames.items() if file == name), "")
+    if column := LOG_PROBS.fullmatch(read_as):
+        raise RcdiagError(
+            f"{setting(option, name)}: a column, read as that of policy `{column['policy']}`",
+            hint=setting(option, column["policy"]),
+        )
     policy = dump.policy_of(name)
     if policy is not None:
         raise RcdiagError(

@@ -109,7 +109,8 @@ def first_rows_of(path: Path, columns: Sequence[str], rows: int) -> pa.Table:
     if not columns:
         return pa.table({})
     try:
-        groups, count = [], 0
+        groups: list[int] = []
+        count = 0
         while count < rows and len(groups) < file.metadata.num_row_groups:
             count += file.metadata.row_group(len(groups)).num_rows
             groups.append(len(groups))
