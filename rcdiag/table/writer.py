@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from rcdiag.files import not_writable
-from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY
+from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec
 
 # Rows are gathered until a row group holds about this many values of its largest column.
 VALUES_PER_ROW_GROUP = 2_000_000
@@ -22,20 +22,26 @@ VALUES_PER_ROW_GROUP = 2_000_000
 class TableWriter:
     """A writer of parquet under a temporary name, which becomes `path` when all went well."""
 
-    def __init__(self, path: Path, schema: pa.Schema, metadata: dict) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, metadata: dict | None) -> None:
+        """`metadata` that is known only when all is written, None here, is given to `describe`."""
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        provenance = {"format_version": FORMAT_VERSION, **metadata}
-        raw = {**(schema.metadata or {}), METADATA_KEY: json.dumps(provenance).encode()}
-        self._schema = schema.with_metadata(raw)
+        self._late = metadata is None
+        raw = dict(schema.metadata or {})
+        raw.pop(METADATA_KEY, None)
+        self._schema = schema.with_metadata(raw if metadata is None else raw | _raw(metadata))
         self._pending: list[pa.Table] = []
         self._pending_values = 0
 
     def __enter__(self) -> TableWriter:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            # What is added to the footer at last is not in a schema that is stored at first.
             self._writer = pq.ParquetWriter(
-                self._temporary, self._schema, **encodings(self._schema)
+                self._temporary,
+                self._schema,
+                store_schema=not self._late,
+                **encodings(self._schema),
             )
         except OSError as error:
             raise not_writable(self._path, error) from error
@@ -47,6 +53,10 @@ class TableWriter:
         self._pending_values += _largest_column(table)
         if self._pending_values >= VALUES_PER_ROW_GROUP:
             self._flush()
+
+    def describe(self, metadata: dict) -> None:
+        """Add what was learned of the table while it was written."""
+        self._writer.add_key_value_metadata(_raw(metadata))
 
     def _flush(self) -> None:
         if self._pending:
@@ -72,13 +82,19 @@ class TableWriter:
             self._temporary.unlink(missing_ok=True)
 
 
-def encodings(schema: pa.Schema) -> dict:
-    """Return arguments of pq.ParquetWriter: zstd, byte-stream-split floats, dictionaries.
+def _raw(metadata: dict) -> dict[bytes, bytes]:
+    """Return the file metadata that holds an object under rcdiag's key."""
+    return {METADATA_KEY: json.dumps({"format_version": FORMAT_VERSION, **metadata}).encode()}
 
-    The exponent bytes of log-probs repeat and their mantissas do not: split into streams the
-    former compress, while a dictionary of floats only costs. Measured by `benchmarks/parquet.py`.
+
+def encodings(schema: pa.Schema) -> dict:
+    """Return arguments of pq.ParquetWriter: zstd, bytes in streams, dictionaries.
+
+    The exponent bytes of log-probs repeat and their mantissas do not, and so with the high and low
+    bytes of token ids: split into streams the former compress, while a dictionary only costs.
+    Measured by `benchmarks/parquet.py`.
     """
-    floats: list[str] = []
+    in_streams: list[str] = []
     in_dictionaries: list[str] = []
     for field in schema:
         path, kind = field.name, field.type
@@ -86,12 +102,14 @@ def encodings(schema: pa.Schema) -> dict:
             path, kind = f"{path}.list.element", kind.value_type
         # Arrow has no byte-stream-split for half precision.
         is_float = pt.is_float32(kind) or pt.is_float64(kind)
-        (floats if is_float and path != field.name else in_dictionaries).append(path)
+        is_token = column_spec(field.name) is TOKEN_IDS and kind.bit_width >= 32
+        streams = path != field.name and (is_float or is_token)
+        (in_streams if streams else in_dictionaries).append(path)
     return {
         "compression": "zstd",
-        "compression_level": 3,
+        "compression_level": 1,
         "use_dictionary": in_dictionaries,
-        "use_byte_stream_split": floats,
+        "use_byte_stream_split": in_streams,
     }
 
 

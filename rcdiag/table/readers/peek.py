@@ -47,7 +47,7 @@ class Peek:
     @cached_property
     def record(self) -> dict[str, Any]:
         """Return the first JSON object of a file of JSON lines, or the object that a file is."""
-        if not self.head.lstrip()[:1] == b"{":
+        if self.head.lstrip()[:1] != b"{":
             return {}
         with self.path.open("rb") as stream:
             line = next((line for line in _lines(stream) if line.strip()), b"")
