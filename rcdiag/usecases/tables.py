@@ -62,7 +62,7 @@ def open_table(
     if isinstance(source, Table):
         if columns or given or format:
             raise RcdiagError(
-                "columns of a table that is open already cannot be mapped, nor given, nor its format",
+                "columns of a table that is open already cannot be mapped or given",
                 hint="give them to open_table(source, columns=..., given=..., format=...)",
             )
         return source
