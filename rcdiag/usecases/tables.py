@@ -13,7 +13,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table.columns import known_steps
 from rcdiag.table.draw import draw_rows
-from rcdiag.table.join import join_tables, match_sentence
+from rcdiag.table.join import join_tables
 from rcdiag.table.memory import InMemory, name_in_memory
 from rcdiag.table.names import names_for, spelled
 from rcdiag.table.naming import POLICIES, Naming
@@ -29,6 +29,8 @@ from rcdiag.usecases.progress import Progress
 # table that is open already; or one in memory: a data frame, an Arrow table, a mapping of columns.
 FileSource = str | Path | Sequence[str | Path]
 Source = FileSource | Table | InMemory
+# Changes of a conversion that are said while a command goes on with the table.
+CHANGES = 6
 
 
 def open_table(
@@ -67,14 +69,30 @@ def open_table(
     if isinstance(source, Table):
         if columns or given or format:
             raise RcdiagError(
-                "a table that is open already takes no `columns`, `given` or `format`",
+                "columns of a table that is open already cannot be mapped or given",
                 hint="give them to open_table(source, columns=..., given=..., format=...)",
             )
         return source
     if not isinstance(source, (str, Path)) and not _are_paths(source):
         return open_rows(source, columns, needed, given)
     parts = located(cast(FileSource, source), format)
-    return open_located(parts, columns, given, needed, tokenizer, progress)
+    table = open_located(parts, columns, given, needed, tokenizer, progress)
+    if progress is not None:
+        for text in _changes(table):
+            progress.say(text)
+    return table
+
+
+def _changes(table: Table) -> list[str]:
+    """Say what became of a dump that was converted in passing, the first few changes of many."""
+    if table.conversion is None and table.joined is None:
+        return []
+    done = table.metadata["conversion"]
+    texts = list(done["changes"])
+    more = len(texts) - CHANGES
+    if more > 1:
+        texts = [*texts[:CHANGES], f"and {more} more changes: rcdiag convert ... -v names them"]
+    return [f"{done['format']}: {text}" for text in texts]
 
 
 def _are_paths(source: object) -> bool:
@@ -115,8 +133,6 @@ def open_located(
     scratch = Scratch(beside)
     names = _short_names(tables, [table.name for table in tables])
     joined, report = join_tables(tables, names, scratch.path / "joined.parquet", of_one_run=True)
-    if progress is not None:
-        progress.say(match_sentence(report))
     naming = Naming({name: own for table in tables for name, own in table.naming.taken.items()})
     return replace(joined, scratch=scratch, joined=report, naming=naming)
 
