@@ -53,7 +53,9 @@ Given = Annotated[
 Column = Annotated[
     list[str] | None,
     typer.Option(
-        "--column", metavar="CANONICAL=NAME", help="Read column NAME as CANONICAL; repeatable"
+        "--column",
+        metavar="CANONICAL=NAME",
+        help="Read column NAME as CANONICAL; repeatable; `CANONICAL=` reads none",
     ),
 ]
 Model = Annotated[
@@ -154,11 +156,11 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more: all me
 
 
 def parse_columns(pairs: list[str] | None) -> dict[str, str]:
-    """Read `--column CANONICAL=NAME` options as a mapping."""
+    """Read `--column CANONICAL=NAME` options as a mapping; NAME may be empty."""
     renames: dict[str, str] = {}
     for pair in pairs or []:
         canonical, equals, name = pair.partition("=")
-        if not equals or not canonical or not name:
+        if not equals or not canonical:
             raise RcdiagError(
                 f"--column {pair}: wanted CANONICAL=NAME",
                 hint="for example --column rollout_log_probs=inference_logprobs",

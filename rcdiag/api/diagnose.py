@@ -37,7 +37,8 @@ def diagnose(
 
     Args:
         source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
-            or an open `Table`. Dumps of one run that complete each other are joined.
+            an open `Table`, or a data frame, Arrow table or mapping of columns in memory. Dumps of
+            one run that complete each other are joined.
         model: the trainer's checkpoint folder, whose log-probs are held against both columns.
             `{step}` in it is filled from each row's step.
         checkpoints: other checkpoints whose weights are tried, or a folder of them; by default

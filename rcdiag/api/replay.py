@@ -73,7 +73,8 @@ def replay(
 
     Args:
         source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
-            or an open `Table`. Dumps of one run that complete each other are joined.
+            an open `Table`, or a data frame, Arrow table or mapping of columns in memory. Dumps of
+            one run that complete each other are joined.
         rollout: the policy that sampled the tokens.
         old: the trainer's policy before the update.
         current: the policy that is being updated; `current` where the table has it, else the old.

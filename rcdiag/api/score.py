@@ -59,7 +59,8 @@ def score(
 
     Args:
         source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
-            or an open `Table`. Dumps of one run that complete each other are joined.
+            an open `Table`, or a data frame, Arrow table or mapping of columns in memory. Dumps of
+            one run that complete each other are joined.
         behavior: the policy that sampled the tokens; `rollout` by default.
         target: the policy that trains, `old` by default; log_ratio = target - behavior, in nats.
             Where neither is named and one of the two is missing, a policy that is scored is

@@ -39,7 +39,8 @@ def sweep(
 
     Args:
         source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
-            or an open `Table`. Dumps of one run that complete each other are joined.
+            an open `Table`, or a data frame, Arrow table or mapping of columns in memory. Dumps of
+            one run that complete each other are joined.
         behavior: the policy that sampled the tokens.
         target: the policy that trains; log_ratio = target - behavior, in nats.
         thresholds: about how many settings of each family are tried; at least 2.

@@ -32,8 +32,16 @@ _INTERVAL = (
 
 
 class _Draw(TypedDict, total=False):
-    """A draw says how many rows of a table were taken, where not all of them were."""
+    """Facts that a provenance has only where rows were drawn, or columns have other names."""
 
+    columns: Annotated[
+        dict[str, str],
+        Doc(
+            "Columns that were read under other names: rcdiag's name -> the name in the files. The "
+            "finding `columns-read-by-name` says which of them rcdiag chose itself.",
+            see=("columns-read-by-name",),
+        ),
+    ]
     rows_drawn: Annotated[
         int,
         Doc(

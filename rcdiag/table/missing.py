@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from rcdiag.errors import RcdiagError, mapping_setting, nearest, setting
+from rcdiag.table.names import LOOKS_LIKE_LOG_PROBS, names_for
+from rcdiag.table.naming import Naming
 from rcdiag.table.schema import COLUMNS, LOG_PROBS, column_setting, column_spec
 
 NEAR = 0.5  # likeness from which on a column is offered
-# Names of log-probs in dumps: inference_logprobs, old_per_token_logps, prox_logp, action_log_probs.
-LOOKS_LIKE_LOG_PROBS = re.compile(r"log_?probs?|logps?", re.IGNORECASE)
-# Words of such names that say whose log-probs they are.
+# Words in names of log-probs that say whose they are.
 WORDS_OF_POLICY = {
     "rollout": {"rollout", "inference", "sampler", "sampling", "generation", "behavior", "engine"}
     | {"vllm", "sglang"},
@@ -26,66 +26,133 @@ WORDS_OF_POLICY = {
     "current": {"current", "new"},
     "reference": {"ref", "reference", "teacher", "base"},
 }
-# Names of other columns in dumps, that do not look like ours.
-OTHER_NAMES = {
-    "response_ids": ("tokens", "token_ids", "output_ids", "output_tokens", "completion_ids"),
-    "prompt_ids": ("prompt_tokens", "input_ids"),
-    "group_id": ("group", "uid", "prompt_id", "group_index", "question_id", "problem_id"),
-    "response_mask": ("mask", "loss_mask", "completion_mask", "action_mask"),
-}
+# The naming of a file whose columns are read as they are.
+AS_IT_IS = Naming()
 
 
-def check_names(renames: Mapping[str, str]) -> None:
-    """Refuse a mapping to a name that rcdiag does not read."""
-    for name, in_file in renames.items():
-        if column_spec(name) is not None:
-            continue
-        stem = LOOKS_LIKE_LOG_PROBS.sub("", name).strip("_")
-        known = [*COLUMNS, "rollout_log_probs", "old_log_probs"]
-        guess = f"{stem}_log_probs" if stem and stem != name else nearest(name, known)
+def check_names(
+    renames: Mapping[str, str], schema: pa.Schema | None = None, file: str = ""
+) -> None:
+    """Refuse a mapping to a name that rcdiag does not read, and say which side of it is wrong.
+
+    `renames` maps rcdiag's names to those of the file; an empty one says that no other column is to
+    be read under that name. `schema` has the file's columns, where they are known. A right side
+    that the file lacks is refused with all else that it lacks, by `check_columns`.
+    """
+    names = () if schema is None else schema.names
+    where = f"{file}: " if file else ""
+    for name, own in renames.items():
+        if column_spec(name) is None:
+            _refuse_left_side(name, own, names, where)
+        if not own and name in names:
+            raise RcdiagError(
+                f"{where}{column_setting({name: own})}, but the file has a column `{name}`",
+                hint="an empty right side only keeps other columns from being read under that "
+                f"name; drop or rename `{name}` in the file",
+            )
+
+
+def _refuse_left_side(name: str, own: str, names: Sequence[str], where: str) -> None:
+    """Raise the error of a mapping whose left side is no column of the table."""
+    mapping = f"{where}{column_setting({name: own})}"
+    if column_spec(own) is not None and name in names:
         raise RcdiagError(
-            f"{column_setting({name: in_file})}: rcdiag reads no column `{name}`",
-            hint=(f"did you mean {column_setting({guess: in_file})}? " if guess else "")
-            + f"one of {', '.join(COLUMNS)}, POLICY_log_probs, POLICY_entropy",
+            f"{mapping}: the two sides are swapped: `{own}` is rcdiag's name and stands on the "
+            f"left, `{name}` is a column of the file",
+            hint=column_setting({own: name}),
         )
+    stem = LOOKS_LIKE_LOG_PROBS.sub("", name).strip("_")
+    known = [*COLUMNS, "rollout_log_probs", "old_log_probs"]
+    guess = f"{stem}_log_probs" if stem and stem != name else nearest(name, known)
+    also, right = "", own
+    if own and names and own not in names:
+        right = nearest(own, names) or "YOUR_COLUMN"
+        also = f"; nor is `{own}`, the right side, a column of the file (found: {', '.join(names)})"
+    raise RcdiagError(
+        f"{mapping}: rcdiag reads no column `{name}`, the left side{also}",
+        hint=(f"did you mean {column_setting({guess: right})}? " if guess else "")
+        + f"one of {', '.join(COLUMNS)}, POLICY_log_probs, POLICY_entropy",
+    )
+
+
+def _found(schema: pa.Schema) -> str:
+    return f"found: {', '.join(schema.names)}"
 
 
 def check_columns(
-    needed: Iterable[str], schema: pa.Schema, renames: Mapping[str, str], file: str
+    needed: Iterable[str],
+    schema: pa.Schema,
+    renames: Mapping[str, str],
+    file: str,
+    naming: Naming = AS_IT_IS,
 ) -> None:
-    """Refuse a file without a column that is needed or mapped.
+    """Refuse a file without a column that is needed or mapped, and name all that it lacks.
 
-    `schema` has the file's own names, `needed` are canonical ones.
+    `schema` has the file's own names, `needed` are canonical ones. `naming` has the columns that
+    are read under other names, and those that may be meant.
     """
     names = {**{name: name for name in needed}, **renames}
     missing = {name: own for name, own in names.items() if own not in schema.names}
     if not missing:
         return
-    meant = meant_columns(missing, schema, renames)
-    listed = [f"`{own}`" + ("" if own == name else f" for {name}") for name, own in missing.items()]
+    meant = meant_columns(missing, schema, renames, naming)
+    listed = [_listed(name, own, naming) for name, own in missing.items()]
+    taken = f"; read: {naming.sentence()}" if naming.taken else ""
     raise RcdiagError(
         f"{file}: no column{'s' if len(missing) > 1 else ''} {', '.join(listed)}; "
-        f"found: {', '.join(schema.names)}",
-        hint=_hint(list(missing), meant, schema),
+        f"{_found(schema)}{taken}",
+        hint=_hint(list(missing), meant, schema) + _cut_prompt("response_ids", missing, naming),
     )
 
 
+def _cut_prompt(tokens: str, missing: Mapping[str, str], naming: Naming) -> str:
+    """Say how tokens are written of which the table has prompt and response in one list."""
+    refuted = [doubt.column for doubt in naming.doubts.get(tokens, ()) if doubt.refuted]
+    if tokens not in missing or not refuted:
+        return ""
+    return (
+        f"; where `{refuted[0]}` is prompt and response, write of every list the last tokens, as "
+        f"many as there are log-probs, as `{tokens}`, and those before as `prompt_ids`"
+    )
+
+
+def _listed(name: str, own: str, naming: Naming) -> str:
+    """Name a column that is missing, with those that may be it and why they are not taken."""
+    if own != name:
+        return f"`{own}`, the right side of {name}={own}"
+    doubts = "; ".join(f"`{doubt.column}`: {doubt.why}" for doubt in naming.doubts.get(name, ()))
+    return f"`{name}`" + (f" ({doubts})" if doubts else "")
+
+
 def meant_columns(
-    missing: Mapping[str, str], schema: pa.Schema, renames: Mapping[str, str], least: float = NEAR
+    missing: Mapping[str, str],
+    schema: pa.Schema,
+    renames: Mapping[str, str],
+    naming: Naming = AS_IT_IS,
+    least: float = NEAR,
 ) -> dict[str, str]:
     """Return for canonical names the columns of a file that may be meant, the likeliest first.
 
     `missing` maps canonical names to the names that were looked for, which the file lacks. A column
-    is offered for one name only, and never where it means something else already. `least` is the
-    least likeness: from 1 on a column's name says what it is, below it only has like letters.
+    is offered for one name only, and never where it means something else already, or where its
+    first rows say that it is something else. `least` is the least likeness: from 1 on a column's
+    name says what it is, below it only has like letters.
     """
+    refuted = {
+        (name, doubt.column)
+        for name, doubts in naming.doubts.items()
+        for doubt in doubts
+        if doubt.refuted
+    }
     taken = {own for own in renames.values() if own in schema.names}
     free = [field for field in schema if column_spec(field.name) is None]
     likeness = {
         (name, field.name): _likeness(name, wanted, field.name)
         for name, wanted in missing.items()
         for field in free
-        if field.name not in taken and _reads(name, field.type)
+        if field.name not in taken
+        and _reads(name, field.type)
+        and (name, field.name) not in refuted
     }
     meant: dict[str, str] = {}
     for (name, own), score in sorted(likeness.items(), key=lambda item: -item[1]):
@@ -106,7 +173,9 @@ def _likeness(name: str, wanted: str, own: str) -> float:
         return 2.0 + slip
     policy = LOG_PROBS.fullmatch(name)
     if policy is None:
-        return 2.0 if own.lower() in OTHER_NAMES.get(name, ()) else _by_letters(name, own)
+        return 2.0 if own.lower() in names_for(name) else _by_letters(name, own)
+    if own in names_for(name) and not names_for(name)[own].alone:
+        return 3.0
     if not LOOKS_LIKE_LOG_PROBS.search(own):
         return _by_letters(name, own)
     words = set(re.split(r"[^a-z0-9]+|_", own.lower()))

@@ -21,6 +21,8 @@ from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.conversion import Conversion, Heard, RowOrigin, convert_files, with_urls
+from rcdiag.table.memory import name_in_memory, write_rows
+from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
@@ -97,6 +99,7 @@ class Table:
     given: Mapping[str, Any] = field(default_factory=dict)
     conversion: Conversion | None = field(default=None, compare=False)
     joined: JoinReport | None = field(default=None, compare=False)  # of dumps of one run
+    naming: Naming = field(default_factory=Naming, compare=False)  # which names rcdiag chose itself
 
     @property
     def name(self) -> str:
@@ -130,11 +133,14 @@ class Table:
     def __repr__(self) -> str:
         others = len(self.sources) - 1
         more = f" and {others} more files" if others else ""
-        return (
-            f"Table of {self.num_rows:,} rows: {self.name}{more}\n"
-            f"  policies: {', '.join(self.policies) or 'none'}\n"
-            f"  columns:  {', '.join(self.columns)}"
-        )
+        lines = [
+            f"Table of {self.num_rows:,} rows: {self.name}{more}",
+            f"  policies: {', '.join(self.policies) or 'none'}",
+            f"  columns:  {', '.join(self.columns)}",
+        ]
+        if self.naming.taken:
+            lines.append(f"  names:    {self.naming.sentence()}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
@@ -180,12 +186,18 @@ class Table:
     def require(self, *names: str) -> None:
         """Refuse a table that lacks one of the columns, and name all that it lacks."""
         if any(name not in self.schema.names for name in names):
-            missing.check_columns(names, self._own_schema, {}, self.name)
+            missing.check_columns(names, self._own_schema, self.renames, self.name, self.naming)
 
     def may_mean(self, *names: str) -> dict[str, str]:
         """Return for columns that the table lacks its own columns whose names say the same."""
-        lacking = {name: name for name in names if name not in self.schema.names}
-        return missing.meant_columns(lacking, self._own_schema, self.renames, least=1.0)
+        lacking = {
+            name: name
+            for name in names
+            if name not in self.schema.names and name not in self.naming.off
+        }
+        return missing.meant_columns(
+            lacking, self._own_schema, self.renames, self.naming, least=1.0
+        )
 
     @property
     def unread(self) -> dict[str, str]:
@@ -260,11 +272,13 @@ def open_table(
 ) -> Table:
     """Open a file, a folder, a glob, a URL, or a list of them, as one table.
 
-    `renames` maps canonical column names to the names in the files. `format` names one of
-    `READERS`; without it the files tell. `given` holds values of all rows that the files lack. A
-    table without `response_ids` or without a mapped column is refused, with an error that names
-    what else it lacks of `needed`. Parquet stays where it is, and only its footers are read; files
-    of another format are converted to parquet here, once.
+    `renames` maps canonical column names to the names in the files; an empty name reads none as
+    that column. Columns of parquet files that are not mapped are read under the names that other
+    programs give them where nothing speaks against it. `format` names one of `READERS`; without it
+    the files tell. `given` holds values of all rows that the files lack. A table without
+    `response_ids` or without a mapped column is refused, with an error that names what else it
+    lacks of `needed`. Parquet stays where it is: its footers are read, and the first rows of a file
+    with other names; files of another format are converted to parquet here, once.
     """
     sources = [source] if isinstance(source, (str, Path)) else source
     parts = [find_files(str(place), format) for place in sources]
@@ -295,16 +309,15 @@ def open_parts(
     reader = parts[0].reader
     files = [file for part in parts for file in part.files]
     values = given_values.read_given(given)
-    renames = dict(renames or {})
-    missing.check_names(renames)
     # Copies of remote files stay as long as the table.
     kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.read is None:
         try:
-            table = _table(parts[0].source, files, renames, needed)
+            table = _table(parts[0].source, files, renames or {}, needed)
         except RcdiagError as error:
             raise with_urls(error, files) from error
         return _with_given(replace(table, scratch=_together(kept)), values)
+    missing.check_names(renames or {})
     scratch = Scratch(beside)
     target = scratch.path / "converted.parquet"
     try:
@@ -313,7 +326,7 @@ def open_parts(
             files,
             target,
             given=values,
-            renames=renames,
+            renames={name: own for name, own in (renames or {}).items() if own},
             tokenizer=tokenizer,
             heard=heard,
         )
@@ -324,6 +337,33 @@ def open_parts(
     first = files[0]
     file = TableFile(first.path, made.rows, 0, target, first.url, made.origin)
     return Table((file,), schema, {}, _together([scratch, *kept]), conversion=made)
+
+
+def open_rows(
+    rows: object,
+    renames: Mapping[str, str] | None = None,
+    needed: Sequence[str] = (),
+    given: Mapping[str, Any] | None = None,
+) -> Table:
+    """Open a table that lies in memory, as `open_table` opens files.
+
+    It is written to a parquet file once, which goes with the table.
+    """
+    name = name_in_memory(rows)
+    if name is None:
+        raise RcdiagError(
+            f"a {type(rows).__name__} is no table",
+            hint="give a path, a data frame, an Arrow table, or a mapping of columns",
+        )
+    values = given_values.read_given(given)
+    scratch = Scratch()
+    file = SourceFile(scratch.path / "000000.parquet", name)
+    write_rows(rows, name, file.path)
+    try:
+        table = _table(name, [file], renames or {}, needed)
+    except RcdiagError as error:
+        raise with_urls(error, [file]) from error
+    return _with_given(replace(table, scratch=scratch), values)
 
 
 def _together(folders: Sequence[Scratch]) -> Scratch | None:
@@ -379,15 +419,25 @@ def _table(
     renames: Mapping[str, str],
     needed: Sequence[str],
 ) -> Table:
-    """Make one table of parquet files that all have the same columns."""
+    """Make one table of parquet files that all have the same columns.
+
+    What is read under other names is decided by the first file.
+    """
+    mapped = {name: own for name, own in renames.items() if own}
+    off = frozenset(renames) - set(mapped)
+    naming = Naming(off=off)
     opened: list[TableFile] = []
     schema: pa.Schema | None = None
     first_row = 0
     for source_file in files:
         path = source_file.path
         parquet = open_parquet(path)
-        _check_columns(parquet.schema_arrow, renames, needed, path)
-        file_schema = _canonical(parquet.schema_arrow, renames, path)
+        if schema is None:
+            missing.check_names(renames, parquet.schema_arrow, str(path))
+            naming = naming_of(path, path, mapped, off)
+            mapped = {**mapped, **naming.taken}
+        _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
+        file_schema = _canonical(parquet.schema_arrow, mapped, path)
         columns.check_types(file_schema, str(path))
         if schema is None:
             schema = file_schema
@@ -398,23 +448,27 @@ def _table(
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
     assert schema is not None
-    return Table(tuple(opened), schema, renames)
+    return Table(tuple(opened), schema, mapped, naming=naming)
 
 
 def _check_columns(
-    file_schema: pa.Schema, renames: Mapping[str, str], needed: Sequence[str], path: Path
+    file_schema: pa.Schema,
+    renames: Mapping[str, str],
+    needed: Sequence[str],
+    path: Path,
+    naming: Naming,
 ) -> None:
     """Refuse a file without tokens or a mapped column, with all that it lacks."""
     always = {renames.get("response_ids", "response_ids"), *renames.values()}
     if not always <= set(file_schema.names):
-        missing.check_columns(["response_ids", *needed], file_schema, renames, str(path))
+        missing.check_columns(["response_ids", *needed], file_schema, renames, str(path), naming)
 
 
 def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -> pa.Schema:
     """Return the file's schema with mapped columns under their canonical names."""
     back: dict[str, str] = {}
     for name, in_file in renames.items():
-        if name in file_schema.names and name != in_file:
+        if name in file_schema.names and name != in_file and name not in renames.values():
             raise RcdiagError(
                 f"{path}: {columns.column_setting({name: in_file})}, but a column `{name}` is "
                 "there as well",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult, WeightsOfRow
 from rcdiag.table.table import Table
@@ -48,7 +49,7 @@ def diagnose(
         deadline = None if budget is None else began + budget
         run = _runner(model, checkpoints, rows, deadline, progress)
     diagnosis, outcome = verdict_with_experiments(case, run)
-    return DiagnoseResult(
+    result = DiagnoseResult(
         provenance=provenance(table, seed),
         num_sequences=table.num_rows,
         num_tokens=int(case.mask.sum()),
@@ -70,6 +71,8 @@ def diagnose(
         duration=time.monotonic() - began,
         diagnosis=diagnosis,
     )
+    given = CheckInput(result=result, naming=table.naming)
+    return replace(result, findings=findings(given))
 
 
 def _runner(

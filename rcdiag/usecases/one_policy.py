@@ -76,5 +76,6 @@ def score_of_one(
         values=values,
         where=(origin or dump).where,
         unread=(origin or dump).unread,
+        naming=(origin or dump).naming,
     )
     return replace(result, findings=findings(given))

@@ -15,8 +15,12 @@ LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
 
 
 def provenance(dump: Table, seed: int) -> dict[str, Any]:
-    """Command line, versions, table, fingerprint, seed, time; of drawn rows how many they are."""
+    """Command line, versions, table, fingerprint, seed, time; of drawn rows how many they are.
+
+    `columns` maps rcdiag's names to those in the files, where columns have other names there.
+    """
     source = dump.drawn_from or dump
+    names = {**source.naming.taken, **source.renames}
     drawn = {} if dump.drawn_from is None else {"rows_drawn": dump.num_rows}
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -24,6 +28,7 @@ def provenance(dump: Table, seed: int) -> dict[str, Any]:
         "dump": [file.name for file in source.sources],
         "rows": source.num_rows,
         **drawn,
+        **({"columns": names} if names else {}),
         "fingerprint": dump.fingerprint,
         "seed": seed,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -94,6 +94,7 @@ def score(
         plan=plan,
         where=(origin or dump).where,
         unread=(origin or dump).unread,
+        naming=(origin or dump).naming,
     )
     result = replace(result, findings=findings(given))
     return result if decode is None else _with_text(result, decode)
@@ -228,6 +229,12 @@ def _refuse_column(dump: Table, option: str, name: str) -> None:
     if name in dump.columns and (column := LOG_PROBS.fullmatch(name)):
         raise RcdiagError(
             f"{setting(option, name)}: a column; its policy is `{column['policy']}`",
+            hint=setting(option, column["policy"]),
+        )
+    read_as = next((own for own, file in dump.renames.items() if file == name), "")
+    if column := LOG_PROBS.fullmatch(read_as):
+        raise RcdiagError(
+            f"{setting(option, name)}: a column, read as that of policy `{column['policy']}`",
             hint=setting(option, column["policy"]),
         )
     policy = dump.policy_of(name)

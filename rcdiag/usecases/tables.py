@@ -7,24 +7,28 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table.columns import known_steps
 from rcdiag.table.draw import draw_rows
 from rcdiag.table.join import join_tables
+from rcdiag.table.memory import InMemory, name_in_memory
+from rcdiag.table.names import names_for, spelled
+from rcdiag.table.naming import POLICIES, Naming
 from rcdiag.table.readers.parquet import open_parquet
 from rcdiag.table.schema import policies_in
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFiles, find_files
-from rcdiag.table.table import Table, open_parts
+from rcdiag.table.table import Table, open_parts, open_rows
 from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.usecases.progress import Progress
 
-# A dump in any format that rcdiag knows: a file, a directory, a glob, a URL; a list of them; or a
-# table that is open already.
-Source = str | Path | Sequence[str | Path] | Table
+# A dump in any format that rcdiag knows: a file, a directory, a glob, a URL; a list of them; a
+# table that is open already; or one in memory: a data frame, an Arrow table, a mapping of columns.
+FileSource = str | Path | Sequence[str | Path]
+Source = FileSource | Table | InMemory
 # Changes of a conversion that are said while a command goes on with the table.
 CHANGES = 6
 
@@ -41,17 +45,20 @@ def open_table(
 ) -> Table:
     """Open a dump of any format that rcdiag knows as a trajectory table.
 
-    Of parquet only the footers are read; other formats are converted once, to a folder that goes
-    with the table. A table without tokens is refused, and the error names those of the columns in
-    `needed` that it lacks too.
+    Of parquet only the footers are read, and a few rows where columns have other names; other
+    formats and tables in memory are converted once, to a folder that goes with the table. A table
+    without tokens is refused, and the error names those of the columns in `needed` that it lacks
+    too.
 
     Args:
         source: a file, a directory, a glob or a URL that fsspec knows (s3://, gs://, hf://), or a
             list of them. Sources of one format are the rows of one table in that order; sources of
             two formats, or with other policies, are dumps of one run, which are joined by
-            `sample_id` or else by equal tokens.
-        columns: name that rcdiag knows -> name in the files:
-            `{"rollout_log_probs": "inference_logprobs"}`.
+            `sample_id` or else by equal tokens. Or a table in memory: a pandas or polars frame, an
+            Arrow table or stream, or a mapping of columns, each a list, an array or a tensor.
+        columns: name that rcdiag knows -> name in the files: `{"old_log_probs": "my_trainer"}`.
+            Names that trainers and engines use are read without it where nothing speaks against it;
+            an empty name reads none.
         needed: columns that the error for a table without tokens names as well.
         format: the format of the files, where it cannot be told from them.
         given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`. Values that
@@ -62,11 +69,13 @@ def open_table(
     if isinstance(source, Table):
         if columns or given or format:
             raise RcdiagError(
-                "a table that is open already takes no `columns`, `given` or `format`",
+                "columns of a table that is open already cannot be mapped or given",
                 hint="give them to open_table(source, columns=..., given=..., format=...)",
             )
         return source
-    parts = located(source, format)
+    if not isinstance(source, (str, Path)) and not _are_paths(source):
+        return open_rows(source, columns, needed, given)
+    parts = located(cast(FileSource, source), format)
     table = open_located(parts, columns, given, needed, tokenizer, progress)
     if progress is not None:
         for text in _changes(table):
@@ -84,6 +93,11 @@ def _changes(table: Table) -> list[str]:
     if more > 1:
         texts = [*texts[:CHANGES], f"and {more} more changes: rcdiag convert ... -v names them"]
     return [f"{done['format']}: {text}" for text in texts]
+
+
+def _are_paths(source: object) -> bool:
+    """Tell whether a source is a list of files, and no table in memory."""
+    return isinstance(source, Sequence) and name_in_memory(source) is None
 
 
 def located(source: str | Path | Sequence[str | Path], format: str | None) -> list[SourceFiles]:
@@ -119,7 +133,8 @@ def open_located(
     scratch = Scratch(beside)
     names = _short_names(tables, [table.name for table in tables])
     joined, report = join_tables(tables, names, scratch.path / "joined.parquet", of_one_run=True)
-    return replace(joined, scratch=scratch, joined=report)
+    naming = Naming({name: own for table in tables for name, own in table.naming.taken.items()})
+    return replace(joined, scratch=scratch, joined=report, naming=naming)
 
 
 def _by_format(parts: Sequence[SourceFiles]) -> list[list[SourceFiles]]:
@@ -162,7 +177,12 @@ def _policies_of_parquet(part: SourceFiles, columns: Mapping[str, str]) -> set[s
     """Return the policies that the first file of a source has, by its footer alone."""
     names = set(open_parquet(part.files[0].path).schema_arrow.names)
     mapped = {name for name, in_file in columns.items() if in_file in names}
-    return set(policies_in([*(names - set(columns.values())), *mapped]))
+    known = {
+        column
+        for column in POLICIES
+        if any(own in names_for(column) or spelled(own) == column for own in names)
+    }
+    return set(policies_in([*(names - set(columns.values())), *mapped, *known]))
 
 
 def _policies_of_converted(part: SourceFiles, table: Table) -> set[str]:
@@ -193,7 +213,9 @@ def name_of(source: Source) -> str:
         source = [file.name for file in source.sources]
     if isinstance(source, (str, Path)):
         return str(source)
-    first, *more = source
+    if name := name_in_memory(source):
+        return name
+    first, *more = cast(Sequence[str | Path], source)
     return f"{first} and {len(more)} more" if more else str(first)
 
 

@@ -37,29 +37,38 @@ def test_the_first_hint_makes_the_command_work(rcdiag, own, command):
 
 def test_compare_offers_columns_for_the_pair_that_is_missing(rcdiag, own):
     ran = rcdiag("compare", own, "--column", "response_ids=tokens")
-    assert "--column rollout_log_probs=inference_logprobs --column old_log_probs" in ran.err
+    assert "read: `rollout_log_probs` from `inference_logprobs` (prime-rl)" in ran.err
+    assert "(--column old_log_probs=logprobs)" in ran.err
 
 
 def test_a_column_named_as_the_behavior_is_told_how_to_be_one(rcdiag, own):
     ran = rcdiag("score", own, *COLUMNS, "--behavior", "inference_logprobs")
     assert ran.code == 2
+    assert "a column, read as that of policy `rollout`" in ran.err
+    assert "(--behavior rollout)" in ran.err
+    off = (*COLUMNS, "--column", "rollout_log_probs=")
+    ran = rcdiag("score", own, *off, "--behavior", "inference_logprobs")
     hint = shlex.split(ran.err.split("hint: ")[1])
     assert " ".join(hint) == (
         "--column inference_log_probs=inference_logprobs --behavior inference"
     )
-    assert rcdiag("score", own, *COLUMNS, *hint, "-q").code == 0
+    assert rcdiag("score", own, *off, *hint, "-q").code == 0
     ran = rcdiag("score", own, *COLUMNS, "--target", "old_log_probs")
     assert "--target old)" in ran.err
 
 
-def test_a_column_of_groups_that_is_not_read_is_a_note(rcdiag, own):
-    both = (*COLUMNS, "--column", "rollout_log_probs=inference_logprobs")
-    findings = rcdiag("score", own, *both, "--json").document["findings"]
-    (note,) = [finding for finding in findings if finding["slug"] == "column-not-read"]
+def test_columns_that_are_read_by_their_names_are_a_note(rcdiag, own):
+    document = rcdiag("score", own, *COLUMNS, "--json").document
+    (note,) = [one for one in document["findings"] if one["slug"] == "columns-read-by-name"]
     assert note["severity"] == "note"
-    assert note["fix"] == "if it is: `columns={'group_id': 'group'}` (--column group_id=group)"
-    findings = rcdiag("score", own, *both, "--column", "group_id=group", "--json").document
-    assert "column-not-read" not in {finding["slug"] for finding in findings["findings"]}
+    taken = {"rollout_log_probs": "inference_logprobs", "group_id": "group"}
+    assert note["evidence"] == {"columns": taken}
+    assert document["provenance"]["columns"].items() >= taken.items()
+    off = (*COLUMNS, "--column", "rollout_log_probs=inference_logprobs", "--column", "group_id=")
+    document = rcdiag("score", own, *off, "--json").document
+    slugs = {one["slug"] for one in document["findings"]}
+    assert not slugs & {"columns-read-by-name", "column-not-read"}
+    assert "group_id" not in document["provenance"]["columns"]
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,12 @@ def test_a_near_name_is_offered_for_log_probs(tmp_path):
     path = write_table(
         tmp_path / "a.parquet",
         response_ids=[[1]],
-        old_logprobs=pa.array([[-1.0]]),
+        actor_old_logprobs=pa.array([[-1.0]]),
         rollout_log_probs=[[-1.0]],
     )
     with pytest.raises(RcdiagError) as caught:
         open_table(path).require("old_log_probs")
-    assert "--column old_log_probs=old_logprobs" in caught.value.hint
+    assert "--column old_log_probs=actor_old_logprobs" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from tests.builders import write_table
 
 LOG_PROBS = pa.array([[-1.0], [-0.5]])
 OWN = {
-    "tokens": pa.array([[1], [2]]),
+    "response": pa.array([[1], [2]]),
     "logprobs": LOG_PROBS,
-    "inference_logprobs": LOG_PROBS,
+    "my_inference_logprobs": LOG_PROBS,
     "group": pa.array(["a", "b"]),
     "text": pa.array(["one", "two"]),
 }
@@ -48,38 +48,38 @@ def test_all_missing_columns_are_in_one_message_and_the_hint_opens_the_table(own
     assert f"found: {', '.join(OWN)}" in error.message
     table = open_table(own, columns_of(error.hint))
     table.require("response_ids", *NEEDED)
-    assert table.renames["rollout_log_probs"] == "inference_logprobs"
+    assert table.renames["rollout_log_probs"] == "my_inference_logprobs"
     assert table.renames["old_log_probs"] == "logprobs"
 
 
 @pytest.mark.parametrize(
     ("role", "column"),
     [
-        ("rollout", "sampling_per_token_logps"),
-        ("rollout", "generation_logprobs"),
-        ("old", "prev_logprobs"),
-        ("old", "prox_logp"),
+        ("rollout", "my_sampling_logps"),
+        ("rollout", "engine_logprobs"),
+        ("old", "actor_logprobs"),
+        ("old", "proximal_logp"),
         ("current", "new_logprobs"),
     ],
 )
 def test_words_of_a_column_say_whose_log_probs_it_holds(tmp_path, role, column):
     others = {name: LOG_PROBS for name in ("logprobs", "ref_logprobs", "some_probs", column)}
-    path = write_table(tmp_path / "a.parquet", tokens=OWN["tokens"], **others)
+    path = write_table(tmp_path / "a.parquet", tokens=OWN["response"], **others)
     with pytest.raises(RcdiagError) as caught:
         open_table(path, {"response_ids": "tokens"}).require(f"{role}_log_probs")
     assert columns_of(caught.value.hint) == {f"{role}_log_probs": column}
 
 
 def test_log_probs_of_a_reference_model_are_never_offered(tmp_path):
-    path = write_table(tmp_path / "a.parquet", tokens=OWN["tokens"], ref_logprobs=LOG_PROBS)
+    path = write_table(tmp_path / "a.parquet", tokens=OWN["response"], ref_logprobs=LOG_PROBS)
     hint = refused(path, {"response_ids": "tokens"} | {"step": "nothing"}).hint
     assert "ref_logprobs" not in hint
 
 
 def test_a_typo_on_the_right_side_gets_the_column_that_was_meant(own):
-    error = refused(own, {"response_ids": "token"})
-    assert "`token` for response_ids" in error.message
-    open_table(own, {"response_ids": "token"} | columns_of(error.hint))
+    error = refused(own, {"response_ids": "respons"})
+    assert "`respons`, the right side of response_ids=respons" in error.message
+    open_table(own, {"response_ids": "respons"} | columns_of(error.hint))
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,27 @@ def test_a_typo_on_the_right_side_gets_the_column_that_was_meant(own):
     ],
 )
 def test_a_wrong_left_side_gets_the_name_that_was_meant(own, wrong, right):
-    error = refused(own, {wrong: "tokens"})
-    meant = f"`columns={dict(((right, 'tokens'),))}` (--column {right}=tokens)"
+    error = refused(own, {wrong: "response"})
+    assert f"rcdiag reads no column `{wrong}`, the left side" in error.message
+    meant = f"`columns={dict(((right, 'response'),))}` (--column {right}=response)"
     assert error.hint.startswith(f"did you mean {meant}?")
+
+
+def test_two_wrong_sides_are_both_named(own):
+    error = refused(own, {"response_id": "respons"})
+    assert "no column `response_id`, the left side; nor is `respons`, the right" in error.message
+    assert columns_of(error.hint) == {"response_ids": "response"}
+
+
+def test_swapped_sides_are_seen(own):
+    error = refused(own, {"response": "response_ids"})
+    assert "the two sides are swapped" in error.message
+    open_table(own, columns_of(error.hint))
 
 
 def test_found_names_are_those_of_the_file(own):
     with pytest.raises(RcdiagError) as caught:
-        open_table(own, {"response_ids": "tokens"}).require("rollout_log_probs")
+        open_table(own, {"response_ids": "response"}).require("rollout_log_probs")
     assert f"found: {', '.join(OWN)}" in caught.value.message
 
 
@@ -107,7 +120,7 @@ def test_a_column_is_offered_for_one_thing_and_in_a_type_that_is_read(tmp_path):
     path = write_table(
         tmp_path / "a.parquet",
         tokens=pa.array(["text", "alone"]),
-        response=OWN["tokens"],
+        response=OWN["response"],
         logprobs=LOG_PROBS,
     )
     columns = columns_of(refused(path).hint)
@@ -122,17 +135,23 @@ def test_a_dump_of_text_alone_is_told_that_token_ids_have_to_be_recorded(tmp_pat
     assert "--column" not in hint
 
 
-def test_advantages_of_whole_sequences_are_offered_as_such(tmp_path):
-    columns = {"response_ids": pa.array([[1]]), "advantages": pa.array([0.5])}
+def test_what_is_read_by_its_name_is_said_beside_what_is_missing(tmp_path):
+    path = write_table(
+        tmp_path / "a.parquet",
+        tokens=OWN["response"],
+        inference_logprobs=LOG_PROBS,
+        logprobs=LOG_PROBS,
+    )
+    with pytest.raises(RcdiagError) as caught:
+        open_table(path).require(*NEEDED)
+    read = "read: `response_ids` from `tokens` (tinker-cookbook, slime, miles), "
+    assert read + "`rollout_log_probs` from `inference_logprobs` (prime-rl)" in caught.value.message
+    assert columns_of(caught.value.hint) == {"old_log_probs": "logprobs"}
+    open_table(path, columns_of(caught.value.hint)).require(*NEEDED)
+
+
+def test_a_mask_of_no_name_is_seen_and_no_other(own, tmp_path):
+    columns = {"response_ids": [[1]], "mask": pa.array([[1]]), "mask_ratio": pa.array([0.5])}
     path = write_table(tmp_path / "a.parquet", **columns)
-    error = refused(path)
-    assert "--column advantage=advantages" in error.hint
-    open_table(path, {"advantage": "advantages"})
-
-
-def test_a_group_column_in_another_name_is_seen_and_no_other(own, tmp_path):
-    assert open_table(own, {"response_ids": "tokens"}).unread == {"group_id": "group"}
-    read = open_table(own, {"response_ids": "tokens", "group_id": "group"})
-    assert read.unread == {}
-    sizes = {"response_ids": [[1]], "group_size": pa.array([8])}
-    assert open_table(write_table(tmp_path / "b.parquet", **sizes)).unread == {}
+    assert open_table(path).unread == {"response_mask": "mask"}
+    assert open_table(path, {"response_mask": "mask"}).unread == {}

@@ -19,6 +19,7 @@ from rcdiag.glossary import explain
 from rcdiag.results.frames import FRAMES
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import FAMILIES, METRICS
+from rcdiag.table.names import KnownName, known_names
 from rcdiag.trainers import TRAINERS
 from tools.docs.causes import index_of_causes
 from tools.docs.links import linked
@@ -293,6 +294,36 @@ def _least_and_most(results: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
     }
 
 
+def names() -> str:
+    """Columns of the table, the names that other programs give to them, and where that shows."""
+    rows = [
+        (_code(column), _code(known.name), _programs(known), html.escape(_condition(known)))
+        for column, names in known_names().items()
+        for known in names
+    ]
+    return _table(("column", "other name", "written by", "read"), rows)
+
+
+def _programs(known: KnownName) -> str:
+    """The programs that write a name, each linked to a page that shows it."""
+    pages = zip(known.programs, known.pages, strict=False)
+    return ", ".join(f'<a href="{page}">{program}</a>' for program, page in pages) or "your loop"
+
+
+def _condition(known: KnownName) -> str:
+    """What must hold for a column in another name to be read."""
+    if known.doubt:
+        return f"never by itself: {known.doubt}"
+    conditions = []
+    if known.whole:
+        conditions.append("where it is the response alone, without the prompt")
+    if known.beside:
+        conditions.append(f"beside {' or '.join(known.beside)}")
+    if known.alone:
+        conditions.append("where no other column may hold log-probs")
+    return ", ".join(conditions) or "where its type and lengths fit"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{f"formulas {name}": partial(formulas, name) for name in FAMILIES},
     "causes": index_of_causes,
@@ -307,6 +338,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "engine options": engine_options,
     "ladders": ladders,
     "frames": frames,
+    "names": names,
     "machine": machine,
     "scoring": scoring,
     "mismatch by size": partial(_by_size, "mismatch"),

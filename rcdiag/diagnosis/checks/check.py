@@ -13,10 +13,11 @@ from typing import Any
 from rcdiag.registry import Registry
 from rcdiag.results import Finding, MetricValue, by_severity
 from rcdiag.statistics.extremes import NonFinite
+from rcdiag.table.naming import Naming
 from rcdiag.trainers.plan import Plan
 
 # A command, or the reading of a trainer's settings.
-STAGES = ("score", "compare", "sweep", "replay", "config")
+STAGES = ("score", "compare", "diagnose", "sweep", "replay", "config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class CheckInput:
     where: Callable[[int], str] | None = None  # file and row of a row of the table, as errors say
     # Columns that the table lacks -> its own columns that may be meant, and are not read.
     unread: Mapping[str, str] = field(default_factory=dict)
+    naming: Naming = field(default_factory=Naming)  # columns that are read under other names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,10 +149,71 @@ FEW_PROMPT_GROUPS = Check(
 )
 
 
+def _read_under_other_names(given: CheckInput) -> Iterator[Observation]:
+    naming = given.naming
+    if naming.taken:
+        first = next(iter(naming.taken))
+        yield Observation(
+            message=f"columns are read by their names: {naming.sentence()}",
+            evidence={"columns": dict(naming.taken)},
+            fix="where one means something else, name the right column, or none: "
+            f"{mapping_setting('columns', {first: 'OTHER'}, '--column')}, "
+            f"{mapping_setting('columns', {first: ''}, '--column')}",
+        )
+
+
+COLUMNS_READ_BY_NAME = Check(
+    slug="columns-read-by-name",
+    severity="note",
+    stages=("score", "compare", "diagnose", "sweep", "replay"),
+    asks="Are columns read that have another name in the table?",
+    says="The table lacks columns and has them under names that trainers or engines give to them. "
+    "They are read, because no second column has such a name, their types are those of the "
+    "columns, and in the first rows their lists are as long as the response.",
+    fix=f"where one means something else, name the right column: "
+    f"{setting('columns', option='--column')}; an empty name reads none",
+    example="`inference_logprobs` of prime-rl is read as `rollout_log_probs`",
+    see=("column-not-read",),
+    find=_read_under_other_names,
+)
+
+
+def _padded(given: CheckInput) -> Iterator[Observation]:
+    padding = given.naming.padding
+    if padding is not None:
+        yield Observation(
+            message=padding.sentence(),
+            evidence={
+                "width": padding.width,
+                "token": padding.token,
+                "mask": padding.mask,
+                "rows_looked_at": padding.rows,
+                "rows_padded": padding.padded,
+            },
+        )
+
+
+PADDED_ROWS = Check(
+    slug="padded-rows",
+    severity="note",
+    stages=("score", "compare", "diagnose", "sweep", "replay"),
+    asks="Are rows padded to one length?",
+    says="Rows are filled up to one length with one token, and log-probs of exactly 0. A mask of "
+    "the table leaves the padding out of every number. Without one such a table is refused: the "
+    "padding would count as tokens without a mismatch.",
+    fix="none is needed; lists that are cut to the response's length take less space and time",
+    example="tensors of a trainer, written row by row with their `completion_mask`",
+    find=_padded,
+)
+
+
 def _not_read(given: CheckInput) -> Iterator[Observation]:
     for name, column in given.unread.items():
+        doubts = given.naming.doubts.get(name, ())
+        why = next((f": {doubt.why}" for doubt in doubts if doubt.column == column), "")
         yield Observation(
-            message=f"column `{column}` may be `{name}`, which the table lacks, and is not read",
+            message=f"column `{column}` may be `{name}`, which the table lacks, and is not read"
+            + why,
             evidence={"column": column, "may_be": name},
             fix=f"if it is: {mapping_setting('columns', {name: column}, '--column')}",
         )
@@ -246,6 +307,8 @@ TABLE_CHECKS = (
     TEMPERATURE_UNKNOWN,
     SEQUENCES_WITHOUT_TOKENS,
     ROWS_LEFT_OUT_OF_JOIN,
+    COLUMNS_READ_BY_NAME,
+    PADDED_ROWS,
     COLUMN_NOT_READ,
     DIVERGENCE_BELOW_ZERO,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,3 +101,48 @@ def _damaged(path: Path, error: Exception, where: str = "") -> RcdiagError:
         f"{path}{where}: damaged or truncated parquet file ({str(error).splitlines()[0]})",
         hint="its writer did not finish or the copy broke off; copy or write it again",
     )
+
+
+def first_rows_of(path: Path, columns: Sequence[str], rows: int) -> pa.Table:
+    """Return the first rows of a file, at most `rows`, with some of its columns."""
+    import pyarrow as pa
+
+    file = open_parquet(path)
+    if not columns:
+        return pa.table({})
+    try:
+        groups: list[int] = []
+        count = 0
+        while count < rows and len(groups) < file.metadata.num_row_groups:
+            count += file.metadata.row_group(len(groups)).num_rows
+            groups.append(len(groups))
+        records = file.iter_batches(rows, groups, columns=list(columns))
+        held = list(itertools.islice(records, 1))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(path, error) from error
+    schema = pa.schema([file.schema_arrow.field(name) for name in columns])
+    return pa.Table.from_batches(held).select(columns) if held else schema.empty_table()
+
+
+def width_of_first_rows(metadata: pq.FileMetaData, column: str, rows: int) -> int | None:
+    """Return the length of a column's lists, where that of the first `rows` rows may be one alone.
+
+    Only the footer is looked at. None says that the lists have different lengths, or that there
+    are not two rows.
+    """
+    width, count = None, 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if count >= rows:
+            break
+        if not group.num_rows:
+            continue
+        values = next(
+            leaf.num_values
+            for leaf in map(group.column, range(group.num_columns))
+            if leaf.path_in_schema.split(".")[0] == column
+        )
+        if values % group.num_rows or width not in (None, values // group.num_rows):
+            return None
+        width, count = values // group.num_rows, count + group.num_rows
+    return width if count > 1 else None

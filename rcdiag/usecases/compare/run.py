@@ -109,6 +109,7 @@ def compare(
         non_finite=non_finite,
         values=_touched(values.values()),
         unread=(origin or dump).unread,
+        naming=(origin or dump).naming,
     )
     return replace(result, findings=findings(given))
 

@@ -70,6 +70,10 @@ def replay_result(
         **fields,
     )
     given = CheckInput(
-        result=result, non_finite=batch.non_finite, plan=update.plan, unread=dump.unread
+        result=result,
+        non_finite=batch.non_finite,
+        plan=update.plan,
+        unread=dump.unread,
+        naming=dump.naming,
     )
     return replace(result, findings=findings(given))

@@ -91,7 +91,13 @@ def sweep(
         forecast=forecast(whole.table.lengths, whole.table.sums["log_ratio"], whole.table.cluster),
         diagnosis=diagnosis,
     )
-    given = CheckInput(result=result, non_finite=non_finite, values=values, unread=dump.unread)
+    given = CheckInput(
+        result=result,
+        non_finite=non_finite,
+        values=values,
+        unread=dump.unread,
+        naming=dump.naming,
+    )
     return replace(result, findings=findings(given))
 
 

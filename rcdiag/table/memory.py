@@ -1,0 +1,310 @@
+"""Tables that lie in memory are written to a parquet file once, and read from there.
+
+pandas and polars frames, Arrow tables and streams, and mappings of columns: lists, arrays and
+tensors. Which of them something is shows in its class, so that none of those packages is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.names import names_for
+from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
+from rcdiag.table.readers.columns import cut
+from rcdiag.table.schema import metadata_of
+from rcdiag.table.writer import TableWriter
+
+# Rows of a table in memory that are written at a time.
+ROWS_AT_A_TIME = 8192
+# Masks of padding alone: 1 for every token of a response, those of tools included.
+OF_RESPONSES = ("completion_mask", "attention_mask")
+
+
+@runtime_checkable
+class ArrowStream(Protocol):
+    """An object that gives its rows as a stream of Arrow record batches, as data frames do.
+
+    https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html
+    """
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the stream."""
+        ...
+
+
+@runtime_checkable
+class ArrowBatch(Protocol):
+    """An object that gives its rows as one Arrow record batch."""
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        """Return the batch."""
+        ...
+
+
+# Tables that lie in memory, as far as a type can say it; polars' LazyFrame is one too.
+InMemory = ArrowStream | ArrowBatch | Mapping[str, Any]
+
+
+def name_in_memory(rows: object) -> str | None:
+    """Return how a message names a table that lies in memory; None for anything else."""
+    package = type(rows).__module__.partition(".")[0]
+    kind = type(rows).__name__
+    known = package in ("pandas", "polars", "pyarrow") or isinstance(
+        rows, (ArrowStream, ArrowBatch)
+    )
+    if isinstance(rows, Mapping):
+        return "a mapping of columns in memory"
+    if not known or kind == "Series":
+        return None
+    return f"{'an' if package == 'arrow' else 'a'} {package} {kind} in memory"
+
+
+def write_rows(rows: Any, name: str, target: Path) -> None:
+    """Write a table that lies in memory to a parquet file; `name` is what errors call it."""
+    if type(rows).__module__.startswith("polars") and hasattr(rows, "sink_parquet"):
+        _sink(rows, name, target)
+        return
+    try:
+        schema, batches = _batches(rows, name)
+        with TableWriter(target, schema, metadata_of(schema)) as writer:
+            for batch in batches:
+                writer.write(pa.Table.from_batches([batch]))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise RcdiagError(
+            f"{name}: it cannot be written as parquet ({_in_short(error)})",
+            hint="columns hold numbers, text, and lists of numbers for each row",
+        ) from error
+
+
+def _sink(rows: Any, name: str, target: Path) -> None:
+    """Let polars compute a lazy frame into the file, in a stream."""
+    try:
+        rows.sink_parquet(target, compression="lz4")
+    except Exception as error:  # whatever the user's own query raises
+        raise RcdiagError(
+            f"{name}: polars cannot compute it ({_in_short(error)})",
+            hint="collect the frame, and give what comes out",
+        ) from error
+
+
+def _batches(rows: Any, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    if isinstance(rows, Mapping):
+        return _of_table(_of_columns(dict(rows), name))
+    if type(rows).__module__.startswith("pandas"):
+        return _of_table(_of_columns(_pandas_columns(rows, name), name))
+    if isinstance(rows, pa.RecordBatch):
+        return rows.schema, iter([rows])
+    if isinstance(rows, pa.Table):
+        return _of_table(rows)
+    if not isinstance(rows, ArrowStream):
+        rows = pa.table(rows)
+    reader = pa.RecordBatchReader.from_stream(rows)
+    return _readable(reader.schema), (_cast(batch) for batch in reader)
+
+
+def _pandas_columns(rows: Any, name: str) -> dict[str, Any]:
+    """Return the columns of a pandas frame; its index is no column."""
+    if not rows.columns.is_unique:
+        raise RcdiagError(f"{name}: two columns have one name", hint="rename one of them")
+    return {
+        str(column): values.tolist()
+        if values.dtype == object
+        else pa.array(values, from_pandas=True)
+        for column, values in rows.items()
+    }
+
+
+def _of_table(table: pa.Table) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    return table.schema, iter(table.to_batches(max_chunksize=ROWS_AT_A_TIME))
+
+
+def _readable(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with views of text, which parquet files do not have, as text."""
+    return pa.schema(
+        [
+            field.with_type(pa.large_string()) if field.type == pa.string_view() else field
+            for field in schema
+        ]
+    )
+
+
+def _cast(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.cast(_readable(batch.schema))
+
+
+def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
+    """Return an Arrow table of columns, each a list, an array or a tensor."""
+    if not columns:
+        raise RcdiagError(f"{name}: it has no columns", hint="`response_ids` is needed at least")
+    plain = {column: _plain(values) for column, values in columns.items()}
+    for column, values in plain.items():
+        if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)):
+            raise RcdiagError(
+                f"{name}: column `{column}` is {type(values).__name__}, not one value for each row",
+                hint="a list, an array or a tensor has an entry for each row",
+            )
+    counts = {column: len(values) for column, values in plain.items()}
+    first = next(iter(counts), "")
+    for column, count in counts.items():
+        if count != counts[first]:
+            raise RcdiagError(
+                f"{name}: column `{column}` has {count} rows, `{first}` has {counts[first]}",
+                hint="every column has one entry for each row",
+            )
+    matrices = {column: values for column, values in plain.items() if _is_matrix(values)}
+    cuts = _cuts(matrices, name)
+    arrays = {
+        column: cuts[column] if column in cuts else _array(values, column, name)
+        for column, values in plain.items()
+    }
+    return pa.table({column: array for column, array in arrays.items() if array is not None})
+
+
+def _plain(values: Any) -> Any:
+    """Return values as numpy array, Arrow array or list: tensors are copied off their device."""
+    module = type(values).__module__.partition(".")[0]
+    if module == "torch":
+        if getattr(values, "is_nested", False):
+            return [_plain(row) for row in values.unbind()]
+        values = values.detach().cpu()
+        if str(values.dtype) in ("torch.bfloat16", "torch.float16"):
+            values = values.float()
+        return values.numpy()
+    if isinstance(values, np.ndarray):
+        return values.astype(np.float32) if str(values.dtype) in ("bfloat16", "float16") else values
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values
+    if isinstance(values, ArrowStream):
+        return pa.chunked_array(values)
+    if isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
+        first = next((row for row in values if row is not None), None)
+        if hasattr(first, "__array__") or type(first).__module__.startswith("torch"):
+            rows = [None if row is None else _plain(row) for row in values]
+            scalars = all(row is None or row.ndim == 0 for row in rows)
+            return [None if row is None else row.item() for row in rows] if scalars else rows
+        return list(values) if isinstance(values, tuple) else values
+    return np.asarray(values) if hasattr(values, "__array__") else values
+
+
+def _is_matrix(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.ndim == 2
+
+
+def _array(values: Any, column: str, name: str) -> pa.Array:
+    """Return one column as an Arrow array; a value that has another type is named with its row."""
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        return _lists(_mask_as_bits(column, values))
+    try:
+        return values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
+        raise RcdiagError(
+            f"{name}, row {_bad_row(values)}: column `{column}` ({_in_short(error)})",
+            hint="all rows of a column have one type; a list of numbers for each row, for example",
+        ) from error
+
+
+def _lists(values: NDArray) -> pa.Array:
+    """Return an array of several dimensions as lists of lists."""
+    inner = values.reshape(-1) if values.ndim == 2 else values.reshape(-1, *values.shape[2:])
+    offsets = np.arange(len(values) + 1, dtype=np.int64) * values.shape[1]
+    flat = pa.array(inner) if values.ndim == 2 else _lists(inner)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
+
+
+def _mask_as_bits(column: str, values: NDArray) -> NDArray:
+    """Return a mask that a trainer keeps as floats as whole numbers."""
+    if "mask" in column and values.dtype.kind == "f" and np.isin(values, (0, 1)).all():
+        return values.astype(np.uint8)
+    return values
+
+
+def _bad_row(values: Sequence[Any]) -> int:
+    """Return the first row whose value alone, or beside the rows before it, makes no column."""
+    low, high = 0, len(values)
+    while low + 1 < high:  # rows before `low` make a column, rows before `high` do not
+        middle = (low + high) // 2
+        try:
+            pa.array(values[:middle])
+            low = middle
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError):
+            high = middle
+    return high - 1
+
+
+def _in_short(error: Exception) -> str:
+    return (str(error) or repr(error)).splitlines()[0]
+
+
+def _cuts(matrices: Mapping[str, NDArray], name: str) -> dict[str, pa.ListArray | None]:
+    """Cut padded matrices of prompts and responses by the mask that says where they stand.
+
+    Returns the columns that are cut, and None for a mask that says nothing more.
+    """
+    tokens = _one_of("response_ids", matrices)
+    if tokens is None:
+        return {}
+    width = matrices[tokens].shape[1]
+    prompt = _one_of("prompt_ids", matrices)
+    before = 0 if prompt is None else matrices[prompt].shape[1]
+    attention = matrices.get("attention_mask", np.empty((0, 0)))
+    wide = before > 0 and attention.shape[1] == before + width
+    cuts: dict[str, pa.ListArray | None] = {}
+    if prompt is not None:
+        mask = attention[:, :before] if wide else matrices.get("prompt_mask")
+        if mask is not None and mask.shape[1] == before:
+            cuts |= _cut([prompt], matrices, mask)
+    responses = [
+        column
+        for column, values in matrices.items()
+        if values.shape[1] == width and column not in (prompt, "prompt_mask", *OF_RESPONSES)
+    ]
+    for by in OF_RESPONSES:
+        if by in matrices and matrices[by].shape[1] in (width, before + width):
+            cut_by = _cut(responses, matrices, matrices[by][:, -width:])
+            if cut_by:
+                return {**cuts, **cut_by, **dict.fromkeys(set(OF_RESPONSES) & set(matrices))}
+    if not any("mask" in column for column in responses):
+        _refuse_padding(tokens, matrices[tokens], name)
+    return cuts
+
+
+def _one_of(column: str, matrices: Mapping[str, NDArray]) -> str | None:
+    """Return the matrix that has a column's name, or one that other programs give to it alone."""
+    names = [column, *(known.name for known in names_for(column).values() if not known.whole)]
+    return next((name for name in names if name in matrices), None)
+
+
+def _cut(
+    columns: Sequence[str], matrices: Mapping[str, NDArray], mask: NDArray
+) -> dict[str, pa.ListArray | None]:
+    """Cut columns to where a mask is 1; nothing is cut where that is not one block in each row."""
+    kept = mask != 0
+    lengths = kept.sum(1)
+    starts = np.where(lengths > 0, kept.argmax(1), 0)
+    place = np.arange(kept.shape[1])
+    block = (place >= starts[:, None]) & (place < (starts + lengths)[:, None])
+    if not np.array_equal(block, kept):
+        return {}
+    return {
+        column: cut(_mask_as_bits(column, matrices[column]), starts, lengths) for column in columns
+    }
+
+
+def _refuse_padding(column: str, values: NDArray, name: str) -> None:
+    """Refuse a matrix of tokens that looks padded, and that no mask cuts."""
+    found = find_padding(list(values[:PADDED_ROWS]), [list(np.zeros(values[:PADDED_ROWS].shape))])
+    if found is None:
+        return
+    padding, _ = found
+    raise RcdiagError(
+        f"{name}: column `{column}` is padded to {padding.width} tokens with token "
+        f"{padding.token}, and no mask says where",
+        hint="give `attention_mask` or `completion_mask` beside it, or lists of each row's tokens",
+    )

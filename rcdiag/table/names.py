@@ -1,0 +1,80 @@
+"""Trainers and engines call columns of the table by other names, which `names.toml` lists."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMES = Path(__file__).with_name("names.toml")
+
+# Names of log-probs in dumps: inference_logprobs, old_per_token_logps, prox_logp, action_log_probs.
+LOOKS_LIKE_LOG_PROBS = re.compile(r"log_?probs?|logps?", re.IGNORECASE)
+# Spellings of own names: rollout_logprobs, old_logps, old_per_token_logps, current_log_prob.
+SPELLED = re.compile(r"(?P<policy>rollout|old|current)_(per_token_)?(log_?probs?|logps?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownName:
+    """A name that other programs give to a column of the trajectory table."""
+
+    column: str  # the name by which rcdiag knows the column
+    name: str
+    programs: tuple[str, ...] = ()  # who writes it; empty for a plain word in loops of users
+    pages: tuple[str, ...] = ()  # files and pages that show it: URLs
+    whole: bool = False  # some programs hold prompt and response in it
+    alone: bool = False  # it means this only where no other column may hold log-probs
+    beside: tuple[str, ...] = ()  # it means this only where one of these columns is there too
+    doubt: str = ""  # why it is never taken by itself; empty for a name that is
+
+    @property
+    def users(self) -> str:
+        """Return the programs that write the name, in words."""
+        return ", ".join(self.programs)
+
+
+@functools.cache
+def known_names() -> dict[str, tuple[KnownName, ...]]:
+    """Return for each column that has other names all that are known of them."""
+    tables = tomllib.loads(NAMES.read_text("utf-8"))
+    sources = tables.pop("source")
+    return {
+        column: tuple(_known(column, name, entry, sources) for name, entry in names.items())
+        for column, names in tables.items()
+    }
+
+
+def _known(
+    column: str,
+    name: str,
+    entry: list[str] | dict[str, object],
+    sources: dict[str, tuple[str, str]],
+) -> KnownName:
+    facts = dict(entry) if isinstance(entry, dict) else {"by": entry}
+    by = facts.pop("by")
+    assert isinstance(by, list)
+    shown = [sources[source] for source in by if sources[source][1]]
+    return KnownName(
+        column=column,
+        name=name,
+        programs=tuple(dict.fromkeys(program for program, _ in shown)),
+        pages=tuple(page for _, page in shown),
+        beside=tuple(facts.pop("beside", ())),  # type: ignore[arg-type]
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+def names_for(column: str) -> dict[str, KnownName]:
+    """Return the names that are known for a column, by the name."""
+    return {known.name: known for known in known_names().get(column, ())}
+
+
+def spelled(name: str) -> str | None:
+    """Return the column of log-probs of which a name is another spelling; None where it is none.
+
+    `old_logps` is another spelling of `old_log_probs`.
+    """
+    match = SPELLED.fullmatch(name)
+    return f"{match['policy']}_log_probs" if match else None

@@ -1,0 +1,439 @@
+"""Columns in other names are taken where their names and first rows leave no doubt.
+
+A table lacks a column and has one by a name that trainers or engines give to it. It is taken if no
+second column has such a name, its type is read, and its lists are as long as the response; else the
+doubt is kept, for the error or finding that names the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from rcdiag.table.names import (
+    LOOKS_LIKE_LOG_PROBS,
+    KnownName,
+    known_names,
+    names_for,
+    spelled,
+)
+from rcdiag.table.padded_rows import (
+    PADDED_ROWS,
+    Padding,
+    find_padding,
+    masks_padding,
+    refusal,
+)
+from rcdiag.table.readers.parquet import first_rows_of, open_parquet, width_of_first_rows
+from rcdiag.table.schema import (
+    COLUMNS,
+    LOG_PROBS,
+    TOKEN_FLOATS,
+    column_spec,
+    versions_are_numbers,
+)
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+# Rows that are looked at. One row in so many whose lists have other lengths is met by them.
+FIRST_ROWS = 64
+TOKENS, PROMPT, MASK = "response_ids", "prompt_ids", "response_mask"
+PER_TOKEN = (TOKENS, PROMPT, MASK, "advantages")
+# Columns of log-probs that other programs have names for.
+POLICIES = ("rollout_log_probs", "old_log_probs", "current_log_probs")
+# Log-probs of prompts have their length, and are no policy's column.
+OF_PROMPTS = ("prompt", "input", "cumulative")
+# A mean advantage and advantages by token have each other's name in some programs.
+ADVANTAGES = ("advantage", "advantages")
+# A prompt that begins with so many equal tokens is padded on the left.
+LEFT_PADDING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A column that may be meant, and why it is not taken."""
+
+    column: str
+    why: str
+    refuted: bool = False  # the first rows show that it is something else
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The columns of a file that are read under other names because rcdiag knows these names."""
+
+    taken: Mapping[str, str] = field(default_factory=dict)  # rcdiag's name -> name in the file
+    doubts: Mapping[str, tuple[Doubt, ...]] = field(default_factory=dict)  # by rcdiag's name
+    off: frozenset[str] = frozenset()  # names of rcdiag for which no other name is taken
+    padding: Padding | None = None  # of rows that are padded, and which column masks it
+
+    def sentence(self) -> str:
+        """Say which columns were taken, and whose names they have; empty where none was."""
+        return ", ".join(
+            f"`{name}` from `{own}`{_users(name, own)}" for name, own in self.taken.items()
+        )
+
+
+def _users(name: str, own: str) -> str:
+    known = names_for(name).get(own)
+    return f" ({known.users})" if known is not None and known.users else ""
+
+
+class FirstRows:
+    """The first rows of a file, with lists as lengths and values."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def lengths(self, name: str) -> NDArray[np.int64]:
+        """Return the length of every list, -1 for a null; [rows]."""
+        lengths = pc.list_value_length(self.table.column(name))
+        return pc.fill_null(lengths.cast(pa.int64()), -1).to_numpy()
+
+    def values(self, name: str) -> NDArray:
+        """Return the values of all lists, one row after the other; null is NaN or refused."""
+        chunks = self.table.column(name).combine_chunks()
+        return chunks.flatten().to_numpy(zero_copy_only=False)
+
+    def rows(self, name: str) -> list[NDArray]:
+        """Return the values of every list; a null is empty."""
+        ends = np.cumsum(np.maximum(self.lengths(name), 0))
+        return np.split(self.values(name), ends[:-1]) if len(ends) else []
+
+
+def candidates(schema: pa.Schema, renames: Mapping[str, str]) -> set[str]:
+    """Return the columns that a file lacks and may have under another name that rcdiag knows."""
+    own = set(renames.values())
+    free = [field for field in schema if field.name not in own and not column_spec(field.name)]
+    by_name = {column for field in free for column in _columns_of(field) if _fits(column, field)}
+    by_type = {
+        column
+        for column, other in (ADVANTAGES, ADVANTAGES[::-1])
+        if other in schema.names and not _fits(other, schema.field(other))
+    }
+    return {name for name in by_name | by_type if name not in schema.names and name not in renames}
+
+
+def columns_to_look_at(schema: pa.Schema, renames: Mapping[str, str]) -> list[str]:
+    """Return the columns of a file whose first rows decide what is taken and what is padding."""
+    back = {own: name for name, own in renames.items()}
+    return [
+        field.name
+        for field in schema
+        if _is_list(field.type)
+        and pt.is_primitive(field.type.value_type)
+        and (
+            back.get(field.name, field.name) in (TOKENS, PROMPT, MASK)
+            or LOG_PROBS.fullmatch(back.get(field.name, field.name))
+            or LOOKS_LIKE_LOG_PROBS.search(field.name)
+            or "mask" in field.name
+            or _columns_of(field)
+        )
+    ]
+
+
+def _columns_of(field: pa.Field) -> list[str]:
+    """Return the columns of the table for which a field's name stands in other programs."""
+    own = spelled(field.name)
+    return [column for column in known_names() if field.name in names_for(column)] + (
+        [own] if own else []
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+
+
+def _fits(column: str, field: pa.Field) -> bool:
+    spec = column_spec(column)
+    kind = versions_are_numbers(pa.schema([field.with_name(column)])).field(0).type
+    return spec is not None and spec.accepts(kind)
+
+
+def naming_of(path: Path, shown: Path, renames: Mapping[str, str], off: frozenset[str]) -> Naming:
+    """Decide which columns of a parquet file are read under names that the user did not map.
+
+    `renames` is what the user mapped, `off` are the names for which none is to be taken. Messages
+    call the file `shown`. Only its footer is read where it has no column in a name that rcdiag
+    knows and its rows differ in length; else its first rows too.
+    """
+    file = open_parquet(path)
+    schema, metadata = file.schema_arrow, file.metadata
+    naming = Naming(off=off)
+    if missing := candidates(schema, renames) - off:
+        lists = any(column in PER_TOKEN or LOG_PROBS.fullmatch(column) for column in missing)
+        names = columns_to_look_at(schema, renames) if lists else []
+        first = FirstRows(first_rows_of(path, names, FIRST_ROWS))
+        naming = name_columns(schema, renames, first, null_counts(metadata), off)
+    return _with_padding(path, shown, schema, metadata, renames, naming)
+
+
+def _with_padding(
+    path: Path,
+    shown: Path,
+    schema: pa.Schema,
+    metadata: pq.FileMetaData,
+    renames: Mapping[str, str],
+    naming: Naming,
+) -> Naming:
+    """Recognise padded rows, and take the mask that leaves the padding out, or refuse the file."""
+    names = {**renames, **naming.taken}
+    back = {own: name for name, own in names.items()}
+    tokens = names.get(TOKENS, TOKENS)
+    own = {back.get(field.name, field.name): field for field in schema}
+    if TOKENS not in own or not _fits(TOKENS, own[TOKENS]):
+        return naming
+    if not width_of_first_rows(metadata, tokens, PADDED_ROWS):
+        return naming
+    policies = [name for name in own if LOG_PROBS.fullmatch(name) and _fits(name, own[name])]
+    if set(POLICIES[:2]) <= set(policies):
+        policies = list(POLICIES[:2])
+    masks = [name for name in columns_to_look_at(schema, names) if _fits(MASK, schema.field(name))]
+    log_probs = [names.get(name, name) for name in policies]
+    columns = list(dict.fromkeys([tokens, *log_probs, *masks]))
+    first = FirstRows(first_rows_of(path, columns, PADDED_ROWS))
+    found = find_padding(first.rows(tokens), [first.rows(name) for name in log_probs])
+    if found is None:
+        return naming
+    padding, tails = found
+    fitting = [name for name in masks if name != tokens and masks_padding(first.rows(name), tails)]
+    given = MASK in own and MASK not in naming.taken
+    if given:
+        mask = names.get(MASK, MASK)
+        return replace(naming, padding=replace(padding, mask=mask)) if mask in fitting else naming
+    if MASK in naming.taken and naming.taken[MASK] in fitting:
+        fitting = [naming.taken[MASK]]
+    if len(fitting) != 1 or MASK in naming.off:
+        raise refusal(str(shown), padding, tokens, log_probs, fitting)
+    taken = {**naming.taken, MASK: fitting[0]}
+    return replace(naming, taken=taken, padding=replace(padding, mask=fitting[0]))
+
+
+def null_counts(metadata: pq.FileMetaData) -> dict[str, int]:
+    """Count the nulls of columns of single values, as the footer states them."""
+    counts: dict[str, int] = {}
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for leaf in map(group.column, range(group.num_columns)):
+            statistics = leaf.statistics
+            if statistics is not None and statistics.has_null_count:
+                name = leaf.path_in_schema
+                counts[name] = counts.get(name, 0) + statistics.null_count
+    return counts
+
+
+def name_columns(
+    schema: pa.Schema,
+    renames: Mapping[str, str],
+    first: FirstRows,
+    nulls: Mapping[str, int],
+    off: frozenset[str] = frozenset(),
+) -> Naming:
+    """Decide which columns of a file are read under names that the user did not map.
+
+    `schema` has the file's own names, `renames` is what the user mapped, `first` has the columns of
+    `columns_to_look_at`, `nulls` counts the nulls of columns of single values where that is known.
+    """
+    return _Search(schema, renames, first, nulls, off).naming()
+
+
+class _Search:
+    """What is known of a file's columns while those in other names are looked for."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        renames: Mapping[str, str],
+        first: FirstRows,
+        nulls: Mapping[str, int],
+        off: frozenset[str],
+    ) -> None:
+        self.schema, self.first, self.nulls, self.off = schema, first, nulls, off
+        self.own = {field.name: field.name for field in schema if column_spec(field.name)}
+        self.own.update(renames)  # rcdiag's name -> the file's
+        self.free = [
+            field
+            for field in schema
+            if field.name not in renames.values() and column_spec(field.name) is None
+        ]
+        self.taken: dict[str, str] = {}
+        self.doubts: dict[str, list[Doubt]] = {}
+
+    def naming(self) -> Naming:
+        """Look for every column that is missing, tokens first: the others are held against them."""
+        self._by_type()
+        for column in dict.fromkeys((TOKENS, *POLICIES, PROMPT, *known_names())):
+            if column not in self.own and column not in self.off:
+                self._look_for(column)
+        doubts = {column: tuple(doubts) for column, doubts in self.doubts.items()}
+        return Naming(self.taken, doubts, self.off)
+
+    def _take(self, column: str, own: str) -> None:
+        self.taken[column] = self.own[column] = own
+        self.free = [field for field in self.free if field.name != own]
+
+    def _by_type(self) -> None:
+        """Take advantages under the name that their type has: a number by row, or a list."""
+        for column, other in (ADVANTAGES, ADVANTAGES[::-1]):
+            index = self.schema.get_field_index(other)
+            if index < 0 or column in self.own or {column, other} & self.off:
+                continue
+            kind = self.schema.field(index).type
+            if COLUMNS[column].accepts(kind) and not COLUMNS[other].accepts(kind):
+                del self.own[other]
+                self.taken[column] = self.own[column] = other
+
+    def _look_for(self, column: str) -> None:
+        """Take the one column that has a known name for a column and passes every question."""
+        sure: list[KnownName] = []
+        for field_ in self.free:
+            known = names_for(column).get(field_.name)
+            if known is None and spelled(field_.name) == column:
+                known = KnownName(column=column, name=field_.name)
+            if known is None or not _fits(column, field_):
+                continue
+            doubt = self._doubt(known)
+            if doubt is None:
+                sure.append(known)
+            else:
+                self.doubts.setdefault(column, []).append(doubt)
+        # A name that stands for the response alone goes before one that may hold the prompt too.
+        sure = [known for known in sure if not known.whole] or sure
+        if len(sure) == 1:
+            self._take(column, sure[0].name)
+        elif sure:
+            both = " and ".join(f"`{known.name}`" for known in sure)
+            for known in sure:
+                doubt = Doubt(known.name, f"{both} may both be it")
+                self.doubts.setdefault(column, []).append(doubt)
+
+    def _doubt(self, known: KnownName) -> Doubt | None:
+        """Return why a column in a known name is not taken; None where nothing speaks against."""
+        if known.doubt:
+            return Doubt(known.name, known.doubt)
+        if known.beside and not set(known.beside) & set(self.schema.names):
+            return Doubt(known.name, "its name does not say whose log-probs it holds")
+        if known.alone and (others := self._other_log_probs(known.name)):
+            return Doubt(
+                known.name, f"its name does not say whose log-probs it holds, beside {others}"
+            )
+        if known.column == TOKENS:
+            return self._doubt_of_tokens(known)
+        if known.column == PROMPT:
+            return self._doubt_of_prompt(known)
+        if COLUMNS.get(known.column, TOKEN_FLOATS) is TOKEN_FLOATS or known.column == MASK:
+            return self._doubt_of_lists(known)
+        if count := self.nulls.get(known.name, 0):
+            return Doubt(known.name, f"{count} of its rows are null")
+        return None
+
+    def _other_log_probs(self, name: str) -> str:
+        """Name the columns beside `name` that may hold log-probs; empty where there is none."""
+        return ", ".join(f"`{other}`" for other in self._log_probs() if other != name)
+
+    def _log_probs(self) -> list[str]:
+        """Return the file's columns that may hold log-probs of the response's tokens."""
+        mapped = {own for name, own in self.own.items() if LOG_PROBS.fullmatch(name)}
+        return [
+            name
+            for name in self.first.table.column_names
+            if TOKEN_FLOATS.accepts(self.schema.field(name).type)
+            and (name in mapped or LOOKS_LIKE_LOG_PROBS.search(name))
+            and not name.startswith(OF_PROMPTS)
+        ]
+
+    def _doubt_of_tokens(self, known: KnownName) -> Doubt | None:
+        """Hold the lists of a column against the log-probs, which the response alone has."""
+        name, lengths = known.name, self.first.lengths(known.name)
+        for other in self._log_probs():
+            if differ := _other_lengths(lengths, self.first.lengths(other)):
+                row, mine, others = differ
+                more = "it holds the prompt too: " if known.whole and mine > others else ""
+                why = f"{more}row {row} has {mine} tokens there, and {others} values in `{other}`"
+                return Doubt(name, why, refuted=True)
+        if not known.whole:
+            return None
+        if not self._log_probs():
+            return Doubt(name, "it may hold the prompt too, and no log-probs say how long it is")
+        return self._prompt_inside(name)
+
+    def _prompt_inside(self, name: str) -> Doubt | None:
+        """Tell whether rows begin with their prompt: by its ids, a mask, or log-probs of 0."""
+        prompts = self.own.get(PROMPT) or next(
+            (other for other in names_for(PROMPT) if other in self.first.table.column_names), None
+        )
+        rows = self.first.rows(name)
+        if prompts is not None and prompts in self.first.table.column_names:
+            pairs = zip(rows, self.first.rows(prompts), strict=True)
+            if any(len(p) and np.array_equal(row[: len(p)], p) for row, p in pairs):
+                return Doubt(name, f"its rows begin with those of `{prompts}`", refuted=True)
+        for other in [*self._log_probs(), *self._masks()]:
+            starts = [len(row) > 2 and not row[:2].any() for row in self.first.rows(other)]
+            if 2 * sum(starts) > len(starts):
+                return Doubt(
+                    name, f"it may begin with the prompt: `{other}` is 0 at the first tokens"
+                )
+        return None
+
+    def _masks(self) -> Iterable[str]:
+        return [
+            name
+            for name in self.first.table.column_names
+            if "mask" in name and _fits(MASK, self.schema.field(name))
+        ]
+
+    def _doubt_of_prompt(self, known: KnownName) -> Doubt | None:
+        """Refuse prompts that are padded on the left to one length."""
+        lengths = self.first.lengths(known.name)
+        if (lengths < 0).any():
+            return Doubt(known.name, f"row {int(np.argmax(lengths < 0))} is null")
+        if len(lengths) < 2 or (lengths != lengths[0]).any() or lengths[0] < LEFT_PADDING:
+            return None
+        begins = [bool((row[:LEFT_PADDING] == row[0]).all()) for row in self.first.rows(known.name)]
+        if 4 * sum(begins) >= len(begins):
+            return Doubt(
+                known.name,
+                f"its rows are padded on the left to {lengths[0]} tokens: write them without the "
+                f"padding as `{PROMPT}`",
+                refuted=True,
+            )
+        return None
+
+    def _doubt_of_lists(self, known: KnownName) -> Doubt | None:
+        """Hold lists of one value for each token against the tokens."""
+        tokens = self.own.get(TOKENS)
+        if tokens is None or tokens not in self.first.table.column_names:
+            return None  # the table is refused, or its tokens have a type that is
+        mine, others = self.first.lengths(known.name), self.first.lengths(tokens)
+        if differ := _other_lengths(mine, others):
+            row, count, wanted = differ
+            what = f"row {row} has {count} values there, and {wanted} tokens in `{tokens}`"
+            return Doubt(known.name, f"row {row} is null" if count < 0 else what, refuted=True)
+        if known.column != MASK:
+            return None
+        values = self.first.values(known.name)
+        if not np.isin(values, (0, 1)).all():
+            return Doubt(known.name, "it holds other values than 0 and 1", refuted=True)
+        if len(values) and not values.any():
+            return Doubt(known.name, f"it is 0 in all of the first {len(mine)} rows")
+        return None
+
+
+def _other_lengths(
+    mine: NDArray[np.int64], others: NDArray[np.int64]
+) -> tuple[int, int, int] | None:
+    """Return the first row whose lengths differ, and both lengths; None where all are equal."""
+    differ = (mine != others) | (mine < 0)
+    if not differ.any():
+        return None
+    row = int(np.argmax(differ))
+    return row, int(mine[row]), int(others[row])

@@ -1,0 +1,186 @@
+"""Tables in memory give what the same table gives as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rcdiag
+from rcdiag.errors import RcdiagError
+from rcdiag.table.memory import name_in_memory
+
+LENGTHS = np.array([3, 1, 4, 2] * 10)
+COLUMNS = ("response_ids", "rollout_log_probs", "old_log_probs", "group_id", "reward")
+
+
+def arrow() -> pa.Table:
+    random = np.random.default_rng(3)
+    ids = [random.integers(5, 99, n).astype(np.int32) for n in LENGTHS]
+    rollout = [-random.exponential(1, n).astype(np.float32) for n in LENGTHS]
+    old = [row - np.float32(0.01) for row in rollout]
+    groups = [str(row // 4) for row in range(len(LENGTHS))]
+    return pa.table([pa.array(c) for c in (ids, rollout, old, groups, LENGTHS * 1.0)], COLUMNS)
+
+
+def lists() -> dict[str, Any]:
+    return arrow().to_pydict()
+
+
+def in_pandas() -> Any:
+    return pytest.importorskip("pandas") and arrow().to_pandas()
+
+
+FORMS = {
+    "a polars DataFrame in memory": lambda: pl.from_arrow(arrow()),
+    "a polars LazyFrame in memory": lambda: pl.from_arrow(arrow()).lazy(),
+    "a pyarrow Table in memory": arrow,
+    "a pyarrow RecordBatch in memory": lambda: arrow().combine_chunks().to_batches()[0],
+    "a pyarrow RecordBatchReader in memory": lambda: arrow().to_reader(),
+    "a mapping of columns in memory": lists,
+    "a pandas DataFrame in memory": in_pandas,
+}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("memory") / "a.parquet"
+    pq.write_table(arrow(), path)
+    return path
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_table_in_memory_gives_what_the_file_gives(stored, name):
+    rows = FORMS[name]()
+    assert name_in_memory(rows) == name
+    result, wanted = rcdiag.score(rows), rcdiag.score(stored)
+    assert result.num_tokens == wanted.num_tokens == LENGTHS.sum()
+    assert result.mismatch["k3_kl"] == wanted.mismatch["k3_kl"]
+    assert result.provenance["dump"] == [name]
+    assert result.provenance["rows"] == len(LENGTHS)
+
+
+def test_equal_tables_have_equal_fingerprints_and_the_rest_goes_with_the_table():
+    one, other = rcdiag.open_table(lists()), rcdiag.open_table(lists())
+    assert one.fingerprint == other.fingerprint
+    folder = one.files[0].parquet.parent
+    assert folder.exists()
+    del one
+    assert not folder.exists()
+
+
+def test_other_names_are_read_and_mapped():
+    table = arrow().rename_columns(["responses", "inference_logprobs", "mine", "uid", "reward"])
+    opened = rcdiag.open_table(table, columns={"old_log_probs": "mine"})
+    assert opened.policies == ["rollout", "old"]
+    assert opened.naming.taken["response_ids"] == "responses"
+
+
+def padded(name: str, fill: float, width: int = 6) -> np.ndarray:
+    rows = arrow()[name].to_pylist()
+    return np.array([row + [fill] * (width - len(row)) for row in rows])
+
+
+def left_padded(width: int = 5) -> np.ndarray:
+    return np.array([[0] * (width - n) + list(range(1, n + 1)) for n in LENGTHS])
+
+
+def test_tensors_are_cut_by_their_masks():
+    torch = pytest.importorskip("torch")
+    place = np.arange(6)
+    rows: dict[str, Any] = {
+        "prompt_ids": torch.tensor(left_padded()),
+        "prompt_mask": torch.tensor(left_padded() > 0),
+        "completion_ids": torch.tensor(padded("response_ids", 0)),
+        "completion_mask": torch.tensor(place < LENGTHS[:, None]).long(),
+        "tool_mask": torch.ones(len(LENGTHS), 6),  # padded with 1, as TRL does
+        "sampling_per_token_logps": torch.tensor(padded("rollout_log_probs", 0.0)).float(),
+        "old_per_token_logps": torch.tensor(padded("old_log_probs", -3.0)).bfloat16(),
+        "advantages": torch.zeros(len(LENGTHS)),
+    }
+    rows["tool_mask"][0, 0] = 0
+    table = rcdiag.open_table(rows)
+    batch = next(table.batches()).table
+    assert batch["response_ids"].to_pylist() == arrow()["response_ids"].to_pylist()
+    assert batch["prompt_ids"].to_pylist() == [list(range(1, n + 1)) for n in LENGTHS]
+    assert batch["response_mask"].to_pylist()[0] == [0, 1, 1]
+    assert batch["advantage"].to_pylist() == [0.0] * len(LENGTHS)
+    old = np.concatenate(batch["old_log_probs"].to_pylist())
+    wanted = np.concatenate(arrow()["old_log_probs"].to_pylist())
+    assert np.allclose(old, wanted, rtol=2**-8)
+
+
+def test_an_attention_mask_of_prompt_and_response_cuts_both():
+    place = np.arange(6)
+    rows = {
+        "prompts": left_padded(),
+        "responses": padded("response_ids", 0),
+        "attention_mask": np.hstack([left_padded() > 0, place < LENGTHS[:, None]]).astype(int),
+        "rollout_log_probs": padded("rollout_log_probs", 0.0),
+    }
+    batch = next(rcdiag.open_table(rows).batches()).table
+    assert batch["response_ids"].to_pylist() == arrow()["response_ids"].to_pylist()
+    assert batch["prompt_ids"].to_pylist() == [list(range(1, n + 1)) for n in LENGTHS]
+
+
+def test_a_padded_matrix_without_a_mask_is_refused_whatever_its_log_probs():
+    rows = {"response_ids": padded("response_ids", 0), "old_log_probs": padded("old_log_probs", -3)}
+    with pytest.raises(RcdiagError, match="padded to 6 tokens with token 0") as caught:
+        rcdiag.open_table(rows)
+    assert "attention_mask" in caught.value.hint
+
+
+def test_rows_may_be_arrays_tensors_and_tuples():
+    torch = pytest.importorskip("torch")
+    rows = lists()
+    rows["rollout_log_probs"] = [torch.tensor(r).bfloat16() for r in rows["rollout_log_probs"]]
+    rows["response_ids"] = tuple(np.array(r) for r in rows["response_ids"])
+    rows["reward"] = [torch.tensor(r) for r in rows["reward"]]
+    table = rcdiag.open_table(rows)
+    batch = next(table.batches()).table
+    assert batch["response_ids"].to_pylist() == lists()["response_ids"]
+    assert batch["reward"].to_pylist() == lists()["reward"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"response_ids": [[1], [2]], "step": [1]}, "column `step` has 1 rows, `response_ids`"),
+        ({"response_ids": [[1], [2], "a"]}, "row 2: column `response_ids`"),
+        ({"response_ids": [[1], ["x"]]}, "row 1: column `response_ids`"),
+        ({"response_ids": 3}, "column `response_ids` is int"),
+        ({"tokens_of": [[1]]}, "no column `response_ids`"),
+        ({}, "no columns"),
+        (3, "no table"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_column_and_row(rows, message):
+    with pytest.raises(RcdiagError) as caught:
+        rcdiag.open_table(rows)
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_row_in_memory_is_named_in_errors():
+    rows = lists()
+    rows["old_log_probs"][5] = rows["old_log_probs"][5] + [-1.0]
+    with pytest.raises(RcdiagError, match="in memory, row 5: 1 response tokens, but 2 values"):
+        rcdiag.score(rows)
+
+
+def test_a_query_that_fails_says_so():
+    frame = pl.from_arrow(arrow()).lazy().select(pl.col("no_such"))
+    with pytest.raises(RcdiagError, match="polars LazyFrame in memory: polars cannot compute it"):
+        rcdiag.open_table(frame)
+
+
+def test_two_tables_in_memory_are_joined():
+    one = pl.from_arrow(arrow()).with_row_index("sample_id").cast({"sample_id": pl.Int64})
+    other = one.rename({"old_log_probs": "fresh_log_probs"}).drop("rollout_log_probs")
+    result = rcdiag.compare(one, other)
+    assert set(result.policies) == {"rollout", "old", "fresh"}

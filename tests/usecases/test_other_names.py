@@ -1,0 +1,53 @@
+"""Columns that are read by their names are said in every result, of one table or of joined ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import rcdiag
+from tests.builders import write_table
+
+IDS = [[1, 2, 3], [4, 5], [6]]
+ROLLOUT = pa.array([[-1.0, -0.5, -0.2], [-0.3, -0.4], [-0.1]])
+OLD = pa.array([[-1.1, -0.4, -0.2], [-0.3, -0.5], [-0.1]])
+TAKEN = {"rollout_log_probs": "inference_logprobs", "old_log_probs": "trainer_logprobs"}
+
+
+def slugs(result: rcdiag.Result) -> set[str]:
+    return {finding.slug for finding in result.findings}
+
+
+@pytest.fixture
+def own(tmp_path) -> Path:
+    columns = {"inference_logprobs": ROLLOUT, "trainer_logprobs": OLD}
+    return write_table(
+        tmp_path / "own.parquet", response_ids=IDS, reward=[0.0, 1.0, 0.0], **columns
+    )
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "sweep", "diagnose"])
+def test_every_result_says_which_columns_were_read_by_their_names(own, command):
+    result = getattr(rcdiag, command)(own)
+    assert "columns-read-by-name" in slugs(result)
+    assert result.provenance["columns"] == TAKEN
+
+
+def test_some_rows_of_a_table_have_its_names(own):
+    result = rcdiag.score(own, rows=2)
+    assert "columns-read-by-name" in slugs(result)
+    assert result.provenance["columns"] == TAKEN
+
+
+def test_dumps_of_one_run_in_other_names_are_joined(tmp_path):
+    sampler = {"response_ids": IDS, "inference_logprobs": ROLLOUT}
+    trainer = {"response_ids": IDS, "trainer_logprobs": OLD}
+    both = [
+        write_table(tmp_path / f"{number}.parquet", sample_id=["a", "b", "c"], **columns)
+        for number, columns in enumerate((sampler, trainer))
+    ]
+    result = rcdiag.score(both)
+    assert result.num_tokens == 6
+    assert result.provenance["columns"] == TAKEN
