@@ -94,15 +94,13 @@ def _candidates(out: Console, result: SweepResult, shown: list[Candidate]) -> Ta
         Column(heading="rank"),
         Column(heading="efficiency"),
         Column(heading=heading_of(MetricValue, "low"), leaves=1),
-        Column(heading=heading_of(Candidate, "gradient_bias"), leaves=2),
-        Column(heading=heading_of(Candidate, "gradient_noise"), leaves=3),
     ]
     rows = []
     for candidate in shown:
         chosen = candidate.name == result.recommendation.choice
         name = f"[green bold]{candidate.name}[/]" if chosen else candidate.name
         rank = "" if candidate.rank is None else str(candidate.rank)
-        cells = [number(candidate.efficiency.value), interval(candidate.efficiency)]
-        parts = [number(candidate.gradient_bias), number(candidate.gradient_noise)]
-        rows.append([name, rank, *cells, *parts])
+        rows.append(
+            [name, rank, number(candidate.efficiency.value), interval(candidate.efficiency)]
+        )
     return fitted(out, columns, rows, gap=2)
