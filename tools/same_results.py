@@ -110,36 +110,6 @@ INTERVALS = (
 
 CHANGED: tuple[Change, ...] = (
     Change(
-        old=r"((steps/\d+|pairs/[^/]+)/)?mismatch/[^/]+/(low|high)",
-        new=NEW_VALUE,
-        reason=INTERVALS,
-    ),
-    Change(
-        old=r"(profiles|figures|worst_token_ids|policies|ladder|factors)/.*/(low|high)"
-        r"|presets/[^/]+/(after_step|split)/[^/]+/(low|high)|forecast/held_out/.*/(low|high)",
-        new=NEW_VALUE,
-        reason=INTERVALS,
-        only="^(score|compare|replay|sweep)",
-    ),
-    Change(
-        old=r"policies/[^/]+/nearest|nearest\[\]",
-        new=NEW_VALUE,
-        reason=f"{INTERVALS}: policies that it cannot tell from the nearest are nearest too",
-        only="^compare t(13|53)$",
-    ),
-    Change(
-        old=r"findings/mismatch-above-guide~0/severity",
-        new=NEW_VALUE,
-        reason=INTERVALS,
-        only="^score t05 ",
-    ),
-    Change(
-        old=r"forecast/.*",
-        new=NEW_VALUE,
-        reason=f"{INTERVALS}: 3 groups cannot tell KL by the mean from KL by the variance",
-        only="^sweep t37$",
-    ),
-    Change(
         old=r"(steps/\d+/|pairs/rollout->[^/]+/)?mismatch/(chi2|hellinger2)_(token|seq)"
         r"/(low|high|level)",
         new=NEW_VALUE,
@@ -169,6 +139,36 @@ CHANGED: tuple[Change, ...] = (
         reason=NO_NUMBERS,
         only=WITH_NO_NUMBERS,
         may_go=True,
+    ),
+    Change(
+        old=r"((steps/\d+|pairs/[^/]+)/)?mismatch/[^/]+/(low|high)",
+        new=NEW_VALUE,
+        reason=INTERVALS,
+    ),
+    Change(
+        old=r"(profiles|figures|worst_token_ids|policies|ladder|factors)/.*/(low|high)"
+        r"|presets/[^/]+/(after_step|split)/[^/]+/(low|high)|forecast/held_out/.*/(low|high)",
+        new=NEW_VALUE,
+        reason=INTERVALS,
+        only="^(score|compare|replay|sweep)",
+    ),
+    Change(
+        old=r"policies/[^/]+/nearest|nearest\[\]",
+        new=NEW_VALUE,
+        reason=f"{INTERVALS}: policies that it cannot tell from the nearest are nearest too",
+        only="^compare t(13|53)$",
+    ),
+    Change(
+        old=r"findings/mismatch-above-guide~0/severity",
+        new=NEW_VALUE,
+        reason=INTERVALS,
+        only="^score t05 ",
+    ),
+    Change(
+        old=r"forecast/.*",
+        new=NEW_VALUE,
+        reason=f"{INTERVALS}: 3 groups cannot tell KL by the mean from KL by the variance",
+        only="^sweep t37$",
     ),
     Change(
         old=r"(.*/)?(mismatch|factors)/([^/]+/)+level",
