@@ -18,6 +18,7 @@ from rcdiag.trainers.settings_text import Inexpressible
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.configuration import configuration
+from rcdiag.usecases.sweep.recommend import Evidence, recommend
 from tests.cli.conftest import dump_with_shift
 from tests.cli.sweep_tables import FEW, sampled_table
 
@@ -202,10 +203,15 @@ def test_a_trainer_may_have_none_of_the_candidates():
 
 
 def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(
-    rcdiag, table, swept, tmp_path
+    rcdiag, table, tmp_path, monkeypatch
 ):
     """The fault was an exit with 2 after the result was written and nothing was printed."""
-    choice = swept.recommendation.choice
+    choice = "seq_tis_10"
+
+    def corrected(evidence: Evidence) -> Recommendation:
+        return replace(recommend(evidence), answer="correct", choice=choice)
+
+    monkeypatch.setattr("rcdiag.usecases.sweep.run.recommend", corrected)
     lame = replace(TRAINERS["slime"].config, write=refuses(CANDIDATES[choice].correction))
     trainer = replace(TRAINERS["slime"], name="lame", family="lame", config=lame)
     with TRAINERS.with_added(trainer):
