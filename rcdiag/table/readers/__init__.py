@@ -12,10 +12,11 @@ from pathlib import Path
 
 from rcdiag.errors import RcdiagError
 from rcdiag.registry import Registry
+from rcdiag.table.readers.nemo_rl import NEMO_RL
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Reader
 
-READERS: Registry[Reader] = Registry("format", (PARQUET,))
+READERS: Registry[Reader] = Registry("format", (PARQUET, NEMO_RL))
 
 
 def find_files(sources: Sequence[str], format: str | None = None) -> tuple[Reader, list[Path]]:
