@@ -15,8 +15,10 @@ from rcdiag.registry import Registry
 from rcdiag.table.readers.nemo_rl import NEMO_RL
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Reader
+from rcdiag.table.readers.sglang import SGLANG
+from rcdiag.table.readers.vllm import VLLM
 
-READERS: Registry[Reader] = Registry("format", (PARQUET, NEMO_RL))
+READERS: Registry[Reader] = Registry("format", (PARQUET, NEMO_RL, VLLM, SGLANG))
 
 
 def find_files(sources: Sequence[str], format: str | None = None) -> tuple[Reader, list[Path]]:

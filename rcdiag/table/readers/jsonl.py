@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.columns import BITS, FLOATS, IDS
-from rcdiag.table.readers.peek import LONGEST_RECORD
+from rcdiag.table.readers.peek import BYTE_ORDER_MARK, LONGEST_RECORD
 
 # Types of fields. A number is an int or a float; true, text and null are none.
 Id = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -26,7 +26,6 @@ Bit = int | float | bool
 
 # A file is read in blocks of this many bytes.
 BLOCK = 1 << 20
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
