@@ -131,6 +131,12 @@ def metadata_of(schema: pa.Schema) -> dict:
     return metadata if isinstance(metadata, dict) else {}
 
 
+def with_metadata(schema: pa.Schema, metadata: Mapping[str, object]) -> pa.Schema:
+    """Return a schema with an object under rcdiag's key, beside other metadata."""
+    raw = {**(schema.metadata or {}), METADATA_KEY: json.dumps(metadata).encode()}
+    return schema.with_metadata(raw)
+
+
 VERSION = "policy_version"
 WHOLE_NUMBER = r"^\s*[+-]?\d{1,18}\s*$"
 
