@@ -7,10 +7,16 @@ package of your own (entry-point group `rcdiag.plugins`).
 from __future__ import annotations
 
 from rcdiag.registry import Registry
+from rcdiag.table.readers.miles import MILES
 from rcdiag.table.readers.nemo_rl import NEMO_RL
+from rcdiag.table.readers.open_instruct import OPEN_INSTRUCT
 from rcdiag.table.readers.parquet import PARQUET
+from rcdiag.table.readers.prime_rl import PRIME_RL
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.readers.sglang import SGLANG
+from rcdiag.table.readers.slime import SLIME
 from rcdiag.table.readers.vllm import VLLM
 
-READERS: Registry[Reader] = Registry("format", (PARQUET, NEMO_RL, VLLM, SGLANG))
+READERS: Registry[Reader] = Registry(
+    "format", (PARQUET, NEMO_RL, PRIME_RL, SLIME, MILES, OPEN_INSTRUCT, VLLM, SGLANG)
+)
