@@ -15,8 +15,9 @@ from rcdiag.table.readers.prime_rl import PRIME_RL
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.readers.sglang import SGLANG
 from rcdiag.table.readers.slime import SLIME
+from rcdiag.table.readers.tinker import TINKER
 from rcdiag.table.readers.vllm import VLLM
 
 READERS: Registry[Reader] = Registry(
-    "format", (PARQUET, NEMO_RL, PRIME_RL, SLIME, MILES, OPEN_INSTRUCT, VLLM, SGLANG)
+    "format", (PARQUET, NEMO_RL, PRIME_RL, SLIME, MILES, OPEN_INSTRUCT, TINKER, VLLM, SGLANG)
 )

@@ -59,12 +59,14 @@ class Fields:
             raise self.wrong(name, f"holds {bad}, which is no token id")
         return array.astype(IDS)
 
-    def floats(self, name: str, length: int) -> NDArray[np.float32] | None:
+    def floats(
+        self, name: str, length: int, whose: str = "the response has"
+    ) -> NDArray[np.float32] | None:
         """Return numbers of tokens, [length]; None where they are not there."""
         array = self._array(name, "fiu")
         if array is None:
             return None
-        self._check_length(name, array, length)
+        self._check_length(name, array, length, whose)
         with np.errstate(over="ignore"):
             return array.astype(FLOATS)
 
@@ -73,7 +75,7 @@ class Fields:
         array = self._array(name, "biuf")
         if array is None:
             return None
-        self._check_length(name, array, length)
+        self._check_length(name, array, length, "the response has")
         if not np.isin(array, (0, 1)).all():
             raise self.wrong(name, "holds other values than 0 and 1")
         return array.astype(BITS)
@@ -93,9 +95,9 @@ class Fields:
             )
         return array
 
-    def _check_length(self, name: str, array: NDArray[Any], length: int) -> None:
+    def _check_length(self, name: str, array: NDArray[Any], length: int, whose: str) -> None:
         if len(array) != length:
-            raise self.wrong(name, f"has {len(array)} values; the response has {length} tokens")
+            raise self.wrong(name, f"has {len(array)} values; {whose} {length} tokens")
 
 
 def _plain(value: Any) -> Any:

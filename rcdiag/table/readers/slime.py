@@ -29,8 +29,9 @@ EVALUATIONS = "Files of evaluations (eval_N) are not read beside those of traini
 MIRRORED = "The dashboard's parquet holds what the rollout files hold, and is not read."
 MATCHED = "A sample of training takes group and reward from the rollout file, by place or index."
 UNTRAINED = "A sample of a rollout file that was not trained on is left out."
-UNKNOWN = "A sample of training is not in the rollout file of its step: "
-    "its group is that of its prompt."
+UNKNOWN = (
+    "A sample of training is not in the rollout file of its step: its group is that of its prompt."
+)
 
 
 @dataclass

@@ -228,7 +228,9 @@ def _restored(
                 hint="give the files of all ranks (a whole train_data folder)",
             )
         places = _places(having[rank], rank, size, prompt, response)
-        values = having[rank].floats(name, len(places))
+        if len(having[rank].values[name]) == response != len(places):
+            return having[rank].floats(name, response)  # this field was not sliced
+        values = having[rank].floats(name, len(places), "this rank's slice of the response has")
         assert values is not None
         out[places] = values
     return out

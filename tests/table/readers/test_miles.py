@@ -162,7 +162,19 @@ def test_a_slice_of_another_length_is_refused(tmp_path):
     payload = torch.load(files[1])
     payload["rollout_data"]["log_probs"][0] = payload["rollout_data"]["log_probs"][0][:-1]
     torch.save(payload, files[1])
-    assert "0_1.pt, sample 0: `log_probs` has 3 values" in refusal(MILES, *files)
+    text = refusal(MILES, *files)
+    assert "0_1.pt, sample 0: `log_probs` has 5 values; this rank's slice of the response" in text
+
+
+def test_a_field_that_was_not_sliced_is_taken_whole(tmp_path):
+    rng = np.random.default_rng(0)
+    samples = [drawn(rng, 0, 3, 9)]
+    files = [save_rank(tmp_path, 0, k, samples, k, 2) for k in range(2)]
+    for file in files:
+        payload = torch.load(file)
+        payload["rollout_data"]["advantages"] = [torch.tensor(samples[0][3]["advantages"])]
+        torch.save(payload, file)
+    assert read_cells(rows_of(MILES, *files)) == cells(samples)
 
 
 def test_padded_slices_without_their_width_are_refused(tmp_path):
