@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,19 @@ from rcdiag.table.sources import SourceFile
 
 # Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
 Heard = Callable[[str, int, int, int, int], None]
+
+
+class RowOrigin(Protocol):
+    """Where the rows of a parquet file, which rcdiag made, come from."""
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """Return the files that were given."""
+        ...
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        ...
 
 
 class Origin:
@@ -52,13 +65,14 @@ class Origin:
         name = self._names.get(path, str(path))
         return f"{name}, {record} {int(numbers[row - self._starts[block]])}"
 
-    def renamed(self, error: RcdiagError) -> RcdiagError:
-        """Return an error with the URLs of files in place of the paths of their copies."""
-        message = error.message
-        for file in self.files:
-            if file.url:
-                message = message.replace(str(file.path), file.url)
-        return error if message == error.message else RcdiagError(message, error.hint)
+
+def with_urls(error: RcdiagError, files: Sequence[SourceFile]) -> RcdiagError:
+    """Return an error with the URLs of files in place of the paths of their copies."""
+    message = error.message
+    for file in files:
+        if file.url:
+            message = message.replace(str(file.path), file.url)
+    return error if message == error.message else RcdiagError(message, error.hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,30 +131,31 @@ class _Pass:
         if not policies:
             return table
         sampled = _sampled(table, int(lengths.sum()))
-        values: dict[str, NDArray[np.floating]] = {}
+        complete: dict[str, NDArray[np.floating]] = {}  # log-probs at all sampled tokens
         for policy in policies:
             name = f"{policy}_log_probs"
             column = table[name].combine_chunks()
+            if pt.is_null(column.type) or column.null_count == len(column):
+                continue
+            own_lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+            counted = sampled
+            if column.null_count:  # rows without the column
+                present = column.is_valid().to_numpy(zero_copy_only=False)
+                counted = sampled[np.repeat(present, lengths)]
             flat = column.flatten()
             numbers = flat.fill_null(float("nan")).to_numpy(zero_copy_only=False)
-            has_value = sampled
-            if column.null_count:
-                present = column.is_valid().to_numpy(zero_copy_only=False)
-                if not present.any():
-                    continue
-                has_value = sampled[np.repeat(present, lengths)]
-            else:
-                values[policy] = numbers[sampled]
-            floored = numbers == FLOOR
             watch = self.watches.setdefault(name, LogProbWatch())
-            watch.add(numbers[has_value])
+            watch.add(numbers[counted])
+            floored = numbers == FLOOR
             if floored.any():
-                watch.floored += int((floored & has_value).sum())
+                watch.floor(counted & floored, own_lengths)
                 numbers = np.where(floored, np.nan, numbers).astype(numbers.dtype)
-            if floored.any() or flat.null_count:
+            if flat.null_count or floored.any():
                 index = table.column_names.index(name)
                 table = table.set_column(index, name, _with_values(column, numbers))
-        self._compare(values)
+            if not column.null_count:
+                complete[policy] = numbers[sampled]
+        self._compare(complete)
         return table
 
     def _compare(self, values: Mapping[str, NDArray[np.floating]]) -> None:
@@ -167,8 +182,9 @@ class _Pass:
                 dropped[name] = f"every sampled token has {watch.placeholder}, a placeholder"
             elif watch.floored:
                 self.notes.change(
-                    f"{name}: {watch.floored:,} values of {FLOOR:g} are NaN now; they stand for a "
-                    "log-prob that the writer could not express, as -inf"
+                    f"{name}: NaN in place of {FLOOR:g} at {watch.floored:,} sampled tokens, which "
+                    "stands for a log-prob that the writer could not express, as -inf",
+                    watch.rows_floored,
                 )
         for (one, other), pair in self.equals.items():
             names = f"{one}_log_probs", f"{other}_log_probs"
@@ -191,10 +207,12 @@ def convert_files(
     renames: Mapping[str, str],
     tokenizer: str | None = None,
     heard: Heard | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Conversion:
     """Write the rows of a dump's files to a parquet file, in one pass and in bounded memory.
 
-    The file appears when all went well. An error names a file as the user knows it.
+    The file appears when all went well. An error names a file as the user knows it. `metadata` is
+    what is known of the table already.
     """
     if reader.text_only and tokenizer is None:
         raise RcdiagError(
@@ -207,9 +225,9 @@ def convert_files(
     grouping = Grouping(given.get("group_size"), reader.grouped_by_order)
     work = _Pass(dump.notes, given, renames, grouping, origin)
     try:
-        return _converted(reader, dump, files, target, work, heard)
+        return _converted(reader, dump, files, target, work, heard, metadata or {})
     except RcdiagError as error:
-        raise origin.renamed(error) from error
+        raise with_urls(error, files) from error
 
 
 def _converted(
@@ -219,6 +237,7 @@ def _converted(
     target: Path,
     work: _Pass,
     heard: Heard | None,
+    known: Mapping[str, Any],
 ) -> Conversion:
     assert reader.read is not None
     places = {file.path: number for number, file in enumerate(files, 1)}
@@ -248,7 +267,7 @@ def _converted(
                 )
             dropped[name] = reason
             dump.notes.change(f"{name}: dropped, {reason}")
-        metadata = _metadata(reader, dump, len(files), dropped, work.given)
+        metadata = {**known, **_metadata(reader, dump, len(files), dropped, work.given)}
         schema = writer.finish(metadata, dropped)
         _check_renames(schema, work, files[0].name)
     return Conversion(work.origin, metadata, work.policies_of, work.origin.num_rows, work.tokens)
@@ -296,8 +315,9 @@ def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Tabl
 
 def _check_renames(schema: pa.Schema | None, work: _Pass, source: str) -> None:
     """Refuse mapped columns that no file of the dump has."""
-    if schema is not None and any(name not in work.rows_with for name in work.renames):
-        missing.check_columns([], schema, work.renames, source)
+    lacking = {name: own for name, own in work.renames.items() if name not in work.rows_with}
+    if schema is not None and lacking:
+        missing.check_columns([], schema, lacking, source)
 
 
 def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:

@@ -21,6 +21,7 @@ class LogProbWatch:
 
     tokens: int = 0  # sampled tokens that have a value, NaN too
     floored: int = 0  # those that were FLOOR
+    rows_floored: int = 0  # rows that hold one of those
     constant: float | None = None  # the value that all of them have, as long as they do
     varies: bool = False
 
@@ -34,6 +35,12 @@ class LogProbWatch:
         first = float(sampled[0]) if self.constant is None else self.constant
         self.constant = first
         self.varies = not bool((sampled == first).all())
+
+    def floor(self, floored: NDArray[np.bool_], lengths: NDArray[np.integer]) -> None:
+        """Count sampled tokens that hold FLOOR, [tokens], of rows of these lengths, [rows]."""
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        self.floored += int(floored.sum())
+        self.rows_floored += len(np.unique(owner[floored]))
 
     @property
     def placeholder(self) -> str:

@@ -16,10 +16,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.results import JoinReport
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.conversion import Conversion, Heard, Origin, convert_files
+from rcdiag.table.conversion import Conversion, Heard, RowOrigin, convert_files, with_urls
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
@@ -35,7 +36,7 @@ class TableFile:
     converted: Path | None = None  # its rows as parquet, where it is of another format
     url: str = ""  # what `path` is a copy of
     # Where rows stood in the files that were given, where those are of another format.
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: RowOrigin | None = field(default=None, compare=False, repr=False)
     # Where some rows are drawn: their numbers in the whole table that they are drawn from, [rows],
     # and the number that the file's first row has there.
     drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
@@ -95,6 +96,7 @@ class Table:
     # Values that the user gave for all rows, which the files do not hold.
     given: Mapping[str, Any] = field(default_factory=dict)
     conversion: Conversion | None = field(default=None, compare=False)
+    joined: JoinReport | None = field(default=None, compare=False)  # of dumps of one run
 
     @property
     def name(self) -> str:
@@ -281,11 +283,12 @@ def open_parts(
     given: Mapping[str, Any] | None = None,
     tokenizer: str | None = None,
     heard: Heard | None = None,
+    beside: Path | None = None,
 ) -> Table:
     """Open the files of sources of one format as one table.
 
     `tokenizer` is a folder whose tokenizer encodes dumps of text; `heard` takes how far a
-    conversion is.
+    conversion is. What is converted lies in a temporary folder, that of the file `beside` if given.
     """
     reader = parts[0].reader
     files = [file for part in parts for file in part.files]
@@ -295,20 +298,26 @@ def open_parts(
     # Copies of remote files stay as long as the table.
     kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.read is None:
-        table = _table(parts[0].source, files, renames, needed)
-        table = replace(table, scratch=_together(kept))
-        return _with_given(table, values)
-    scratch = Scratch()
+        try:
+            table = _table(parts[0].source, files, renames, needed)
+        except RcdiagError as error:
+            raise with_urls(error, files) from error
+        return _with_given(replace(table, scratch=_together(kept)), values)
+    scratch = Scratch(beside)
     target = scratch.path / "converted.parquet"
-    made = convert_files(
-        reader,
-        files,
-        target,
-        given=values,
-        renames=renames,
-        tokenizer=tokenizer,
-        heard=heard,
-    )
+    try:
+        made = convert_files(
+            reader,
+            files,
+            target,
+            given=values,
+            renames=renames,
+            tokenizer=tokenizer,
+            heard=heard,
+        )
+    except BaseException:
+        scratch.remove()
+        raise
     schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
     first = files[0]
     file = TableFile(first.path, made.rows, 0, target, first.url, made.origin)

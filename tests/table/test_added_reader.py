@@ -23,6 +23,7 @@ from tests.cli.conftest import rcdiag as rcdiag_fixture
 from tests.engines.toy_engine import PROBABILITIES, make_checkpoint
 from tests.plugins import install, rcdiag_with
 from tests.table.toy_reader import TOY, TYPES
+from tests.table.toy_reader import write_toy as write
 
 rcdiag = rcdiag_fixture
 
@@ -31,12 +32,6 @@ rcdiag = rcdiag_fixture
 def toy() -> Iterator[Reader]:
     with READERS.with_added(TOY):
         yield TOY
-
-
-def write(path: Path, rows: Sequence[Mapping], about: Mapping | None = None) -> Path:
-    lines = [{"format": "toy", **(about or {})}, *rows]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 def rows_of(count: int = 60, seed: int = 0) -> list[dict]:
