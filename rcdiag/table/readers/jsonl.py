@@ -118,7 +118,14 @@ class Parser(Generic[V]):
                 loose = json.loads(text)
             except ValueError as error:
                 raise NotJson(str(error)) from error
-            return msgspec.convert(loose, self.kind)
+            return msgspec.convert(_without_surrogates(loose, text), self.kind)
+
+
+def _without_surrogates(value: Any, text: bytes) -> Any:
+    """Return the value of a text with "?" for halves of surrogate pairs, no characters."""
+    if b"\\ud" not in text and b"\\uD" not in text:
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def open_file(file: Path) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""Records with any value in any place are converted or refused with a message, never a traceback."""
+"""Any value in any place of a record is converted or refused with a message: no traceback."""
 
 import copy
 import json
