@@ -99,11 +99,14 @@ class _Pass:
     watches: dict[str, LogProbWatch] = field(default_factory=dict)
     equals: dict[tuple[str, str], EqualityWatch] = field(default_factory=dict)
     rows_with: dict[str, int] = field(default_factory=dict)  # column -> rows of files that have it
+    mapped: set[str] = field(default_factory=set)  # columns that a file has under another name
     policies_of: dict[Path, set[str]] = field(default_factory=dict)
 
     def table(self, rows: Rows) -> pa.Table:
         """Return some rows as they are written; a row that cannot be is refused."""
-        table = typed(_renamed(pa.Table.from_batches([rows.batch]), self.renames, rows), rows)
+        table = pa.Table.from_batches([rows.batch])
+        self.mapped |= {name for name, own in self.renames.items() if own in table.column_names}
+        table = typed(_renamed(table, self.renames, rows), rows)
         for name in table.column_names:
             self.rows_with[name] = self.rows_with.get(name, 0) + table.num_rows
         lengths = checked_lengths(table, rows)
@@ -315,7 +318,7 @@ def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Tabl
 
 def _check_renames(schema: pa.Schema | None, work: _Pass, source: str) -> None:
     """Refuse mapped columns that no file of the dump has."""
-    lacking = {name: own for name, own in work.renames.items() if name not in work.rows_with}
+    lacking = {name: own for name, own in work.renames.items() if name not in work.mapped}
     if schema is not None and lacking:
         missing.check_columns([], schema, lacking, source)
 

@@ -294,8 +294,7 @@ def _report(
 def _sample(key: Any, dumps: Sequence[Table], partners: Sequence[NDArray[np.int64] | None]) -> str:
     """Name a sample as the user knows it; matched by tokens it has a number of the joined table."""
     for dump, rows in zip(dumps, partners, strict=True):
-        own = [] if rows is None else np.flatnonzero(rows == key)
-        if len(own):
+        if rows is not None and (own := np.flatnonzero(rows == key)).size:
             return dump.where(int(own[0]))
     return str(key)
 
