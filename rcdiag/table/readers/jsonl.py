@@ -53,17 +53,21 @@ def records(file: Path, kind: type[T]) -> Iterator[tuple[str, int, T]]:
 
 def floats(values: Sequence[float | None]) -> NDArray[np.float32]:
     """Return numbers as float32: null becomes NaN, and what is out of its reach infinite."""
+    try:
+        numbers = np.fromiter(values, np.float64, len(values))  # type: ignore[arg-type]
+    except TypeError:  # null among them
+        numbers = np.array(values, np.float64)
     with np.errstate(over="ignore"):
-        return np.array(values, np.float64).astype(FLOATS)
+        return numbers.astype(FLOATS)
 
 
 def ids(values: list[int]) -> NDArray[np.int32]:
-    return np.array(values, IDS)
+    return np.fromiter(values, IDS, len(values))
 
 
 def bits(values: list[Bit], where: str, name: str) -> NDArray[np.uint8]:
     """Return a mask of zeros and ones; any other value in it is refused."""
-    numbers = np.array(values, np.float64)
+    numbers = np.fromiter(values, np.float64, len(values))
     wrong = np.flatnonzero((numbers != 0) & (numbers != 1))
     if len(wrong):
         raise RcdiagError(

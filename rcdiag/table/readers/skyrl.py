@@ -52,19 +52,22 @@ FLOATS = {
 
 
 def _is_skyrl(peek: Peek) -> bool:
-    return any(f"{module}.{CLASS}" in peek.pickle_calls for module in MODULES)
+    firsts = {f"{module}.{name}" for module in MODULES for name in (CLASS, REBUILD)}
+    return not peek.pickle_calls.isdisjoint(firsts)
 
 
 def _read(dump: Dump) -> Iterator[Rows]:
     for number, path in enumerate(dump.files):
         with laid_out(str(path), "SkyRL"):
-            tensors, metadata = _open(path)
-            yield from _rows_of(tensors, metadata, path, number, dump.notes)
+            content = open_content(path)
+            tensors, metadata = _open(content)
+            for rows in _rows_of(tensors, metadata, path, number, dump.notes):
+                yield rows
+                content.release()
 
 
-def _open(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the metadata of a TrainingInputBatch."""
-    content = open_content(path)
     loaded = load_pickle(content, NAMES)
     if not isinstance(loaded, Foreign):
         raise TypeError(f"no {CLASS}")

@@ -30,7 +30,6 @@ from rcdiag.table.readers.safe import (
     laid_out,
     load_pickle,
     load_torch,
-    open_content,
 )
 from rcdiag.table.readers.safe.tensors import tensor_of_bytes
 
@@ -63,10 +62,9 @@ class Batch:
                 self.meta[name] = column
 
 
-def open_batch(path: Path) -> Batch:
+def open_batch(content: Content) -> Batch:
     """Read what a file of verl holds; tensors are views of the file."""
-    content = open_content(path)
-    with laid_out(str(path), "verl"):
+    with laid_out(content.name, "verl"):
         load = load_torch if is_torch_file(content.view) else load_pickle
         loaded = load(content, NAMES)
         batch = Batch()
