@@ -103,8 +103,8 @@ class Peek:
             for opcode, argument, _ in pickletools.genops(self._pickle):
                 if isinstance(argument, str):
                     text = argument
-                elif text == key and opcode.name in WHOLE_NUMBERS:
-                    return int(argument)
+                elif text == key and isinstance(argument, int) and opcode.name in WHOLE_NUMBERS:
+                    return argument
                 elif opcode.name not in MEMOS:
                     text = None
         except Exception:  # a pickle that is cut at HEAD, or damaged, ends here
