@@ -134,7 +134,7 @@ class _Pass:
         if not policies:
             return table
         sampled = _sampled(table, int(lengths.sum()))
-        complete: dict[str, NDArray[np.floating]] = {}  # log-probs at all sampled tokens
+        complete: dict[str, NDArray[np.floating]] = {}  # log-probs of all tokens
         for policy in policies:
             name = f"{policy}_log_probs"
             column = table[name].combine_chunks()
@@ -148,26 +148,29 @@ class _Pass:
             flat = column.flatten()
             numbers = flat.fill_null(float("nan")).to_numpy(zero_copy_only=False)
             watch = self.watches.setdefault(name, LogProbWatch())
-            watch.add(numbers[counted])
+            watch.add(numbers, counted)
             floored = numbers == FLOOR
-            if floored.any():
+            any_floored = bool(floored.any())
+            if any_floored:
                 watch.floor(counted & floored, own_lengths)
                 numbers = np.where(floored, np.nan, numbers).astype(numbers.dtype)
-            if flat.null_count or floored.any():
+            if flat.null_count or any_floored:
                 index = table.column_names.index(name)
                 table = table.set_column(index, name, _with_values(column, numbers))
             if not column.null_count:
-                complete[policy] = numbers[sampled]
-        self._compare(complete)
+                complete[policy] = numbers
+        self._compare(complete, sampled)
         return table
 
-    def _compare(self, values: Mapping[str, NDArray[np.floating]]) -> None:
+    def _compare(
+        self, values: Mapping[str, NDArray[np.floating]], sampled: NDArray[np.bool_]
+    ) -> None:
         if "rollout" not in values:
             return
         for policy in values:
             if policy != "rollout":
                 pair = self.equals.setdefault(("rollout", policy), EqualityWatch())
-                pair.add(values["rollout"], values[policy])
+                pair.add(values["rollout"], values[policy], sampled)
 
     def finished(self, reader: Reader, files: Sequence[SourceFile]) -> dict[str, str]:
         """Note what the whole dump tells; returns the columns to drop with the reason."""

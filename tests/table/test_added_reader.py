@@ -94,13 +94,14 @@ def test_several_files_are_one_table_and_errors_name_the_file_as_it_was_given(tm
     assert f"{second}, row 5" in caught.value.message
 
 
-def test_columns_may_be_renamed_and_the_fingerprint_is_of_what_was_given(tmp_path, toy):
+def test_columns_may_be_renamed_and_the_fingerprint_is_of_the_rows(tmp_path, toy):
     path = write(tmp_path / "a.toyjsonl", rows_of(5))
-    table = open_table(path, {"sampler_log_probs": "rollout_log_probs"})
+    table_names = {"sampler_log_probs": "rollout_log_probs"}
+    table = open_table(path, table_names)
     assert table.policies == ["sampler", "old"]
-    assert table.fingerprint == open_table(path).fingerprint
+    assert table.fingerprint == open_table(path, table_names).fingerprint
     write(path, rows_of(5, seed=1))
-    assert open_table(path).fingerprint != table.fingerprint
+    assert open_table(path, table_names).fingerprint != table.fingerprint
 
 
 def test_the_converted_files_go_with_the_table(tmp_path, toy):
