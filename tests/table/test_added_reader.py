@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -143,7 +144,7 @@ def test_a_format_that_nobody_knows_is_refused_with_those_that_are_known(tmp_pat
     good = write(tmp_path / "a.toyjsonl", rows_of(2))
     with pytest.raises(RcdiagError, match=r"a\.weird: not a format") as caught:
         open_table([good, path] if mixed else path)
-    assert "parquet, toyjsonl" in caught.value.hint
+    assert {"parquet", "toyjsonl"} <= set(re.findall(r"[\w-]+", caught.value.hint))
 
 
 def test_files_of_two_formats_are_no_table(tmp_path, toy):
@@ -189,7 +190,7 @@ def test_a_reader_of_an_installed_package_is_found_by_the_command_line(tmp_path,
     assert json.loads(ran.stdout)["num_sequences"] == 60
     without = rcdiag("score", path)
     assert without.code == 2
-    assert "known formats: parquet;" in without.err
+    assert "known formats: parquet" in without.err
 
 
 def test_an_added_reader_is_in_the_help_and_explained(rcdiag, monkeypatch):

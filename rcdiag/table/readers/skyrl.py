@@ -107,7 +107,9 @@ def _rows_of(
     if fills:
         notes.change("rows that SkyRL adds to fill a batch (pad_size) are left out", fills)
     facts = _columns_of_rows(tensors, metadata, path, number, count, notes)
-    for rows in padded.batches_of(np.arange(count - fills), sequences.shape[1]):
+    experts = tensors.get("rollout_expert_indices")
+    width = sequences.shape[1] * (1 + padded.width_of_experts(experts))
+    for rows in padded.batches_of(np.arange(count - fills), width):
         columns: dict[str, Any] = _token_columns(tensors, rows, path)
         for name, values in facts.items():
             columns[name] = values.take(pa.array(rows))

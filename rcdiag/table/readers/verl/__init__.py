@@ -17,9 +17,8 @@ def _is_verl(peek: Peek) -> bool:
     if DATA_PROTO in peek.pickle_calls or (peek.name == layout.QUEUE and peek.is_torch_file):
         return True
     words = peek.pickle_words
-    return peek.is_torch_file and (
-        {"tensordict", "tags", "keys"} <= words
-        or ("responses" in words and not words.isdisjoint({"attention_mask", "response_mask"}))
+    return {"tensordict", "tags", "keys"} <= words or (
+        "responses" in words and not words.isdisjoint({"attention_mask", "response_mask"})
     )
 
 
