@@ -77,7 +77,8 @@ class ExportedSequence(msgspec.Struct):
 
 def _read(dump: Dump) -> Iterator[Rows]:
     exports = [file for file in dump.files if _is_export(Peek(file))]
-    traces = _trained([file for file in dump.files if file not in set(exports)], dump.notes)
+    others = set(dump.files) - set(exports)
+    traces = _trained([file for file in dump.files if file in others], dump.notes)
     rounding = Rounding()
     if not exports:
         for file in traces:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from tests.table.readers import test_nemo_rl as nemo
 from tests.table.readers import test_open_instruct as instruct
 from tests.table.readers import test_prime_rl as prime
 from tests.table.readers import test_sglang as sglang
+from tests.table.readers import test_slime as slime
 from tests.table.readers import test_tinker as tinker
 from tests.table.readers import test_vllm as vllm
 
@@ -85,6 +87,46 @@ def test_any_value_in_any_place(tmp_path, name, data):
     file.write_text(json.dumps(GOOD[name]) + "\n" + json.dumps(bad) + "\n")
     text = message(file, name.split()[0])
     assert text is None or "records.jsonl" in text
+
+
+PAYLOADS = {
+    "slime": {"rollout_id": 0, "samples": [slime.sample(0, [1], [2, 3], [-0.5, -0.25])]},
+    "slime train": {
+        "format_version": 2,
+        "rollout_id": 0,
+        "samples": [slime.trained(0, 0, [1], [2, 3], [-0.5, -0.25], [-0.5, -0.5])],
+        "raw_reward": [0.5],
+    },
+    "miles": {
+        "rollout_id": 0,
+        "rank": 0,
+        "rollout_data": {
+            "tokens": [torch.tensor([1, 2, 3])],
+            "response_lengths": [2],
+            "total_lengths": [3],
+            "loss_masks": [[1, 1]],
+            "log_probs": [torch.tensor([-0.5, -0.25])],
+            "sample_indices": [4],
+            "raw_reward": [0.5],
+        },
+        "cp_rank": 0,
+        "cp_size": 1,
+    },
+}
+TENSORS = [torch.tensor(1.5), torch.zeros(2, 2), torch.tensor([True, False]), torch.zeros(0)]
+TENSORS += [torch.tensor([-0.5, -0.25], dtype=kind) for kind in (torch.bfloat16, torch.complex64)]
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_any_value_in_any_place_of_a_torch_file(tmp_path, name, data):
+    path = data.draw(st.sampled_from(list(places(PAYLOADS[name]))))
+    value = data.draw(st.sampled_from([*ODD, *TENSORS]))
+    file = tmp_path / "0.pt"
+    torch.save(with_value(PAYLOADS[name], path, value), file)
+    text = message(file, name.split()[0])
+    assert text is None or "0.pt" in text
 
 
 @pytest.mark.parametrize("name", [name for name, reader in READERS.items() if reader.read])
