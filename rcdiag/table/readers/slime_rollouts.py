@@ -72,7 +72,7 @@ def _row(fields: Fields, notes: Notes) -> Row | None:
         return None
     prompt, response = prompt_and_response(fields, "tokens", "response_length")
     mask = fields.bits("loss_mask", len(response))
-    if fields.values.get("remove_sample"):
+    if fields.flag("remove_sample"):
         notes.change(REMOVED, 1)
         mask = np.zeros(len(response), np.uint8)
     status = fields.values.get("status")

@@ -140,8 +140,8 @@ class Rounding:
         self.values += len(values)
         if self.rounded and values:
             scaled = np.array(values, np.float64) * 10**DECIMALS
-            whole = np.abs(scaled - np.rint(scaled)) < 1e-6
-            self.rounded = bool((whole | ~np.isfinite(scaled)).all())
+            finite = scaled[np.isfinite(scaled)]
+            self.rounded = bool((np.abs(finite - np.rint(finite)) < 1e-6).all())
 
     def note(self, notes: Notes) -> None:
         if self.rounded and self.values:
