@@ -21,9 +21,9 @@ from rcdiag.table.readers.safe import Tensor, load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response
 from rcdiag.table.readers.slime_rollouts import Row
 
-COPIES = "A sample that several ranks hold is read once."
-ABORTED = "A sample without any response token is left out."
-RESTORED = "Slices of {size} context-parallel ranks were put together again."
+COPIES = "a sample that several ranks hold is read once"
+ABORTED = "a sample without any response token is left out"
+RESTORED = "slices of {size} context-parallel ranks were put together again"
 
 # Field of a sample, [response tokens] -> column.
 STREAMS = {

@@ -21,17 +21,17 @@ from rcdiag.table.readers.reader import Notes
 # Log-probs of a record of verifiers 0.4 have this many decimals.
 DECIMALS = 4
 
-UNTRAINED = "A trace of an agent that is not trained, or an abandoned branch of one, is left out."
-UNSAMPLED = "A branch of a trace without sampled tokens is left out."
-FAILED = "A trace that ended in an error keeps its rows; their response_mask is 0, as in training."
+UNTRAINED = "a trace of an agent that is not trained, or an abandoned branch of one, is left out"
+UNSAMPLED = "a branch of a trace without sampled tokens is left out"
+FAILED = "a trace that ended in an error keeps its rows; their response_mask is 0, as in training"
 SHARED = (
-    "Sampled tokens that several branches of a trace share stand in the row of each of them, as "
-    "in training."
+    "sampled tokens that several branches of a trace share stand in the row of each of them, as "
+    "in training"
 )
-MIXED = "Calls of one row were sampled with other {name} each: the row's {name} is unknown."
+MIXED = "calls of one row were sampled with other {name} each: the row's {name} is unknown"
 SPANNED = (
-    "Weights changed while an episode was sampled: its policy_version is unknown; "
-    "first_policy_version and last_policy_version are the versions at its start and end."
+    "weights changed while an episode was sampled: its policy_version is unknown; "
+    "first_policy_version and last_policy_version are the versions at its start and end"
 )
 
 # Field of a node, [sampled tokens of the node] -> column.
@@ -146,8 +146,8 @@ class Rounding:
     def note(self, notes: Notes) -> None:
         if self.rounded and self.values:
             notes.change(
-                f"Log-probs of traces are rounded to {DECIMALS} decimals, by up to 0.00005: equal "
-                "ones cannot be told from nearly equal ones, and differences below that are noise."
+                f"log-probs of traces are rounded to {DECIMALS} decimals, by up to 0.00005: equal "
+                "ones cannot be told from nearly equal ones, and differences below that are noise"
             )
             notes.describe("rollout", decimals=DECIMALS)
 

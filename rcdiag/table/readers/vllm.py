@@ -23,9 +23,9 @@ ASK = (
     "`logprobs`, and keep the whole response"
 )
 
-FAILED = "A request that failed has an error in place of a response: left out."
-EMPTY = "A choice without any token has no response: left out."
-ECHO = "Log-probs of the prompt, which `echo` puts before those of the response, are left out."
+FAILED = "a request that failed has an error in place of a response: left out"
+EMPTY = "a choice without any token has no response: left out"
+ECHO = "Log-probs of the prompt, which `echo` puts before those of the response, are left out"
 
 
 class Content(msgspec.Struct, gc=False):
