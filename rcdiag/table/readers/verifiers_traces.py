@@ -91,7 +91,7 @@ class Agent(msgspec.Struct):
 class Trace(msgspec.Struct):
     nodes: list[Node] | None = None
     calls: list[Call] = []
-    agent: Agent | None = None
+    agent: Agent | str | None = None
     rewards: dict[str, Reward | float | None] = {}
     errors: list[Any] = []
 
@@ -124,9 +124,9 @@ class Episode(Trace):
     """An episode, with the traces of its agents; or one trace alone."""
 
     traces: list[Trace] | None = None
-    group: Group | None = None
+    group: Group | str | None = None
     run: Run | None = None
-    env: Environment | None = None
+    env: Environment | str | None = None
 
 
 @dataclass
@@ -165,7 +165,7 @@ def samples(
                 f"{here}: no `nodes`, so that this is no trace of verifiers",
                 hint="records of verifiers before version 1 of its traces are not read",
             )
-        if trace.agent is not None and not trace.agent.trainable:
+        if isinstance(trace.agent, Agent) and not trace.agent.trainable:
             notes.change(UNTRAINED, 1)
             continue
         for row in _branches(trace, here, notes, rounding):
@@ -176,11 +176,12 @@ def _of_episode(episode: Episode, notes: Notes) -> dict[str, Any]:
     """Return the columns that all rows of an episode share."""
     work = episode.run.work if episode.run else None
     policy = work.policy if work else None
-    group = episode.group.id if episode.group else None
+    group = episode.group.id if isinstance(episode.group, Group) else episode.group
+    env = episode.env
     columns: dict[str, Any] = {
         "group_id": None if group is None else str(group),
         "step": work.step if work else None,
-        "env_name": (episode.env.name or episode.env.id or None) if episode.env else None,
+        "env_name": (env.name or env.id or None) if isinstance(env, Environment) else env,
     }
     if policy is not None and policy.start == policy.end:
         return {**columns, "policy_version": policy.start}
