@@ -13,6 +13,10 @@ from typing import Any
 # The beginning of a file that is looked at, in bytes; a JSON record may be longer.
 HEAD = 1 << 16
 LONGEST_RECORD = 1 << 28
+# Opcodes of a pickle: those of whole numbers, and those that only remember what was read.
+WHOLE_NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "LONG1"})
+MEMOS = frozenset({"BINPUT", "LONG_BINPUT", "MEMOIZE"})
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -46,16 +50,20 @@ class Peek:
 
     @cached_property
     def record(self) -> dict[str, Any]:
-        """Return the first JSON object of a file of JSON lines, or the object that a file is."""
-        if self.head.lstrip()[:1] != b"{":
+        """Return the first JSON object of a file of JSON lines, or the object that a file is.
+
+        Of a list of objects, in the first line or as the whole file, it is the first one.
+        """
+        if self.head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] not in (b"{", b"["):
             return {}
         with self.path.open("rb") as stream:
             line = next((line for line in _lines(stream) if line.strip()), b"")
         for text in (line, self._whole):
             try:
-                record = json.loads(text)
-            except (ValueError, UnicodeDecodeError):
+                record = json.loads(text.removeprefix(BYTE_ORDER_MARK))
+            except (ValueError, RecursionError):
                 continue
+            record = record[0] if isinstance(record, list) and record else record
             return record if isinstance(record, dict) else {}
         return {}
 
@@ -82,6 +90,26 @@ class Peek:
     def pickle_words(self) -> frozenset[str]:
         """Return short texts in the pickle, or in the pickle of a torch file: keys among them."""
         return frozenset(text for _, text in self._scanned if text)
+
+    @cached_property
+    def pickle_texts(self) -> tuple[str, ...]:
+        """Return the texts of `pickle_words` in their order in the pickle."""
+        return tuple(text for _, text in self._scanned if text)
+
+    def pickle_number(self, key: str) -> int | None:
+        """Return the whole number that stands behind a key early in a pickle."""
+        text = None
+        try:
+            for opcode, argument, _ in pickletools.genops(self._pickle):
+                if isinstance(argument, str):
+                    text = argument
+                elif text == key and isinstance(argument, int) and opcode.name in WHOLE_NUMBERS:
+                    return argument
+                elif opcode.name not in MEMOS:
+                    text = None
+        except Exception:  # a pickle that is cut at HEAD, or damaged, ends here
+            pass
+        return None
 
     @property
     def is_torch_file(self) -> bool:

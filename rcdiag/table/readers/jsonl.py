@@ -1,0 +1,219 @@
+"""Files of JSON lines give one record after the other, with the types that a format declares.
+
+A format declares the fields that it reads as a `msgspec.Struct`; fields that it does not name are
+skipped. Floats that Python wrote as bare NaN and Infinity, which JSON does not have, are read too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Generic, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.columns import BITS, FLOATS, IDS
+from rcdiag.table.readers.peek import BYTE_ORDER_MARK, LONGEST_RECORD
+
+# Types of fields. A number is an int or a float; true, text and null are none.
+Id = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Bit = int | float | bool
+
+# A file is read in blocks of this many bytes.
+BLOCK = 1 << 20
+
+T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
+
+
+def records(file: Path, kind: type[T]) -> Iterator[tuple[str, int, T]]:
+    """Yield the records of a file with their place in it, "FILE, line N", and their line from 1.
+
+    A line that holds a list gives one record for each of its elements. A file that is one JSON
+    value spread over several lines counts as one line.
+    """
+    parser: Parser[T | list[T]] = Parser(kind | list[kind])  # type: ignore[valid-type]
+    with open_file(file) as stream:
+        for number, _, line in lines_of(stream, file):
+            where = f"{file}, line {number}"
+            try:
+                value = parser.parse(line, where)
+            except NotJson:
+                if number > 1:
+                    raise malformed(file, number, line, stream) from None
+                value = _whole_file(parser, file, line, stream)
+            for record in value if isinstance(value, list) else [value]:
+                yield where, number, record
+
+
+def floats(values: Sequence[float | None]) -> NDArray[np.float32]:
+    """Return numbers as float32: null becomes NaN, and what is out of its reach infinite."""
+    try:
+        numbers = np.fromiter(values, np.float64, len(values))  # type: ignore[arg-type]
+    except TypeError:  # null among them
+        numbers = np.array(values, np.float64)
+    with np.errstate(over="ignore"):
+        return numbers.astype(FLOATS)
+
+
+def ids(values: list[int]) -> NDArray[np.int32]:
+    return np.fromiter(values, IDS, len(values))
+
+
+def bits(values: list[Bit], where: str, name: str) -> NDArray[np.uint8]:
+    """Return a mask of zeros and ones; any other value in it is refused."""
+    numbers = np.fromiter(values, np.float64, len(values))
+    wrong = np.flatnonzero((numbers != 0) & (numbers != 1))
+    if len(wrong):
+        raise RcdiagError(
+            f"{where}: `{name}[{wrong[0]}]` is {values[wrong[0]]}; a mask holds 0 and 1 only",
+            hint="a mask of weights is not a mask; was another column written under this name?",
+        )
+    return numbers.astype(BITS)
+
+
+def check_length(
+    values: list[Any] | NDArray[Any] | None, length: int, where: str, name: str, beside: str
+) -> None:
+    """Refuse a list that does not have as many values as the list of tokens beside it."""
+    if values is not None and len(values) != length:
+        raise RcdiagError(
+            f"{where}: `{name}` has {len(values)} values, `{beside}` has {length}",
+            hint="values and tokens of this row do not belong together; write the dump again",
+        )
+
+
+class NotJson(ValueError):
+    """A text is no JSON."""
+
+
+class Parser(Generic[V]):
+    """Reads texts that hold one JSON value of a type each."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.decoder: msgspec.json.Decoder[V] = msgspec.json.Decoder(kind)
+
+    def parse(self, text: bytes, where: str) -> V:
+        """Return the value of a text; NotJson where it is no JSON, an error where types differ."""
+        try:
+            return self._value(text)
+        except msgspec.ValidationError as error:
+            raise _wrong_type(where, error) from error
+        except RecursionError as error:
+            raise RcdiagError(
+                f"{where}: lists or objects are nested too deeply to be read",
+                hint="no trainer writes such a record; is this the right file?",
+            ) from error
+
+    def _value(self, text: bytes) -> V:
+        try:
+            return self.decoder.decode(text)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # Bare NaN and Infinity, and lone surrogates, which Python's own parser reads.
+            try:
+                loose = json.loads(text)
+            except ValueError as error:
+                raise NotJson(str(error)) from error
+            return msgspec.convert(_without_surrogates(loose, text), self.kind)
+
+
+def _without_surrogates(value: Any, text: bytes) -> Any:
+    """Return the value of a text with "?" for halves of surrogate pairs, no characters."""
+    if b"\\ud" not in text and b"\\uD" not in text:
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def open_file(file: Path) -> BinaryIO:
+    try:
+        return file.open("rb", buffering=BLOCK)
+    except OSError as error:
+        raise RcdiagError(
+            f"{file}: cannot be read ({error.strerror})", hint="check its permissions"
+        ) from error
+
+
+def lines_of(stream: BinaryIO, file: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the lines that are not blank: number, from 1, place in the file, in bytes, and text.
+
+    A line that is longer than a record may be is refused.
+    """
+    number = end = 0
+    while line := stream.readline(LONGEST_RECORD):
+        number += 1
+        start, end = end, end + len(line)
+        if len(line) == LONGEST_RECORD and not line.endswith(b"\n"):
+            raise RcdiagError(
+                f"{file}, line {number}: longer than {LONGEST_RECORD >> 20} MB",
+                hint="one line is one record; is this a file of JSON lines?",
+            )
+        if number == 1:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        if not line.isspace():
+            yield number, start, line
+
+
+def _whole_file(
+    parser: Parser[T | list[T]], file: Path, first: bytes, stream: BinaryIO
+) -> T | list[T]:
+    """Return the records of a file that is one JSON value over several lines."""
+    rest = stream.read(LONGEST_RECORD)
+    if not rest.strip() or len(rest) == LONGEST_RECORD:
+        raise malformed(file, 1, first, stream)
+    try:
+        return parser.parse(first + rest, f"{file}, line 1")
+    except NotJson:
+        raise malformed(file, 1, first, stream, rest.strip() != b"") from None
+
+
+def malformed(
+    file: Path, number: int, line: bytes, stream: BinaryIO, more: bool = False
+) -> RcdiagError:
+    """Return the error of a line that is no JSON: half-written where it is the last one."""
+    if not more and not line.endswith(b"\n") and not stream.read(1):
+        return RcdiagError(
+            f"{file}, line {number}: the last line is cut off, after {len(line):,} bytes",
+            hint="its writer was stopped, or is still at work; remove that line, for example by "
+            f"`sed -i '{number}d' {file.name}`, or wait",
+        )
+    return RcdiagError(
+        f"{file}, line {number}: not valid JSON ({_reason(line)})",
+        hint="each line is one JSON object; was the file joined or edited by hand?",
+    )
+
+
+def _reason(line: bytes) -> str:
+    try:
+        json.loads(line)
+    except json.JSONDecodeError as error:
+        return f"{error.msg}, character {error.pos + 1}"
+    except UnicodeDecodeError as error:
+        return f"byte {error.start + 1} is not UTF-8"
+    except (ValueError, RecursionError) as error:
+        return str(error).split(";")[0]
+    return "more than one value"
+
+
+def _wrong_type(where: str, error: msgspec.ValidationError) -> RcdiagError:
+    """Return the error of a field with a wrong type, with the path of the value in the record."""
+    text, _, path = str(error).replace("`", "").partition(" - at ")
+    field = path.removeprefix("$.").removeprefix("$")
+    lacking = text.removeprefix("Object missing required field ")
+    if lacking != text:
+        inside = f" in `{field}`" if field else ""
+        return RcdiagError(
+            f"{where}: no field `{lacking}`{inside}",
+            hint="this record is of another format, or of a version that does not write the field",
+        )
+    return RcdiagError(
+        f"{where}: `{field or 'the record'}`: {text[:1].lower()}{text[1:]}",
+        hint="the value has a type that its trainer does not write; repair or remove that line",
+    )
