@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ScoreResult,
         SweepResult,
     )
+    from rcdiag.table.recorder import Recorder
     from rcdiag.table.table import Table
     from rcdiag.usecases.progress import Progress
     from rcdiag.usecases.tables import open_table
@@ -44,6 +45,7 @@ __all__ = [
     "MetricValue",
     "Progress",
     "RcdiagError",
+    "Recorder",
     "ReplayResult",
     "Result",
     "ScoreResult",
@@ -83,6 +85,7 @@ _HOMES = {
         ),
         "SweepResult",
     ),
+    "rcdiag.table.recorder": ("Recorder",),
     "rcdiag.table.table": ("Table",),
     "rcdiag.usecases.progress": ("Progress",),
     "rcdiag.usecases.tables": ("open_table",),

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from rcdiag.table import schema as columns
 from rcdiag.table.readers import find_files
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.readers.reader import Reader
+from rcdiag.table.union import RECORDER, united, with_columns
 from rcdiag.table.writer import TableWriter
 
 
@@ -38,6 +39,8 @@ class TableFile:
     # and the number that the file's first row has there.
     drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     start: int = 0
+    # Whether columns or types differ from the table's: those that the file lacks are null there.
+    differs: bool = False
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them, of a row counted from this file's first."""
@@ -182,12 +185,19 @@ class Table:
     def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
         """Yield all rows in order; `names` are canonical, None means every column."""
         canonical = list(self.schema.names if names is None else names)
-        in_file = [self.renames.get(name, name) for name in canonical]
+        fields = [
+            self.schema.field(name).with_name(self.renames.get(name, name)) for name in canonical
+        ]
         tokens = self.renames.get("response_ids", "response_ids")
         for file in self.files:
             row = 0
-            for record in read_rows_of(file.parquet, in_file, tokens):
-                table = pa.Table.from_batches([record]).select(in_file).rename_columns(canonical)
+            # A file that lacks all these columns has its rows counted by its tokens.
+            in_file = [*(field.name for field in fields), *([tokens] if file.differs else [])]
+            for record in read_rows_of(file.parquet, list(dict.fromkeys(in_file)), tokens):
+                table = pa.Table.from_batches([record])
+                if file.differs:
+                    table = with_columns(table, pa.schema(fields))
+                table = table.select([field.name for field in fields]).rename_columns(canonical)
                 yield Batch(columns.with_versions_as_numbers(table), file, row)
                 row += record.num_rows
 
@@ -244,6 +254,7 @@ def _table(
     renames = dict(renames or {})
     missing.check_names(renames)
     opened: list[TableFile] = []
+    schemas: list[pa.Schema] = []
     schema: pa.Schema | None = None
     first_row = 0
     for path, converted in files:
@@ -251,15 +262,19 @@ def _table(
         _check_columns(parquet.schema_arrow, renames, needed, path)
         file_schema = _canonical(parquet.schema_arrow, renames, path)
         columns.check_types(file_schema, str(path))
-        if schema is None:
-            schema = file_schema
-        _check_same(schema, file_schema, path, opened)
+        schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)
+        schemas.append(file_schema)
         opened.append(TableFile(path, parquet.metadata.num_rows, first_row, converted))
         first_row += parquet.metadata.num_rows
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
     assert schema is not None
-    return Table(tuple(opened), schema, renames, scratch)
+    known = {field.name: field.type for field in schema}
+    files = tuple(
+        replace(file, differs={field.name: field.type for field in own} != known)
+        for file, own in zip(opened, schemas, strict=True)
+    )
+    return Table(files, schema, renames, scratch)
 
 
 def _check_columns(
@@ -292,11 +307,20 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -
     return columns.versions_are_numbers(pa.schema(fields, metadata=file_schema.metadata))
 
 
-def _check_same(
+def _of_both(
     table_schema: pa.Schema, file_schema: pa.Schema, path: Path, files: list[TableFile]
-) -> None:
+) -> pa.Schema:
+    """Return the schema of a table that gains a file.
+
+    Parts of recorders may have columns that others lack; all other files have the same columns.
+    """
     if file_schema.equals(table_schema):
-        return
+        return table_schema
+    if _is_recorded(table_schema) and _is_recorded(file_schema):
+        try:
+            return united(table_schema, file_schema)
+        except RcdiagError as error:
+            raise RcdiagError(f"{path}: {error.message}", hint=error.hint) from error
     file_types = {field.name: field.type for field in file_schema}
     table_types = {field.name: field.type for field in table_schema}
     differ = sorted(
@@ -305,9 +329,16 @@ def _check_same(
         if file_types.get(name) != table_types.get(name)
     )
     if not differ:  # only the order of the columns differs
-        return
+        return table_schema
     raise RcdiagError(
         f"{path}: columns {', '.join(differ)} differ from {files[0].path}; one table needs one "
         "schema",
         hint="score the files apart, or write them with the same columns",
     )
+
+
+def _is_recorded(schema: pa.Schema) -> bool:
+    try:
+        return RECORDER in columns.metadata_of(schema)
+    except ValueError:
+        return False
