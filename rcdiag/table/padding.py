@@ -61,7 +61,7 @@ def find_cuts(given: dict[str, Any], rows: int) -> tuple[Cut | None, Cut | None]
     """
     for name in (IDS, PROMPT):
         if (ATTENTION in given or (name == IDS and LENGTHS in given)) and name in given:
-            given[name] = _as_matrix(given[name])
+            given[name] = as_matrix(given[name])
     width = _width(given[IDS])
     prompt = _cut_by_mask(PROMPT_MASK, _mask(PROMPT_MASK, given, rows), 0)
     response = None
@@ -79,7 +79,7 @@ def find_cuts(given: dict[str, Any], rows: int) -> tuple[Cut | None, Cut | None]
     return response, prompt
 
 
-def _as_matrix(value: Any) -> Any:
+def as_matrix(value: Any) -> Any:
     """Return rows of equal length as a matrix, which is what a tensor's `tolist` gives."""
     if not isinstance(value, list) or not all(hasattr(row, "__len__") for row in value):
         return value
@@ -95,7 +95,7 @@ def _mask(name: str, given: Mapping[str, Any], rows: int) -> NDArray[np.bool_] |
     """Return a mask as a matrix of booleans, [rows, width]."""
     if name not in given:
         return None
-    mask = _as_matrix(given[name])
+    mask = as_matrix(given[name])
     if not isinstance(mask, np.ndarray) or mask.ndim != 2 or len(mask) != rows:
         raise wrong(name, None, f"it is {kind_of(mask)}", f"it is a matrix of {rows} rows")
     bad = (mask != 0) & (mask != 1)

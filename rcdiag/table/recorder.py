@@ -162,7 +162,7 @@ class Recorder:
                 self._timer.start()
 
     def _take(self, rows: pa.Table) -> None:
-        """Put rows to those that wait; of columns that some of them lack those have null."""
+        """Put rows to those that wait, whose file will have the columns of all of them."""
         schema = rows.schema
         if self._schema is not None:
             schema = united(self._schema, rows.schema)

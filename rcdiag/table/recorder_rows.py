@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
@@ -29,6 +30,8 @@ from rcdiag.table.token_columns import is_rows, lengths_of, token_column
 
 # A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.
 SLIP = 0.85
+WHOLE_NUMBERS = ("step", "top_k")
+ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
 
 def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
@@ -128,19 +131,21 @@ def _row_column(name: str, value: Any, rows: int) -> pa.Array:
     """Return a column of rcdiag's with one value for each row; one value counts for all."""
     values = _values(name, value, rows)
     spec = COLUMNS[name]
-    kind = {"step": pa.int64(), "finish_reason": pa.string(), "top_k": pa.int64()}.get(name)
-    if spec is NUMBER and kind is None:
-        kind = pa.float64()
+    if spec is NUMBER:
         values = [float(value) if isinstance(value, bool) else value for value in values]
     try:
-        column = pa.array(values, type=kind, from_pandas=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        column = pa.array(values)
+        if pt.is_floating(column.type) and name in WHOLE_NUMBERS:
+            column = column.cast(pa.int64())  # 12.0 is a step; 12.5 is none
+    except ARROW_ERRORS as error:
         row = _first_of_another_kind(values)
         raise wrong(name, row, str(error).splitlines()[0], f"it is {spec.expected}") from error
-    is_version_as_text = name == "policy_version" and pa.types.is_string(column.type)
-    if column.null_count < rows and not spec.accepts(column.type) and not is_version_as_text:
+    if pt.is_null(column.type):
+        return column
+    is_version_as_text = name == "policy_version" and pt.is_string(column.type)
+    if not spec.accepts(column.type) and not is_version_as_text:
         raise wrong(name, None, f"it holds {column.type}", f"it is {spec.expected}")
-    return column
+    return column.cast(pa.float64()) if spec is NUMBER and name != "top_k" else column
 
 
 def _values(name: str, value: Any, rows: int) -> list[Any]:
@@ -180,7 +185,7 @@ def _own_column(
     values = _values(name, value, rows)
     try:
         column = pa.array([row.tolist() if hasattr(row, "tolist") else row for row in values])
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except ARROW_ERRORS as error:
         row = _first_of_another_kind(values)
         raise wrong(
             name, row, str(error).splitlines()[0], "rows of one column are of one kind"

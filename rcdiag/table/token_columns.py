@@ -19,6 +19,7 @@ from rcdiag.table.padding import (
     PROMPT,
     PROMPT_MASK,
     Cut,
+    as_matrix,
     kind_of,
     wrong,
 )
@@ -42,6 +43,9 @@ def token_column(
 ) -> pa.ListArray:
     """Return a list column of the tokens' values; `lengths` are those that rows must have."""
     _check_rows(name, value, rows)
+    matrix = value if where is None else as_matrix(value)
+    if where is not None and isinstance(matrix, np.ndarray) and matrix.shape[1] == where.width:
+        value = matrix
     if isinstance(value, np.ndarray):
         column = _of_matrix(name, value, where, lengths)
     else:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.columns import ragged
+from rcdiag.table.schema import ENTROPY
 
 # What a file's metadata holds of the recorder that wrote it. Files that have it may differ in
 # their columns and are one table all the same.
@@ -37,11 +41,28 @@ def _unite(one: pa.Field, other: pa.Field) -> bool:
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns and types of a schema; those that they lack are null."""
+    """Return rows with the columns and types of a schema; those that they lack are null.
+
+    A mask that rows lack is all ones, and advantages and entropies that they lack are NaN.
+    """
     columns = [
         rows.column(field.name).cast(field.type)
         if field.name in rows.column_names
-        else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
+        else pa.chunked_array([_absent(rows, field)])
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=pa.schema(list(schema)))
+
+
+def _absent(rows: pa.Table, field: pa.Field) -> pa.Array:
+    """Return what a column holds for rows that were stored without it."""
+    if field.name == "response_mask":
+        value: float = 1
+    elif field.name == "advantages" or ENTROPY.fullmatch(field.name):
+        value = float("nan")
+    else:
+        return pa.nulls(rows.num_rows, field.type)
+    ids = rows.column("response_ids").combine_chunks()
+    lengths = pc.list_value_length(ids).to_numpy()
+    values = np.full(int(lengths.sum()), value)
+    return ragged(values, lengths).cast(field.type)
