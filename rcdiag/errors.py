@@ -59,7 +59,7 @@ def setting(name: str, value: object = None, option: str = "") -> str:
     return f"`{name}={value}` ({option} {value})"
 
 
-def mapping_setting(name: str, values: Mapping[str, str], option: str) -> str:
+def mapping_setting(name: str, values: Mapping[str, object], option: str) -> str:
     """Name a setting that maps names to values: a dict in Python, an option for each pair."""
     options = " ".join(f"{option} {key}={value}" for key, value in values.items())
     return f"`{name}={dict(values)}` ({options})"

@@ -53,6 +53,7 @@ class ScoringPlan:
             self.fingerprints[spec.name],
             self.dump.fingerprint,
             dict(self.dump.renames),
+            dict(self.dump.given),
             TOKENS_PER_PART,
         ]
         return hashlib.blake2b(json.dumps(deciding).encode(), digest_size=6).hexdigest()
@@ -87,7 +88,7 @@ def plan_scoring(
     folders = {spec.model: check_checkpoint(spec.model) for spec in specs}
     table_survey = survey(dump, [limits(model, folder) for model, folder in folders.items()])
     return ScoringPlan(
-        source=[str(file.parquet) for file in dump.files],
+        source=[str(path) for path in dump.parquets],
         dump=dump,
         specs=tuple(specs),
         survey=table_survey,
@@ -106,7 +107,7 @@ def _check_names(dump: Table, specs: Sequence[PolicySpec], force: bool) -> None:
     for name in names:
         if name in dump.policies and not force:
             raise RcdiagError(
-                f"{dump.files[0].path}: `{name}_log_probs` is recorded; scoring would overwrite it",
+                f"{dump.name}: `{name}_log_probs` is recorded; scoring would overwrite it",
                 hint="score it under another name: "
                 f"{mapping_setting('policies', {f'{name}_2': '...'}, '--policy')}; or take "
                 f"{setting('force')}",
@@ -153,6 +154,7 @@ def _score_policy(
             "spec": spec.to_dict(),
             "source": plan.source,
             "renames": dict(plan.dump.renames),
+            "given": dict(plan.dump.given),
             "max_length": int(lengths.max()),
             "ranges": missing,
             "folder": str(folder),

@@ -30,7 +30,7 @@ def run(job: dict[str, Any], say: Any) -> None:
     provenance = {**spec.to_dict(), **engine.provenance()}
     write_text(folder / "provenance.json", json.dumps(provenance))
     say({"event": "ready"})
-    dump = open_table(job["source"], job["renames"], "parquet")
+    dump = open_table(job["source"], job["renames"], "parquet", given=job["given"])
     names = columns_needed(dump.schema.names, (), prompts=True)
     ranges = [tuple(pair) for pair in job["ranges"].values()]
     chunks = read_chunks(dump, ranges, names)

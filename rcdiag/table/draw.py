@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.table import schema as columns
 from rcdiag.table.decode import hashed
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
-from rcdiag.table.table import Scratch, Table, TableFile
+from rcdiag.table.scratch import Scratch
+from rcdiag.table.table import Table, TableFile
 from rcdiag.table.writer import TableWriter
 
 Numbers = NDArray[np.int64]
@@ -45,7 +47,14 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
             target = scratch.path / f"{len(files):06d}.parquet"
             _write(table, file, inside - file.first_row, target)
             first_row = sum(earlier.num_rows for earlier in files)
-            drawn = TableFile(file.path, len(inside), first_row, target, inside, file.first_row)
+            drawn = replace(
+                file,
+                num_rows=len(inside),
+                first_row=first_row,
+                converted=target,
+                drawn=inside,
+                start=file.first_row,
+            )
             files.append(drawn)
     return Table(tuple(files), table.schema, {}, scratch, table)
 
@@ -55,7 +64,7 @@ def _rows_of_step(table: Table, step: int) -> Numbers:
     steps = [batch.table[0].to_numpy() for batch in table.batches(["step"])]
     rows = np.flatnonzero(np.concatenate(steps) == step)
     if not len(rows):
-        raise RcdiagError(f"{table.files[0].path}: no step {step}", hint="see the column `step`")
+        raise RcdiagError(f"{table.name}: no step {step}", hint="see the column `step`")
     return rows
 
 
@@ -89,7 +98,7 @@ def _write(table: Table, file: TableFile, rows: Numbers, target: Path) -> None:
     sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     holder = np.searchsorted(starts, rows, side="right") - 1
-    names = [table.renames.get(name, name) for name in table.schema.names]
+    names = table.stored(table.schema.names)
     tokens = table.renames.get("response_ids", "response_ids")
     wanted = np.unique(holder).tolist()
     numbers = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in wanted])
@@ -97,7 +106,7 @@ def _write(table: Table, file: TableFile, rows: Numbers, target: Path) -> None:
     row = 0
     with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
         for record in read_rows_of(file.parquet, names, tokens, row_groups=wanted):
-            part = pa.Table.from_batches([record]).select(names)
-            part = columns.with_versions_as_numbers(part.rename_columns(table.schema.names))
-            writer.write(part.filter(pa.array(keep[row : row + record.num_rows])))
-            row += record.num_rows
+            end = row + record.num_rows
+            part = table.canonical(record, table.schema.names, file.first_row + numbers[row:end])
+            writer.write(part.filter(pa.array(keep[row:end])))
+            row = end

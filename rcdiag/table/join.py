@@ -69,7 +69,7 @@ def join_tables(
 def _key(dumps: Sequence[Table]) -> str:
     having = ["sample_id" in dump.schema.names for dump in dumps]
     if any(having) and not all(having):
-        lacking = dumps[having.index(False)].files[0].path
+        lacking = dumps[having.index(False)].name
         raise RcdiagError(
             f"{lacking}: no column `sample_id`, which the other tables have",
             hint=f"{column_setting({'sample_id': 'NAME'})}, or compare the tables without it",
@@ -86,8 +86,7 @@ def _check_ids(dumps: Sequence[Table]) -> None:
     for dump, kind in zip(dumps, kinds, strict=True):
         if _is_text(kind) != _is_text(kinds[0]):
             raise RcdiagError(
-                f"{dump.files[0].path}: column `sample_id` is {kind}, but {kinds[0]} in "
-                f"{dumps[0].files[0].path}",
+                f"{dump.name}: column `sample_id` is {kind}, but {kinds[0]} in {dumps[0].name}",
                 hint="cast one of them, so that equal samples have equal ids",
             )
         unique = UniqueSampleIds()
@@ -156,7 +155,7 @@ def _report(
     named = [f"{sample} (other tokens)" for sample in wrong]
     named += [f"{sample} (not in {name})" for name, ids in lacking.items() for sample in ids]
     return JoinReport(
-        tables=[str(dump.files[0].path) for dump in dumps],
+        tables=[dump.name for dump in dumps],
         table_rows=[dump.num_rows for dump in dumps],
         common_samples=wide.filter(in_all & same).select(pl.len()).collect().item(),
         missing_rows={name: len(ids) for name, ids in lacking.items()},

@@ -22,7 +22,8 @@ from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
 from rcdiag.table.ledger import Ledger, rows_lost
 from rcdiag.table.recorder_rows import rows_of
-from rcdiag.table.union import RECORDER, united, with_columns
+from rcdiag.table.schema import RECORDER
+from rcdiag.table.unify import common_schema, conformed
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, TableWriter
 
 NAME = "step-{step:010d}.rank-{rank:05d}.run-{run}.{number:06d}.parquet"
@@ -165,7 +166,13 @@ class Recorder:
         """Put rows to those that wait, whose file will have the columns of all of them."""
         schema = rows.schema
         if self._schema is not None:
-            schema = united(self._schema, rows.schema)
+            schema, without = common_schema(self._schema, rows.schema)
+            for name in without:
+                raise RcdiagError(
+                    f"Recorder.add: `{name}` was {self._schema.field(name).type} in earlier "
+                    f"batches, and is {rows.schema.field(name).type}",
+                    hint="values of one column are of one kind",
+                )
         self._schema = schema
         self._pending.append(rows)
         self._tokens += len(rows["response_ids"].combine_chunks().values)
@@ -183,7 +190,7 @@ class Recorder:
                 self._timer = None
             if self._schema is None or self._ledger is None or not self._pending:
                 return
-            rows = pa.concat_tables([with_columns(part, self._schema) for part in self._pending])
+            rows = pa.concat_tables([conformed(part, self._schema) for part in self._pending])
             self._write(rows)
             self._parts += 1
             self._written += rows.num_rows

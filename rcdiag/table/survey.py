@@ -78,7 +78,7 @@ def survey(dump: Table, limits: Sequence[ModelLimits]) -> Survey:
 def _some_token(dump: Table, sampled: int) -> None:
     if sampled == 0:
         raise RcdiagError(
-            f"{dump.files[0].path}: no unmasked response token in the whole table",
+            f"{dump.name}: no unmasked response token in the whole table",
             hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
         )
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import html
-import shutil
-import tempfile
-import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,23 +16,27 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.readers import find_files
+from rcdiag.table.conversion import Conversion, Heard, Origin, convert_files
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
-from rcdiag.table.readers.reader import Reader
-from rcdiag.table.union import RECORDER, united, with_columns
-from rcdiag.table.writer import TableWriter
+from rcdiag.table.scratch import Scratch
+from rcdiag.table.sources import SourceFile, SourceFiles, find_files
+from rcdiag.table.unify import common_schema, conformed
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
     """One file of a table, and where its rows begin in the whole."""
 
-    path: Path  # as the user knows it
+    path: Path  # of several files that are converted to one the first
     num_rows: int
     first_row: int
     converted: Path | None = None  # its rows as parquet, where it is of another format
+    url: str = ""  # what `path` is a copy of
+    # Where rows stood in the files that were given, where those are of another format.
+    origin: Origin | None = field(default=None, compare=False, repr=False)
     # Where some rows are drawn: their numbers in the whole table that they are drawn from, [rows],
     # and the number that the file's first row has there.
     drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
@@ -45,7 +47,17 @@ class TableFile:
     def where(self, row: int) -> str:
         """Return file and row, as an error names them, of a row counted from this file's first."""
         in_path = row if self.drawn is None else int(self.drawn[row]) - self.start
-        return f"{self.path}, row {in_path}"
+        return f"{self.name}, row {in_path}" if self.origin is None else self.origin.where(in_path)
+
+    @property
+    def name(self) -> str:
+        """Return the file's name as the user knows it."""
+        return self.url or str(self.path)
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """Return the files that were given for its rows."""
+        return (SourceFile(self.path, self.url),) if self.origin is None else self.origin.files
 
     @property
     def parquet(self) -> Path:
@@ -74,14 +86,6 @@ class Batch:
         return self.file.where(self.row_in_file + row)
 
 
-class Scratch:
-    """A folder for converted files, gone with the last table that reads from it."""
-
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="rcdiag-"))
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
 @dataclass(frozen=True, repr=False)
 class Table:
     """A trajectory table on disk; one row is one sampled response."""
@@ -91,6 +95,24 @@ class Table:
     renames: Mapping[str, str]  # canonical name -> name in the file
     scratch: Scratch | None = field(default=None, compare=False)
     drawn_from: Table | None = None  # the table that has more rows, where some of them are drawn
+    # Values that the user gave for all rows, which the files do not hold.
+    given: Mapping[str, Any] = field(default_factory=dict)
+    conversion: Conversion | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the table's first file, as a message names the table."""
+        return self.files[0].sources[0].name
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """Return all files that were given, in the order of their rows."""
+        return tuple(source for file in self.files for source in file.sources)
+
+    @property
+    def parquets(self) -> list[Path]:
+        """Return the parquet files that the rows are read from, in order."""
+        return [file.parquet for file in self.files]
 
     @property
     def num_rows(self) -> int:
@@ -107,9 +129,10 @@ class Table:
         return columns.policies_in(self.schema.names)
 
     def __repr__(self) -> str:
-        more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
+        others = len(self.sources) - 1
+        more = f" and {others} more files" if others else ""
         return (
-            f"Table of {self.num_rows:,} rows: {self.files[0].path}{more}\n"
+            f"Table of {self.num_rows:,} rows: {self.name}{more}\n"
             f"  policies: {', '.join(self.policies) or 'none'}\n"
             f"  columns:  {', '.join(self.columns)}"
         )
@@ -124,7 +147,7 @@ class Table:
             return columns.metadata_of(self.schema)
         except ValueError as error:
             raise RcdiagError(
-                f"{self.files[0].path}: the file metadata `rcdiag` is not JSON ({error})",
+                f"{self.name}: the file metadata `rcdiag` is not JSON ({error})",
                 hint="remove the key, or score the original table again",
             ) from error
 
@@ -133,10 +156,11 @@ class Table:
         """Hash the bytes of all files as they were given, in order; of drawn rows theirs alone."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files:
-            path = file.path if file.drawn is None else file.parquet
-            with path.open("rb") as stream:
-                while block := stream.read(1 << 22):
-                    digest.update(block)
+            drawn = file.drawn is not None
+            for path in [file.parquet] if drawn else [source.path for source in file.sources]:
+                with path.open("rb") as stream:
+                    while block := stream.read(1 << 22):
+                        digest.update(block)
         return digest.hexdigest()
 
     def where(self, row: int) -> str:
@@ -155,7 +179,7 @@ class Table:
     def require(self, *names: str) -> None:
         """Refuse a table that lacks one of the columns, and name all that it lacks."""
         if any(name not in self.schema.names for name in names):
-            missing.check_columns(names, self._own_schema, {}, str(self.files[0].path))
+            missing.check_columns(names, self._own_schema, {}, self.name)
 
     def may_mean(self, *names: str) -> dict[str, str]:
         """Return for columns that the table lacks its own columns whose names say the same."""
@@ -184,22 +208,60 @@ class Table:
 
     def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
         """Yield all rows in order; `names` are canonical, None means every column."""
-        canonical = list(self.schema.names if names is None else names)
-        fields = [
-            self.schema.field(name).with_name(self.renames.get(name, name)) for name in canonical
-        ]
-        tokens = self.renames.get("response_ids", "response_ids")
+        wanted = list(self.schema.names if names is None else names)
         for file in self.files:
             row = 0
-            # A file that lacks all these columns has its rows counted by its tokens.
-            in_file = [*(field.name for field in fields), *([tokens] if file.differs else [])]
-            for record in read_rows_of(file.parquet, list(dict.fromkeys(in_file)), tokens):
-                table = pa.Table.from_batches([record])
+            for record in read_rows_of(file.parquet, self._stored_in(file, wanted), self._tokens):
                 if file.differs:
-                    table = with_columns(table, pa.schema(fields))
-                table = table.select([field.name for field in fields]).rename_columns(canonical)
-                yield Batch(columns.with_versions_as_numbers(table), file, row)
+                    record = self._conformed(record, wanted)
+                numbers = file.first_row + row + np.arange(record.num_rows)
+                yield Batch(self.canonical(record, wanted, numbers), file, row)
                 row += record.num_rows
+
+    @property
+    def _tokens(self) -> str:
+        """Return the name that the files have for the column of response tokens."""
+        return self.renames.get("response_ids", "response_ids")
+
+    def stored(self, names: Sequence[str]) -> list[str]:
+        """Return the columns of the files that hold these columns; at least one, for their rows."""
+        free = {given_values.column_of(name) for name in self.given} - self._in_files
+        return [self.renames.get(name, name) for name in names if name not in free] or [
+            self._tokens
+        ]
+
+    def _stored_in(self, file: TableFile, names: Sequence[str]) -> list[str]:
+        """Return what is read of a file; of one that lacks columns at least its tokens."""
+        stored = self.stored(names)
+        return list(dict.fromkeys([*stored, self._tokens])) if file.differs else stored
+
+    def _conformed(self, record: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+        """Return rows of a file that differs, with all the columns that are read, by own names."""
+        own = pa.schema([self._own_schema.field(name) for name in self.stored(names)])
+        (batch,) = conformed(pa.Table.from_batches([record]), own).to_batches()
+        return batch
+
+    @cached_property
+    def _in_files(self) -> set[str]:
+        """Return the canonical names of the columns that the files have."""
+        back = {in_file: name for name, in_file in self.renames.items()}
+        files = [file for number, file in enumerate(self.files) if number == 0 or file.differs]
+        own = [name for file in files for name in open_parquet(file.parquet).schema_arrow.names]
+        return {back.get(name, name) for name in own}
+
+    def canonical(
+        self, record: pa.RecordBatch, names: Sequence[str], numbers: NDArray[np.int64]
+    ) -> pa.Table:
+        """Return rows of a file with canonical names, and with what is given for all rows.
+
+        `numbers` are those of the rows in the whole table, [rows].
+        """
+        back = {in_file: name for name, in_file in self.renames.items()}
+        table = pa.Table.from_batches([record])
+        table = table.rename_columns([back.get(name, name) for name in table.column_names])
+        if self.given:
+            table = given_values.filled(table, self.given, numbers)
+        return columns.with_versions_as_numbers(table.select(names))
 
 
 def open_table(
@@ -207,74 +269,147 @@ def open_table(
     renames: Mapping[str, str] | None = None,
     format: str | None = None,
     needed: Sequence[str] = (),
+    given: Mapping[str, Any] | None = None,
 ) -> Table:
-    """Open a file, a folder, a glob, or a list of them, as one table.
+    """Open a file, a folder, a glob, a URL, or a list of them, as one table.
 
     `renames` maps canonical column names to the names in the files. `format` names one of
-    `READERS`; without it the files tell. A table without `response_ids` or without a mapped column
-    is refused, with an error that names what else it lacks of `needed`. Parquet stays where it is,
-    and only its footers are read; files of another format are converted to parquet here, once.
+    `READERS`; without it the files tell. `given` holds values of all rows that the files lack. A
+    table without `response_ids` or without a mapped column is refused, with an error that names
+    what else it lacks of `needed`. Parquet stays where it is, and only its footers are read; files
+    of another format are converted to parquet here, once.
     """
     sources = [source] if isinstance(source, (str, Path)) else source
-    names = [str(place) for place in sources]
-    reader, paths = find_files(names, format)
+    parts = [find_files(str(place), format) for place in sources]
+    for part in parts:
+        if part.reader is not parts[0].reader:
+            raise RcdiagError(
+                f"{part.source}: not the format of the other files ({part.reader.name}, "
+                f"{parts[0].source} is {parts[0].reader.name})",
+                hint="one table has one format; rcdiag.open_table joins two dumps of one run",
+            )
+    return open_parts(parts, renames, needed, given)
+
+
+def open_parts(
+    parts: Sequence[SourceFiles],
+    renames: Mapping[str, str] | None = None,
+    needed: Sequence[str] = (),
+    given: Mapping[str, Any] | None = None,
+    tokenizer: str | None = None,
+    heard: Heard | None = None,
+) -> Table:
+    """Open the files of sources of one format as one table.
+
+    `tokenizer` is a folder whose tokenizer encodes dumps of text; `heard` takes how far a
+    conversion is.
+    """
+    reader = parts[0].reader
+    files = [file for part in parts for file in part.files]
+    values = given_values.read_given(given)
+    renames = dict(renames or {})
+    missing.check_names(renames)
+    # Copies of remote files stay as long as the table.
+    kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.read is None:
-        return _table(names[0], [(path, None) for path in paths], renames, needed)
+        table = _table(parts[0].source, files, renames, needed)
+        table = replace(table, scratch=_together(kept))
+        return _with_given(table, values)
     scratch = Scratch()
-    written = [
-        (path, converted)
-        for number, path in enumerate(paths)
-        if (converted := _convert(reader, path, scratch.path / f"{number:06d}.parquet"))
-    ]
-    return _table(names[0], written, renames, needed, scratch)
+    target = scratch.path / "converted.parquet"
+    made = convert_files(
+        reader,
+        files,
+        target,
+        given=values,
+        renames=renames,
+        tokenizer=tokenizer,
+        heard=heard,
+    )
+    schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
+    first = files[0]
+    file = TableFile(first.path, made.rows, 0, target, first.url, made.origin)
+    return Table((file,), schema, {}, _together([scratch, *kept]), conversion=made)
 
 
-def _convert(reader: Reader, path: Path, target: Path) -> Path | None:
-    """Write the rows of a file to a parquet file; None where it has no rows."""
-    assert reader.read is not None
-    batches = reader.read(path)
-    first = next(batches, None)
-    if first is None:
+def _together(folders: Sequence[Scratch]) -> Scratch | None:
+    """Return a folder that keeps others as long as it is there itself."""
+    if not folders:
         return None
-    with TableWriter(target, first.schema, columns.metadata_of(first.schema)) as writer:
-        writer.write(pa.Table.from_batches([first]))
-        for batch in batches:
-            writer.write(pa.Table.from_batches([batch]))
-    return target
+    first, *others = folders
+    first.others = tuple(others)
+    return first
+
+
+def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
+    """Return a table of parquet files with columns that the user gives for all rows.
+
+    Values that the files have must not contradict them. Nothing is written: rows are filled when
+    they are read.
+    """
+    if not given:
+        return table
+    schema = table.schema
+    for name, value in given.items():
+        column = given_values.column_of(name)
+        if column in schema.names:
+            _agree(table, name, value)
+        elif name == given_values.GROUP_SIZE:
+            given_values.check_divisible(table.num_rows, value, table.name)
+            schema = schema.append(pa.field(column, pa.int64()))
+        else:
+            schema = schema.append(pa.field(column, given_values.type_of(name, value)))
+    metadata = {**table.metadata, "given": {**table.metadata.get("given", {}), **given}}
+    return replace(table, schema=columns.with_metadata(schema, metadata), given=given)
+
+
+def _agree(table: Table, name: str, value: Any) -> None:
+    """Refuse a value that rows of a table contradict."""
+    column = given_values.column_of(name)
+    if name == given_values.GROUP_SIZE:
+        counts: Counter[Any] = Counter()
+        for batch in table.batches([column]):
+            counts.update(batch.table[column].to_pylist())
+        given_values.check_group_sizes(np.array(list(counts.values())), value, table.name)
+        return
+    for batch in table.batches([column]):
+        row = given_values.contradiction(batch.table, name, value)
+        if row is not None:
+            own = batch.table[column][row].as_py()
+            raise given_values.refusal(batch.where(row), name, value, own)
 
 
 def _table(
     source: str,
-    files: Sequence[tuple[Path, Path | None]],
-    renames: Mapping[str, str] | None,
+    files: Sequence[SourceFile],
+    renames: Mapping[str, str],
     needed: Sequence[str],
-    scratch: Scratch | None = None,
 ) -> Table:
-    """Make one table of files, each with its converted form, that all have the same columns."""
-    renames = dict(renames or {})
-    missing.check_names(renames)
+    """Make one table of parquet files that all have the same columns."""
     opened: list[TableFile] = []
     schemas: list[pa.Schema] = []
     schema: pa.Schema | None = None
     first_row = 0
-    for path, converted in files:
-        parquet = open_parquet(converted or path)
+    for source_file in files:
+        path = source_file.path
+        parquet = open_parquet(path)
         _check_columns(parquet.schema_arrow, renames, needed, path)
         file_schema = _canonical(parquet.schema_arrow, renames, path)
         columns.check_types(file_schema, str(path))
         schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)
         schemas.append(file_schema)
-        opened.append(TableFile(path, parquet.metadata.num_rows, first_row, converted))
-        first_row += parquet.metadata.num_rows
+        rows = parquet.metadata.num_rows
+        opened.append(TableFile(path, rows, first_row, url=source_file.url))
+        first_row += rows
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
     assert schema is not None
-    known = {field.name: field.type for field in schema}
-    files = tuple(
-        replace(file, differs={field.name: field.type for field in own} != known)
-        for file, own in zip(opened, schemas, strict=True)
-    )
-    return Table(files, schema, renames, scratch)
+    kinds = {field.name: field.type for field in schema}
+    own_kinds = [{field.name: field.type for field in own} for own in schemas]
+    told = [
+        replace(file, differs=own != kinds) for file, own in zip(opened, own_kinds, strict=True)
+    ]
+    return Table(tuple(told), schema, renames)
 
 
 def _check_columns(
@@ -316,11 +451,6 @@ def _of_both(
     """
     if file_schema.equals(table_schema):
         return table_schema
-    if _is_recorded(table_schema) and _is_recorded(file_schema):
-        try:
-            return united(table_schema, file_schema)
-        except RcdiagError as error:
-            raise RcdiagError(f"{path}: {error.message}", hint=error.hint) from error
     file_types = {field.name: field.type for field in file_schema}
     table_types = {field.name: field.type for field in table_schema}
     differ = sorted(
@@ -330,15 +460,12 @@ def _of_both(
     )
     if not differ:  # only the order of the columns differs
         return table_schema
+    if columns.is_recorded(table_schema) and columns.is_recorded(file_schema):
+        schema, differ = common_schema(table_schema, file_schema)
+        if not differ:
+            return schema.with_metadata(table_schema.metadata)
     raise RcdiagError(
-        f"{path}: columns {', '.join(differ)} differ from {files[0].path}; one table needs one "
+        f"{path}: columns {', '.join(differ)} differ from {files[0].name}; one table needs one "
         "schema",
         hint="score the files apart, or write them with the same columns",
     )
-
-
-def _is_recorded(schema: pa.Schema) -> bool:
-    try:
-        return RECORDER in columns.metadata_of(schema)
-    except ValueError:
-        return False

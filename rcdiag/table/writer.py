@@ -22,20 +22,26 @@ VALUES_PER_ROW_GROUP = 2_000_000
 class TableWriter:
     """A writer of parquet under a temporary name, which becomes `path` when all went well."""
 
-    def __init__(self, path: Path, schema: pa.Schema, metadata: dict) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, metadata: dict | None) -> None:
+        """`metadata` that is known only when all is written, None here, is given to `describe`."""
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        provenance = {"format_version": FORMAT_VERSION, **metadata}
-        raw = {**(schema.metadata or {}), METADATA_KEY: json.dumps(provenance).encode()}
-        self._schema = schema.with_metadata(raw)
+        self._late = metadata is None
+        raw = dict(schema.metadata or {})
+        raw.pop(METADATA_KEY, None)
+        self._schema = schema.with_metadata(raw if metadata is None else raw | _raw(metadata))
         self._pending: list[pa.Table] = []
         self._pending_values = 0
 
     def __enter__(self) -> TableWriter:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            # What is added to the footer at last is not in a schema that is stored at first.
             self._writer = pq.ParquetWriter(
-                self._temporary, self._schema, **encodings(self._schema)
+                self._temporary,
+                self._schema,
+                store_schema=not self._late,
+                **encodings(self._schema),
             )
         except OSError as error:
             raise not_writable(self._path, error) from error
@@ -47,6 +53,10 @@ class TableWriter:
         self._pending_values += _largest_column(table)
         if self._pending_values >= VALUES_PER_ROW_GROUP:
             self._flush()
+
+    def describe(self, metadata: dict) -> None:
+        """Add what was learned of the table while it was written."""
+        self._writer.add_key_value_metadata(_raw(metadata))
 
     def _flush(self) -> None:
         if self._pending:
@@ -70,6 +80,11 @@ class TableWriter:
             raise not_writable(self._path, failure) from failure
         finally:
             self._temporary.unlink(missing_ok=True)
+
+
+def _raw(metadata: dict) -> dict[bytes, bytes]:
+    """Return the file metadata that holds an object under rcdiag's key."""
+    return {METADATA_KEY: json.dumps({"format_version": FORMAT_VERSION, **metadata}).encode()}
 
 
 def encodings(schema: pa.Schema) -> dict:

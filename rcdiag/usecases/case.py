@@ -28,7 +28,7 @@ def pair_of_table(
     names = table.policies
     if not names:
         raise RcdiagError(
-            f"{table.files[0].path}: no column of log-probs",
+            f"{table.name}: no column of log-probs",
             hint="a diagnosis needs `rollout_log_probs`, and tells more with `old_log_probs`",
         )
     by_preference = sorted(names, key=lambda name: (name != SAMPLER, name == TRAINER))
@@ -62,7 +62,7 @@ def read_case(
             parts = [part.take(_in_sample(part.row, share)) for part in parts]
             held = sum(len(part.mask) for part in parts)
     if not parts:
-        raise RcdiagError(f"{table.files[0].path}: the table has zero rows")
+        raise RcdiagError(f"{table.name}: the table has zero rows")
     return replace(joined_cases(parts), not_numbers=bad)
 
 
@@ -110,6 +110,6 @@ def _case(table: Table, rows: Trajectories, sampler: str, trainer: str | None) -
             version_by_token=version is not None and len(version) != len(rows),
         ),
         metadata=table.metadata,
-        source=str(table.files[0].path),
+        source=table.name,
         rows_in_table=table.num_rows,
     )

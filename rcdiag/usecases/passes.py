@@ -33,6 +33,6 @@ def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:
 def no_tokens(dump: Table) -> RcdiagError:
     """The error for a table in which no row has a sampled token."""
     return RcdiagError(
-        f"{dump.files[0].path}: no unmasked response token in the whole table",
+        f"{dump.name}: no unmasked response token in the whole table",
         hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
     )

@@ -21,7 +21,7 @@ def provenance(dump: Table, seed: int) -> dict[str, Any]:
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
-        "dump": [str(file.path) for file in source.files],
+        "dump": [file.name for file in source.sources],
         "rows": source.num_rows,
         **drawn,
         "fingerprint": dump.fingerprint,

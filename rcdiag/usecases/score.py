@@ -215,8 +215,7 @@ def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = 
     if missing and len(policies) >= 2 and not dump.may_mean(*lacking):
         name = next(iter(missing.values()))
         raise RcdiagError(
-            f"{dump.files[0].path}: no `{name}_log_probs`; there are policies "
-            f"{', '.join(policies)}",
+            f"{dump.name}: no `{name}_log_probs`; there are policies {', '.join(policies)}",
             hint=f"{did_you_mean(name, policies)}choose two: {setting('behavior', policies[-2])}, "
             f"{setting('target', policies[-1])}; or score it: "
             f"{setting('policies', f'{name}=hf:float32,model=PATH', '--policy')}",

@@ -155,7 +155,8 @@ def _run(plan: ScoringPlan, progress: Progress, *, force: bool, kept: bool) -> N
 
 def description(name: str, table: Table, plan: ScoringPlan | None, output: Path | None) -> str:
     """Say what would run, for a dry run: rows, tokens, policies and where they go."""
-    files = "1 file" if len(table.files) == 1 else f"{len(table.files)} files"
+    count = len(table.sources)
+    files = "1 file" if count == 1 else f"{count} files"
     lines = [f"{name}: {table.num_rows:,} sequences in {files}"]
     if plan is None:
         return "\n".join(

@@ -59,7 +59,7 @@ def drawn_of_step(table: Table, rows: int | None, seed: int, step: int | None) -
 def name_of(source: Source) -> str:
     """The source as a message names it."""
     if isinstance(source, Table):
-        source = [file.path for file in source.files]
+        source = [file.name for file in source.sources]
     if isinstance(source, (str, Path)):
         return str(source)
     first, *more = source
@@ -92,7 +92,7 @@ def _short_names(tables: Sequence[Table], sources: Sequence[Source]) -> list[str
     """A different short name for each table, fit for the end of a policy's name."""
     names: list[str] = []
     for table, source in zip(tables, sources, strict=True):
-        path = source if isinstance(source, (str, Path)) else table.files[0].path
+        path = source if isinstance(source, (str, Path)) else table.name
         stem = "".join(c if POLICY_NAME.fullmatch(c) else "_" for c in Path(path).stem) or "table"
         names.append(stem if stem not in names else f"{stem}_{len(names) + 1}")
     return names

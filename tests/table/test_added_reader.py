@@ -14,9 +14,9 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.join import join_tables
-from rcdiag.table.readers import READERS, find_files
+from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Reader
-from rcdiag.table.stream import read_chunks, read_trajectories
+from rcdiag.table.stream import read_chunks
 from rcdiag.table.table import open_table
 from tests.builders import arrow_table, write_table
 from tests.cli.conftest import rcdiag as rcdiag_fixture
@@ -34,7 +34,8 @@ def toy() -> Iterator[Reader]:
 
 
 def write(path: Path, rows: Sequence[Mapping], about: Mapping | None = None) -> Path:
-    path.write_text("".join(json.dumps(each) + "\n" for each in [about or {}, *rows]))
+    lines = [{"format": "toy", **(about or {})}, *rows]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
@@ -83,15 +84,18 @@ def test_a_format_is_found_by_its_files_and_by_its_name(tmp_path, toy):
 
 def test_several_files_are_one_table_and_errors_name_the_file_as_it_was_given(tmp_path, toy):
     rows = rows_of(30)
-    write(tmp_path / "a.toyjsonl", rows[:20])
-    rows[25]["response_ids"][0] = -7
+    first = write(tmp_path / "a.toyjsonl", rows[:20])
     second = write(tmp_path / "b.toyjsonl", rows[20:])
     write(tmp_path / "c.toyjsonl", [])
     table = open_table(tmp_path)
-    assert [file.first_row for file in table.files] == [0, 20]
+    assert table.where(19) == f"{first}, row 19"
+    assert table.where(25) == f"{second}, row 5"
+    assert [file.path.name for file in table.sources] == ["a.toyjsonl", "b.toyjsonl", "c.toyjsonl"]
     assert [len(part[0].table) for part in read_chunks(table, [(0, 3), (20, 30)])] == [3, 10]
+    rows[25]["response_ids"][0] = -7
+    write(second, rows[20:])
     with pytest.raises(RcdiagError, match="token id -7") as caught:
-        list(read_trajectories(table, ["old"]))
+        open_table(tmp_path)
     assert f"{second}, row 5" in caught.value.message
 
 
@@ -151,9 +155,12 @@ def test_files_of_two_formats_are_no_table(tmp_path, toy):
     both = [write(tmp_path / "a.toyjsonl", rows), as_parquet(tmp_path / "a.parquet", rows)]
     with pytest.raises(RcdiagError, match="not the format of the other files"):
         open_table(both)
-    # Of a folder with both, those of the first format are the table.
-    reader, files = find_files([str(tmp_path)])
-    assert (reader.name, files) == ("parquet", [both[1]])
+    with pytest.raises(RcdiagError, match="files of several formats: ") as caught:
+        open_table(tmp_path)
+    assert "parquet (a.parquet), toyjsonl (a.toyjsonl)" in caught.value.message
+    assert "--from" in caught.value.hint
+    for name in ("parquet", "toyjsonl"):
+        assert open_table(tmp_path, format=name).num_rows == 2
 
 
 def test_a_format_that_is_asked_for_by_a_wrong_name_is_refused(tmp_path):

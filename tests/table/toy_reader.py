@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import islice
 
+import numpy as np
 import pyarrow as pa
 
-from rcdiag.table.readers.reader import Reader
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Reader, Rows
 
 TYPES = {
     "response_ids": pa.list_(pa.int32()),
@@ -22,19 +24,34 @@ TYPES = {
 ROWS_AT_ONCE = 7
 
 
-def read(path: Path) -> Iterator[pa.RecordBatch]:
-    lines = path.read_text().splitlines()
-    about, rows = json.loads(lines[0]), [json.loads(line) for line in lines[1:]]
-    fields = [(name, TYPES[name]) for name in TYPES if name in rows[0]] if rows else []
-    schema = pa.schema(fields, metadata={"rcdiag": json.dumps(about)})
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        yield pa.RecordBatch.from_pylist(rows[start : start + ROWS_AT_ONCE], schema)
+def detect(peek: Peek) -> bool:
+    return peek.record.get("format") == "toy"
+
+
+def read(dump: Dump) -> Iterator[Rows]:
+    for path in dump.files:
+        with path.open() as lines:
+            about = json.loads(next(lines))
+            for policy, facts in about.get("policies", {}).items():
+                dump.notes.describe(policy, **facts)
+            row = 0
+            while some := [json.loads(line) for line in islice(lines, ROWS_AT_ONCE)]:
+                names = {name for row in some for name in row}
+                columns = [*filter(names.__contains__, TYPES), *sorted(names - TYPES.keys())]
+                arrays = {
+                    name: pa.array([row.get(name) for row in some], TYPES.get(name))
+                    for name in columns
+                }
+                numbers = np.arange(row, row + len(some))
+                yield Rows(pa.record_batch(arrays), path, numbers)
+                row += len(some)
 
 
 TOY = Reader(
     name="toyjsonl",
     says="Toy: JSON lines, the first of which says who made them.",
     patterns=("*.toyjsonl",),
-    detect=lambda paths: all(path.suffix == ".toyjsonl" for path in paths),
+    detect=detect,
     read=read,
+    grouped_by_order=True,
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ TOKENS_PER_BATCH = 1_000_000
 MAX_ROWS_PER_BATCH = 16_384
 
 
-def _is_parquet(paths: Sequence[Path]) -> bool:
+def _is_parquet(peek: Peek) -> bool:
     """Recognise parquet by name, so that damage is reported as such, else by first bytes."""
-    return all(path.suffix == ".parquet" or _begins_well(path) for path in paths)
+    return peek.path.suffix == ".parquet" or peek.head.startswith(MAGIC)
 
 
 def _begins_well(path: Path) -> bool:
@@ -36,6 +37,7 @@ PARQUET = Reader(
     patterns=("*.parquet",),
     detect=_is_parquet,
     read=None,
+    grouped_by_order=True,
 )
 
 

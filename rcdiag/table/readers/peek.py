@@ -13,6 +13,7 @@ from typing import Any
 # The beginning of a file that is looked at, in bytes; a JSON record may be longer.
 HEAD = 1 << 16
 LONGEST_RECORD = 1 << 28
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,20 @@ class Peek:
 
     @cached_property
     def record(self) -> dict[str, Any]:
-        """Return the first JSON object of a file of JSON lines, or the object that a file is."""
-        if not self.head.lstrip()[:1] == b"{":
+        """Return the first JSON object of a file of JSON lines, or the object that a file is.
+
+        Of a list of objects, in the first line or as the whole file, it is the first one.
+        """
+        if self.head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] not in (b"{", b"["):
             return {}
         with self.path.open("rb") as stream:
             line = next((line for line in _lines(stream) if line.strip()), b"")
         for text in (line, self._whole):
             try:
-                record = json.loads(text)
-            except (ValueError, UnicodeDecodeError):
+                record = json.loads(text.removeprefix(BYTE_ORDER_MARK))
+            except (ValueError, RecursionError):
                 continue
+            record = record[0] if isinstance(record, list) and record else record
             return record if isinstance(record, dict) else {}
         return {}
 

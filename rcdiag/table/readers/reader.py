@@ -26,7 +26,8 @@ class Rows:
 
     batch: pa.RecordBatch
     file: Path
-    numbers: NDArray[np.int64]  # the record of the file that each row was made from, from 0, [rows]
+    # The record that each row was made from: lines count from 1, all else from 0, [rows].
+    numbers: NDArray[np.int64]
     record: str = "row"  # what the file's own records are called in a message: "line", "sample"
 
     def where(self, row: int) -> str:

@@ -57,7 +57,7 @@ def compare(
     of it; `joined` says how, if of several.
     """
     about = dump.metadata.get("policies", {})
-    where = str((origin or dump).files[0].path)
+    where = (origin or dump).name
     choose(dump.policies, [name for name in (behavior, target) if name], where, least=1)
     behavior, target = behavior or "rollout", target or "old"
     alone = not policies and only_policy(dump) is not None

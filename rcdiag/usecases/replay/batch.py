@@ -135,7 +135,7 @@ def read_batch(
     if chosen is not None and chosen not in steps:
         listed = ", ".join(map(str, steps))
         raise RcdiagError(
-            f"{dump.files[0].path}: no step {step}",
+            f"{dump.name}: no step {step}",
             hint=f"there are {listed}" if listed else "the table has no column `step`",
         )
     names = tuple(dict.fromkeys(roles.names))
@@ -146,7 +146,7 @@ def read_batch(
     ]
     if not any(part.mask.any() for part in parts):
         raise RcdiagError(
-            f"{dump.files[0].path}: no unmasked response token to learn from",
+            f"{dump.name}: no unmasked response token to learn from",
             hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",
         )
     return replay_batch(parts, roles, advantage, chosen)

@@ -1,0 +1,322 @@
+"""What readers make of a dump becomes one parquet table: checked, typed, grouped, in one pass."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.table import given as given_values
+from rcdiag.table import missing
+from rcdiag.table import schema as columns
+from rcdiag.table.checked import check_values, checked_lengths, typed
+from rcdiag.table.grouping import Grouping
+from rcdiag.table.growing import GrowingWriter
+from rcdiag.table.placeholders import FLOOR, EqualityWatch, LogProbWatch
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.sources import SourceFile
+
+# Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
+Heard = Callable[[str, int, int, int, int], None]
+
+
+class Origin:
+    """Where each row of a converted table stood in the files that were given."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self.files = tuple(files)
+        self._names = {file.path: file.name for file in files}
+        self._blocks: list[tuple[Path, str, NDArray[np.int64]]] = []
+        self._starts: list[int] = []
+        self.num_rows = 0
+
+    def add(self, rows: Rows) -> None:
+        """Take in consecutive rows of the table."""
+        self._starts.append(self.num_rows)
+        self._blocks.append((rows.file, rows.record, rows.numbers))
+        self.num_rows += len(rows.numbers)
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        block = int(np.searchsorted(self._starts, row, side="right")) - 1
+        path, record, numbers = self._blocks[block]
+        name = self._names.get(path, str(path))
+        return f"{name}, {record} {int(numbers[row - self._starts[block]])}"
+
+    def renamed(self, error: RcdiagError) -> RcdiagError:
+        """Return an error with the URLs of files in place of the paths of their copies."""
+        message = error.message
+        for file in self.files:
+            if file.url:
+                message = message.replace(str(file.path), file.url)
+        return error if message == error.message else RcdiagError(message, error.hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What became of a dump."""
+
+    origin: Origin
+    metadata: dict[str, Any]
+    policies_of: dict[Path, set[str]]  # file -> the policies whose log-probs its rows have
+    rows: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class _Pass:
+    """One pass over the rows of a dump, and what it learns."""
+
+    notes: Notes
+    given: Mapping[str, Any]
+    renames: Mapping[str, str]
+    grouping: Grouping
+    origin: Origin
+    tokens: int = 0
+    watches: dict[str, LogProbWatch] = field(default_factory=dict)
+    equals: dict[tuple[str, str], EqualityWatch] = field(default_factory=dict)
+    rows_with: dict[str, int] = field(default_factory=dict)  # column -> rows of files that have it
+    policies_of: dict[Path, set[str]] = field(default_factory=dict)
+
+    def table(self, rows: Rows) -> pa.Table:
+        """Return some rows as they are written; a row that cannot be is refused."""
+        table = typed(_renamed(pa.Table.from_batches([rows.batch]), self.renames, rows), rows)
+        for name in table.column_names:
+            self.rows_with[name] = self.rows_with.get(name, 0) + table.num_rows
+        lengths = checked_lengths(table, rows)
+        check_values(table, rows)
+        for name, value in self.given.items():
+            if given_values.column_of(name) in table.column_names and name != "group_size":
+                self._agree(table, rows, name, value)
+        fills = {name: value for name, value in self.given.items() if name != "group_size"}
+        table = given_values.filled(table, fills, np.arange(table.num_rows))
+        table = self._watched(table, lengths)
+        table = self.grouping.add_to(table, rows)
+        self.tokens += int(lengths.sum())
+        self.origin.add(rows)
+        return table
+
+    @staticmethod
+    def _agree(table: pa.Table, rows: Rows, name: str, value: Any) -> None:
+        row = given_values.contradiction(table, name, value)
+        if row is not None:
+            raise given_values.refusal(rows.where(row), name, value, table[name][row].as_py())
+
+    def _watched(self, table: pa.Table, lengths: NDArray[np.int64]) -> pa.Table:
+        """Return rows with NaN for floored log-probs, having looked at all log-probs."""
+        policies = columns.policies_in(table.column_names)
+        if not policies:
+            return table
+        sampled = _sampled(table, int(lengths.sum()))
+        values: dict[str, NDArray[np.floating]] = {}
+        for policy in policies:
+            name = f"{policy}_log_probs"
+            column = table[name].combine_chunks()
+            flat = column.flatten()
+            numbers = flat.fill_null(float("nan")).to_numpy(zero_copy_only=False)
+            has_value = sampled
+            if column.null_count:
+                present = column.is_valid().to_numpy(zero_copy_only=False)
+                if not present.any():
+                    continue
+                has_value = sampled[np.repeat(present, lengths)]
+            else:
+                values[policy] = numbers[sampled]
+            floored = numbers == FLOOR
+            watch = self.watches.setdefault(name, LogProbWatch())
+            watch.add(numbers[has_value])
+            if floored.any():
+                watch.floored += int((floored & has_value).sum())
+                numbers = np.where(floored, np.nan, numbers).astype(numbers.dtype)
+            if floored.any() or flat.null_count:
+                index = table.column_names.index(name)
+                table = table.set_column(index, name, _with_values(column, numbers))
+        self._compare(values)
+        return table
+
+    def _compare(self, values: Mapping[str, NDArray[np.floating]]) -> None:
+        if "rollout" not in values:
+            return
+        for policy in values:
+            if policy != "rollout":
+                pair = self.equals.setdefault(("rollout", policy), EqualityWatch())
+                pair.add(values["rollout"], values[policy])
+
+    def finished(self, reader: Reader, files: Sequence[SourceFile]) -> dict[str, str]:
+        """Note what the whole dump tells; returns the columns to drop with the reason."""
+        rows = self.origin.num_rows
+        self.grouping.check(files[0].name)
+        if self.grouping.rule:
+            self.notes.change(self.grouping.rule)
+        for name, having in self.rows_with.items():
+            if having < rows:
+                without = "counts every token" if name == "response_mask" else "is null"
+                self.notes.change(f"{name}: {without} in rows of files without it", rows - having)
+        dropped: dict[str, str] = {}
+        for name, watch in self.watches.items():
+            if watch.placeholder:
+                dropped[name] = f"every sampled token has {watch.placeholder}, a placeholder"
+            elif watch.floored:
+                self.notes.change(
+                    f"{name}: {watch.floored:,} values of {FLOOR:g} are NaN now; they stand for a "
+                    "log-prob that the writer could not express, as -inf"
+                )
+        for (one, other), pair in self.equals.items():
+            names = f"{one}_log_probs", f"{other}_log_probs"
+            if pair.equal and pair.tokens and not dropped.keys() & set(names):
+                self.notes.change(
+                    f"{names[1]} equals {names[0]} bit for bit on every token: the mismatch is not "
+                    "observable"
+                )
+        for name, reason in dropped.items():
+            self.notes.change(f"{name}: dropped, {reason}")
+        return dropped
+
+
+def convert_files(
+    reader: Reader,
+    files: Sequence[SourceFile],
+    target: Path,
+    *,
+    given: Mapping[str, Any],
+    renames: Mapping[str, str],
+    tokenizer: str | None = None,
+    heard: Heard | None = None,
+) -> Conversion:
+    """Write the rows of a dump's files to a parquet file, in one pass and in bounded memory.
+
+    The file appears when all went well. An error names a file as the user knows it.
+    """
+    if reader.text_only and tokenizer is None:
+        raise RcdiagError(
+            f"{files[0].name}: {reader.name} dumps hold text, no token ids and no log-probs",
+            hint=f"{reader.text_only}; or {setting('tokenizer', 'PATH')} of rcdiag convert encodes "
+            "the text again, which loses the recorded mismatch",
+        )
+    dump = Dump(files=tuple(file.path for file in files), given=given, tokenizer=tokenizer)
+    origin = Origin(files)
+    grouping = Grouping(given.get("group_size"), reader.grouped_by_order)
+    work = _Pass(dump.notes, given, renames, grouping, origin)
+    try:
+        return _converted(reader, dump, files, target, work, heard)
+    except RcdiagError as error:
+        raise origin.renamed(error) from error
+
+
+def _converted(
+    reader: Reader,
+    dump: Dump,
+    files: Sequence[SourceFile],
+    target: Path,
+    work: _Pass,
+    heard: Heard | None,
+) -> Conversion:
+    assert reader.read is not None
+    places = {file.path: number for number, file in enumerate(files, 1)}
+    names = {file.path: file.name for file in files}
+    with GrowingWriter(target) as writer:
+        for rows in reader.read(dump):
+            table = work.table(rows)
+            if table.num_rows == 0:
+                continue
+            writer.write(table)
+            having = columns.policies_in(table.column_names)
+            work.policies_of.setdefault(rows.file, set()).update(having)
+            if heard is not None:
+                place = places.get(rows.file, 0)
+                name = names.get(rows.file, str(rows.file))
+                heard(name, place, len(files), work.origin.num_rows, work.tokens)
+        if work.origin.num_rows == 0:
+            raise RcdiagError(
+                f"{files[0].name}: the table has zero rows", hint="was the dump finished?"
+            )
+        dropped = work.finished(reader, files)
+        for name in sorted(writer.mixed):
+            reason = "files hold types that nothing unites"
+            if columns.column_spec(name) is not None:
+                raise RcdiagError(
+                    f"{files[0].name}: column `{name}`: {reason}", hint="see --column"
+                )
+            dropped[name] = reason
+            dump.notes.change(f"{name}: dropped, {reason}")
+        metadata = _metadata(reader, dump, len(files), dropped, work.given)
+        schema = writer.finish(metadata, dropped)
+        _check_renames(schema, work, files[0].name)
+    return Conversion(work.origin, metadata, work.policies_of, work.origin.num_rows, work.tokens)
+
+
+def _metadata(
+    reader: Reader, dump: Dump, files: int, dropped: Mapping[str, str], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    policies = {
+        name: facts
+        for name, facts in dump.notes.policies.items()
+        if f"{name}_log_probs" not in dropped
+    }
+    metadata: dict[str, Any] = {
+        "conversion": {
+            "format": reader.name,
+            "files": files,
+            "changes": dump.notes.changes,
+            "dropped": dict(dropped),
+            "rcdiag": importlib.metadata.version("rcdiag"),
+        }
+    }
+    if given:
+        metadata["given"] = dict(given)
+    if policies:
+        metadata["policies"] = policies
+    return metadata
+
+
+def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Table:
+    """Return rows with mapped columns under their canonical names."""
+    names = list(table.column_names)
+    for name, in_file in renames.items():
+        if in_file not in names:
+            continue
+        if name in names and name != in_file:
+            raise RcdiagError(
+                f"{rows.file}: {columns.column_setting({name: in_file})}, but the dump has "
+                f"`{name}` as well",
+                hint="leave the option away",
+            )
+        names[names.index(in_file)] = name
+    return table.rename_columns(names)
+
+
+def _check_renames(schema: pa.Schema | None, work: _Pass, source: str) -> None:
+    """Refuse mapped columns that no file of the dump has."""
+    if schema is not None and any(name not in work.rows_with for name in work.renames):
+        missing.check_columns([], schema, work.renames, source)
+
+
+def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:
+    """Flag the sampled response tokens, [tokens]."""
+    if "response_mask" not in table.column_names or pt.is_null(table["response_mask"].type):
+        return np.ones(tokens, np.bool_)
+    mask = table["response_mask"].combine_chunks()
+    if mask.null_count:
+        lengths = pc.list_value_length(table["response_ids"]).to_numpy()
+        out = np.ones(tokens, np.bool_)
+        present = np.repeat(mask.is_valid().to_numpy(zero_copy_only=False), lengths)
+        out[present] = mask.flatten().to_numpy(zero_copy_only=False).astype(np.bool_)
+        return out
+    return mask.flatten().to_numpy(zero_copy_only=False).astype(np.bool_)
+
+
+def _with_values(column: pa.ListArray, numbers: NDArray[np.floating]) -> pa.ListArray:
+    """Return a list column with other values in its lists; null rows stay null."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    null = column.is_null() if column.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(numbers), mask=null)

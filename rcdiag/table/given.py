@@ -1,0 +1,172 @@
+"""What a dump lacks and the user knows: values that hold for every row, such as a temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
+
+GROUP_SIZE = "group_size"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value may be: its Arrow type, its words, how it is read, and its range."""
+
+    type: pa.DataType
+    expected: str
+    read: Callable[[Any], Any]
+    accepts: Callable[[Any], bool] = lambda value: True
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(str(value))
+
+
+def _key(value: Any) -> int | str:
+    text = str(value)
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
+_FRACTION = Kind(pa.float64(), "a number from 0 to 1", float, lambda value: 0.0 <= value <= 1.0)
+_COUNT = Kind(pa.int64(), "a whole number", _whole)
+GIVEN: dict[str, Kind] = {
+    "temperature": Kind(
+        pa.float64(), "a number above 0", float, lambda value: 0.0 < value < float("inf")
+    ),
+    "top_p": _FRACTION,
+    "top_k": _COUNT,
+    "min_p": _FRACTION,
+    "step": _COUNT,
+    "policy_version": _COUNT,
+    "engine": Kind(pa.string(), "a name or a number", _key),
+    "finish_reason": Kind(pa.string(), "a word", str),
+    GROUP_SIZE: Kind(pa.int64(), "a whole number from 1 on", _whole, lambda value: value >= 1),
+}
+
+
+def read_given(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return given values with the types of their columns; text is read as a command's is."""
+    return {name: _read(name, value) for name, value in (values or {}).items()}
+
+
+def _read(name: str, value: Any) -> Any:
+    if name not in GIVEN:
+        raise RcdiagError(
+            f"{_setting(name, value)}: nothing that can be given for all rows",
+            hint=f"{did_you_mean(name, GIVEN)}one of {', '.join(GIVEN)}",
+        )
+    kind = GIVEN[name]
+    try:
+        typed = kind.read(value)
+        good = not isinstance(value, bool) and kind.accepts(typed)
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise RcdiagError(
+            f"{_setting(name, value)}: not {kind.expected}", hint=f"give {kind.expected}"
+        )
+    return typed
+
+
+def _setting(name: str, value: Any) -> str:
+    return mapping_setting("given", {name: value}, "--given")
+
+
+def column_of(name: str) -> str:
+    """Return the column that a given value fills."""
+    return "group_id" if name == GROUP_SIZE else name
+
+
+def type_of(name: str, value: Any) -> pa.DataType:
+    """Return the Arrow type of the column that a given value makes."""
+    return pa.int64() if isinstance(value, int) else GIVEN[name].type
+
+
+def filled(table: pa.Table, given: Mapping[str, Any], numbers: NDArray[np.integer]) -> pa.Table:
+    """Return rows with the columns that are given, and with given values in place of nulls.
+
+    `numbers` are those of the rows in the whole table, [rows], which tell their groups.
+    """
+    for name, value in given.items():
+        column = column_of(name)
+        if column in table.column_names:
+            index = table.column_names.index(column)
+            lacking = _lacking(table.column(index))
+            if name != GROUP_SIZE and pc.any(lacking).as_py():
+                own = table.column(index)
+                scalar = pa.scalar(value).cast(own.type)
+                table = table.set_column(index, column, pc.if_else(lacking, scalar, own))
+        else:
+            table = table.append_column(column, _values(name, value, numbers))
+    return table
+
+
+def _values(name: str, value: Any, numbers: NDArray[np.integer]) -> pa.Array:
+    """Return the column that a given value makes for rows of these numbers, [rows]."""
+    if name == GROUP_SIZE:
+        return pa.array(numbers.astype(np.int64) // value)
+    return pa.array([value], type_of(name, value)).take(pa.array(np.zeros(len(numbers), np.int64)))
+
+
+def _lacking(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Flag rows whose value is unknown: null, or NaN, [rows]."""
+    return column.is_null(nan_is_null=pt.is_floating(column.type))
+
+
+def contradiction(table: pa.Table, name: str, value: Any) -> int | None:
+    """Return the first row whose own value is another than the given one; None where none is."""
+    column = table[column_of(name)]
+    if pt.is_list(column.type) or pt.is_large_list(column.type):
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        differ = pc.not_equal(pc.list_flatten(column), value).to_numpy().astype(bool)
+        rows = owner[differ]
+    elif pt.is_floating(column.type):
+        own = column.to_numpy().astype(np.float64)
+        rows = np.flatnonzero(~(np.isclose(own, value, rtol=1e-6) | np.isnan(own)))
+    elif pt.is_integer(column.type) and isinstance(value, (int, float)):
+        rows = np.flatnonzero(pc.fill_null(pc.not_equal(column, value), False).to_numpy())
+    else:
+        own_text = column.cast(pa.string())
+        rows = np.flatnonzero(pc.fill_null(pc.not_equal(own_text, str(value)), False).to_numpy())
+    return int(rows[0]) if len(rows) else None
+
+
+def refusal(where: str, name: str, value: Any, own: Any) -> RcdiagError:
+    """Return the error for a dump that has a given column with another value."""
+    return RcdiagError(
+        f"{where}: `{name}` is {own}, but {_setting(name, value)} is given",
+        hint="a value is given only where the dump has none; leave it away",
+    )
+
+
+def check_group_sizes(sizes: NDArray[np.integer], size: int, source: str) -> None:
+    """Refuse groups of a dump that are not of the size that is given."""
+    if (sizes != size).any():
+        wrong = int(sizes[np.argmax(sizes != size)])
+        raise RcdiagError(
+            f"{source}: {int((sizes != size).sum())} of {len(sizes)} prompt groups have another "
+            f"size than {_setting(GROUP_SIZE, size)}, the first of them {wrong} rows",
+            hint="the dump tells its groups itself; leave it away",
+        )
+
+
+def check_divisible(rows: int, size: int, source: str) -> None:
+    """Refuse a table that consecutive groups of a size do not fill."""
+    if rows % size:
+        raise RcdiagError(
+            f"{source}: {rows:,} rows are no whole number of groups of "
+            f"{_setting(GROUP_SIZE, size)}; {rows % size} are left over",
+            hint="was the dump filtered? Leave it away, or give the right size",
+        )

@@ -1,0 +1,86 @@
+"""Rows of a dump become prompt groups: by the dump's ids, by their order, or by equal prompts."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table import given
+from rcdiag.table.readers.reader import Rows
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Grouping:
+    """The prompt groups of a dump's rows, in the order in which they first appear."""
+
+    def __init__(self, size: int | None, by_order: bool) -> None:
+        """`size` is the number of rows of a group, if the user gives it.
+
+        `by_order` tells whether the rows of a group follow each other.
+        """
+        self._size = size
+        self._by_order = by_order and size is not None
+        self._rows = 0
+        self._numbers: dict[int, int] = {}  # hash of a group's step and prompt -> its number
+        self._counts: list[int] = []
+        self.rule = ""  # how groups were told, in a sentence; empty where there are none
+
+    def add_to(self, table: pa.Table, rows: Rows) -> pa.Table:
+        """Return rows with a column `group_id`, if one can be told."""
+        first = self._rows
+        self._rows += table.num_rows
+        if "group_id" in table.column_names:
+            self._take(table, rows)
+            return table
+        if self._by_order:
+            self.rule = f"group_id: {self._size} consecutive rows are a prompt group, as given"
+            numbers = (first + np.arange(table.num_rows)) // self._size
+        elif "prompt_ids" in table.column_names:
+            in_step = " of one step" if "step" in table.column_names else ""
+            self.rule = f"group_id: rows{in_step} with equal prompts are a prompt group"
+            numbers = self._number(_hashes(table))
+        else:
+            return table
+        return table.append_column("group_id", pa.array(numbers, pa.int64()))
+
+    def _take(self, table: pa.Table, rows: Rows) -> None:
+        """Count the rows of groups that the dump itself tells."""
+        if self.rule:
+            raise RcdiagError(
+                f"{rows.where(0)}: has a group id, but rows before it have none",
+                hint="convert files with and without group ids apart",
+            )
+        if self._size is not None:
+            ids = table["group_id"].combine_chunks().cast(pa.string())
+            self._number(pl.Series(ids).hash(seed=0).to_numpy())
+
+    def _number(self, hashes: np.ndarray) -> np.ndarray:
+        numbers = []
+        for value in hashes.tolist():
+            number = self._numbers.setdefault(value, len(self._counts))
+            if number == len(self._counts):
+                self._counts.append(0)
+            self._counts[number] += 1
+            numbers.append(number)
+        return np.array(numbers, np.int64)
+
+    def check(self, source: str) -> None:
+        """Refuse groups that are not of the size that is given."""
+        if self._size is None:
+            return
+        if self.rule and self._by_order:
+            given.check_divisible(self._rows, self._size, source)
+        elif self._counts:
+            given.check_group_sizes(np.array(self._counts), self._size, source)
+
+
+def _hashes(table: pa.Table) -> np.ndarray:
+    """Return a 64-bit hash of the prompt, and of the step where rows have one, of every row."""
+    hashes = pl.Series(table["prompt_ids"].combine_chunks()).hash(seed=0).to_numpy()
+    if "step" in table.column_names:
+        steps = table["step"].fill_null(-1).to_numpy().astype(np.uint64)
+        hashes = hashes ^ (pl.Series(steps).hash(seed=1).to_numpy() * GOLDEN)
+    return hashes

@@ -1,0 +1,57 @@
+"""Values that writers put where they have no log-prob are told from log-probs, and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Constants that trainers fill a log-prob column with where they have none; a column that holds one
+# of them at every sampled token was never measured.
+PLACEHOLDERS = (0.0, 1.0, -1.0)
+# What vLLM and SkyRL write for a log-prob that JSON or the trainer cannot hold, -inf above all:
+# vllm/entrypoints/openai/chat_completion/serving.py, skyrl/train/dataset/preprocess.py.
+FLOOR = -9999.0
+
+
+@dataclass
+class LogProbWatch:
+    """What is learned of a column of log-probs while its rows stream by."""
+
+    tokens: int = 0  # sampled tokens that have a value, NaN too
+    floored: int = 0  # those that were FLOOR
+    constant: float | None = None  # the value that all of them have, as long as they do
+    varies: bool = False
+
+    def add(self, sampled: NDArray[np.floating]) -> None:
+        """Take in the values at some sampled tokens, [tokens]."""
+        if not len(sampled):
+            return
+        self.tokens += len(sampled)
+        if self.varies:
+            return
+        first = float(sampled[0]) if self.constant is None else self.constant
+        self.constant = first
+        self.varies = not bool((sampled == first).all())
+
+    @property
+    def placeholder(self) -> str:
+        """Return in words the constant that stands for no log-prob; empty where there is none."""
+        if self.tokens and self.floored == self.tokens:
+            return f"{FLOOR:g}"
+        constant = None if self.varies else self.constant
+        return f"{constant:g}" if constant in PLACEHOLDERS and self.tokens else ""
+
+
+@dataclass
+class EqualityWatch:
+    """Whether two policies' log-probs are equal bit for bit on every sampled token."""
+
+    tokens: int = 0
+    equal: bool = True
+
+    def add(self, one: NDArray[np.floating], other: NDArray[np.floating]) -> None:
+        """Take in both columns' values at the same sampled tokens, [tokens]."""
+        self.tokens += len(one)
+        self.equal = self.equal and bool(np.array_equal(one, other))

@@ -1,0 +1,86 @@
+"""Rows that a reader makes one at a time are gathered into record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rcdiag.table.readers.columns import BITS, FLOATS, IDS, lists
+from rcdiag.table.readers.reader import Rows
+from rcdiag.table.schema import ENTROPY, LOG_PROBS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# A batch ends with the row that brings it to this many tokens, prompts included: a few MB.
+TOKENS_PER_BATCH = 500_000
+ROWS_PER_BATCH = 8_192
+
+TOKEN_KINDS = {"prompt_ids": IDS, "response_ids": IDS, "response_mask": BITS, "advantages": FLOATS}
+NUMBER_KINDS = {
+    "step": np.int64,
+    "policy_version": np.int64,
+    "top_k": np.int64,
+    "reward": np.float64,
+    "advantage": np.float64,
+    "temperature": np.float64,
+    "top_p": np.float64,
+    "min_p": np.float64,
+}
+
+
+def gather(
+    rows: Iterable[tuple[int, dict[str, Any]]], file: Path, record: str = "line"
+) -> Iterator[Rows]:
+    """Yield the rows of one file, about TOKENS_PER_BATCH tokens at a time.
+
+    A row comes with the number of its record in the file. It maps names of columns to values:
+    arrays for columns of tokens, [tokens], else a number or a text. What is None or left out is
+    null; a column that no row of a batch has is not in that batch.
+    """
+    numbers: list[int] = []
+    held: list[dict[str, Any]] = []
+    tokens = 0
+    for number, row in rows:
+        numbers.append(number)
+        held.append(row)
+        prompt = row.get("prompt_ids")
+        tokens += len(row["response_ids"]) + (0 if prompt is None else len(prompt))
+        if tokens >= TOKENS_PER_BATCH or len(held) >= ROWS_PER_BATCH:
+            yield Rows(batch_of(held), file, np.array(numbers, np.int64), record)
+            numbers, held, tokens = [], [], 0
+    if held:
+        yield Rows(batch_of(held), file, np.array(numbers, np.int64), record)
+
+
+def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """Return rows as a record batch, with the columns that at least one of them has."""
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    values = {name: [row.get(name) for row in rows] for name in names}
+    columns = {
+        name: _column(name, column)
+        for name, column in values.items()
+        if any(value is not None for value in column)
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    if kind := _token_kind(name):
+        return lists(values, kind)
+    if number := NUMBER_KINDS.get(name):
+        return pa.array(values, type=pa.from_numpy_dtype(np.dtype(number)))
+    return pa.array(values)
+
+
+def _token_kind(name: str) -> type | None:
+    if LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name):
+        return FLOATS
+    return TOKEN_KINDS.get(name)

@@ -1,0 +1,149 @@
+"""NeMo-RL writes one line for each sample of a training step, with lists of one value each.
+
+Sequences are whole: prompt, response, and padding on the right; the value at place i belongs to
+the token at place i.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length, floats, ids, records
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+
+FILE_NAME = re.compile(r"train_data_step(?P<step>\d+)")
+
+NO_RESPONSE = "A sample without any assistant token in token_loss_mask has no response: left out."
+REMOVED = "A sample with sample_loss_mask 0 keeps its row; its response_mask is 0."
+NOT_COMPUTED = (
+    "prev_logprobs of a sample are 0.0 at every token of prompt and response: NeMo-RL did not "
+    "compute them (force_on_policy_ratio), so that old_log_probs are left out."
+)
+
+
+class Sample(msgspec.Struct):
+    """The fields of a line: a batch of one sample, so that each value is a list of length 1."""
+
+    token_ids: list[list[Id]] | None = None
+    input_lengths: list[Int] | None = None
+    token_loss_mask: list[list[Bit]] | None = None
+    sample_loss_mask: list[float] | None = None
+    generation_logprobs: list[list[float]] | None = None
+    prev_logprobs: list[list[float]] | None = None
+    advantages: list[float | list[float]] | None = None
+    rewards: list[float] | None = None
+    filtered_rewards: list[float] | None = None
+
+
+def _read(dump: Dump) -> Iterator[Rows]:
+    for file in dump.files:
+        yield from gather(_rows(file, dump.notes), file)
+
+
+def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
+    name = FILE_NAME.search(file.name)
+    step = int(name["step"]) if name else None
+    for where, number, sample in records(file, Sample):
+        if row := _row(sample, where, notes):
+            yield number, {**row, "step": step}
+
+
+def _row(sample: Sample, where: str, notes: Notes) -> dict[str, Any] | None:
+    """Cut the whole sequence into prompt and response; None for a sample without a response."""
+    tokens = _one(sample.token_ids, "token_ids", where)
+    mask = _one(sample.token_loss_mask, "token_loss_mask", where)
+    if tokens is None or mask is None:
+        raise RcdiagError(
+            f"{where}: no `{'token_ids' if tokens is None else 'token_loss_mask'}`, without which "
+            "no token can be told",
+            hint="the synchronous trainer (grpo_sync) may leave token ids out of its log: dump "
+            "with the other one, or add them to the data that it logs",
+        )
+    check_length(mask, len(tokens), where, "token_loss_mask", "token_ids")
+    lengths = _one(sample.input_lengths, "input_lengths", where)
+    end = len(tokens) if lengths is None else lengths
+    is_sampled = bits(mask, where, "token_loss_mask")
+    _check_end(end, is_sampled, where)
+    if not is_sampled.any():
+        notes.change(NO_RESPONSE, 1)
+        return None
+    start = int(np.argmax(is_sampled))
+    response_mask = is_sampled[start:end]
+    if _one(sample.sample_loss_mask, "sample_loss_mask", where) == 0:
+        notes.change(REMOVED, 1)
+        response_mask = np.zeros_like(response_mask)
+
+    def response(values: list[float] | None, field: str) -> Any:
+        check_length(values, len(tokens), where, field, "token_ids")
+        return None if values is None else floats(values[start:end])
+
+    previous = _one(sample.prev_logprobs, "prev_logprobs", where)
+    old = response(previous, "prev_logprobs")
+    if previous is not None and end > 1 and not any(previous[:end]):
+        notes.change(NOT_COMPUTED, 1)
+        old = None
+    generated = _one(sample.generation_logprobs, "generation_logprobs", where)
+    advantages = _one(sample.advantages, "advantages", where)
+    # Dynamic sampling logs the rewards of all samples, those it left out too; only the others
+    # belong to the rows.
+    scores = sample.rewards if sample.filtered_rewards is None else sample.filtered_rewards
+    row = {
+        "prompt_ids": ids(tokens[:start]),
+        "response_ids": ids(tokens[start:end]),
+        "response_mask": response_mask,
+        "rollout_log_probs": response(generated, "generation_logprobs"),
+        "old_log_probs": old,
+        "reward": _one(scores, "rewards", where),
+    }
+    if isinstance(advantages, list) and (len(advantages) != 1 or len(tokens) == 1):
+        return {**row, "advantages": response(advantages, "advantages")}
+    return {**row, "advantage": advantages[0] if isinstance(advantages, list) else advantages}
+
+
+def _one(values: list[Any] | None, name: str, where: str) -> Any:
+    """Return the one value of a field; None where the field or its value is not there."""
+    if not values:
+        return None
+    if len(values) > 1:
+        raise RcdiagError(
+            f"{where}: `{name}` holds {len(values)} samples; a line holds one",
+            hint="was this file written by NeMo-RL's log_batched_dict_as_jsonl?",
+        )
+    return values[0]
+
+
+def _check_end(end: int, is_sampled: Any, where: str) -> None:
+    if not 0 <= end <= len(is_sampled):
+        raise RcdiagError(
+            f"{where}: `input_lengths` is {end}, but `token_ids` has {len(is_sampled)} tokens",
+            hint="the length of a sequence lies between 0 and its padded width",
+        )
+    if is_sampled[end:].any():
+        place = end + int(np.argmax(is_sampled[end:]))
+        raise RcdiagError(
+            f"{where}: `token_loss_mask[{place}]` is 1 behind the end of the sequence, {end}",
+            hint="padding is never trained on; do mask and length belong to the same sample?",
+        )
+
+
+def _detect(peek: Peek) -> bool:
+    return {"generation_logprobs", "token_loss_mask"} <= peek.keys
+
+
+NEMO_RL = Reader(
+    name="nemo-rl",
+    says="NeMo-RL's log of training data, train_data_stepN.jsonl: on by default.",
+    patterns=("train_data_step*.jsonl",),
+    detect=_detect,
+    read=_read,
+    source="https://github.com/NVIDIA-NeMo/RL/blob/main/nemo_rl/utils/logger.py",
+)

@@ -1,0 +1,13 @@
+"""Pickles and torch files are read without running anything that stands in them.
+
+A pickle is a program for a small stack machine that may call any function of any module.
+`load_pickle` and `load_torch` run it on a machine of their own, which builds plain containers,
+numpy arrays and tensors, knows a closed table of names, and refuses every other name.
+"""
+
+from rcdiag.table.readers.safe.inert import Foreign as Foreign
+from rcdiag.table.readers.safe.machine import load_pickle as load_pickle
+from rcdiag.table.readers.safe.tensors import Jagged as Jagged
+from rcdiag.table.readers.safe.tensors import Tensor as Tensor
+from rcdiag.table.readers.safe.torch_file import is_torch_file as is_torch_file
+from rcdiag.table.readers.safe.torch_file import load_torch as load_torch

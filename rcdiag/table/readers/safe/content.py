@@ -1,0 +1,43 @@
+"""The content of a file, or of a file inside a file, is a view of bytes with a name for errors."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+
+from rcdiag.errors import RcdiagError
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Bytes that are read where they are used, and what an error calls them."""
+
+    name: str
+    view: memoryview
+
+    def inner(self, view: memoryview | bytes | bytearray, what: str) -> Content:
+        """Return the content of a file that stands inside this one."""
+        return Content(f"{self.name} ({what})", memoryview(view).cast("B"))
+
+
+def open_content(source: Path | Content) -> Content:
+    """Map a file into memory; pages are read when they are used."""
+    if isinstance(source, Content):
+        return source
+    try:
+        with source.open("rb") as stream:
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise RcdiagError(
+            f"{source}: cannot be read ({error})", hint="check the file and its permissions"
+        ) from error
+    return Content(str(source), memoryview(mapped))
+
+
+def damaged(content: Content, how: str) -> RcdiagError:
+    """Return the error of a file that its writer did not make so."""
+    return RcdiagError(
+        f"{content.name}: damaged or truncated file: {how}",
+        hint="its writer did not finish or the copy broke off; copy or write it again",
+    )

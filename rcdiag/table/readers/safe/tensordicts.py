@@ -1,0 +1,123 @@
+"""A TensorDict in a torch file becomes a dict of tensors, jagged tensors and lists.
+
+What the functions that a file names do with their arguments:
+https://github.com/pytorch/tensordict/blob/v0.10.0/tensordict/_reductions.py
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from rcdiag.table.readers.safe.arrays import shape_of
+from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, Unfinished, names_of
+from rcdiag.table.readers.safe.tensors import Jagged, Tensor, jagged, view_bytes
+
+VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Same:
+    """A value that is no tensor and that all rows share."""
+
+    value: Any
+
+
+class UnfinishedTensorDict(Unfinished):
+    """A TensorDict before its tensors are known."""
+
+    def finish(self, state: Any) -> dict[str, Any]:
+        return _tensors(state)
+
+
+class UnfinishedValue(Unfinished):
+    """A NonTensorData before its value is known."""
+
+    def finish(self, state: Any) -> Same:
+        return Same(state["non_tensordict"]["data"])
+
+
+class UnfinishedStack(Unfinished):
+    """A NonTensorStack before its values are known."""
+
+    def finish(self, state: Any) -> list[Any]:
+        return [item.value if isinstance(item, Same) else item for item in state["tensordicts"]]
+
+
+def _make(kind: Any, state: Any) -> Any:
+    """Build what `_make_td` of tensordict does: an object of a class with a state."""
+    built = kind.build() if isinstance(kind, Name) else None
+    if not isinstance(built, Unfinished):
+        raise TypeError("no class of tensordict")
+    return built.finish(state)
+
+
+def _tensors(state: Any) -> dict[str, Any]:
+    tensors = state["_tensordict"]
+    if not isinstance(tensors, dict):
+        raise TypeError("a TensorDict without tensors")
+    return tensors
+
+
+def consolidated(metadata: Any, storage: Any) -> Any:
+    """Cut a TensorDict out of one tensor of bytes that holds all of its tensors."""
+    if not isinstance(storage, Tensor) or storage.kind != "uint8" or len(storage.shape) != 1:
+        raise TypeError("a consolidated TensorDict without bytes")
+    return _from_metadata(metadata, storage.stored.data, 0)
+
+
+def _from_metadata(metadata: Any, storage: memoryview, depth: int) -> Any:
+    if depth > 16:
+        raise ValueError("TensorDicts that nest without end")
+    leaves = {key: _leaf(storage, *entry[:5]) for key, entry in metadata["leaves"].items()}
+    items = {key: Same(entry[0]) for key, entry in metadata["non_tensors"].items()}
+    built: dict[str, Any] = {**items, **_with_jagged(leaves)}
+    known = ("cls", "non_tensors", "leaves", "cls_metadata", "size")
+    for key, inner in metadata.items():
+        if key not in known:
+            built[key] = _from_metadata(inner, storage, depth + 1)
+    if metadata["cls"] == "NonTensorStack":
+        return [item.value if isinstance(item, Same) else item for item in built.values()]
+    return built
+
+
+def _leaf(storage: memoryview, kind: Any, size: Any, start: Any, stop: Any, pad: Any) -> Tensor:
+    """Return the tensor in the bytes from start to stop; `pad` bytes at their end do not count."""
+    shape = shape_of(size)
+    (start, stop) = shape_of((start, stop))
+    if not start <= stop <= len(storage):
+        raise ValueError("a tensor that lies outside of its storage")
+    flat = view_bytes(storage[start:stop], str(kind).removeprefix("torch."))
+    count = math.prod(shape)
+    if count > len(flat):
+        raise ValueError("a tensor that is larger than its storage")
+    return Tensor(flat[:count].reshape(shape), str(kind).removeprefix("torch."))
+
+
+def _with_jagged(leaves: dict[str, Tensor]) -> dict[str, Tensor | Jagged]:
+    """Put jagged tensors together, whose values and offsets are leaves of their own."""
+    whole: dict[str, Tensor | Jagged] = {}
+    for key, leaf in leaves.items():
+        if key.startswith(OFFSETS):
+            name = key.removeprefix(OFFSETS)
+            whole[name] = jagged(leaves[VALUES + name], leaf, leaves.get(LENGTHS + name))
+        elif not key.startswith("<NJT"):
+            whole[key] = leaf
+    return whole
+
+
+def _lazy(*arguments: Any) -> Foreign:
+    return Foreign("tensordict.LazyStackedTensorDict", arguments)
+
+
+TENSORDICT_NAMES: dict[Pair, Name] = names_of(
+    [
+        (("tensordict._reductions", "_make_td"), _make),
+        (("tensordict._reductions", "_rebuild_tensordict_files_consolidated"), consolidated),
+        (("tensordict._td", "TensorDict"), UnfinishedTensorDict),
+        (("tensordict.tensorclass", "NonTensorData"), UnfinishedValue),
+        (("tensordict.tensorclass", "NonTensorStack"), UnfinishedStack),
+        (("tensordict._lazy", "LazyStackedTensorDict"), _lazy),
+    ]
+)

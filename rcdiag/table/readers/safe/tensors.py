@@ -1,0 +1,263 @@
+"""Tensors in a torch file are views of its storages, after every index is checked.
+
+What the functions that a torch file names do with their arguments:
+https://github.com/pytorch/pytorch/blob/v2.8.0/torch/_utils.py, and for jagged tensors
+https://github.com/pytorch/pytorch/blob/v2.8.0/torch/nested/_internal/nested_tensor.py
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from rcdiag.table.readers.safe.arrays import shape_of
+from rcdiag.table.readers.safe.inert import Foreign, Name, Pair, foreign, names_of
+
+# Kinds of elements, by torch's name, and how their bytes are looked at.
+KINDS = {
+    "float64": "f8",
+    "float32": "f4",
+    "float16": "f2",
+    "bfloat16": "u2",
+    "int64": "i8",
+    "int32": "i4",
+    "int16": "i2",
+    "int8": "i1",
+    "uint64": "u8",
+    "uint32": "u4",
+    "uint16": "u2",
+    "uint8": "u1",
+    "bool": "u1",
+    "float8_e4m3fn": "u1",
+    "float8_e5m2": "u1",
+    "float8_e4m3fnuz": "u1",
+    "float8_e5m2fnuz": "u1",
+}
+STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
+UNTYPED = "UntypedStorage"
+# A tensor that repeats its elements (stride 0) may be larger than its storage, up to this.
+MOST_REPEATED_ELEMENTS = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Storage:
+    """The bytes of a torch storage, and the order of the bytes of a number."""
+
+    kind: str
+    view: memoryview
+    order: str  # "<" or ">"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A tensor as it stands in the file; `numpy` turns it, or some of its rows, into an array."""
+
+    stored: NDArray[Any]
+    kind: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return Tensor(self.stored[index], self.kind)
+
+    def numpy(self) -> NDArray[Any]:
+        """Return an array in this machine's byte order; bfloat16 is widened to float32 exactly."""
+        if self.kind.startswith("float8"):
+            raise ValueError(f"a tensor of {self.kind}, which rcdiag does not read")
+        if self.kind == "bool":
+            return self.stored != 0
+        if self.kind == "bfloat16":
+            return np.left_shift(self.stored, 16, dtype=np.uint32).view(np.float32)
+        return self.stored.astype(self.stored.dtype.newbyteorder("="), copy=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Jagged:
+    """Rows of different lengths that stand in one tensor: row i has `lengths[i]` values.
+
+    They begin at `values[starts[i]]`; what is further inside a value is the same for all rows.
+    """
+
+    values: Tensor
+    starts: NDArray[np.int64]  # [rows]
+    lengths: NDArray[np.int64]  # [rows]
+
+    def __post_init__(self) -> None:
+        ends = self.starts + self.lengths
+        if self.starts.shape != self.lengths.shape or self.starts.ndim != 1:
+            raise ValueError("a jagged tensor without a start and a length for each row")
+        if len(ends) and (
+            self.starts.min() < 0 or self.lengths.min() < 0 or ends.max() > len(self.values)
+        ):
+            raise ValueError("a jagged tensor with a row beyond its values")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def row(self, index: int) -> Tensor:
+        start = int(self.starts[index])
+        return self.values[start : start + int(self.lengths[index])]
+
+    def numpy(self, rows: slice) -> NDArray[Any]:
+        """Return the values of some rows, one row after the other."""
+        starts, lengths = self.starts[rows], self.lengths[rows]
+        if not len(starts):
+            return self.values[:0].numpy()
+        if np.array_equal(starts[1:], (starts + lengths)[:-1]):
+            return self.values[int(starts[0]) : int(starts[-1] + lengths[-1])].numpy()
+        if int(lengths.sum()) > len(self.values):
+            raise ValueError("a jagged tensor whose rows overlap")
+        return np.concatenate([self.row(i).numpy() for i in range(len(self))[rows]])
+
+
+def view_bytes(view: memoryview, kind: str, order: str = "<") -> NDArray[Any]:
+    """Return the elements that bytes hold, [elements]."""
+    if kind not in KINDS:
+        raise ValueError(f"elements of an unknown kind {kind[:40]!r}")
+    return np.frombuffer(view, np.dtype(order + KINDS[kind]))
+
+
+def storage_tensor(
+    storage: Any, offset: Any, size: Any, stride: Any, *rest: Any, kind: str | None = None
+) -> Tensor:
+    """Return a view of a storage; `offset`, `size` and `stride` count elements."""
+    if not isinstance(storage, Storage):
+        raise TypeError("a tensor without a storage")
+    kind = kind or storage.kind
+    flat = view_bytes(storage.view, kind, storage.order)
+    shape, steps = shape_of(size), shape_of(stride)
+    if len(shape) != len(steps) or type(offset) is not int or offset < 0:
+        raise ValueError("a tensor whose shape, strides or offset make no sense")
+    count = math.prod(shape)
+    if count == 0:
+        return Tensor(np.empty(shape, flat.dtype), kind)
+    last = offset + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
+    if last >= len(flat):
+        raise ValueError("a tensor that is larger than its storage")
+    if count > max(len(flat), MOST_REPEATED_ELEMENTS):
+        raise ValueError("a tensor that repeats a few elements beyond all use")
+    strides = tuple(step * flat.itemsize for step in steps)
+    return Tensor(as_strided(flat[offset:], shape, strides, writeable=False), kind)
+
+
+def typed_storage_tensor(
+    storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, kind: Any, *rest: Any
+) -> Tensor:
+    """Return a view of a storage of bytes, whose elements are of this kind."""
+    return storage_tensor(storage, offset, size, stride, kind=_kind_name(kind))
+
+
+def _kind_name(kind: Any) -> str:
+    if not isinstance(kind, Name) or kind.name.removeprefix("torch.") not in KINDS:
+        raise TypeError("a tensor of no known kind")
+    return kind.name.removeprefix("torch.")
+
+
+def _parameter(data: Any, *rest: Any) -> Any:
+    return data
+
+
+def _of_type(build: Any, kind: Any, arguments: Any, state: Any) -> Any:
+    """Return what a function builds; attributes that torch hangs on it are left out."""
+    if not isinstance(build, Name) or not isinstance(arguments, tuple):
+        raise TypeError("a tensor that no function builds")
+    return build.build(*arguments)
+
+
+def jagged_tensor(parts: Any) -> Jagged | Foreign:
+    """Return a nested tensor of torch's jagged layout, from the parts of its constructor."""
+    if parts.get("_ragged_idx", 1) != 1:
+        return Foreign("torch.nested (a ragged dimension that is not the second)")
+    return jagged(parts["values"], parts["offsets"], parts.get("lengths"))
+
+
+def jagged(values: Any, offsets: Any, lengths: Any = None) -> Jagged:
+    """Return rows that begin at the offsets and end at the next, or after their lengths."""
+    if not isinstance(values, Tensor) or not values.shape:
+        raise TypeError("a jagged tensor without values")
+    bounds = _whole_numbers(offsets)
+    counts = np.diff(bounds) if lengths is None else _whole_numbers(lengths)
+    return Jagged(values, bounds[:-1], counts)
+
+
+def nested_tensor(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> Jagged | Foreign:
+    """Return a nested tensor of torch's strided layout whose rows differ in their length alone."""
+    if not isinstance(buffer, Tensor) or len(buffer.shape) != 1:
+        raise TypeError("a nested tensor without values")
+    shapes, starts = _whole_numbers(sizes, 2), _whole_numbers(offsets)
+    inner = tuple(int(count) for count in shapes[0, 1:]) if len(shapes) else ()
+    width = math.prod(inner)
+    contiguous = np.ones_like(shapes)
+    contiguous[:, :-1] = np.cumprod(shapes[:, :0:-1], 1)[:, ::-1]
+    if (
+        (shapes[:, 1:] != inner).any()
+        or not np.array_equal(_whole_numbers(strides, 2), contiguous)
+        or not width
+        or (starts % width).any()
+        or len(buffer) % width
+    ):
+        return Foreign("torch.nested (rows that differ in more than their length)")
+    values = Tensor(buffer.stored.reshape(-1, *inner), buffer.kind)
+    return Jagged(values, starts // width, shapes[:, 0])
+
+
+def _whole_numbers(tensor: Any, dimensions: int = 1) -> NDArray[np.int64]:
+    if not isinstance(tensor, Tensor) or not tensor.kind.startswith("int"):
+        raise TypeError("offsets, lengths or sizes that are no whole numbers")
+    if len(tensor.shape) != dimensions or 0 in tensor.shape:
+        raise ValueError("offsets, lengths or sizes of another shape")
+    return tensor.numpy().astype(np.int64)
+
+
+def _size(items: Any = ()) -> tuple[int, ...]:
+    return shape_of(items)
+
+
+TENSOR_NAMES: dict[Pair, Name] = names_of(
+    [
+        (("torch", "Size"), _size),
+        (("torch", "Tensor"), None),
+        (("torch.storage", UNTYPED), None),
+        (("torch._utils", "_rebuild_tensor"), storage_tensor),
+        (("torch._utils", "_rebuild_tensor_v2"), storage_tensor),
+        (("torch._utils", "_rebuild_tensor_v3"), typed_storage_tensor),
+        (("torch._utils", "_rebuild_parameter"), _parameter),
+        (("torch._utils", "_rebuild_parameter_with_state"), _parameter),
+        (("torch._utils", "_rebuild_nested_tensor"), nested_tensor),
+        (("torch._tensor", "_rebuild_from_type_v2"), _of_type),
+        (("torch.nn.parameter", "Parameter"), None),
+        (("torch.nested._internal.nested_tensor", "NestedTensor"), None),
+        (("torch.nested._internal.nested_tensor", "_rebuild_njt"), jagged_tensor),
+        *((("torch", kind), None) for kind in KINDS),
+        *((("torch", storage), None) for storage in STORAGES),
+    ]
+) | foreign(
+    [
+        ("torch", "device"),
+        ("torch._dynamo.decorators", "_DimRange"),
+        ("torch.serialization", "_get_layout"),
+        ("torch._utils", "_rebuild_sparse_tensor"),
+        ("torch._utils", "_rebuild_qtensor"),
+    ]
+)

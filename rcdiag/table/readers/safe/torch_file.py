@@ -1,0 +1,140 @@
+"""A torch file is a zip archive with a pickle and one member for the bytes of each storage.
+
+Layout: https://github.com/pytorch/pytorch/blob/v2.8.0/torch/serialization.py (`_save`). The
+archive is not unpacked: storages are views of the file.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.safe.content import Content, damaged, open_content
+from rcdiag.table.readers.safe.inert import Name, Pair
+from rcdiag.table.readers.safe.machine import run
+from rcdiag.table.readers.safe.names import NAMES
+from rcdiag.table.readers.safe.tensors import KINDS, STORAGES, UNTYPED, Storage
+
+ZIP = b"PK\x03\x04"
+LOCAL_HEADER = 30  # bytes before the member's name
+LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number of files before torch 1.6
+
+
+def is_torch_file(head: bytes | memoryview) -> bool:
+    """Tell whether bytes begin as a zip archive does, which torch.save writes."""
+    return bytes(head[:4]) == ZIP
+
+
+def load_torch(source: Path | Content, names: Mapping[Pair, Name] | None = None) -> Any:
+    """Return what torch.save wrote: plain containers with `Tensor`s that are views of the file.
+
+    `names` are stand-ins for the classes of a trainer, beside those that every file may use.
+    """
+    content = open_content(source)
+    if bytes(content.view[: len(LEGACY)]) == LEGACY:
+        raise RcdiagError(
+            f"{content.name}: a torch file of the layout before torch 1.6",
+            hint="write it again: torch.save(torch.load(FILE, weights_only=True), NEW)",
+        )
+    archive = _Archive(content)
+    pickled = Content(f"{content.name} (data.pkl)", archive.member("data.pkl"))
+    return run(pickled, NAMES | dict(names or {}), archive.storage)
+
+
+class _ViewFile(io.RawIOBase):
+    """A view of bytes with the methods of a file; zipfile copies only what it reads."""
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: len(self.view)}[whence]
+        if base + offset < 0:
+            raise OSError("a place before the beginning")
+        self.at = base + offset
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.view[self.at : self.at + len(buffer)]
+        buffer[: len(part)] = part
+        self.at += len(part)
+        return len(part)
+
+
+class _Archive:
+    """The members of a torch file, which are stored without compression."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        self.storages: dict[str, Storage] = {}
+        try:
+            with zipfile.ZipFile(_ViewFile(content.view)) as archive:
+                self.members = {info.filename: info for info in archive.infolist()}
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, LookupError) as error:
+            raise damaged(content, f"no zip archive of torch.save ({error})") from error
+        pickles = [name for name in self.members if name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise damaged(content, "no zip archive of torch.save (it has not one data.pkl)")
+        self.root = pickles[0].removesuffix("data.pkl")
+        self.order = self._order()
+
+    def _order(self) -> str:
+        if self.root + "byteorder" not in self.members:
+            return "<"
+        order = bytes(self.member("byteorder"))
+        if order not in (b"little", b"big"):
+            raise damaged(self.content, "an unknown byte order")
+        return "<" if order == b"little" else ">"
+
+    def member(self, name: str) -> memoryview:
+        """Return the bytes of a member, checked against the archive's sum of them."""
+        info = self.members.get(self.root + name)
+        if info is None:
+            raise damaged(self.content, f"{name} is missing")
+        view, header = self.content.view, info.header_offset
+        if info.compress_type != zipfile.ZIP_STORED or not 0 <= header <= len(view) - LOCAL_HEADER:
+            raise damaged(self.content, f"{name} is not stored as torch.save does")
+        lengths = view[header + 26 : header + LOCAL_HEADER]
+        start = (
+            header
+            + LOCAL_HEADER
+            + sum(int.from_bytes(lengths[at : at + 2], "little") for at in (0, 2))
+        )
+        end = start + info.file_size
+        if bytes(view[header : header + 4]) != ZIP or end > len(view):
+            raise damaged(self.content, f"{name} breaks off")
+        part = view[start:end]
+        # Without a sum: torch.serialization.set_crc32_options(False).
+        if info.CRC and zlib.crc32(part) != info.CRC:
+            raise damaged(self.content, f"bytes of {name} are not those that were written")
+        return part
+
+    def storage(self, reference: Any) -> Storage:
+        """Return the storage that a persistent id refers to."""
+        what, kind_name, key, _, count = reference
+        if what != "storage" or not isinstance(kind_name, Name) or not isinstance(key, str):
+            raise TypeError("a reference to something that is no storage")
+        name = kind_name.name.rpartition(".")[2]
+        kind = "uint8" if name == UNTYPED else STORAGES[name]
+        stored = self.storages.get(key)
+        if stored is None:
+            stored = self.storages[key] = Storage(kind, self.member(f"data/{key}"), self.order)
+        itemsize = int(KINDS[kind][1:])
+        if type(count) is not int or count * itemsize != len(stored.view):
+            raise ValueError("a storage of another size than the file says")
+        return Storage(kind, stored.view, self.order)

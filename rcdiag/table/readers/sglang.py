@@ -1,0 +1,154 @@
+"""Responses of SGLang's /generate, kept as JSON lines, hold a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, records
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
+
+EMPTY = "A response without any token is left out."
+NO_PROMPT = (
+    "The prompt's token ids are not in a response: they are with `logprob_start_len: 0`, or with "
+    "the request's `input_ids` beside it."
+)
+ASK = "send the request with `return_logprob: true`, and keep the whole response"
+
+LogProb = tuple[float | None, Id, str | None]
+
+
+class Finish(msgspec.Struct):
+    type: str | None = None
+
+
+class Meta(msgspec.Struct):
+    finish_reason: Finish | str | None = None
+    prompt_tokens: Int | None = None
+    weight_version: str | Int | None = None
+    output_token_logprobs: list[LogProb] | None = None
+    input_token_logprobs: list[LogProb] | None = None
+
+
+class Response(msgspec.Struct):
+    output_ids: list[Id] | None = None
+    meta_info: Meta | None = None
+
+
+class Line(Response):
+    """A response, or an object that keeps it, or several of one request, beside the request."""
+
+    response: Response | list[Response] | None = None
+    request: Request | None = None
+    body: Request | None = None
+
+
+def _read(dump: Dump) -> Iterator[Rows]:
+    for file in dump.files:
+        yield from gather(_rows(file, dump.notes), file)
+
+
+def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
+    for where, number, line in records(file, Line):
+        request = request_of(line.request, line.body)
+        responses = line.response or line
+        for response in responses if isinstance(responses, list) else [responses]:
+            if row := _row(response, request, where, notes):
+                yield number, {**row, **sampling_of(request)}
+
+
+def _row(
+    response: Response, request: Request | None, where: str, notes: Notes
+) -> dict[str, Any] | None:
+    meta = response.meta_info
+    if meta is None:
+        raise RcdiagError(f"{where}: no `meta_info`", hint=ASK)
+    recorded = meta.output_token_logprobs
+    tokens = _tokens(response.output_ids, recorded, where)
+    if not tokens:
+        notes.change(EMPTY, 1)
+        return None
+    prompt = _prompt(meta) or (tokens_in(request.input_ids) if request else None)
+    if prompt is None:
+        notes.change(NO_PROMPT, 1)
+    finish = meta.finish_reason
+    return {
+        "prompt_ids": None if prompt is None else ids(prompt),
+        "response_ids": ids(tokens),
+        "rollout_log_probs": None if recorded is None else _log_probs(recorded, where),
+        "finish_reason": finish.type if isinstance(finish, Finish) else finish,
+        "policy_version": _version(meta.weight_version),
+    }
+
+
+def _tokens(output: list[int] | None, recorded: list[LogProb] | None, where: str) -> list[int]:
+    """Return the response's ids; those beside the log-probs have to be the same."""
+    if recorded is None:
+        if output is None:
+            raise RcdiagError(
+                f"{where}: neither `output_ids` nor `output_token_logprobs`", hint=ASK
+            )
+        return output
+    beside = [token for _, token, _ in recorded]
+    if output is None:
+        return beside
+    check_length(recorded, len(output), where, "output_token_logprobs", "output_ids")
+    if beside != output:
+        place = next(i for i in range(len(output)) if beside[i] != output[i])
+        raise RcdiagError(
+            f"{where}: token {place} is {output[place]} in `output_ids` and {beside[place]} in "
+            "`output_token_logprobs`",
+            hint="ids and log-probs of this response do not belong together",
+        )
+    return output
+
+
+def _log_probs(recorded: list[LogProb], where: str) -> Any:
+    values = [value for value, _, _ in recorded]
+    if None in values:
+        raise RcdiagError(
+            f"{where}: `output_token_logprobs[{values.index(None)}]` has no log-prob", hint=ASK
+        )
+    return floats(values)
+
+
+def _prompt(meta: Meta) -> list[int] | None:
+    """Return the prompt's ids where the engine was asked for the log-probs of all of it."""
+    recorded = meta.input_token_logprobs
+    if not recorded or len(recorded) != meta.prompt_tokens:
+        return None
+    return [token for _, token, _ in recorded]
+
+
+def _version(text: str | int | None) -> int | None:
+    """Return a version of weights that is a number; "default" says that none was set."""
+    text = str(text).strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _detect(peek: Peek) -> bool:
+    response = peek.record.get("response", peek.record)
+    if isinstance(response, list) and response:
+        response = response[0]
+    meta = response.get("meta_info") if isinstance(response, dict) else None
+    return isinstance(meta, dict) and (
+        "output_token_logprobs" in meta or "completion_tokens" in meta
+    )
+
+
+SGLANG = Reader(
+    name="sglang",
+    says="Responses of SGLang's /generate with log-probs, one to a line, with or without the "
+    "request beside them.",
+    patterns=("*.jsonl", "*.json"),
+    detect=_detect,
+    read=_read,
+    source="https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/io_struct.py",
+)

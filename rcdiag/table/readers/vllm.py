@@ -1,0 +1,227 @@
+"""Responses of vLLM's OpenAI server, kept as JSON lines, hold a row for each choice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, records
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
+
+OBJECTS = ("chat.completion", "text_completion")
+TOKEN_ID = re.compile(r"token_id:(\d{1,10})")
+ASK = (
+    "send the request with `return_token_ids: true` (or `return_tokens_as_token_ids: true`) and "
+    "`logprobs`, and keep the whole response"
+)
+
+FAILED = "A request that failed has an error in place of a response: left out."
+EMPTY = "A choice without any token has no response: left out."
+ECHO = "Log-probs of the prompt, which `echo` puts before those of the response, are left out."
+
+
+class Content(msgspec.Struct, gc=False):
+    """One token of a chat response."""
+
+    token: str | None = None
+    logprob: float | None = None
+
+
+class LogProbs(msgspec.Struct):
+    """Log-probs of a choice: `content` in chats, lists in completions."""
+
+    content: list[Content] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+
+
+class Choice(msgspec.Struct):
+    index: Int | None = None
+    token_ids: list[Id] | None = None
+    prompt_token_ids: list[Id] | None = None
+    logprobs: LogProbs | None = None
+    finish_reason: str | None = None
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: Int | None = None
+
+
+class Response(msgspec.Struct):
+    """A completion or a chat completion. Prompt ids stand here in chats, else on the choices."""
+
+    id: str | None = None
+    object: str | None = None
+    choices: list[Choice] | None = None
+    prompt_token_ids: list[Id] | None = None
+    usage: Usage | None = None
+    error: Any = None
+
+
+class Reply(Response):
+    """A response, or what a batch file wraps it in."""
+
+    body: Response | None = None
+
+
+class Line(Response):
+    """A response, or an object that keeps it beside its request."""
+
+    response: Reply | None = None
+    request: Request | None = None
+    body: Request | None = None
+
+
+def _read(dump: Dump) -> Iterator[Rows]:
+    for file in dump.files:
+        yield from gather(_rows(file, dump), file)
+
+
+def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
+    for where, number, line in records(file, Line):
+        response = _response_of(line)
+        request = request_of(line.request, line.body)
+        if response.choices is None:
+            _check_failed(line, response, where)
+            dump.notes.change(FAILED, 1)
+            continue
+        groups = {} if "group_size" in dump.given else _groups(response)
+        for place, choice in enumerate(response.choices):
+            here = f"{where}, choice {place}"
+            if row := _row(choice, response, request, here, dump.notes):
+                yield number, {**row, "group_id": groups.get(place), **sampling_of(request)}
+
+
+def _response_of(line: Line) -> Response:
+    """Return the response itself, out of what it may be wrapped in."""
+    if line.response is None:
+        return line
+    return line.response.body or line.response
+
+
+def _check_failed(line: Line, response: Response, where: str) -> None:
+    """Refuse a record without choices that is not the record of a request that failed."""
+    if line.error is None and response.error is None and response.object != "error":
+        raise RcdiagError(
+            f"{where}: no `choices`, so that this is no response of a completion",
+            hint="keep the response itself, or an object with the fields `request` and `response`",
+        )
+
+
+def _groups(response: Response) -> dict[int, str]:
+    """Return the group of each choice: the response, or the prompt in it where it has several."""
+    choices = response.choices or []
+    if response.id is None:
+        return {}
+    prompts = list(dict.fromkeys(tuple(choice.prompt_token_ids or ()) for choice in choices))
+    return {
+        place: f"{response.id}/{prompts.index(tuple(choice.prompt_token_ids or ()))}"
+        if len(prompts) > 1
+        else response.id
+        for place, choice in enumerate(choices)
+    }
+
+
+def _row(
+    choice: Choice, response: Response, request: Request | None, where: str, notes: Notes
+) -> dict[str, Any] | None:
+    """Make the row of a choice; None for one without tokens."""
+    if (response.object or "").endswith(".chunk"):
+        raise RcdiagError(
+            f"{where}: a chunk of a streamed response",
+            hint="keep responses that were not streamed: `stream: false`",
+        )
+    names, values = _recorded(choice)
+    tokens = choice.token_ids
+    prompt = choice.prompt_token_ids or response.prompt_token_ids
+    if prompt is None and request is not None:
+        prompt = tokens_in(request.prompt)
+    echoed = _echoed(choice, values, prompt, response, request)
+    if tokens is None:
+        written = _ids_in(names, where)
+        prompt, tokens = prompt or written[:echoed] or None, written[echoed:]
+    if echoed:
+        notes.change(ECHO, 1)
+        values = values and values[echoed:]
+    if not tokens:
+        notes.change(EMPTY, 1)
+        return None
+    check_length(values, len(tokens), where, "logprobs", "token_ids")
+    if values is not None and None in values:
+        raise RcdiagError(
+            f"{where}: the log-prob of token {values.index(None)} of the response is null",
+            hint=ASK,
+        )
+    return {
+        "prompt_ids": None if prompt is None else ids(prompt),
+        "response_ids": ids(tokens),
+        "rollout_log_probs": None if values is None else floats(values),
+        "finish_reason": choice.finish_reason,
+    }
+
+
+def _recorded(choice: Choice) -> tuple[Sequence[str | None], list[float | None] | None]:
+    """Return names and log-probs of the tokens of a choice, an echoed prompt before them."""
+    if choice.logprobs is None:
+        return (), None
+    if choice.logprobs.content is not None:
+        content = choice.logprobs.content
+        return [token.token for token in content], [token.logprob for token in content]
+    return choice.logprobs.tokens or (), choice.logprobs.token_logprobs
+
+
+def _echoed(
+    choice: Choice,
+    values: list[float | None] | None,
+    prompt: list[int] | None,
+    response: Response,
+    request: Request | None,
+) -> int:
+    """Return how many log-probs at the beginning are those of an echoed prompt."""
+    if not values or not (values[0] is None or (request is not None and request.echo)):
+        return 0
+    if choice.token_ids is not None:
+        return max(len(values) - len(choice.token_ids), 0)
+    if prompt is not None:
+        return len(prompt)
+    usage = response.usage
+    return (usage.prompt_tokens or 0) if usage and len(response.choices or ()) == 1 else 0
+
+
+def _ids_in(names: Sequence[str | None], where: str) -> list[int]:
+    """Return the ids in tokens that were returned as "token_id:N"."""
+    found = [TOKEN_ID.fullmatch(name or "") for name in names]
+    if not found or None in found:
+        raise RcdiagError(f"{where}: no token ids; text alone does not tell them", hint=ASK)
+    numbers = [int(match[1]) for match in found if match]
+    if max(numbers) > 2**31 - 1:
+        raise RcdiagError(
+            f"{where}: token id {max(numbers)} is larger than any vocabulary", hint=ASK
+        )
+    return numbers
+
+
+def _detect(peek: Peek) -> bool:
+    response = peek.record.get("response")
+    body = response.get("body") if isinstance(response, dict) else None
+    parts = (part for part in (peek.record, response, body) if isinstance(part, dict))
+    return any(str(part.get("object")).removesuffix(".chunk") in OBJECTS for part in parts)
+
+
+VLLM = Reader(
+    name="vllm",
+    says="Responses of vLLM's OpenAI server with token ids, one to a line, with or without the "
+    "request beside them.",
+    patterns=("*.jsonl", "*.json"),
+    detect=_detect,
+    read=_read,
+    source="https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai",
+)

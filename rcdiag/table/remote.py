@@ -1,0 +1,101 @@
+"""Files behind a URL (s3://, gs://, hf://, https://) are copied here through fsspec."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from rcdiag.errors import RcdiagError
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# Bytes that are copied at a time.
+BLOCK = 1 << 22
+# Packages that fsspec needs for a protocol and does not bring.
+PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "hf": "huggingface_hub",
+    "abfs": "adlfs",
+    "az": "adlfs",
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "sftp": "paramiko",
+    "ssh": "paramiko",
+    "oss": "ossfs",
+}
+
+
+def is_url(source: str) -> bool:
+    """Tell whether a source is a URL of another file system than the machine's own."""
+    return URL.match(source) is not None and not source.startswith("file://")
+
+
+def local_path(source: str) -> str:
+    """Return the path that a file:// URL names; any other source as it is."""
+    return unquote(urlsplit(source).path) if source.startswith("file://") else source
+
+
+def copy_files(
+    url: str, wanted: Callable[[str], bool], target: Path
+) -> tuple[list[tuple[Path, str]], bool]:
+    """Copy the file, the files of a folder, or those of a glob that a URL names, into `target`.
+
+    `wanted` picks the files of a folder by name. The copies keep their names and folders below the
+    URL. Returns the copies with their own URLs, and whether the URL names a folder.
+    """
+    protocol = url.partition("://")[0]
+    try:
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        package = PACKAGES.get(protocol)
+        raise RcdiagError(
+            f"{url}: no file system for {protocol}:// ({error})",
+            hint=f"pip install {package}"
+            if package
+            else "protocols that fsspec knows: s3, gs, hf, az, https, ...",
+        ) from error
+    try:
+        paths, folder = _listed(system, path, wanted)
+        if not paths and not folder:
+            raise RcdiagError(f"{url}: no such file", hint="give a file, a folder or a glob")
+        root = path if folder else posixpath.commonpath([posixpath.dirname(p) for p in paths])
+        copies = []
+        for name in paths:
+            copy = target / PurePosixPath(name).relative_to(root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with system.open(name, "rb") as source, copy.open("wb") as sink:
+                shutil.copyfileobj(source, sink, BLOCK)
+            copies.append((copy, system.unstrip_protocol(name)))
+        return copies, folder
+    except RcdiagError:
+        raise
+    except Exception as error:  # every file system has errors of its own
+        raise RcdiagError(
+            f"{url}: cannot be read ({type(error).__name__}: {error})",
+            hint="check the address, and the credentials that fsspec takes from the environment",
+        ) from error
+
+
+def _listed(system: Any, path: str, wanted: Callable[[str], bool]) -> tuple[list[str], bool]:
+    """Return the paths of the files that are meant, and whether they are those of a folder."""
+    if any(character in path for character in "*?[") and not system.exists(path):
+        return [name for name in sorted(system.glob(path)) if system.isfile(name)], False
+    if not system.isdir(path):
+        return ([path] if system.exists(path) else []), False
+    below = sorted(system.find(path))
+    return [name for name in below if _visible(name, path) and wanted(name)], True
+
+
+def _visible(name: str, root: str) -> bool:
+    """Tell whether no folder of a file, and not the file itself, is hidden or of a scoring run."""
+    parts = PurePosixPath(name).relative_to(root).parts
+    return not any(part.startswith(".") or part.endswith(".parts") for part in parts)

@@ -1,0 +1,219 @@
+"""A source that a user names (file, folder, glob, URL) becomes the files of one format."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.table.readers import READERS
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Reader
+from rcdiag.table.remote import copy_files, is_url, local_path
+from rcdiag.table.scratch import Scratch
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file that a user gave: where its bytes are, and its URL where they are a copy."""
+
+    path: Path
+    url: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the file's name as the user knows it."""
+        return self.url or str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """The files of one source, in the order of their rows, and the format that all of them have."""
+
+    source: str
+    reader: Reader
+    files: tuple[SourceFile, ...]
+    scratch: Scratch | None = None  # where copies of remote files lie
+
+
+def find_files(source: str, format: str | None = None) -> SourceFiles:
+    """Find the files of a source, and the reader that knows them.
+
+    Every file is asked of the readers in turn; of a folder the files that none knows are left out.
+    `format` names the reader, and then a folder's files are those with the reader's patterns.
+    """
+    readers = _in_turn() if format is None else [READERS.find(format, "format")]
+    scratch = None
+    if is_url(source):
+        scratch = Scratch()
+        copies, folder = copy_files(source, lambda name: _fits(name, readers), scratch.path)
+        urls = {path: url for path, url in copies}
+    else:
+        named, folder = _named(local_path(source))
+        urls = dict.fromkeys(named, "")
+    pick = _of_folder if folder else _of_names
+    reader, paths = pick(source, list(urls), readers, format is not None, urls)
+    files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))
+    return SourceFiles(source, reader, files, scratch)
+
+
+def _in_turn() -> list[Reader]:
+    """Return the readers as a file is asked of them: any parquet file is a table at last."""
+    return sorted(READERS.values(), key=lambda reader: reader.read is None)
+
+
+def _named(source: str) -> tuple[list[Path], bool]:
+    """Return the files of a path or a glob, and whether they are all files below one folder."""
+    path = Path(source)
+    if path.is_dir():
+        return list(_below(path)), True
+    files = [path] if path.exists() else list(map(Path, glob.glob(source, recursive=True)))
+    if not files:
+        raise RcdiagError(f"{source}: no such file", hint="give a file, a folder or a glob")
+    for file in files:
+        if file.is_dir():
+            raise RcdiagError(
+                f"{file}: a directory, not a file", hint="give it alone, not in a glob"
+            )
+    return files, False
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, none hidden, nor parts of an interrupted scoring run."""
+    visited: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in visited:  # a link to a folder that holds it
+            folders.clear()
+            continue
+        visited.add(real)
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".") and not name.endswith(".parts")
+        )
+        for name in sorted(names):
+            path = Path(place, name)
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def _of_names(
+    source: str,
+    paths: Sequence[Path],
+    readers: Sequence[Reader],
+    chosen: bool,
+    urls: dict[Path, str],
+) -> tuple[Reader, list[Path]]:
+    """Return the reader of files that were named, all of which must be known to it."""
+    for path in paths:
+        _check_file(path, urls[path])
+    if chosen:
+        return readers[0], list(paths)
+    by_format: dict[str, Path] = {}
+    for path in paths:
+        reader = _reader_of(path, readers)
+        if reader is None:
+            raise _unknown(urls[path] or str(path))
+        by_format.setdefault(reader.name, path)
+    if len(by_format) > 1:
+        raise _mixed(source, by_format)
+    return READERS[next(iter(by_format))], list(paths)
+
+
+def _of_folder(
+    source: str,
+    paths: Sequence[Path],
+    readers: Sequence[Reader],
+    chosen: bool,
+    urls: dict[Path, str],
+) -> tuple[Reader, list[Path]]:
+    """Return the one format that files of a folder have, and those files."""
+    fitting = {path: [reader for reader in readers if _fits(path.name, [reader])] for path in paths}
+    if chosen:
+        files = [path for path in paths if fitting[path]] or list(paths)
+        for path in files:
+            _check_file(path, urls[path])
+        if not files:
+            raise _nothing(source, len(paths))
+        return readers[0], files
+    by_format: dict[str, list[Path]] = {}
+    bad: dict[str, list[Path]] = {}  # empty and unreadable files, by the formats of their names
+    for path in paths:
+        if not _is_readable(path):
+            for reader in fitting[path]:
+                bad.setdefault(reader.name, []).append(path)
+        elif (known := _reader_of(path, readers)) is not None:
+            by_format.setdefault(known.name, []).append(path)
+    if len(by_format) > 1:
+        raise _mixed(source, {name: files[0] for name, files in by_format.items()})
+    for name in by_format or bad:
+        for path in bad.get(name, []):
+            _check_file(path, urls[path])
+    if not by_format:
+        raise _nothing(source, len(paths))
+    ((name, files),) = by_format.items()
+    return READERS[name], files
+
+
+def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader | None:
+    peek = Peek(path)
+    return next((reader for reader in readers if reader.detect(peek)), None)
+
+
+def _fits(name: str, readers: Sequence[Reader]) -> bool:
+    """Tell whether a file is named as files of one of the formats are."""
+    base = name.rpartition("/")[2]
+    return any(fnmatch.fnmatch(base, pattern) for reader in readers for pattern in reader.patterns)
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return bool(stream.read(1))
+    except OSError:
+        return False
+
+
+def _check_file(path: Path, url: str) -> None:
+    """Refuse a file that is empty or that cannot be opened."""
+    name = url or str(path)
+    try:
+        with path.open("rb") as stream:
+            empty = not stream.read(1)
+    except OSError as error:
+        raise RcdiagError(
+            f"{name}: cannot be read ({error.strerror})", hint="check its permissions"
+        ) from error
+    if empty:
+        raise RcdiagError(f"{name}: the file is empty (0 bytes)", hint="copy it again")
+
+
+def _unknown(name: str) -> RcdiagError:
+    return RcdiagError(
+        f"{name}: not a format that rcdiag knows",
+        hint=f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says "
+        "which it is; or write the dump as parquet, for example "
+        "polars.read_ndjson(...).write_parquet(...)",
+    )
+
+
+def _mixed(source: str, by_format: dict[str, Path]) -> RcdiagError:
+    """Return the error for files of several formats in one source."""
+    examples = ", ".join(f"{name} ({path.name})" for name, path in by_format.items())
+    first = next(iter(by_format))
+    return RcdiagError(
+        f"{source}: files of several formats: {examples}",
+        hint=f"{setting('format', first, '--from')} takes those of one; or give the files of each "
+        "as sources of their own, which are joined",
+    )
+
+
+def _nothing(source: str, files: int) -> RcdiagError:
+    return RcdiagError(
+        f"{source}: no file in this directory is of a format that rcdiag knows ({files} files)",
+        hint=f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says "
+        "which it is",
+    )

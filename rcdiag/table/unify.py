@@ -1,0 +1,105 @@
+"""Files of one dump may hold other columns and types; the table has one schema for all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec
+
+# The types of columns that are not told from their own ones.
+TYPES: dict[str, pa.DataType] = {
+    "response_ids": pa.list_(pa.int32()),
+    "prompt_ids": pa.list_(pa.int32()),
+    "response_mask": pa.list_(pa.uint8()),
+    "step": pa.int64(),
+    "finish_reason": pa.string(),
+}
+
+
+def table_type(name: str, kind: pa.DataType) -> pa.DataType:
+    """Return the type that a column of a converted table has, given that of a reader's column."""
+    if pt.is_null(kind):
+        return kind
+    if name in TYPES:
+        return TYPES[name]
+    column = column_spec(name)
+    if column is TOKEN_FLOATS:
+        return pa.list_(pa.float64() if pt.is_float64(kind.value_type) else pa.float32())
+    if column is KEY or name == "policy_version":
+        return _key_type(kind)
+    if column is NUMBER:
+        return pa.int64() if name == "top_k" and pt.is_integer(kind) else pa.float64()
+    return kind
+
+
+def _key_type(kind: pa.DataType) -> pa.DataType:
+    if _is_list(kind):
+        return pa.list_(pa.int64())
+    value = kind.value_type if pt.is_dictionary(kind) else kind
+    return pa.int64() if pt.is_integer(value) else pa.string()
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return a type that holds the values of both; None where there is none."""
+    if one.equals(other) or pt.is_null(other):
+        return one
+    if pt.is_null(one):
+        return other
+    if _is_list(one) and _is_list(other):
+        value = common_type(one.value_type, other.value_type)
+        return None if value is None else pa.list_(value)
+    if {True, False} == {pt.is_string(one), pt.is_string(other)}:
+        number = one if pt.is_string(other) else other
+        return pa.string() if pt.is_integer(number) else None
+    try:
+        schemas = [pa.schema([("value", kind)]) for kind in (one, other)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+
+
+def common_schema(one: pa.Schema, other: pa.Schema) -> tuple[pa.Schema, list[str]]:
+    """Return the columns of both with their common types, and the columns that have none."""
+    fields, without = [], []
+    for name in dict.fromkeys([*one.names, *other.names]):
+        kinds = [schema.field(name).type for schema in (one, other) if name in schema.names]
+        kind = common_type(kinds[0], kinds[-1])
+        if kind is None:
+            without.append(name)
+        else:
+            fields.append(pa.field(name, kind))
+    return pa.schema(fields), without
+
+
+def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of a schema, in its types; those that they lack are null.
+
+    A mask that they lack counts every response token as sampled, as that of a table without masks.
+    Advantages and entropies of tokens that they lack are NaN.
+    """
+    columns = []
+    for field in schema:
+        if field.name in table.column_names:
+            columns.append(table[field.name].cast(field.type))
+        elif field.name == "response_mask":
+            columns.append(_everywhere(1, table["response_ids"], field.type))
+        elif field.name == "advantages" or ENTROPY.fullmatch(field.name):
+            columns.append(_everywhere(float("nan"), table["response_ids"], field.type))
+        else:
+            columns.append(pa.nulls(table.num_rows, field.type))
+    return pa.table(columns, schema=schema)
+
+
+def _everywhere(value: float, response_ids: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    """Return a column with one value at every response token."""
+    lengths = pc.list_value_length(response_ids).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    values = pa.array(np.full(offsets[-1], value)).cast(kind.value_type)
+    return pa.ListArray.from_arrays(pa.array(offsets), values).cast(kind)

@@ -1,0 +1,118 @@
+"""Responses of SGLang's /generate: triples of log-prob, id and text."""
+
+import pytest
+
+from rcdiag.table.readers.sglang import SGLANG
+from tests.table.readers.rows_of import refusal, rows_of, write_lines
+
+
+def response(tokens=(4, 5), log_probs=(-0.5, -0.25), prompt=(1, 2, 3), **meta):
+    return {
+        "text": "...",
+        "output_ids": list(tokens),
+        "meta_info": {
+            "id": "a1",
+            "finish_reason": {"type": "stop", "matched": 5},
+            "prompt_tokens": 3,
+            "completion_tokens": len(tokens),
+            "cached_tokens": 0,
+            "weight_version": "7",
+            "output_token_logprobs": [[r, i, None] for r, i in zip(log_probs, tokens, strict=True)],
+            "input_token_logprobs": [
+                [None if k == 0 else -1.0, i, None] for k, i in enumerate(prompt)
+            ],
+            "e2e_latency": 0.5,
+        }
+        | meta,
+    }
+
+
+ROW = {
+    "prompt_ids": [1, 2, 3],
+    "response_ids": [4, 5],
+    "rollout_log_probs": [-0.5, -0.25],
+    "finish_reason": "stop",
+    "policy_version": 7,
+}
+
+
+def test_cells(tmp_path):
+    result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [response()]))
+    assert result.rows == [ROW]
+    assert result.changes == {}
+
+
+def test_a_batch_is_a_list(tmp_path):
+    lines = [[response(), response()], response()]
+    result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", lines))
+    assert result.rows == [ROW] * 3
+    assert result.numbers == [1, 1, 2]
+
+
+def test_a_wrapper_gives_sampling_parameters_and_prompt_ids(tmp_path):
+    wrapped = {
+        "request": {"input_ids": [8, 9], "sampling_params": {"temperature": 0.8, "top_k": -1}},
+        "response": [response(input_token_logprobs=None)],
+    }
+    row = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [wrapped])).rows[0]
+    assert row == ROW | {"prompt_ids": [8, 9], "temperature": 0.8, "top_k": -1}
+
+
+@pytest.mark.parametrize("part", [[], None, [[None, 3, None]]])
+def test_a_prompt_that_is_not_whole_is_left_out(tmp_path, part):
+    file = write_lines(tmp_path / "r.jsonl", [response(input_token_logprobs=part)])
+    result = rows_of(SGLANG, file)
+    assert "prompt_ids" not in result.rows[0]
+    assert list(result.changes.values()) == [1]
+
+
+def test_older_versions_have_ids_beside_log_probs_only(tmp_path):
+    older = response(weight_version="default", finish_reason={"type": "length", "length": 2})
+    del older["output_ids"]
+    row = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [older])).rows[0]
+    assert row["response_ids"] == [4, 5]
+    assert row["finish_reason"] == "length"
+    assert "policy_version" not in row
+
+
+def test_a_response_without_log_probs_keeps_its_ids(tmp_path):
+    file = write_lines(tmp_path / "r.jsonl", [response(output_token_logprobs=None)])
+    row = rows_of(SGLANG, file).rows[0]
+    assert row["response_ids"] == [4, 5]
+    assert "rollout_log_probs" not in row
+
+
+def test_empty_responses_are_left_out_with_a_count(tmp_path):
+    result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [response((), ()), response()]))
+    assert result.numbers == [2]
+    assert list(result.changes.values()) == [1]
+
+
+@pytest.mark.parametrize(
+    ("meta", "message"),
+    [
+        ({"output_token_logprobs": [[-0.5, 4, None]]}, "has 1 values, `output_ids` has 2"),
+        (
+            {"output_token_logprobs": [[-0.5, 4, None], [-0.5, 6, None]]},
+            "line 2: token 1 is 5 in `output_ids` and 6 in `output_token_logprobs`",
+        ),
+        (
+            {"output_token_logprobs": [[-0.5, 4, None], [None, 5, None]]},
+            "line 2: `output_token_logprobs[1]` has no log-prob",
+        ),
+        (
+            {"output_token_logprobs": [["-0.5", 4, None]]},
+            "`meta_info.output_token_logprobs[0][0]`: expected float | null, got str",
+        ),
+        ({"output_token_logprobs": [[-0.5, 4.5, None]]}, "[0][1]`: expected int, got float"),
+        ({"output_token_logprobs": [-0.5]}, "`meta_info.output_token_logprobs[0]`: expected array"),
+    ],
+)
+def test_broken_responses_are_refused(tmp_path, meta, message):
+    file = write_lines(tmp_path / "r.jsonl", [response(), response(**meta)])
+    assert message in refusal(SGLANG, file)
+
+
+def test_a_record_without_meta_info(tmp_path):
+    file = write_lines(tmp_path / "r.jsonl", [response(), {"text": "..."}])
+    assert "line 2: no `meta_info`" in refusal(SGLANG, file)
