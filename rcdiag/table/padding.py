@@ -59,9 +59,8 @@ def find_cuts(given: dict[str, Any], rows: int) -> tuple[Cut | None, Cut | None]
     Lists of equally long rows beside an attention mask or lengths are matrices, and become so in
     `given`.
     """
-    for name in (IDS, PROMPT):
-        if (ATTENTION in given or (name == IDS and LENGTHS in given)) and name in given:
-            given[name] = as_matrix(given[name])
+    if ATTENTION in given or LENGTHS in given:
+        given[IDS] = as_matrix(given[IDS])
     width = _width(given[IDS])
     prompt = _cut_by_mask(PROMPT_MASK, _mask(PROMPT_MASK, given, rows), 0)
     response = None
@@ -69,6 +68,8 @@ def find_cuts(given: dict[str, Any], rows: int) -> tuple[Cut | None, Cut | None]
     if attention is not None and attention.shape[1] == width:
         response = _cut_by_mask(ATTENTION, attention, 0)
     elif attention is not None:
+        if PROMPT in given:
+            given[PROMPT] = as_matrix(given[PROMPT])
         columns = _columns_of_prompt(given, attention, width)
         prompt = _cut_by_mask(ATTENTION, attention[:, :columns], 0)
         response = _cut_by_mask(ATTENTION, attention[:, columns:], columns)
