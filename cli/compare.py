@@ -21,7 +21,7 @@ Tables = Annotated[
     list[str],
     typer.Argument(
         metavar="DUMP...",
-        help="Trajectory tables; several are joined on sample_id, rows with other tokens left out",
+        help="Dumps ({readers}); several are joined on sample_id, rows with other tokens left out",
     ),
 ]
 Chosen = Annotated[
@@ -52,6 +52,8 @@ def compare(
     behavior: Sampler = None,
     target: Trained = None,
     column: options.Column = None,
+    format: options.Format = None,
+    given: options.Given = None,
     result: options.ResultAlone = None,
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
@@ -77,6 +79,8 @@ def compare(
             behavior=behavior,
             target=target,
             columns=options.parse_columns(column),
+            format=format,
+            given=options.parse_given(given),
             model=model,
             policies=policy or [],
             ladder=[name.value for name in ladder or []],

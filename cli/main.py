@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import compare, diagnose, explain, replay, report, score, sweep
+from cli import compare, convert, diagnose, explain, replay, report, score, sweep
 from cli.command import Command
 from cli.config import read_defaults
 from rcdiag.errors import RcdiagError
@@ -34,6 +34,7 @@ app.command("compare", cls=Command, epilog=compare.EPILOG)(compare.compare)
 app.command("diagnose", cls=Command, epilog=diagnose.EPILOG)(diagnose.diagnose)
 app.command("sweep", cls=Command, epilog=sweep.EPILOG)(sweep.sweep)
 app.command("replay", cls=Command, epilog=replay.EPILOG)(replay.replay)
+app.command("convert", cls=Command, epilog=convert.EPILOG)(convert.convert)
 app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
 app.command("report", cls=Command, epilog=report.EPILOG)(report.report)
 

@@ -30,9 +30,24 @@ OUTPUT = "Output"
 
 
 DumpArgument = Annotated[
-    str,
+    list[str],
     typer.Argument(
-        metavar="DUMP", help="Trajectory table ({readers}): a file, a directory or a glob"
+        metavar="DUMP...",
+        help="Dump ({readers}): file, directory, glob or URL; several of one run are joined",
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="FORMAT", help="The dump's format, where its files do not tell: {readers}"
+    ),
+]
+Given = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--given",
+        metavar="NAME=VALUE",
+        help="What the dump lacks and you know, e.g. `temperature=0.7`, `group_size=8`; repeatable",
     ),
 ]
 Column = Annotated[
@@ -150,3 +165,16 @@ def parse_columns(pairs: list[str] | None) -> dict[str, str]:
             )
         renames[canonical] = name
     return renames
+
+
+def parse_given(pairs: list[str] | None) -> dict[str, str]:
+    """Read `--given NAME=VALUE` options as a mapping."""
+    values: dict[str, str] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name or not value:
+            raise RcdiagError(
+                f"--given {pair}: wanted NAME=VALUE", hint="for example --given temperature=0.7"
+            )
+        values[name] = value
+    return values

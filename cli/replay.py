@@ -27,6 +27,8 @@ def replay(
     old: updates.Old = "old",
     current: updates.Current = None,
     column: options.Column = None,
+    format: options.Format = None,
+    given: options.Given = None,
     trainer: corrections.TrainerName = None,
     preset: corrections.Preset = None,
     setting: corrections.Setting = None,
@@ -87,6 +89,7 @@ def replay(
     keywords = {
         **{name: value for name, value in context.params.items() if name in names},
         "columns": options.parse_columns(column),
+        "given": options.parse_given(given),
         "presets": preset or [],
         "settings": corrections.parse_settings(setting),
         "loss_settings": loss_setting or [],

@@ -47,6 +47,8 @@ def sweep(
     target: options.Target = "old",
     thresholds: Thresholds = 60,
     column: options.Column = None,
+    format: options.Format = None,
+    given: options.Given = None,
     emit: Emit = None,
     candidate: CandidateName = None,
     result: options.ResultAlone = None,
@@ -70,17 +72,21 @@ def sweep(
         raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     check_outputs([result, csv, html, plots], force=force)
-    swept = chosen(rcdiag.sweep, dry_run)(
-        dump,
-        behavior=behavior,
-        target=target,
-        thresholds=thresholds,
-        columns=options.parse_columns(column),
-        emit=emit,
-        candidate=candidate,
-        rows=rows,
-        seed=seed,
-    )
+    with screen.progress() as progress:
+        swept = chosen(rcdiag.sweep, dry_run)(
+            dump,
+            behavior=behavior,
+            target=target,
+            thresholds=thresholds,
+            columns=options.parse_columns(column),
+            format=format,
+            given=options.parse_given(given),
+            emit=emit,
+            candidate=candidate,
+            rows=rows,
+            seed=seed,
+            progress=progress,
+        )
     emitted = rcdiag.emit(swept, emit, candidate) if emit and not isinstance(swept, str) else None
     finish(
         swept,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rcdiag.api.compare import compare
+    from rcdiag.api.convert import convert
     from rcdiag.api.diagnose import diagnose
     from rcdiag.api.explain import explain
     from rcdiag.api.replay import replay
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rcdiag.errors import RcdiagError
     from rcdiag.results import (
         CompareResult,
+        ConvertResult,
         DiagnoseResult,
         Finding,
         MetricValue,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CompareResult",
+    "ConvertResult",
     "DiagnoseResult",
     "Finding",
     "MetricValue",
@@ -52,6 +55,7 @@ __all__ = [
     "SweepResult",
     "Table",
     "compare",
+    "convert",
     "diagnose",
     "emit",
     "explain",
@@ -66,6 +70,7 @@ __all__ = [
 # A name is imported when it is first asked for: `import rcdiag` itself loads nothing.
 _HOMES = {
     "rcdiag.api.compare": ("compare",),
+    "rcdiag.api.convert": ("convert",),
     "rcdiag.api.diagnose": ("diagnose",),
     "rcdiag.api.explain": ("explain",),
     "rcdiag.api.replay": ("replay",),
@@ -76,6 +81,7 @@ _HOMES = {
     "rcdiag.results": (
         *(
             "CompareResult",
+            "ConvertResult",
             "DiagnoseResult",
             "Finding",
             "MetricValue",

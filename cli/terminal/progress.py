@@ -7,7 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.status import Status
 
 from rcdiag.usecases.progress import Progress as Listener
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 # Seconds between two progress lines where stderr is no terminal, and before the first one.
 SECONDS_PER_LINE = 30.0
+SECONDS_BEFORE_CONVERSION = 0.5  # short conversions show nothing
 
 
 class Bars(Listener):
@@ -26,6 +29,10 @@ class Bars(Listener):
         self._say = screen.say
         self._lines = not screen.err.is_terminal
         self._last_line = time.monotonic()
+        self._console = screen.err
+        self._quiet = screen.quiet
+        self._conversion: float | None = None  # when it began
+        self._status: Status | None = None
         self._tasks: dict[str, tuple[TaskID, float, int]] = {}  # policy -> task, start, tokens then
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -47,7 +54,13 @@ class Bars(Listener):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._end_conversion()
         self._bars.stop()
+
+    def _end_conversion(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
 
     def say(self, text: str) -> None:
         self._say(text)
@@ -55,8 +68,29 @@ class Bars(Listener):
     def wrote(self, path: Path) -> None:
         self.written.append(path)
 
+    def converted(self, file: str, number: int, files: int, rows: int, tokens: int) -> None:
+        """Show how far a conversion is; the tokens in all are unknown before its end."""
+        now = time.monotonic()
+        if self._conversion is None:
+            self._conversion = now
+        speed = tokens / max(now - self._conversion, 1e-9)
+        text = conversion_line(file, number, files, rows, tokens)
+        if (
+            not self._lines
+            and not self._quiet
+            and now - self._conversion >= SECONDS_BEFORE_CONVERSION
+        ):
+            if self._status is None:
+                self._status = self._console.status(text)
+                self._status.start()
+            self._status.update(f"{escape(text)}, {speed:,.0f} tokens/s")
+        elif self._lines and now - self._last_line >= SECONDS_PER_LINE:
+            self._last_line = now
+            self._say(text)
+
     def tokens(self, policy: str, scored: int, total: int) -> None:
         if policy not in self._tasks:
+            self._end_conversion()
             self._bars.start()
             task = self._bars.add_task(policy, total=total, completed=scored, speed="starting")
             self._tasks[policy] = (task, time.monotonic(), scored)
@@ -68,6 +102,12 @@ class Bars(Listener):
         if self._lines and scored < total and now - self._last_line >= SECONDS_PER_LINE:
             self._last_line = now
             self._say(progress_line(policy, scored, total, speed))
+
+
+def conversion_line(file: str, number: int, files: int, rows: int, tokens: int) -> str:
+    """Say how far the conversion of a dump is."""
+    place = f"file {number:,} of {files:,}, " if files > 1 else ""
+    return f"reading {file}: {place}{rows:,} rows, {tokens:,} tokens"
 
 
 def progress_line(policy: str, scored: int, total: int, speed: float) -> str:

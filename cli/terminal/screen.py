@@ -7,9 +7,10 @@ from rich.markup import escape
 
 from cli.options import FailOn
 from cli.terminal.console import TerminalConsole, write_out
+from cli.terminal.convert import draw_convert
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
-from rcdiag.results import SEVERITIES, Result, to_json
+from rcdiag.results import SEVERITIES, ConvertResult, Result, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 
 
@@ -41,6 +42,13 @@ class Screen:
             write_out(to_json(result))
         elif not self.quiet:
             draw(self.out, result, verbose=self.verbose)
+
+    def show_conversion(self, result: ConvertResult) -> None:
+        """Draw what a conversion did, or with `json` print its document alone."""
+        if self.json:
+            write_out(to_json(result))
+        elif not self.quiet:
+            draw_convert(self.out, result, self.verbose)
 
     def exit(self, result: Result, fail_on: FailOn) -> None:
         """Exit 1 where findings or the verdict reach the level, and say so on stderr."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.results import CompareResult
@@ -32,6 +33,8 @@ def compare(
     behavior: str | None = None,
     target: str | None = None,
     columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    given: Mapping[str, Any] | None = None,
     model: str | Path | None = None,
     policies: Policies = (),
     ladder: str | Sequence[str] = (),
@@ -49,6 +52,8 @@ def compare(
         behavior: the sampler; `rollout` by default.
         target: the trainer; `old` by default.
         columns: name that rcdiag knows -> name in the files.
+        format: the dump's format, where it cannot be told from its files.
+        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
         model: checkpoint folder of the policies that name none. Alone it scores those of `old`
             (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
         policies: compare only these, in this order from the sampler to the trainer. A recorded one
@@ -65,7 +70,11 @@ def compare(
     progress = progress or SILENT
     texts = policy_texts(policies)
     named = [text.partition("=")[0] for text in texts]
-    with joined_tables(sources, columns) as (table, origin, joined):
+    with joined_tables(sources, columns=columns, format=format, given=given, progress=progress) as (
+        table,
+        origin,
+        joined,
+    ):
         name = " + ".join(map(name_of, sources))
         if rows is not None:
             table = drawn(table, rows, seed)

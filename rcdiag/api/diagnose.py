@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
@@ -26,6 +27,8 @@ def diagnose(
     behavior: str | None = None,
     target: str | None = None,
     columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    given: Mapping[str, Any] | None = None,
     rows: int = 256,
     seed: int = 0,
     progress: Progress | None = None,
@@ -33,7 +36,8 @@ def diagnose(
     """Name the causes of a mismatch; with the trainer's checkpoint tell look-alikes apart.
 
     Args:
-        source: a trajectory table: a parquet file, a directory, a glob, or an open `Table`.
+        source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
+            or an open `Table`. Dumps of one run that complete each other are joined.
         model: the trainer's checkpoint folder, whose log-probs are held against both columns.
             `{step}` in it is filled from each row's step.
         checkpoints: other checkpoints whose weights are tried, or a folder of them; by default
@@ -43,6 +47,8 @@ def diagnose(
         behavior: the policy that sampled; `rollout` by default.
         target: the policy that trains; `old` by default.
         columns: name that rcdiag knows -> name in the files.
+        format: the dump's format, where it cannot be told from its files.
+        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
         rows: about how many rows the checkpoint scores, spread over the table.
         seed: seed of what is drawn at random.
         progress: listener for what happens meanwhile.
@@ -52,7 +58,14 @@ def diagnose(
     if budget is not None and budget <= 0:
         raise RcdiagError(f"{setting('budget', budget)}: out of range", hint="take seconds above 0")
     needed = ["prompt_ids"] if model is not None else []
-    table = open_table(source, columns=columns, needed=needed)
+    table = open_table(
+        source,
+        columns=columns,
+        needed=needed,
+        format=format,
+        given=given,
+        progress=progress,
+    )
     sampler, trainer = pair_of_table(table, behavior, target)
     for name in (sampler, trainer):
         if name is not None:

@@ -27,6 +27,8 @@ def replay(
     old: str = "old",
     current: str | None = None,
     columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    given: Mapping[str, Any] | None = None,
     trainer: str | None = None,
     presets: str | Sequence[str] = (),
     settings: Settings | None = None,
@@ -70,11 +72,14 @@ def replay(
     """Replay one update of each preset on recorded log-probs, or with `model` for real.
 
     Args:
-        source: a trajectory table: a parquet file, a directory, a glob, or an open `Table`.
+        source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
+            or an open `Table`. Dumps of one run that complete each other are joined.
         rollout: the policy that sampled the tokens.
         old: the trainer's policy before the update.
         current: the policy that is being updated; `current` where the table has it, else the old.
         columns: name that rcdiag knows -> name in the files.
+        format: the dump's format, where it cannot be told from its files.
+        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
         trainer: whose definitions and names the corrections have; the newest verl by default.
         presets: presets of the trainer to replay; all by default.
         settings: changes to presets: `{"decoupled_token_is": {"rollout_is_threshold": 3}}`.
@@ -124,7 +129,19 @@ def replay(
         )
     policies = (rollout, old, current or old) if model is None else (rollout,)
     needed = [f"{name}_log_probs" for name in dict.fromkeys(policies)]
-    table = drawn_of_step(open_table(source, columns=columns, needed=needed), rows, seed, step)
+    table = drawn_of_step(
+        open_table(
+            source,
+            columns=columns,
+            needed=needed,
+            format=format,
+            given=given,
+            progress=progress,
+        ),
+        rows,
+        seed,
+        step,
+    )
     plan = plan_of(
         trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.engines.spec import PolicySpec
@@ -36,6 +37,8 @@ def score(
     behavior: str | None = None,
     target: str | None = None,
     columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    given: Mapping[str, Any] | None = None,
     model: str | Path | None = None,
     policies: Policies = (),
     ladder: str | Sequence[str] = (),
@@ -55,12 +58,15 @@ def score(
     """Measure how far two policies are apart on the same tokens, and what corrections make of it.
 
     Args:
-        source: a trajectory table: a parquet file, a directory, a glob, or an open `Table`.
+        source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
+            or an open `Table`. Dumps of one run that complete each other are joined.
         behavior: the policy that sampled the tokens; `rollout` by default.
         target: the policy that trains, `old` by default; log_ratio = target - behavior, in nats.
             Where neither is named and one of the two is missing, a policy that is scored is
             compared with the only recorded one.
         columns: name that rcdiag knows -> name in the files.
+        format: the dump's format, where it cannot be told from its files.
+        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
         model: checkpoint folder of the policies that name none. Alone it scores those of `old`
             (hf:float32) and `rollout` (vllm:bfloat16) that the table lacks.
         policies: policies to score before measuring, `{"vllm_bf16": "vllm:bfloat16"}`, with
@@ -86,7 +92,18 @@ def score(
     pair_named = [name for name in (behavior, target) if name is not None]
     pair_needed = pair_named if policies else (behavior or "rollout", target or "old")
     needed = needed_columns(pair_needed, policies, model, ladder)
-    table = drawn(open_table(source, columns=columns, needed=needed), rows, seed)
+    table = drawn(
+        open_table(
+            source,
+            columns=columns,
+            needed=needed,
+            format=format,
+            given=given,
+            progress=progress,
+        ),
+        rows,
+        seed,
+    )
     specs = wanted_policies(
         table,
         policies=policies,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
 from rcdiag.usecases.one_policy import only_policy
+from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import find_candidate
 from rcdiag.usecases.sweep.configuration import check_configuration, configuration
@@ -24,20 +26,26 @@ def sweep(
     target: str = "old",
     thresholds: int = 60,
     columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    given: Mapping[str, Any] | None = None,
     trainer: str = "verl",
     emit: str | None = None,
     candidate: str | None = None,
     rows: int | None = None,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Steps[SweepResult]:
     """Try every estimator over its thresholds in one pass, and recommend one, or none.
 
     Args:
-        source: a trajectory table: a parquet file, a directory, a glob, or an open `Table`.
+        source: a dump in any format that rcdiag knows (file, directory, glob, URL), a list of them,
+            or an open `Table`. Dumps of one run that complete each other are joined.
         behavior: the policy that sampled the tokens.
         target: the policy that trains; log_ratio = target - behavior, in nats.
         thresholds: about how many settings of each family are tried; at least 2.
         columns: name that rcdiag knows -> name in the files.
+        format: the dump's format, where it cannot be told from its files.
+        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`.
         trainer: whose name the result bears; it changes no number.
         emit: the trainer that `rcdiag.emit` will be asked for; refused before anything is computed
             where no configuration of that trainer can be written.
@@ -47,6 +55,7 @@ def sweep(
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the bootstrap intervals, and of the drawing of `rows`.
+        progress: listener for what happens meanwhile.
     """
     if not 2 <= thresholds <= 100_000:
         raise RcdiagError(
@@ -57,7 +66,18 @@ def sweep(
     if emit is not None:
         check_configuration(emit, candidate)
     needed = [f"{name}_log_probs" for name in (behavior, target)]
-    table = drawn(open_table(source, columns=columns, needed=needed), rows, seed)
+    table = drawn(
+        open_table(
+            source,
+            columns=columns,
+            needed=needed,
+            format=format,
+            given=given,
+            progress=progress,
+        ),
+        rows,
+        seed,
+    )
     named = () if (behavior, target) == (BEHAVIOR, TARGET) else (behavior, target)
     if only := only_policy(table, named):
         raise RcdiagError(

@@ -32,6 +32,7 @@ from rcdiag.results.compare import (
     Rung,
     Triangulation,
 )
+from rcdiag.results.convert import ConvertResult
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 from rcdiag.results.older import upgraded
@@ -68,10 +69,12 @@ __all__ = [
     "AfterStep",
     "Coefficients",
     "CompareResult",
+    "ConvertResult",
     "CorrectionResult",
     "Denominator",
     "DiagnoseResult",
     "Diagnosis",
+    "Document",
     "Factor",
     "Finding",
     "GradientReport",
@@ -110,18 +113,21 @@ __all__ = [
     "worst_severity",
 ]
 
+# A result that measures a table: it has findings, a diagnosis and a page.
 Result = ScoreResult | CompareResult | DiagnoseResult | SweepResult | ReplayResult
+Document = Result | ConvertResult
 
-KINDS: dict[str, type[Result]] = {
+KINDS: dict[str, type[Document]] = {
     "score": ScoreResult,
     "compare": CompareResult,
     "diagnose": DiagnoseResult,
     "sweep": SweepResult,
     "replay": ReplayResult,
+    "convert": ConvertResult,
 }
 
 
-def to_json(result: Result) -> str:
+def to_json(result: Document) -> str:
     """Return the JSON document of a result."""
     return json.dumps(unstructured(result), indent=1, allow_nan=False) + "\n"
 
@@ -129,7 +135,7 @@ def to_json(result: Result) -> str:
 SAVED = "`result.save(FILE)` (--result FILE)"  # what writes a result document
 
 
-def from_json(text: str, source: str) -> Result:
+def from_json(text: str, source: str) -> Document:
     """Read a result document back; RcdiagError names `source` where it cannot be read."""
     try:
         document = json.loads(text)
@@ -150,9 +156,9 @@ def from_json(text: str, source: str) -> Result:
     return _read(kind, document, source)
 
 
-def _read(kind: str, document: dict[str, Any], source: str) -> Result:
+def _read(kind: str, document: dict[str, Any], source: str) -> Document:
     try:
-        return cast(Result, structured(KINDS[kind], upgraded(document, kind)))
+        return cast(Document, structured(KINDS[kind], upgraded(document, kind)))
     except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
         raise RcdiagError(
             f"{source}: not a whole result ({type(error).__name__}: {error})",

@@ -323,6 +323,13 @@ class JoinReport:
     left_out: Annotated[
         list[str], Doc("The first few samples that a join leaves out, and why it does.")
     ]
+    matched_by: Annotated[
+        str,
+        Doc(
+            "What makes rows of joined tables the same sample: `sample_id`, `row` (their place) or "
+            "`tokens` (step, prompt and response; equal rows match in their order)."
+        ),
+    ] = field(default="", metadata=ADDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rcdiag.errors import one_of
 from rcdiag.results.base import Finding, MetricValue
 from rcdiag.results.compare import CompareResult, PolicySummary, Rung
+from rcdiag.results.convert import ConvertResult
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult
 from rcdiag.results.diagnosis import NamedCause
 from rcdiag.results.replay import PresetReplay, ReplayResult
@@ -188,6 +189,21 @@ def _tidy_diagnose(result: DiagnoseResult) -> Iterator[Row]:
         yield from ({"policies": one.column, "name": name, **row} for row in _numbers(one))
 
 
+def _tidy_convert(result: ConvertResult) -> Iterator[Row]:
+    """The sizes of the table that a conversion wrote."""
+    for name in ("rows", "tokens", "files"):
+        yield {
+            "policies": ", ".join(result.policies),
+            "metric": name,
+            "value": getattr(result, name),
+        }
+
+
+def _changes(result: ConvertResult) -> Iterator[Row]:
+    for text, rows in result.changes.items():
+        yield {"change": text, "rows": rows}
+
+
 def _tidy(rows: Callable[[Any], Iterator[Row]]) -> Frame:
     """The frame `tidy` of a kind of result."""
     return Frame(
@@ -293,5 +309,9 @@ FRAMES: dict[str, dict[str, Frame]] = {
         ),
         "logged": Frame(lambda result: LOGGED, _logged_by_replays),
         "findings": FINDINGS,
+    },
+    "convert": {
+        "tidy": _tidy(_tidy_convert),
+        "changes": Frame(lambda result: {"change": str, "rows": int}, _changes),
     },
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rcdiag.results.compare import CompareResult
+    from rcdiag.results.convert import ConvertResult
     from rcdiag.results.diagnose import DiagnoseResult
     from rcdiag.results.replay import ReplayResult
     from rcdiag.results.score import ScoreResult
@@ -45,7 +46,11 @@ class Shown:
 
     if TYPE_CHECKING:
         kind: str
-        findings: list[Finding]
+
+        @property
+        def findings(self) -> list[Finding]:
+            """Return what is out of order."""
+            ...
 
     def frame(self, name: str | None = None) -> pl.DataFrame:
         """Give the result as a polars frame.
@@ -202,10 +207,21 @@ def _of_replay(result: ReplayResult) -> Summary:
     return Summary(about, ("preset", "loss", "kept", "|coefficients|", "health"), rows, "presets")
 
 
+def _of_convert(result: ConvertResult) -> Summary:
+    """Summarise what a conversion changed, and what the table lacks."""
+    rows = [("changed", text, str(rows or "all")) for text, rows in result.changes.items()]
+    rows += [("lacking", f"{name}: {way}", "") for name, way in result.lacking.items()]
+    cut = [(what, textwrap.shorten(text, WIDTH, placeholder=" ..."), n) for what, text, n in rows]
+    policies = ", ".join(result.policies) or "no policies"
+    about = f"{result.output}, {result.rows:,} rows, {result.tokens:,} tokens, {policies}"
+    return Summary(about, ("", "what", "rows"), cut, "changes")
+
+
 SUMMARIES: dict[str, Callable[[Any], Summary]] = {
     "score": _of_score,
     "compare": _of_compare,
     "diagnose": _of_diagnose,
     "sweep": _of_sweep,
     "replay": _of_replay,
+    "convert": _of_convert,
 }

@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,19 @@ from rcdiag.table.sources import SourceFile
 
 # Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
 Heard = Callable[[str, int, int, int, int], None]
+
+
+class RowOrigin(Protocol):
+    """Where the rows of a parquet file, which rcdiag made, come from."""
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """Return the files that were given."""
+        ...
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        ...
 
 
 class Origin:
@@ -191,10 +204,12 @@ def convert_files(
     renames: Mapping[str, str],
     tokenizer: str | None = None,
     heard: Heard | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Conversion:
     """Write the rows of a dump's files to a parquet file, in one pass and in bounded memory.
 
-    The file appears when all went well. An error names a file as the user knows it.
+    The file appears when all went well. An error names a file as the user knows it. `metadata` is
+    what is known of the table already.
     """
     if reader.text_only and tokenizer is None:
         raise RcdiagError(
@@ -207,7 +222,7 @@ def convert_files(
     grouping = Grouping(given.get("group_size"), reader.grouped_by_order)
     work = _Pass(dump.notes, given, renames, grouping, origin)
     try:
-        return _converted(reader, dump, files, target, work, heard)
+        return _converted(reader, dump, files, target, work, heard, metadata or {})
     except RcdiagError as error:
         raise origin.renamed(error) from error
 
@@ -219,6 +234,7 @@ def _converted(
     target: Path,
     work: _Pass,
     heard: Heard | None,
+    known: Mapping[str, Any],
 ) -> Conversion:
     assert reader.read is not None
     places = {file.path: number for number, file in enumerate(files, 1)}
@@ -248,7 +264,7 @@ def _converted(
                 )
             dropped[name] = reason
             dump.notes.change(f"{name}: dropped, {reason}")
-        metadata = _metadata(reader, dump, len(files), dropped, work.given)
+        metadata = {**known, **_metadata(reader, dump, len(files), dropped, work.given)}
         schema = writer.finish(metadata, dropped)
         _check_renames(schema, work, files[0].name)
     return Conversion(work.origin, metadata, work.policies_of, work.origin.num_rows, work.tokens)

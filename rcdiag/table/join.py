@@ -1,41 +1,54 @@
-"""Join several tables of the same samples into one, on `sample_id` and equal tokens."""
+"""Join several tables of the same samples into one, on `sample_id`, place or equal tokens."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
-from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, VERSION, column_setting
+from rcdiag.table.given import GROUP_SIZE, column_of
+from rcdiag.table.match import matched_rows
+from rcdiag.table.schema import FORMAT_VERSION, VERSION, column_setting, with_metadata
+from rcdiag.table.sources import SourceFile
 from rcdiag.table.stream import UniqueSampleIds
 from rcdiag.table.table import Table, open_table
 
 NAMED = 10
 ROW = "__row"
+PLACE = "__place"
 
 
 def join_tables(
-    dumps: Sequence[Table], names: Sequence[str], path: Path
+    dumps: Sequence[Table], names: Sequence[str], path: Path, *, of_one_run: bool = False
 ) -> tuple[Table, JoinReport]:
     """Write to `path` the rows that all tables have, with the log-probs of all tables.
 
     All other columns are those of the first table. A policy that an earlier table has too gets the
     later table's name (of `names`) at its end. Rows are the same sample by `sample_id`, or by their
     number where no table has ids, and only when their response tokens are equal.
+
+    Dumps `of_one_run` complete each other: where not all have ids their rows are the same sample by
+    step, prompt and response; columns that the first lacks are taken from a later one, and
+    log-probs that two of them hold alike are kept once.
     """
-    by_id = _key(dumps)
-    first, *later_frames = (_frame(dump, by_id) for dump in dumps)
+    by = _key(dumps, of_one_run)
+    key = "sample_id" if by == "sample_id" else ROW
+    partners = matched_rows(dumps) if by == "tokens" else [None] * len(dumps)
+    frames = [_frame(dump, key, rows) for dump, rows in zip(dumps, partners, strict=True)]
+    first, *later_frames = frames
     policies = dict(dumps[0].metadata.get("policies", {}))
-    taken = set(dumps[0].policies)
-    wide, numbers = first, range(len(later_frames))
+    taken, columns = set(dumps[0].policies), set(first.collect_schema().names())
+    wide, numbers = first.with_row_index(PLACE), range(len(later_frames))
+    twins: dict[str, str] = {}  # column of a policy that an earlier dump has too -> that one
     for index, (dump, frame, name) in enumerate(
         zip(dumps[1:], later_frames, names[1:], strict=True)
     ):
@@ -45,29 +58,113 @@ def join_tables(
         policies |= {
             new: _about(about[old], new, renamed) for old, new in renamed.items() if old in about
         }
+        twins |= {f"{b}_log_probs": f"{a}_log_probs" for a, b in renamed.items() if a != b}
+        log_probs = {f"{a}_log_probs": f"{b}_log_probs" for a, b in renamed.items()}
+        own = set(frame.collect_schema().names()) - columns - log_probs.keys() - {key}
+        lacking = sorted(own) if of_one_run else []
+        columns |= {*lacking, *log_probs.values()}
         part = frame.select(
-            by_id,
+            key,
             pl.lit(True).alias(f"__in{index}"),
             pl.col("response_ids").alias(f"__ids{index}"),
-            *(pl.col(f"{a}_log_probs").alias(f"{b}_log_probs") for a, b in renamed.items()),
+            *lacking,
+            *(pl.col(old).alias(new) for old, new in log_probs.items()),
         )
-        wide = wide.join(part, on=by_id, how="left", maintain_order="left")
+        wide = wide.join(part, on=key, how="left", maintain_order="left")
     in_all = pl.all_horizontal(pl.col(f"__in{n}").is_not_null() for n in numbers)
     tokens = pl.col("response_ids")
     same = pl.all_horizontal(pl.col(f"__ids{n}").eq_missing(tokens) for n in numbers)
-    report = _report(dumps, names, (first, *later_frames), wide, in_all, same, by_id)
-    helpers = [f"__{what}{n}" for what in ("in", "ids") for n in numbers]
-    kept = wide.filter(in_all & same).drop(*helpers, *([ROW] if by_id == ROW else []))
+    report = _report(dumps, names, frames, wide, in_all, same, by)
+    kept = wide.filter(in_all & same)
+    places = kept.select(PLACE).collect()[PLACE].to_numpy().astype(np.int64)
+    helpers = [PLACE, *(f"__{what}{n}" for what in ("in", "ids") for n in numbers)]
+    kept = kept.drop(*helpers, *([ROW] if key == ROW else []))
+    if of_one_run:
+        repeated = _equal_columns(kept, twins)
+        kept = kept.drop(*repeated)
+        policies = {name: facts for name, facts in policies.items() if _not_in(name, repeated)}
     _write(kept, path, report)
     metadata = {"format_version": FORMAT_VERSION, **dumps[0].metadata, "policies": policies}
+    if of_one_run:
+        metadata |= _together(dumps, report)
     joined = open_table(path)
+    (file,) = joined.files
+    sources = tuple(source for dump in dumps for source in dump.sources)
+    origin = JoinedOrigin(sources, dumps[0], places)
     # Polars would write the metadata where Arrow does not look for it.
-    noted = joined.schema.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
-    return replace(joined, schema=noted), report
+    noted = with_metadata(joined.schema, metadata)
+    file = replace(file, path=sources[0].path, url=sources[0].url, converted=path, origin=origin)
+    return replace(joined, schema=noted, files=(file,)), report
 
 
-def _key(dumps: Sequence[Table]) -> str:
+@dataclass(frozen=True, slots=True)
+class JoinedOrigin:
+    """Where each row of a joined table stands in the first of the tables that were joined."""
+
+    files: tuple[SourceFile, ...]
+    first: Table
+    rows: NDArray[np.int64]  # numbers in the first table, [rows]
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        return self.first.where(int(self.rows[row]))
+
+
+def _not_in(policy: str, columns: Sequence[str]) -> bool:
+    return f"{policy}_log_probs" not in columns
+
+
+def _equal_columns(rows: pl.LazyFrame, twins: Mapping[str, str]) -> list[str]:
+    """Return the columns that hold on all rows what their twins of an earlier dump hold."""
+    if not twins:
+        return []
+    values = pl.List(pl.Float64)
+    equal = rows.select(
+        pl.col(one).cast(values).eq_missing(pl.col(other).cast(values)).all().alias(one)
+        for one, other in twins.items()
+    ).collect()
+    return [name for name in equal.columns if equal[name].item()]
+
+
+def _together(dumps: Sequence[Table], report: JoinReport) -> dict[str, Any]:
+    """Return what the conversions of joined dumps did, and how their rows were matched."""
+    conversions = [dump.metadata.get("conversion", {}) for dump in dumps]
+    changes = {text: n for each in conversions for text, n in each.get("changes", {}).items()}
+    changes[match_sentence(report)] = report.common_samples
+    formats = [each.get("format", "parquet") for each in conversions]
+    together: dict[str, Any] = {
+        "conversion": {
+            "format": " + ".join(dict.fromkeys(formats)),
+            "files": sum(len(dump.sources) for dump in dumps),
+            "changes": changes,
+            "dropped": {
+                name: reason
+                for each in conversions
+                for name, reason in each.get("dropped", {}).items()
+            },
+        }
+    }
+    given = {
+        name: value for dump in dumps for name, value in dump.metadata.get("given", {}).items()
+    }
+    return together | ({"given": given} if given else {})
+
+
+def match_sentence(report: JoinReport) -> str:
+    """Say how many rows of each of joined dumps are rows of the others too, and by what."""
+    sides = ", ".join(
+        f"{report.common_samples:,} of {rows:,} rows of {table}"
+        for table, rows in zip(report.tables, report.table_rows, strict=True)
+    )
+    words = {"tokens": "step, prompt and response tokens", "row": "their place in the table"}
+    return f"joined by {words.get(report.matched_by, report.matched_by)}: {sides}"
+
+
+def _key(dumps: Sequence[Table], of_one_run: bool) -> str:
+    """Return what tells the same sample: `sample_id`, `tokens` or `row`."""
     having = ["sample_id" in dump.schema.names for dump in dumps]
+    if of_one_run and not all(having):
+        return "tokens"
     if any(having) and not all(having):
         lacking = dumps[having.index(False)].name
         raise RcdiagError(
@@ -75,7 +172,7 @@ def _key(dumps: Sequence[Table]) -> str:
             hint=f"{column_setting({'sample_id': 'NAME'})}, or compare the tables without it",
         )
     if not all(having):
-        return ROW
+        return "row"
     _check_ids(dumps)
     return "sample_id"
 
@@ -99,18 +196,40 @@ def _is_text(kind: pa.DataType) -> bool:
     return not pt.is_integer(kind.value_type if pt.is_dictionary(kind) else kind)
 
 
-def _frame(dump: Table, key: str) -> pl.LazyFrame:
-    frame = pl.scan_parquet([file.parquet for file in dump.files], glob=False)
+def _frame(dump: Table, key: str, rows: NDArray[np.int64] | None) -> pl.LazyFrame:
+    """Scan a table with canonical names; `rows` are its rows' numbers in the joined table."""
+    frame = pl.scan_parquet(dump.parquets, glob=False)
     back = {in_file: name for name, in_file in dump.renames.items()}
     frame = frame.rename(back) if back else frame
     frame = frame.with_columns(pl.col("response_ids").cast(pl.List(pl.Int64)))
     if frame.collect_schema().get(VERSION) in (pl.String, pl.Categorical):
         number = pl.col(VERSION).cast(pl.String).str.strip_chars().cast(pl.Int64, strict=False)
         frame = frame.with_columns(number)
+    frame = _with_given(frame, dump.given).select(dump.schema.names)
+    if rows is not None:
+        numbers = pl.LazyFrame({PLACE: np.arange(len(rows), dtype=np.uint32), ROW: rows})
+        frame = frame.with_row_index(PLACE).join(
+            numbers, on=PLACE, how="left", maintain_order="left"
+        )
+        return frame.drop(PLACE)
     if key == ROW:
-        return frame.with_row_index(ROW)
+        return frame.with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.Int64))
     text = _is_text(dump.schema.field(key).type)
     return frame.with_columns(pl.col(key).cast(pl.String if text else pl.Int64))
+
+
+def _with_given(frame: pl.LazyFrame, given: Mapping[str, Any]) -> pl.LazyFrame:
+    """Return a scan with the values that a user gave for all rows."""
+    names = frame.collect_schema().names()
+    for name, value in given.items():
+        column = column_of(name)
+        if column not in names and name == GROUP_SIZE:
+            frame = frame.with_columns(pl.row_index(column).cast(pl.Int64) // value)
+        elif column not in names:
+            frame = frame.with_columns(pl.lit(value).alias(column))
+        elif name != GROUP_SIZE:
+            frame = frame.with_columns(pl.col(column).fill_null(value))
+    return frame
 
 
 def _renamed(dump: Table, taken: set[str], name: str) -> dict[str, str]:
@@ -139,9 +258,10 @@ def _report(
     wide: pl.LazyFrame,
     in_all: pl.Expr,
     same: pl.Expr,
-    key: str,
+    by: str,
 ) -> JoinReport:
     """Count and name the rows that the joined table leaves out."""
+    key = "sample_id" if by == "sample_id" else ROW
 
     def keys(rows: pl.LazyFrame) -> list[Any]:
         return rows.select(key).collect()[key].to_list()
@@ -161,6 +281,7 @@ def _report(
         missing_rows={name: len(ids) for name, ids in lacking.items()},
         tokens_differ=len(wrong),
         left_out=named[:NAMED],
+        matched_by=by,
     )
 
 

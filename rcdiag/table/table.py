@@ -16,10 +16,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.results import JoinReport
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.conversion import Conversion, Heard, Origin, convert_files
+from rcdiag.table.conversion import Conversion, Heard, RowOrigin, convert_files
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
@@ -36,7 +37,7 @@ class TableFile:
     converted: Path | None = None  # its rows as parquet, where it is of another format
     url: str = ""  # what `path` is a copy of
     # Where rows stood in the files that were given, where those are of another format.
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: RowOrigin | None = field(default=None, compare=False, repr=False)
     # Where some rows are drawn: their numbers in the whole table that they are drawn from, [rows],
     # and the number that the file's first row has there.
     drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
@@ -98,6 +99,7 @@ class Table:
     # Values that the user gave for all rows, which the files do not hold.
     given: Mapping[str, Any] = field(default_factory=dict)
     conversion: Conversion | None = field(default=None, compare=False)
+    joined: JoinReport | None = field(default=None, compare=False)  # of dumps of one run
 
     @property
     def name(self) -> str:
@@ -298,11 +300,12 @@ def open_parts(
     given: Mapping[str, Any] | None = None,
     tokenizer: str | None = None,
     heard: Heard | None = None,
+    beside: Path | None = None,
 ) -> Table:
     """Open the files of sources of one format as one table.
 
     `tokenizer` is a folder whose tokenizer encodes dumps of text; `heard` takes how far a
-    conversion is.
+    conversion is. What is converted lies in a temporary folder, that of the file `beside` if given.
     """
     reader = parts[0].reader
     files = [file for part in parts for file in part.files]
@@ -315,7 +318,7 @@ def open_parts(
         table = _table(parts[0].source, files, renames, needed)
         table = replace(table, scratch=_together(kept))
         return _with_given(table, values)
-    scratch = Scratch()
+    scratch = Scratch(beside)
     target = scratch.path / "converted.parquet"
     made = convert_files(
         reader,

@@ -17,6 +17,12 @@ class Progress:
         The first call is made once the policy's model is loaded.
         """
 
+    def converted(self, file: str, number: int, files: int, rows: int, tokens: int) -> None:
+        """Take how far the conversion of a dump is: it reads `file`, the `number`-th of `files`.
+
+        `rows` and `tokens` (response tokens) are those that were read so far, of all files.
+        """
+
     def wrote(self, path: Path) -> None:
         """Take the path of a file that is complete."""
 

@@ -4,41 +4,156 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table.columns import known_steps
 from rcdiag.table.draw import draw_rows
-from rcdiag.table.join import join_tables
-from rcdiag.table.table import Table
-from rcdiag.table.table import open_table as open_files
+from rcdiag.table.join import join_tables, match_sentence
+from rcdiag.table.readers.parquet import open_parquet
+from rcdiag.table.schema import policies_in
+from rcdiag.table.scratch import Scratch
+from rcdiag.table.sources import SourceFiles, find_files
+from rcdiag.table.table import Table, open_parts
 from rcdiag.table.trajectories import POLICY_NAME
+from rcdiag.usecases.progress import Progress
 
-# A parquet file, a directory, a glob, the files of one table, or a table that is open already.
+# A dump in any format that rcdiag knows: a file, a directory, a glob, a URL; a list of them; or a
+# table that is open already.
 Source = str | Path | Sequence[str | Path] | Table
 
 
 def open_table(
-    source: Source, *, columns: Mapping[str, str] | None = None, needed: Sequence[str] = ()
+    source: Source,
+    *,
+    columns: Mapping[str, str] | None = None,
+    needed: Sequence[str] = (),
+    format: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    tokenizer: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Table:
-    """Open a trajectory table: only the footers of its files are read.
+    """Open a dump of any format that rcdiag knows as a trajectory table.
 
-    `source` is a parquet file, a directory or a glob of parquet files, or a list of them, which are
-    the rows of one table in that order. `columns` maps the names that rcdiag knows to the names in
-    the files: `{"rollout_log_probs": "inference_logprobs"}`. A table without tokens is refused, and
-    the error names those of the columns in `needed` that it lacks too.
+    Of parquet only the footers are read; other formats are converted once, to a folder that goes
+    with the table. A table without tokens is refused, and the error names those of the columns in
+    `needed` that it lacks too.
+
+    Args:
+        source: a file, a directory, a glob or a URL that fsspec knows (s3://, gs://, hf://), or a
+            list of them. Sources of one format are the rows of one table in that order; sources of
+            two formats, or with other policies, are dumps of one run, which are joined by
+            `sample_id` or else by equal tokens.
+        columns: name that rcdiag knows -> name in the files:
+            `{"rollout_log_probs": "inference_logprobs"}`.
+        needed: columns that the error for a table without tokens names as well.
+        format: the format of the files, where it cannot be told from them.
+        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`. Values that
+            the dump has must be equal.
+        tokenizer: folder of a checkpoint whose tokenizer encodes dumps that hold text alone.
+        progress: listener for how far a conversion is.
     """
-    if not isinstance(source, Table):
-        return open_files(source, columns, needed=needed)
-    if columns:
-        raise RcdiagError(
-            "columns of a table that is open already cannot be mapped",
-            hint="give the mapping to open_table(source, columns=...)",
-        )
-    return source
+    if isinstance(source, Table):
+        if columns or given or format:
+            raise RcdiagError(
+                "a table that is open already takes no `columns`, `given` or `format`",
+                hint="give them to open_table(source, columns=..., given=..., format=...)",
+            )
+        return source
+    parts = located(source, format)
+    return open_located(parts, columns, given, needed, tokenizer, progress)
+
+
+def located(source: str | Path | Sequence[str | Path], format: str | None) -> list[SourceFiles]:
+    """Find the files of sources, each of one format."""
+    sources = [source] if isinstance(source, (str, Path)) else source
+    if not sources:
+        raise RcdiagError("no table to open", hint="give at least one file")
+    return [find_files(str(place), format) for place in sources]
+
+
+def open_located(
+    parts: Sequence[SourceFiles],
+    columns: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
+    needed: Sequence[str] = (),
+    tokenizer: str | Path | None = None,
+    progress: Progress | None = None,
+    beside: Path | None = None,
+) -> Table:
+    """Open sources as one table; those of one run that complete each other are joined.
+
+    What is converted lies in a temporary folder, that of the file `beside` if given.
+    """
+    heard = None if progress is None else progress.converted
+    encoder = None if tokenizer is None else str(tokenizer)
+
+    def opened(some: Sequence[SourceFiles]) -> Table:
+        return open_parts(some, columns, needed, given, encoder, heard, beside)
+
+    tables = [table for kind in _by_format(parts) for table in _by_policies(kind, opened, columns)]
+    if len(tables) == 1:
+        return tables[0]
+    scratch = Scratch(beside)
+    names = _short_names(tables, [table.name for table in tables])
+    joined, report = join_tables(tables, names, scratch.path / "joined.parquet", of_one_run=True)
+    if progress is not None:
+        progress.say(match_sentence(report))
+    return replace(joined, scratch=scratch, joined=report)
+
+
+def _by_format(parts: Sequence[SourceFiles]) -> list[list[SourceFiles]]:
+    """Gather sources of the same format, in the order in which formats first appear."""
+    kinds: dict[str, list[SourceFiles]] = {}
+    for part in parts:
+        kinds.setdefault(part.reader.name, []).append(part)
+    return list(kinds.values())
+
+
+def _by_policies(
+    parts: Sequence[SourceFiles],
+    opened: Callable[[Sequence[SourceFiles]], Table],
+    columns: Mapping[str, str] | None,
+) -> list[Table]:
+    """Open sources of one format: as one table, or as several where their policies are disjoint.
+
+    Which policies files of another format than parquet hold shows when they are converted.
+    """
+    if len(parts) == 1:
+        return [opened(parts)]
+    table = None
+    if parts[0].reader.read is None:
+        policies = [_policies_of_parquet(part, columns or {}) for part in parts]
+    else:
+        table = opened(parts)
+        policies = [_policies_of_converted(part, table) for part in parts]
+    kinds = list(dict.fromkeys(frozenset(names) for names in policies if names))
+    if len(kinds) < 2 or sum(map(len, kinds)) > len(frozenset().union(*kinds)):
+        return [table or opened(parts)]
+    # Sources without any log-probs go with the first of the others.
+    owner = [next((n for n, kind in enumerate(kinds) if names & kind), 0) for names in policies]
+    return [
+        opened([part for part, own in zip(parts, owner, strict=True) if own == number])
+        for number in range(len(kinds))
+    ]
+
+
+def _policies_of_parquet(part: SourceFiles, columns: Mapping[str, str]) -> set[str]:
+    """Return the policies that the first file of a source has, by its footer alone."""
+    names = set(open_parquet(part.files[0].path).schema_arrow.names)
+    mapped = {name for name, in_file in columns.items() if in_file in names}
+    return set(policies_in([*(names - set(columns.values())), *mapped]))
+
+
+def _policies_of_converted(part: SourceFiles, table: Table) -> set[str]:
+    """Return the policies that files of a source brought into a converted table."""
+    assert table.conversion is not None
+    of_file = table.conversion.policies_of
+    return set().union(*(of_file.get(file.path, set()) for file in part.files))
 
 
 def drawn(table: Table, rows: int | None, seed: int) -> Table:
@@ -68,14 +183,22 @@ def name_of(source: Source) -> str:
 
 @contextlib.contextmanager
 def joined_tables(
-    sources: Sequence[Source], columns: Mapping[str, str] | None
+    sources: Sequence[Source],
+    *,
+    columns: Mapping[str, str] | None = None,
+    format: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[tuple[Table, Table, JoinReport | None]]:
     """Open one table, or several joined on `sample_id` in a folder that lasts as long as the block.
 
     Gives the table to compute from, the table that provenance names (all files that were given),
     and the report of the join, None for one table.
     """
-    tables = [open_table(source, columns=columns) for source in sources]
+    tables = [
+        open_table(source, columns=columns, format=format, given=given, progress=progress)
+        for source in sources
+    ]
     if not tables:
         raise RcdiagError("no table to open", hint="give at least one parquet file")
     if len(tables) == 1:

@@ -1,0 +1,76 @@
+"""The result of `rcdiag convert` says what is in the table and what became of the dump."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from rcdiag.results.base import (
+    FORMAT_VERSION,
+    Finding,
+    FormatVersion,
+    KindName,
+    ProvenanceOfResult,
+)
+from rcdiag.results.compare import JoinReport
+from rcdiag.results.doc import Doc
+from rcdiag.results.show import Shown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class ConvertResult(Shown):
+    """The result of `rcdiag convert` says what is in the table and what became of the dump."""
+
+    kind: KindName = "convert"
+    format_version: FormatVersion = FORMAT_VERSION
+    provenance: ProvenanceOfResult
+    output: Annotated[str, Doc("Path of the parquet file that a conversion wrote.")]
+    format: Annotated[
+        str,
+        Doc(
+            "The format that a dump's files have; several joined ones with ` + ` between them.",
+            example="rcdiag convert dump.jsonl -o dump.parquet --from FORMAT",
+        ),
+    ]
+    files: Annotated[int, Doc("Number of files of a dump that were converted.", unit="files")]
+    rows: Annotated[int, Doc("Number of rows of the table.", unit="rows")]
+    tokens: Annotated[
+        int,
+        Doc("Number of response tokens of a converted table, masked ones too.", unit="tokens"),
+    ]
+    columns: Annotated[list[str], Doc("Names of the columns of a converted table.")]
+    policies: Annotated[list[str], Doc("Policies whose log-probs a converted table holds.")]
+    changes: Annotated[
+        dict[str, int],
+        Doc(
+            "What a conversion dropped, shifted, filled or assumed, in sentences, with the number "
+            "of rows that it concerns; 0 means all."
+        ),
+    ]
+    given: Annotated[
+        dict[str, Any],
+        Doc(
+            "Values that the user gave for what a dump lacks, by column.",
+            example="rcdiag convert dump.jsonl -o dump.parquet --given temperature=0.7",
+        ),
+    ]
+    dropped: Annotated[
+        dict[str, str],
+        Doc("Columns of a dump that a conversion left out, with the reason.", see=("changes",)),
+    ]
+    lacking: Annotated[
+        dict[str, str],
+        Doc("What a converted table lacks for score or replay, with how to get it."),
+    ]
+    joined: Annotated[
+        JoinReport | None,
+        Doc(
+            "How several dumps of one run became one table; null for one dump.",
+            see=("matched_by", "common_samples"),
+        ),
+    ]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Return no findings: a conversion judges nothing."""
+        return []

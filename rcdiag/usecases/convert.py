@@ -1,0 +1,132 @@
+"""A dump of any format becomes a parquet table, and a result that says what became of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rcdiag.results import ConvertResult
+from rcdiag.table.conversion import convert_files
+from rcdiag.table.decode import token_ids
+from rcdiag.table.readers.parquet import PARQUET
+from rcdiag.table.readers.reader import Dump, Reader, Rows
+from rcdiag.table.scratch import Scratch
+from rcdiag.table.sources import SourceFiles
+from rcdiag.table.table import Table
+from rcdiag.table.table import open_table as open_files
+from rcdiag.table.writer import TableWriter
+from rcdiag.usecases.progress import Progress
+from rcdiag.usecases.provenance import provenance
+from rcdiag.usecases.tables import open_located
+
+
+def convert(
+    parts: Sequence[SourceFiles],
+    output: Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
+    tokenizer: str | Path | None = None,
+    progress: Progress,
+) -> ConvertResult:
+    """Write the table of some sources to a parquet file, which appears when all went well."""
+    table = open_located(
+        parts, columns, given, tokenizer=tokenizer, progress=progress, beside=output
+    )
+    scratch = table.scratch or Scratch(output)
+    written = scratch.path / "table.parquet"
+    if table.joined is not None:
+        tokens = _copy(table, written)
+    elif table.conversion is not None:
+        tokens, written = table.conversion.tokens, table.parquets[0]
+    else:
+        tokens = _check_parquet(table, written, progress)
+    os.replace(written, output)
+    progress.wrote(output)
+    return _result(table, tokens, output)
+
+
+def _copy(table: Table, target: Path) -> int:
+    """Write a table as one file; returns the number of its response tokens."""
+    tokens = 0
+    with TableWriter(target, table.schema, table.metadata) as writer:
+        for batch in table.batches():
+            writer.write(batch.table)
+            tokens += token_ids(batch, "response_ids").offsets[-1]
+    return int(tokens)
+
+
+def _check_parquet(table: Table, target: Path, progress: Progress) -> int:
+    """Write a table that is parquet already as one of another format is: checked, in one file."""
+
+    def read(dump: Dump) -> Iterator[Rows]:
+        for batch in table.batches():
+            numbers = batch.row_in_file + np.arange(batch.table.num_rows)
+            for record in batch.table.combine_chunks().to_batches():
+                yield Rows(record, batch.file.path, numbers[: record.num_rows])
+                numbers = numbers[record.num_rows :]
+
+    reader = Reader(
+        name=PARQUET.name, says=PARQUET.says, patterns=(), detect=PARQUET.detect, read=read
+    )
+    made = convert_files(
+        reader,
+        table.sources,
+        target,
+        given={},
+        renames={},
+        heard=progress.converted,
+        metadata=table.metadata,
+    )
+    return made.tokens
+
+
+def _result(table: Table, tokens: int, output: Path) -> ConvertResult:
+    written = open_files(output, format="parquet")
+    conversion = written.metadata.get("conversion", {})
+    return ConvertResult(
+        provenance=provenance(table, 0),
+        output=str(output),
+        format=conversion.get("format", PARQUET.name),
+        files=len(table.sources),
+        rows=written.num_rows,
+        tokens=tokens,
+        columns=written.columns,
+        policies=written.policies,
+        changes=conversion.get("changes", {}),
+        given=written.metadata.get("given", {}),
+        dropped=conversion.get("dropped", {}),
+        lacking=lacking(written, str(output)),
+        joined=table.joined,
+    )
+
+
+def lacking(table: Table, name: str) -> dict[str, str]:
+    """Return what a table lacks for score and replay, with how to get it."""
+    missing: dict[str, str] = {}
+    prompts = "prompt_ids" in table.columns
+    recorders = {"rollout": "the sampler", "old": "the trainer before its update"}
+    for policy, backend in (("rollout", "vllm:bfloat16"), ("old", "hf:float32")):
+        if policy not in table.policies:
+            missing[f"{policy}_log_probs"] = (
+                f"rcdiag score {name} --model CKPT --policy {policy}={backend} -o scored.parquet"
+                if prompts
+                else f"record those of {recorders[policy]}"
+            )
+    if not prompts:
+        missing["prompt_ids"] = "without them no model can score the tokens; record them"
+    if "temperature" not in table.columns:
+        missing["temperature"] = "--given temperature=VALUE, if it was the same for all rows"
+    if not {"advantage", "advantages"} & set(table.columns):
+        missing["advantages"] = (
+            "rcdiag replay computes them from `reward` and groups"
+            if {"reward", "group_id"} <= set(table.columns)
+            else "for replay: record `advantages`, or `reward` with groups"
+        )
+    if "step" not in table.columns:
+        missing["step"] = "all rows count as one training step; --given step=N says which"
+    return missing
