@@ -88,7 +88,10 @@ def test_what_a_response_lacks_is_absent():
 
 
 def test_a_request_that_failed_has_no_row():
-    responses = [{"object": "error", "error": {"code": 500}}, completion("a", [choice([1], [-1.0])])]
+    responses = [
+        {"object": "error", "error": {"code": 500}},
+        completion("a", [choice([1], [-1.0])]),
+    ]
     assert columns_of(responses)["group_id"] == ["a"]
 
 

@@ -7,10 +7,18 @@ package of your own (entry-point group `rcdiag.plugins`).
 from __future__ import annotations
 
 from rcdiag.registry import Registry
+from rcdiag.table.readers.areal import AREAL
+from rcdiag.table.readers.ms_swift import MS_SWIFT
 from rcdiag.table.readers.nemo_rl import NEMO_RL
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.readers.sglang import SGLANG
+from rcdiag.table.readers.trl import TRL
+from rcdiag.table.readers.verl_jsonl import VERL_JSONL
 from rcdiag.table.readers.vllm import VLLM
+from rcdiag.table.readers.xtuner import XTUNER
 
-READERS: Registry[Reader] = Registry("format", (PARQUET, NEMO_RL, VLLM, SGLANG))
+# Formats of text alone, which a tokenizer encodes again.
+TEXT = (VERL_JSONL, TRL, AREAL, XTUNER, MS_SWIFT)
+
+READERS: Registry[Reader] = Registry("format", (PARQUET, NEMO_RL, VLLM, SGLANG, *TEXT))
