@@ -131,7 +131,7 @@ class _Rollouts:
             yield self.trainer.accelerator.unwrap_model(self.trainer.model), "generate", self.sample
 
     def _describe(self) -> None:
-        """Tell the recorder what is known of both policies; their weights change from step to step."""
+        """Tell the recorder what is known of both policies, whose weights change every step."""
         trainer = self.trainer
         versions = {"trl": importlib.metadata.version("trl")}
         sampler: dict[str, Any] = {"backend": "vllm", "versions": versions}
