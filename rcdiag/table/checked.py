@@ -48,7 +48,7 @@ def _bad_cast(table: pa.Table, schema: pa.Schema, rows: Rows, error: Exception) 
         column = table[wanted.name]
         for row in range(table.num_rows):
             try:
-                column.slice(row, 1).cast(wanted.type)
+                column.take([row]).cast(wanted.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 return RcdiagError(
                     f"{rows.where(row)}: column `{wanted.name}` does not fit {wanted.type} "

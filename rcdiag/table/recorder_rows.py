@@ -6,7 +6,7 @@ are padded and are cut by what says how long their rows are; nothing is stored p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ def on_cpu(value: Any) -> Any:
         if value.dtype == object:
             return on_cpu(list(value))
         return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         has_arrays = any(hasattr(row, "__array__") for row in value)
         return [on_cpu(row) for row in value] if has_arrays else list(value)
     if hasattr(value, "__array__") and not isinstance(value, np.generic):

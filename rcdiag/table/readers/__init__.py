@@ -12,8 +12,11 @@ from rcdiag.table.readers.ms_swift import MS_SWIFT
 from rcdiag.table.readers.nemo_rl import NEMO_RL
 from rcdiag.table.readers.parquet import PARQUET
 from rcdiag.table.readers.reader import Reader
+from rcdiag.table.readers.roll import ROLL
 from rcdiag.table.readers.sglang import SGLANG
+from rcdiag.table.readers.skyrl import SKYRL
 from rcdiag.table.readers.trl import TRL
+from rcdiag.table.readers.verl import VERL
 from rcdiag.table.readers.verl_jsonl import VERL_JSONL
 from rcdiag.table.readers.vllm import VLLM
 from rcdiag.table.readers.xtuner import XTUNER
@@ -21,4 +24,6 @@ from rcdiag.table.readers.xtuner import XTUNER
 # Formats of text alone, which a tokenizer encodes again.
 TEXT = (VERL_JSONL, TRL, AREAL, XTUNER, MS_SWIFT)
 
-READERS: Registry[Reader] = Registry("format", (PARQUET, NEMO_RL, VLLM, SGLANG, *TEXT))
+READERS: Registry[Reader] = Registry(
+    "format", (PARQUET, VERL, NEMO_RL, SKYRL, ROLL, VLLM, SGLANG, *TEXT)
+)

@@ -5,8 +5,13 @@ A pickle is a program for a small stack machine that may call any function of an
 numpy arrays and tensors, knows a closed table of names, and refuses every other name.
 """
 
+from rcdiag.table.readers.safe.content import Content as Content
+from rcdiag.table.readers.safe.content import laid_out as laid_out
+from rcdiag.table.readers.safe.content import open_content as open_content
 from rcdiag.table.readers.safe.inert import Foreign as Foreign
+from rcdiag.table.readers.safe.inert import foreign as foreign
 from rcdiag.table.readers.safe.machine import load_pickle as load_pickle
+from rcdiag.table.readers.safe.tensordicts import Same as Same
 from rcdiag.table.readers.safe.tensors import Jagged as Jagged
 from rcdiag.table.readers.safe.tensors import Tensor as Tensor
 from rcdiag.table.readers.safe.torch_file import is_torch_file as is_torch_file

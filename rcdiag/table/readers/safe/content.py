@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,3 +43,15 @@ def damaged(content: Content, how: str) -> RcdiagError:
         f"{content.name}: damaged or truncated file: {how}",
         hint="its writer did not finish or the copy broke off; copy or write it again",
     )
+
+
+@contextmanager
+def laid_out(name: str, trainer: str) -> Iterator[None]:
+    """Turn a surprise in the content of a file into an error that names the file."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RcdiagError(
+            f"{name}: not laid out as {trainer} writes it ({type(error).__name__}: {error})",
+            hint="the file is damaged or of a version of the trainer that rcdiag does not know",
+        ) from error

@@ -286,10 +286,10 @@ class _Machine:
 
 def refused(content: Content, name: str) -> RcdiagError:
     return RcdiagError(
-        f"{content.name}: the file needs {name} to load, which is none of the names that a dump's "
-        "tensors and plain containers use; nothing of it was executed",
-        hint="save arrays, tensors, text and numbers only, without objects of other classes; a file "
-        "from an unknown source may be hostile",
+        f"{content.name}: the file needs {name} to load, which is none of the names that tensors "
+        "and plain containers use; nothing of it was executed",
+        hint="save arrays, tensors, text and numbers only, without objects of other classes; a "
+        "file from an unknown source may be hostile",
     )
 
 

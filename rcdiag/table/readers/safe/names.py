@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from rcdiag.table.readers.safe.arrays import ARRAY_NAMES
-from rcdiag.table.readers.safe.inert import Call, Name, Pair, foreign, hashable, names_of
+from rcdiag.table.readers.safe.inert import (
+    Call,
+    Name,
+    Pair,
+    Unfinished,
+    foreign,
+    hashable,
+    names_of,
+)
 from rcdiag.table.readers.safe.tensordicts import TENSORDICT_NAMES
 from rcdiag.table.readers.safe.tensors import TENSOR_NAMES
 
@@ -66,6 +74,13 @@ def _bytes() -> bytes:
     return b""
 
 
+class UnfinishedBuffer(Unfinished):
+    """A BytesIO before its bytes are known; the place it was read to is left out."""
+
+    def finish(self, state: Any) -> memoryview:
+        return memoryview(state[0])
+
+
 BUILTINS: tuple[tuple[str, Call], ...] = (
     ("set", _set),
     ("frozenset", _set),
@@ -82,6 +97,7 @@ PLAIN_CALLS: list[tuple[Pair, Call]] = [
     (("collections", "OrderedDict"), _dict),
     (("collections", "defaultdict"), _default_dict),
     (("_codecs", "encode"), _encode),
+    (("_io", "BytesIO"), UnfinishedBuffer),
 ]
 for _module in ("builtins", "__builtin__"):
     PLAIN_CALLS += [((_module, name), call) for name, call in BUILTINS]

@@ -111,6 +111,8 @@ class Jagged:
             self.starts.min() < 0 or self.lengths.min() < 0 or ends.max() > len(self.values)
         ):
             raise ValueError("a jagged tensor with a row beyond its values")
+        if self.lengths.sum() > len(self.values):
+            raise ValueError("a jagged tensor whose rows overlap")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -119,16 +121,14 @@ class Jagged:
         start = int(self.starts[index])
         return self.values[start : start + int(self.lengths[index])]
 
-    def numpy(self, rows: slice) -> NDArray[Any]:
+    def numpy(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
         """Return the values of some rows, one row after the other."""
         starts, lengths = self.starts[rows], self.lengths[rows]
         if not len(starts):
             return self.values[:0].numpy()
         if np.array_equal(starts[1:], (starts + lengths)[:-1]):
             return self.values[int(starts[0]) : int(starts[-1] + lengths[-1])].numpy()
-        if int(lengths.sum()) > len(self.values):
-            raise ValueError("a jagged tensor whose rows overlap")
-        return np.concatenate([self.row(i).numpy() for i in range(len(self))[rows]])
+        return np.concatenate([self.row(i).numpy() for i in np.arange(len(self))[rows]])
 
 
 def view_bytes(view: memoryview, kind: str, order: str = "<") -> NDArray[Any]:
@@ -138,10 +138,23 @@ def view_bytes(view: memoryview, kind: str, order: str = "<") -> NDArray[Any]:
     return np.frombuffer(view, np.dtype(order + KINDS[kind]))
 
 
+def tensor_of_bytes(content: Any, kind: str, size: Any) -> Tensor:
+    """Return a tensor whose elements, row by row, are these bytes and no others."""
+    flat, shape = view_bytes(memoryview(content).cast("B"), kind), shape_of(size)
+    if math.prod(shape) != len(flat):
+        raise ValueError("a tensor of another size than its bytes")
+    return Tensor(flat.reshape(shape), kind)
+
+
 def storage_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, *rest: Any, kind: str | None = None
-) -> Tensor:
-    """Return a view of a storage; `offset`, `size` and `stride` count elements."""
+) -> Tensor | Foreign:
+    """Return a view of a storage; `offset`, `size` and `stride` count elements.
+
+    A tensor in a plain pickle, whose storage is a file of its own, stays inert.
+    """
+    if isinstance(storage, Foreign):
+        return storage
     if not isinstance(storage, Storage):
         raise TypeError("a tensor without a storage")
     kind = kind or storage.kind
@@ -163,7 +176,7 @@ def storage_tensor(
 
 def typed_storage_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, kind: Any, *rest: Any
-) -> Tensor:
+) -> Tensor | Foreign:
     """Return a view of a storage of bytes, whose elements are of this kind."""
     return storage_tensor(storage, offset, size, stride, kind=_kind_name(kind))
 
@@ -257,6 +270,7 @@ TENSOR_NAMES: dict[Pair, Name] = names_of(
         ("torch", "device"),
         ("torch._dynamo.decorators", "_DimRange"),
         ("torch.serialization", "_get_layout"),
+        ("torch.storage", "_load_from_bytes"),
         ("torch._utils", "_rebuild_sparse_tensor"),
         ("torch._utils", "_rebuild_qtensor"),
     ]

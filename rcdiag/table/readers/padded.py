@@ -1,0 +1,151 @@
+"""Trainers pad prompts and responses to matrices; readers cut them into rows of their lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.columns import BITS, ragged
+from rcdiag.table.readers.safe import Jagged, Tensor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Rows are cut out of matrices so many at a time that a matrix has about this many elements.
+ELEMENTS_PER_BATCH = 1 << 20
+
+Where = Callable[[int], str]  # the row of a batch, from 0 -> file and row as an error names them
+RowIndex = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """Where the tokens of each row stand in a padded matrix: first column and number of tokens."""
+
+    starts: NDArray[np.int64]  # [rows]
+    lengths: NDArray[np.int64]  # [rows]
+
+    def __add__(self, columns: int) -> Span:
+        """Return the same tokens in a matrix with so many more columns before them."""
+        return Span(self.starts + columns, self.lengths)
+
+
+def batches_of(rows: RowIndex, widths: NDArray[np.integer] | int) -> Iterator[RowIndex]:
+    """Split rows into runs of about ELEMENTS_PER_BATCH tokens; `widths` are tokens of the rows."""
+    width = np.broadcast_to(np.asarray(widths, np.int64), rows.shape)
+    number = np.cumsum(np.maximum(width, 1)) // ELEMENTS_PER_BATCH
+    yield from np.split(rows, np.flatnonzero(np.diff(number)) + 1) if len(rows) else ()
+
+
+def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Span:
+    """Return where the ones of a mask stand, [rows, width], which end or begin at one side.
+
+    `aligned` is "left" for rows that are padded at their end, "right" for those padded at their
+    beginning.
+    """
+    ones = mask != 0
+    width, lengths = mask.shape[1], ones.sum(1, dtype=np.int64)
+    starts = width - lengths if aligned == "right" else np.zeros_like(lengths)
+    place = np.arange(width)
+    if aligned == "right":
+        fits = (ones == (place >= starts[:, None])).all(1)
+    else:
+        fits = (ones == (place < lengths[:, None])).all(1)
+    fits &= ~((mask != 1) & ones).any(1)
+    if not fits.all():
+        row = int(np.argmin(fits))
+        raise RcdiagError(
+            f"{where(row)}: {name} is not one block of ones at the {aligned} of its padding",
+            hint="rows that are packed, or padded in another way, are not what this trainer writes",
+        )
+    return Span(starts, lengths)
+
+
+def cut_rows(
+    tensor: Tensor | Jagged, rows: RowIndex, span: Span, name: str, where: Where
+) -> NDArray[Any]:
+    """Return the values of some rows in their spans, one row after the other, [tokens, ...]."""
+    if isinstance(tensor, Jagged):
+        check_lengths(tensor.lengths[rows], span.lengths, name, where)
+        return tensor.numpy(rows)
+    matrix = rows_of(tensor, rows)
+    ends = span.starts + span.lengths
+    if matrix.ndim < 2 or (len(ends) and ends.max() > matrix.shape[1]):
+        raise RcdiagError(
+            f"{where(0)}: {name} has the shape {list(tensor.shape)}, too narrow for its tokens",
+            hint="columns of one batch belong together; write the dump again",
+        )
+    pieces = [row[start:end] for row, start, end in zip(matrix, span.starts, ends, strict=True)]
+    return np.concatenate(pieces) if pieces else matrix[:0].reshape(0, *matrix.shape[2:])
+
+
+def check_lengths(
+    values: NDArray[np.int64], tokens: NDArray[np.int64], name: str, where: Where
+) -> None:
+    """Refuse rows of a column that has not one value for each token."""
+    wrong = np.flatnonzero(values != tokens)
+    if len(wrong):
+        row = int(wrong[0])
+        raise RcdiagError(
+            f"{where(row)}: {name} has {values[row]} values for {tokens[row]} tokens",
+            hint="columns of one batch belong together; write the dump again",
+        )
+
+
+def rows_of(tensor: Tensor, rows: RowIndex) -> NDArray[Any]:
+    """Return some rows of a tensor, which is a view where they follow each other."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return tensor[int(rows[0]) : int(rows[-1]) + 1].numpy()
+    return tensor[rows].numpy()
+
+
+def token_column(values: NDArray[Any], span: Span) -> pa.ListArray:
+    """Return a list column of values of tokens, [tokens]."""
+    if values.ndim != 1:
+        raise ValueError(f"{values.ndim} dimensions where a token has one value")
+    return ragged(values, span.lengths)
+
+
+def mask_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa.ListArray:
+    """Return a list column of a mask, whatever type its zeros and ones have."""
+    bad = (values != 0) & (values != 1)
+    if bad.any():
+        token = int(np.argmax(bad))
+        row = int(np.searchsorted(np.cumsum(span.lengths), token, "right"))
+        raise RcdiagError(
+            f"{where(row)}: {name} holds {values[token]}, a mask only 0 and 1",
+            hint="is it another column, such as weights of tokens?",
+        )
+    return token_column(values.astype(BITS), span)
+
+
+def experts_column(values: NDArray[Any], span: Span) -> pa.ListArray:
+    """Return a column of the experts of each token, layer by layer.
+
+    `values` are [tokens, layers, experts]. A token whose experts are all 0, which no router of two
+    or more chooses, was not recorded: it has an empty list.
+    """
+    import pyarrow as pa
+
+    if values.ndim != 3 or values.dtype.kind not in "iu":
+        raise ValueError(f"experts of tokens as {values.dtype} of {values.ndim} dimensions")
+    flat = values.reshape(len(values), -1)
+    recorded = flat.any(1) if values.shape[2] > 1 else np.ones(len(flat), bool)
+    sizes = np.where(recorded, flat.shape[1], 0)
+    tokens = ragged(flat[recorded].ravel().astype(np.uint16), sizes)
+    offsets = np.concatenate([[0], np.cumsum(span.lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), tokens)
+
+
+def sums(tensor: Tensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:
+    """Return the sum of each of some rows; a tensor of one dimension holds the sums themselves."""
+    if isinstance(tensor, Jagged):
+        totals = [tensor.row(int(row)).numpy().sum(dtype=np.float64) for row in rows]
+        return np.array(totals, np.float64)
+    values = rows_of(tensor, rows)
+    return values.reshape(len(values), -1).sum(1, dtype=np.float64) if len(values) else values

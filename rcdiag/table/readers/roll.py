@@ -1,0 +1,194 @@
+"""ROLL dumps the batch that a step sampled with `rollout_mock.mode: dump`.
+
+Layout: https://github.com/alibaba/ROLL/blob/main/roll/distributed/scheduler/protocol.py
+(`DataProto.__getstate__`) and roll/utils/functionals.py (`postprocess_generate`). Sequences hold
+prompt and response without a gap and are padded at the right; log-prob j belongs to token j + 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers import padded
+from rcdiag.table.readers.padded import RowIndex, Span, cut_rows
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.safe import (
+    Foreign,
+    Tensor,
+    foreign,
+    laid_out,
+    load_pickle,
+    load_torch,
+    open_content,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MODULE, CLASS = "roll.distributed.scheduler.protocol", "DataProto"
+NAMES = foreign([(MODULE, CLASS)])
+STEP = re.compile(r"step_(\d+)")
+
+# ROLL's columns of log-probs, of all tokens but the first, and the table's.
+LOG_PROBS = {
+    "infer_logprobs": "rollout_log_probs",
+    "old_log_probs": "old_log_probs",
+    "ref_log_probs": "ref_log_probs",
+}
+GROUPS = ("prompt_id", "group_ids")  # of single prompts, of environments
+SETTINGS = {"temperature": float, "top_p": float, "top_k": int}
+
+
+def _is_roll(peek: Peek) -> bool:
+    return f"{MODULE}.{CLASS}" in peek.pickle_calls
+
+
+def _read(dump: Dump) -> Iterator[Rows]:
+    for number, path in enumerate(dump.files):
+        with laid_out(str(path), "ROLL"):
+            tensors, values, meta = _open(path)
+            yield from _rows_of(tensors, values, meta, path, number, dump.notes)
+
+
+def _open(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+    """Return tensors, other values by row, and facts of the batch."""
+    content = open_content(path)
+    loaded = load_pickle(content, NAMES)
+    if not isinstance(loaded, Foreign) or not isinstance(loaded.state, tuple):
+        raise TypeError(f"no {CLASS}")
+    buffer, values, *remote, meta = loaded.state
+    if any(part is not None for part in remote):
+        raise RcdiagError(
+            f"{path}: its tensors are in the run's object store (remote_batch), not in the file",
+            hint="dump a run whose batches are not passed by reference",
+        )
+    tensors = load_torch(content.inner(buffer, "its tensors"))
+    if not isinstance(tensors, dict):
+        raise TypeError("no TensorDict")
+    kept = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    return kept, values, meta or {}
+
+
+def _rows_of(
+    tensors: dict[str, Tensor],
+    values: dict[str, Any],
+    meta: dict[str, Any],
+    path: Path,
+    number: int,
+    notes: Notes,
+) -> Iterator[Rows]:
+    import pyarrow as pa
+
+    ids = tensors["input_ids"]
+    for name, tensor in tensors.items():
+        if len(tensor) != len(ids):
+            raise ValueError(f"{name} has {len(tensor)} rows, input_ids has {len(ids)}")
+    facts = _columns_of_rows(tensors, values, meta, path, number, notes)
+    if any(name in tensors for name in LOG_PROBS):
+        notes.change("log-probs are shifted by one: ROLL's value j belongs to token j + 1")
+    for rows in padded.batches_of(np.arange(len(ids)), ids.shape[1]):
+        columns: dict[str, Any] = _token_columns(tensors, rows, path)
+        for name, column in facts.items():
+            columns[name] = column.take(pa.array(rows))
+        yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
+
+
+def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> dict[str, Any]:
+    def where(row: int) -> str:
+        return f"{path}, row {int(rows[row])}"
+
+    def column(name: str, span: Span) -> pa.ListArray:
+        return padded.token_column(cut_rows(tensors[name], rows, span, name, where), span)
+
+    whole, prompt = (
+        padded.block(padded.rows_of(tensors[name], rows), "left", name, where)
+        for name in ("attention_mask", "prompt_mask")
+    )
+    if (whole.lengths < prompt.lengths).any():
+        row = int(np.argmax(whole.lengths < prompt.lengths))
+        raise RcdiagError(
+            f"{where(row)}: prompt_mask reaches beyond attention_mask",
+            hint="columns of one batch belong together; write the dump again",
+        )
+    response = Span(prompt.lengths, whole.lengths - prompt.lengths)
+    columns = {
+        "prompt_ids": column("input_ids", prompt),
+        "response_ids": column("input_ids", response),
+    }
+    if "response_mask" in tensors:
+        mask = cut_rows(tensors["response_mask"], rows, response, "response_mask", where)
+        columns["response_mask"] = padded.mask_column(mask, response, "response_mask", where)
+    for source, name in LOG_PROBS.items():
+        if source in tensors:
+            width = tensors["input_ids"].shape[1]
+            if tensors[source].shape[1:] != (width - 1,):
+                raise ValueError(f"{source} has not one column less than input_ids ({width})")
+            values = cut_rows(
+                tensors[source], rows, _of_next_token(response, prompt), source, where
+            )
+            columns[name] = padded.token_column(values, response)
+    if "advantages" in tensors and len(tensors["advantages"].shape) == 2:
+        columns["advantages"] = padded.token_column(
+            cut_rows(
+                tensors["advantages"], rows, _of_next_token(response, prompt), "advantages", where
+            ),
+            response,
+        )
+    return columns
+
+
+def _of_next_token(response: Span, prompt: Span) -> Span:
+    """Return where the values of response tokens stand in a matrix without the first token."""
+    if ((prompt.lengths == 0) & (response.lengths > 0)).any():
+        raise ValueError("a response without a prompt, whose first token has no log-prob")
+    return Span(np.maximum(response.starts - 1, 0), response.lengths)
+
+
+def _columns_of_rows(
+    tensors: dict[str, Tensor],
+    values: dict[str, Any],
+    meta: dict[str, Any],
+    path: Path,
+    number: int,
+    notes: Notes,
+) -> dict[str, pa.Array]:
+    """Return the columns that have a value for each row, of all rows."""
+    import pyarrow as pa
+
+    made: dict[str, pa.Array] = {}
+    count = len(tensors["input_ids"])
+    for name in GROUPS:
+        ids = tensors[name].numpy() if name in tensors else values.get(name)
+        if ids is not None and "group_id" not in made:
+            if len(ids) != count:
+                raise ValueError(f"{name} has {len(ids)} rows, input_ids has {count}")
+            notes.change(f"groups are those of ROLL's {name}")
+            made["group_id"] = pa.array([f"{number}-{group}" for group in ids], pa.string())
+    if match := STEP.search(path.stem):
+        notes.change("steps are those in the names of files", count)
+        made["step"] = pa.array(np.full(count, int(match[1]), np.int64))
+    if "scores" in tensors:
+        made["reward"] = pa.array(padded.sums(tensors["scores"], np.arange(count)))
+    settings = meta.get("generation_config")
+    for name, kind in SETTINGS.items():
+        value = settings.get(name) if isinstance(settings, dict) else None
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            made[name] = pa.array([kind(value)] * count)
+    return made
+
+
+ROLL = Reader(
+    name="roll",
+    says="Sampled batches of ROLL, single-turn or agentic, which rollout_mock dumps.",
+    patterns=("step_*.pkl", "*.pkl"),
+    detect=_is_roll,
+    read=_read,
+    source="https://github.com/alibaba/ROLL/blob/main/roll/distributed/scheduler/protocol.py",
+)

@@ -1,0 +1,204 @@
+"""SkyRL dumps the batch of every training step with `trainer.dump_data_batch`.
+
+Layout: https://github.com/NovaSky-AI/SkyRL/blob/main/skyrl/backends/skyrl_train/training_batch.py
+(`TensorBatch.__getstate__`, `TrainingInput`). All matrices are padded at the left, so that the last
+columns of `sequences` are the response, and those of the other matrices belong to them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers import padded
+from rcdiag.table.readers.padded import RowIndex, Span, cut_rows
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.safe import (
+    Content,
+    Foreign,
+    Tensor,
+    foreign,
+    laid_out,
+    load_pickle,
+    load_torch,
+    open_content,
+)
+from rcdiag.table.readers.safe.tensors import tensor_of_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MODULES = ("skyrl.backends.skyrl_train.training_batch", "skyrl_train.training_batch")
+CLASS, REBUILD = "TrainingInputBatch", "_rebuild_tensor_batch"
+NAMES = foreign((module, name) for module in MODULES for name in (CLASS, REBUILD))
+STEP = re.compile(r"global_step_(\d+)_")
+
+# SkyRL's columns of numbers by response token, and the table's.
+FLOATS = {
+    "rollout_logprobs": "rollout_log_probs",
+    "action_log_probs": "old_log_probs",
+    "base_action_log_probs": "ref_log_probs",
+    "advantages": "advantages",
+    "returns": "returns",
+    "values": "values",
+}
+
+
+def _is_skyrl(peek: Peek) -> bool:
+    firsts = {f"{module}.{name}" for module in MODULES for name in (CLASS, REBUILD)}
+    return not peek.pickle_calls.isdisjoint(firsts)
+
+
+def _read(dump: Dump) -> Iterator[Rows]:
+    for number, path in enumerate(dump.files):
+        with laid_out(str(path), "SkyRL"):
+            tensors, metadata = _open(path)
+            yield from _rows_of(tensors, metadata, path, number, dump.notes)
+
+
+def _open(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the metadata of a TrainingInputBatch."""
+    content = open_content(path)
+    loaded = load_pickle(content, NAMES)
+    if not isinstance(loaded, Foreign):
+        raise TypeError(f"no {CLASS}")
+    state = loaded.state if loaded.name.endswith(CLASS) else loaded.arguments[1]
+    stored = {name: value for name, value in state["batch_dict"].items() if value is not None}
+    tensors = {
+        name: _tensor(value, content)
+        for name, value in stored.items()
+        if value.get("format") != "tensor_list"  # images
+    }
+    return tensors, state["metadata"] or {}
+
+
+def _tensor(stored: dict[str, Any], content: Content) -> Tensor:
+    """Return a tensor that is stored as bytes with shape and type, or as a torch file."""
+    if stored.get("format", "numpy") == "numpy":
+        return tensor_of_bytes(stored["data"], stored["dtype"], stored["shape"])
+    tensor = load_torch(content.inner(stored["data"], "a tensor"))
+    if not isinstance(tensor, Tensor):
+        raise TypeError("a torch file without a tensor")
+    return tensor
+
+
+def _rows_of(
+    tensors: dict[str, Tensor], metadata: dict[str, Any], path: Path, number: int, notes: Notes
+) -> Iterator[Rows]:
+    import pyarrow as pa
+
+    sequences = tensors["sequences"]
+    count = len(sequences)
+    for name, tensor in tensors.items():
+        if len(tensor) != count:
+            raise ValueError(f"{name} has {len(tensor)} rows, sequences has {count}")
+    fills = metadata.get("pad_size") or 0
+    if not 0 <= fills <= count:
+        raise ValueError(f"{fills} rows of padding in a batch of {count}")
+    if fills:
+        notes.change("rows that SkyRL adds to fill a batch (pad_size) are left out", fills)
+    facts = _columns_of_rows(tensors, metadata, path, number, count, notes)
+    for rows in padded.batches_of(np.arange(count - fills), sequences.shape[1]):
+        columns: dict[str, Any] = _token_columns(tensors, rows, path)
+        for name, values in facts.items():
+            columns[name] = values.take(pa.array(rows))
+        yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
+
+
+def _token_columns(tensors: dict[str, Tensor], rows: RowIndex, path: Path) -> dict[str, Any]:
+    def where(row: int) -> str:
+        return f"{path}, row {int(rows[row])}"
+
+    cut = partial(cut_rows, rows=rows, where=where)
+    attention, lengths = (
+        padded.block(padded.rows_of(tensors[name], rows), "right", name, where)
+        for name in ("attention_mask", "response_mask")
+    )
+    width, responses = tensors["sequences"].shape[1], tensors["response_mask"].shape[1]
+    short = np.flatnonzero(attention.lengths < lengths.lengths)
+    if len(short):
+        row = int(short[0])
+        raise RcdiagError(
+            f"{where(row)}: response_mask has {lengths.lengths[row]} tokens, attention_mask has "
+            f"{attention.lengths[row]} for prompt and response together",
+            hint="columns of one batch belong together; write the dump again",
+        )
+    response = lengths + (width - responses)
+    prompt = Span(attention.starts, attention.lengths - lengths.lengths)
+    sequences = tensors["sequences"]
+    columns = {
+        "prompt_ids": padded.token_column(cut(sequences, span=prompt, name="sequences"), prompt),
+        "response_ids": padded.token_column(
+            cut(sequences, span=response, name="sequences"), response
+        ),
+    }
+    for source, name in {"loss_mask": "response_mask", **FLOATS}.items():
+        if source not in tensors:
+            continue
+        if tensors[source].shape[1:] != (responses,):
+            raise ValueError(f"{source} has the shape {list(tensors[source].shape)}")
+        values = cut(tensors[source], span=lengths, name=source)
+        columns[name] = (
+            padded.mask_column(values, lengths, source, where)
+            if source == "loss_mask"
+            else padded.token_column(values, lengths)
+        )
+    if "rollout_expert_indices" in tensors:
+        values = cut(tensors["rollout_expert_indices"], span=response, name="experts")
+        columns["rollout_routed_experts"] = padded.experts_column(values, response)
+    return columns
+
+
+def _columns_of_rows(
+    tensors: dict[str, Tensor],
+    metadata: dict[str, Any],
+    path: Path,
+    number: int,
+    count: int,
+    notes: Notes,
+) -> dict[str, pa.Array]:
+    """Return the columns that have a value for each row, of all rows."""
+    import pyarrow as pa
+
+    made: dict[str, pa.Array] = {}
+    groups = _groups(metadata, number, count)
+    if groups is not None:
+        notes.change("groups are those of SkyRL's policy_prompt_boundaries")
+        made["group_id"] = pa.array(groups, pa.string())
+    if match := STEP.search(path.name):
+        notes.change("steps are those in the names of files", count)
+        made["step"] = pa.array(np.full(count, int(match[1]), np.int64))
+    if "rewards" in tensors:
+        made["reward"] = pa.array(padded.sums(tensors["rewards"], np.arange(count)))
+    return made
+
+
+def _groups(metadata: dict[str, Any], number: int, count: int) -> list[str | None] | None:
+    """Return the group of each row: the prompt between whose boundaries it lies."""
+    boundaries = metadata.get("policy_prompt_boundaries")
+    if not boundaries:
+        return None
+    groups: list[str | None] = [None] * count
+    for prompt, (start, end) in enumerate(boundaries):
+        if not 0 <= start <= end <= count:
+            raise ValueError(f"a prompt with rows {start} to {end} in a batch of {count}")
+        groups[start:end] = [f"{number}-{prompt}"] * (end - start)
+    return groups
+
+
+SKYRL = Reader(
+    name="skyrl",
+    says="Training batches of SkyRL, which trainer.dump_data_batch writes.",
+    patterns=("*_training_input.pkl", "*.pkl"),
+    detect=_is_skyrl,
+    read=_read,
+    source="https://github.com/NovaSky-AI/SkyRL/blob/main/skyrl/backends/skyrl_train/"
+    "training_batch.py",
+)

@@ -1,0 +1,49 @@
+"""verl writes batches of responses with its options that dump rollouts, and users with hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Reader, Rows
+from rcdiag.table.readers.safe import laid_out
+from rcdiag.table.readers.verl import layout
+from rcdiag.table.readers.verl.contents import DATA_PROTO, missing_responses, open_batch
+from rcdiag.table.readers.verl.rows import rows_of
+
+
+def _is_verl(peek: Peek) -> bool:
+    """Recognise a DataProto, the names of a batch's tensors, or a batch of TransferQueue."""
+    if DATA_PROTO in peek.pickle_calls or (peek.name == layout.QUEUE and peek.is_torch_file):
+        return True
+    words = peek.pickle_words
+    return peek.is_torch_file and (
+        {"tensordict", "tags", "keys"} <= words
+        or ("responses" in words and not words.isdisjoint({"attention_mask", "response_mask"}))
+    )
+
+
+def _read(dump: Dump) -> Iterator[Rows]:
+    """Read one file after the other; the batches that the sampler was given are left out."""
+    held = 0
+    for number, path in enumerate(dump.files):
+        batch = open_batch(path)
+        if "responses" not in batch.tensors and path.name == layout.INPUT_BATCH:
+            dump.notes.change(f"{layout.INPUT_BATCH}, what the sampler was given, is left out")
+            continue
+        held += 1
+        with laid_out(str(path), "verl"):
+            yield from rows_of(batch, path, number, dump.notes)
+    if not held:
+        raise missing_responses(dump.files[0])
+
+
+VERL = Reader(
+    name="verl",
+    says="Batches of verl: DataProto files of its rollout dumps, batches of TransferQueue, and "
+    "what a hook in the trainer saves with torch.save or save_to_disk.",
+    patterns=("*.dp", "*.pt", "*.pth", "*.pkl", "*GBS*_N*"),
+    detect=_is_verl,
+    read=_read,
+    source="https://github.com/verl-project/verl/blob/v0.9.1/verl/protocol.py",
+)

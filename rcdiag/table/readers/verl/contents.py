@@ -1,0 +1,127 @@
+"""A file of verl holds a batch in one of seven ways; all become one `Batch`.
+
+* `DataProto`, pickled (`save_to_disk`), by torch.save, or with its tensors as numpy arrays:
+  https://github.com/verl-project/verl/blob/v0.9.1/verl/protocol.py (`__getstate__`,
+  `serialize_tensordict`);
+* its TensorDict alone, or a plain dict of tensors, by torch.save;
+* a dict of `batch`, `non_tensor_batch` and `meta_info`;
+* rows of TransferQueue with their keys and tags:
+  https://github.com/verl-project/verl/blob/v0.9.1/verl/utils/skip/rollout_skip.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.safe import (
+    Content,
+    Foreign,
+    Jagged,
+    Same,
+    Tensor,
+    foreign,
+    is_torch_file,
+    laid_out,
+    load_pickle,
+    load_torch,
+    open_content,
+)
+from rcdiag.table.readers.safe.tensors import tensor_of_bytes
+
+DATA_PROTO = "verl.protocol.DataProto"
+NAMES = foreign([("verl.protocol", "DataProto")])
+
+
+@dataclass
+class Batch:
+    """One file: tensors of equal rows, other values by row, and facts of the whole batch."""
+
+    tensors: dict[str, Tensor | Jagged] = field(default_factory=dict)
+    values: dict[str, list[Any] | NDArray[Any]] = field(default_factory=dict)  # name -> by row
+    meta: dict[str, Any] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)  # of TransferQueue, by row
+    tags: list[dict[str, Any]] = field(default_factory=list)  # of TransferQueue, by row
+
+    def add(self, columns: Any) -> None:
+        """Sort the columns of a dict into tensors, values by row, and facts."""
+        for name, column in columns.items():
+            if isinstance(column, list) and column and all(isinstance(v, Tensor) for v in column):
+                column = jagged_of(column)
+            if isinstance(column, Jagged) or (isinstance(column, Tensor) and column.shape):
+                self.tensors[name] = column
+            elif isinstance(column, Same):
+                self.meta[name] = column.value
+            elif isinstance(column, (list, np.ndarray)):
+                self.values[name] = column
+            elif isinstance(column, (int, float, str)):
+                self.meta[name] = column
+
+
+def open_batch(path: Path) -> Batch:
+    """Read what a file of verl holds; tensors are views of the file."""
+    content = open_content(path)
+    with laid_out(str(path), "verl"):
+        load = load_torch if is_torch_file(content.view) else load_pickle
+        loaded = load(content, NAMES)
+        batch = Batch()
+        if isinstance(loaded, Foreign) and loaded.name == DATA_PROTO:
+            tensors, values, meta = loaded.state
+            batch.add(_tensors(tensors, content))
+            batch.add(values)
+            batch.meta |= meta
+        elif isinstance(loaded, dict) and "tensordict" in loaded:
+            batch.add(loaded["tensordict"])
+            batch.keys, batch.tags = list(loaded.get("keys", ())), list(loaded.get("tags", ()))
+            batch.meta["global_steps"] = loaded.get("global_steps")
+        elif isinstance(loaded, dict) and isinstance(loaded.get("batch"), dict):
+            batch.add(loaded["batch"])
+            batch.add(loaded.get("non_tensor_batch") or {})
+            batch.meta |= loaded.get("meta_info") or {}
+        elif isinstance(loaded, dict):
+            batch.add(loaded)
+        else:
+            raise TypeError("neither a DataProto nor a dict of tensors")
+        return batch
+
+
+def _tensors(stored: Any, content: Content) -> Any:
+    """Return the tensors of a DataProto: a torch file inside the file, or numpy arrays."""
+    if stored is None:
+        return {}
+    if isinstance(stored, tuple):
+        _, _, columns = stored
+        return {name: _from_numpy(column) for name, column in columns.items()}
+    return load_torch(content.inner(stored, "its tensors"))
+
+
+def _from_numpy(stored: Any) -> Tensor | Jagged:
+    """Return a tensor stored as kind, shape and bytes, or as a layout and a list of those."""
+    if len(stored) == 2:
+        return jagged_of([_from_numpy(item) for item in stored[1]])
+    kind, size, content = stored
+    return tensor_of_bytes(content, kind, size)
+
+
+def jagged_of(rows: list[Any]) -> Tensor | Jagged:
+    """Put tensors of one row each together; scalars make a tensor of one dimension."""
+    if not rows or not all(isinstance(row, Tensor) and row.kind == rows[0].kind for row in rows):
+        raise TypeError("rows of different kinds")
+    if not rows[0].shape:
+        return Tensor(np.array([row.stored for row in rows]), rows[0].kind)
+    lengths = np.array([len(row) for row in rows], np.int64)
+    values = Tensor(np.concatenate([row.stored for row in rows]), rows[0].kind)
+    return Jagged(values, np.cumsum(lengths) - lengths, lengths)
+
+
+def missing_responses(path: Path) -> RcdiagError:
+    """Return the error of a batch without responses: what was given to the sampler."""
+    return RcdiagError(
+        f"{path}: a batch of prompts, without responses",
+        hint="new_batch.dp is what the sampler was given; its output is gen_batch.dp beside it",
+    )

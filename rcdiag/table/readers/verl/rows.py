@@ -1,0 +1,296 @@
+"""A batch of verl becomes rows: columns are cut by attention mask and named as the table does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers import padded
+from rcdiag.table.readers.padded import RowIndex, Span, Where, cut_rows
+from rcdiag.table.readers.reader import Notes, Rows
+from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
+from rcdiag.table.readers.verl import layout
+from rcdiag.table.readers.verl.contents import Batch, missing_responses
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Names of verl's columns of numbers by token, and the table's; the first that a file has counts.
+FLOATS = {
+    "rollout_log_probs": ("rollout_log_probs",),
+    "old_log_probs": ("old_log_probs",),
+    "ref_log_probs": ("ref_log_prob", "ref_log_probs"),
+    "old_entropy": ("entropys", "old_entropy", "old_entropys"),
+    "advantages": ("advantages",),
+    "returns": ("returns",),
+    "values": ("values",),
+    "rollout_is_weights": ("rollout_is_weights",),
+}
+MakeColumn = Callable[[NDArray[Any], Span], "pa.ListArray"]
+MASKS = ("response_mask", "loss_mask")
+# The score by token; its sum over a row is the reward, before penalties that training adds.
+SCORES = ("token_level_scores", "rm_scores")
+ASYNC_PROMPT = re.compile(r"(?:uid_)?sample_\d+_\d+")
+
+
+def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Rows]:
+    """Yield the rows of one file's batch; `number` is that of the file, from 0."""
+    import pyarrow as pa
+
+    responses = batch.tensors.get("responses")
+    if responses is None:
+        raise missing_responses(path)
+    _check_lengths(batch, len(responses), path)
+    kept = _without_padding(batch, len(responses), notes)
+    facts = _columns_of_rows(batch, path, number, notes)
+    width: Any = responses.lengths[kept] if isinstance(responses, Jagged) else _width(batch)
+    for rows in padded.batches_of(kept, width):
+        with laid_out(str(path), "verl"):
+            columns = _token_columns(batch, rows, partial(_row, path, rows))
+            for name, values in facts.items():
+                columns[name] = values.take(pa.array(rows))
+            yield Rows(pa.RecordBatch.from_pydict(columns), path, rows)
+
+
+def _row(path: Path, rows: RowIndex, row: int) -> str:
+    return f"{path}, row {int(rows[row])}"
+
+
+def _width(batch: Batch) -> int:
+    widest = batch.tensors.get("attention_mask", batch.tensors["responses"])
+    return widest.shape[1] if isinstance(widest, Tensor) else 1
+
+
+# Tokens
+
+
+def _token_columns(batch: Batch, rows: RowIndex, where: Where) -> dict[str, Any]:
+    """Return the columns that have a value for each token of some rows."""
+    prompt, response, columns = _spans(batch, rows, where)
+    tensors = batch.tensors
+    made: dict[str, Any] = {}
+
+    def add(name: str, source: str, span: Span, make: MakeColumn = padded.token_column) -> None:
+        values = cut_rows(tensors[source], rows, span, source, where)
+        made[name] = make(values, span)
+
+    if prompt is not None:
+        source = "prompts" if "prompts" in tensors else "input_ids"
+        add("prompt_ids", source, prompt)
+    add("response_ids", "responses", response)
+    for source in MASKS:
+        if source in tensors and "response_mask" not in made:
+            shift = columns if _spans_prompt(tensors[source], tensors["responses"]) else 0
+            bits = partial(padded.mask_column, name=source, where=where)
+            add("response_mask", source, response + shift, bits)
+    for name, sources in FLOATS.items():
+        for source in sources:
+            if source in tensors and name not in made and not _is_scalar(tensors[source]):
+                add(name, source, response)
+    experts = tensors.get("routed_experts")
+    if isinstance(experts, Tensor):
+        span = response + columns
+        add("rollout_routed_experts", "routed_experts", span, padded.experts_column)
+    elif isinstance(experts, Jagged) and prompt is not None:
+        values = _after_prompts(experts, rows, prompt, response, where)
+        made["rollout_routed_experts"] = padded.experts_column(values, response)
+    return made
+
+
+def _spans(batch: Batch, rows: RowIndex, where: Where) -> tuple[Span | None, Span, int]:
+    """Return where prompts and responses stand, and the number of columns before responses."""
+    tensors = batch.tensors
+    responses, prompts = tensors["responses"], tensors.get("prompts")
+    if isinstance(responses, Jagged):
+        response = Span(responses.starts[rows], responses.lengths[rows])
+        if not isinstance(prompts, Jagged):
+            return None, response, 0
+        return Span(prompts.starts[rows], prompts.lengths[rows]), response, 0
+    attention = tensors.get("attention_mask")
+    if not isinstance(attention, Tensor) or len(attention.shape) != 2:
+        raise RcdiagError(
+            f"{where(0)}: responses are padded, and there is no attention_mask to cut them by",
+            hint="save attention_mask too: neither response_mask, which is 0 at tool tokens, nor "
+            "the id of padding, which may end a response, tells padding from tokens",
+        )
+    mask = padded.rows_of(attention, rows)
+    before = mask.shape[1] - responses.shape[1]
+    if before < 0 or (isinstance(prompts, Tensor) and prompts.shape[1] != before):
+        raise RcdiagError(
+            f"{where(0)}: attention_mask has {mask.shape[1]} columns, which are not those of "
+            "prompts and responses together",
+            hint="columns of one batch belong together; write the dump again",
+        )
+    response = padded.block(mask[:, before:], "left", "attention_mask of the response", where)
+    if prompts is None and "input_ids" not in tensors:
+        return None, response, before
+    prompt = padded.block(mask[:, :before], "right", "attention_mask of the prompt", where)
+    return prompt, response, before
+
+
+def _spans_prompt(mask: Tensor | Jagged, responses: Tensor | Jagged) -> bool:
+    """Tell whether a mask covers prompt and response, as loss_mask did before verl 0.5."""
+    if isinstance(mask, Jagged) or isinstance(responses, Jagged):
+        return False
+    return mask.shape[1] != responses.shape[1]
+
+
+def _is_scalar(tensor: Tensor | Jagged) -> bool:
+    return isinstance(tensor, Tensor) and len(tensor.shape) == 1
+
+
+def _after_prompts(
+    tensor: Jagged, rows: RowIndex, prompt: Span, response: Span, where: Where
+) -> NDArray[Any]:
+    """Return the values of responses in a column that has values for prompts too."""
+    lengths = prompt.lengths + response.lengths
+    padded.check_lengths(tensor.lengths[rows], lengths, "routed_experts", where)
+    return Jagged(tensor.values, tensor.starts[rows] + prompt.lengths, response.lengths).numpy(
+        slice(None)
+    )
+
+
+# Rows
+
+
+def _check_lengths(batch: Batch, count: int, path: Path) -> None:
+    sizes: dict[str, Any] = {**batch.tensors, "keys": batch.keys, "tags": batch.tags}
+    sizes |= {name: batch.values[name] for name in ("uid", "min_global_steps", "data_source")
+              if name in batch.values}  # fmt: skip
+    for name, column in sizes.items():
+        if name in ("keys", "tags") and not column:
+            continue
+        size = column.shape[0] if isinstance(column, Tensor) and column.shape else len(column)
+        if size != count:
+            raise RcdiagError(
+                f"{path}: {name} has {size} rows, responses has {count}",
+                hint="columns of one batch belong together; write the dump again",
+            )
+
+
+def _without_padding(batch: Batch, count: int, notes: Notes) -> RowIndex:
+    """Return the rows that were sampled; TransferQueue fills a batch up with rows that were not."""
+    fills = np.array([bool(tag.get("is_padding")) for tag in batch.tags] or [False] * count)
+    if fills.any():
+        notes.change(
+            "rows that TransferQueue adds to fill a batch (is_padding) are left out",
+            int(fills.sum()),
+        )
+    return np.flatnonzero(~fills)
+
+
+def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dict[str, pa.Array]:
+    """Return the columns that have a value for each row, of all rows."""
+    import pyarrow as pa
+
+    count = len(batch.tensors["responses"])
+    made: dict[str, pa.Array] = {}
+    if batch.keys:
+        made["sample_id"] = pa.array(list(map(str, batch.keys)), pa.string())
+    groups = _groups(batch, path, number, count, notes)
+    if groups is not None:
+        made["group_id"] = pa.array(groups, pa.string())
+    step = _step(batch, path, count, notes)
+    if step is not None:
+        made["step"] = pa.array(np.full(count, step, np.int64))
+    versions = _versions(batch, notes)
+    if versions is not None:
+        made["policy_version"] = pa.array(versions, pa.int64())
+    reward = _reward(batch)
+    if reward is not None:
+        made["reward"] = pa.array(reward, pa.float64())
+    advantages = batch.tensors.get("advantages")
+    if advantages is not None and _is_scalar(advantages):
+        made["advantage"] = pa.array(advantages.numpy().astype(np.float64))  # type: ignore
+    temperature = batch.meta.get("temperature")
+    if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
+        made["temperature"] = pa.array(np.full(count, temperature, np.float64))
+    sources = batch.values.get("data_source")
+    if sources is not None and all(isinstance(source, str) for source in sources):
+        made["data_source"] = pa.array(list(sources), pa.string())
+    return made
+
+
+def _groups(batch: Batch, path: Path, number: int, count: int, notes: Notes) -> list[str] | None:
+    """Return the prompt group of each row, if the file, or the name of its folder, tells."""
+    uids = batch.values.get("uid")
+    if uids is not None:
+        notes.change("groups are those of verl's uid")
+        return [str(uid) for uid in uids]
+    if batch.keys:
+        notes.change("groups are those of TransferQueue's keys: uid_session_index")
+        return [str(key).rsplit("_", 2)[0] for key in batch.keys]
+    sizes = layout.named_sizes(path)
+    prompts = batch.tensors.get("prompts")
+    if sizes is None or sizes[1] < 1 or count % sizes[1] or not isinstance(prompts, Tensor):
+        return None
+    first = np.arange(count) // sizes[1] * sizes[1]
+    for rows in padded.batches_of(np.arange(count), prompts.shape[1]):
+        if not np.array_equal(prompts[rows].numpy(), prompts[first[rows]].numpy()):
+            return None
+    notes.change(f"groups are {sizes[1]} rows that follow each other: N in the folder's name")
+    return [f"{number}-{row // sizes[1]}" for row in range(count)]
+
+
+def _step(batch: Batch, path: Path, count: int, notes: Notes) -> int | None:
+    """Return the training step of a file, if the file or its name tells."""
+    recorded, named = layout.recorded_step(path, batch.meta), layout.named_step(path)
+    if _is_fed_by_prompt(batch, path, count):
+        notes.change("folders are numbered by prompt, not by training step: step is left out")
+        return None
+    if recorded is None and named is not None:
+        notes.change("steps are those in the names of files or folders", count)
+        return named
+    return recorded
+
+
+def _is_fed_by_prompt(batch: Batch, path: Path, count: int) -> bool:
+    """Tell whether a fully asynchronous run wrote the file: one prompt for each folder."""
+    if path.name != layout.OUTPUT_BATCH:
+        return False
+    uids = batch.values.get("uid")
+    if uids is not None and len(uids):
+        return ASYNC_PROMPT.fullmatch(str(uids[0])) is not None
+    sizes = layout.named_sizes(path)
+    return sizes is not None and count == sizes[1] and sizes[0] > 1
+
+
+def _versions(batch: Batch, notes: Notes) -> list[int | None] | None:
+    """Return the version of the weights that began each row."""
+    first, last = (_by_row(batch, name) for name in ("min_global_steps", "max_global_steps"))
+    if first is None or all(version is None for version in first):
+        return None
+    changed = sum(a != b for a, b in zip(first, last or first, strict=True))
+    if changed:
+        notes.change(
+            "weights changed while a row was sampled; policy_version is the first version", changed
+        )
+    return first
+
+
+def _by_row(batch: Batch, name: str) -> list[int | None] | None:
+    """Return whole numbers by row, from values beside the tensors or from tags."""
+    values: Any = batch.values.get(name)
+    if values is None and name in batch.tensors:
+        values = batch.tensors[name].numpy().tolist()  # type: ignore
+    if values is None and batch.tags:
+        values = [tag.get(name) for tag in batch.tags]
+    if values is None:
+        return None
+    return [None if value is None else int(value) for value in values]
+
+
+def _reward(batch: Batch) -> NDArray[np.float64] | None:
+    """Return the sum of the score over each row's tokens."""
+    for name in SCORES:
+        if name in batch.tensors:
+            scores = batch.tensors[name]
+            return padded.sums(scores, np.arange(len(scores)))
+    return None

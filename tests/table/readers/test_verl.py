@@ -1,0 +1,350 @@
+"""verl's batches: every form that a file has, cut by attention mask, compared cell by cell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rcdiag.errors import RcdiagError
+from tests.table.readers.pickled import pickled, stacked, tensordict, torch_bytes, write
+from tests.table.readers.rollouts import (
+    COLUMNS,
+    PAD,
+    Rollouts,
+    assert_rows,
+    only,
+    read,
+    rollouts,
+)
+from tests.table.readers.verl_batches import (
+    FORMS,
+    data_proto,
+    queue_batch,
+    tensors_of,
+    values_of,
+    write_batch,
+)
+
+TOKENS = ("prompt_ids", "response_ids", "response_mask", *COLUMNS)
+WITH_VALUES = {
+    "consolidated", "protocol 5", "unconsolidated", "numpy", "torch.save of the DataProto",
+    "torch.save of parts",
+}  # fmt: skip
+
+
+def changes(table: Any) -> str:
+    return " | ".join(table.metadata["conversion"]["changes"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_every_cell(form, tmp_path):
+    batch = rollouts()
+    rows, table = read(write_batch(tmp_path / "dump.dp", batch, form))
+    assert_rows(rows, only(batch.rows, *TOKENS, "reward"))
+    if form in WITH_VALUES:
+        assert_rows(rows, batch.rows)
+        assert {row["step"] for row in rows} == {3}
+        assert {row["temperature"] for row in rows} == {0.7}
+        assert "verl's uid" in changes(table)
+    elif "uid" in form:
+        assert_rows(rows, only(batch.rows, "group_id"))
+    else:
+        assert not {"step", "temperature"} & set(table.columns)
+        numbers = [row["group_id"] for row in rows]
+        assert numbers == [row // 2 for row in range(len(rows))]
+        assert "equal prompts" in changes(table)
+
+
+def test_tokens_are_told_by_attention_mask_alone(tmp_path):
+    batch = rollouts(40, seed=3)
+    lengths = [len(row["response_ids"]) for row in batch.rows]
+    assert {0, 12} <= set(lengths)
+    assert all(row["response_ids"][-1] == PAD for row in batch.rows if row["response_ids"])
+    assert any(row["response_mask"][-1:] == [0] for row in batch.rows)
+    rows, _ = read(write_batch(tmp_path / "dump.pt", batch, "torch.save of a dict"))
+    assert [len(row["response_ids"]) for row in rows] == lengths
+    assert_rows(rows, only(batch.rows, *TOKENS))
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("form", ["consolidated", "numpy", "torch.save of a dict"])
+def test_log_probs_of_other_kinds_are_exact(form, kind, tmp_path):
+    batch = rollouts()
+    for row in batch.rows:
+        for name in COLUMNS:
+            row[name] = torch.tensor(row[name]).to(kind).double().tolist()
+    floats = {name: tensor for name, tensor in tensors_of(batch, kind).items()}
+    rows, table = read(write_batch(tmp_path / "dump.pt", batch, form, **floats))
+    assert_rows(rows, only(batch.rows, *TOKENS))
+    width = "double" if kind == torch.float64 else "float"
+    assert str(table.schema.field("old_log_probs").type) == f"list<element: {width}>"
+
+
+def test_missing_columns_stay_missing(tmp_path):
+    batch = rollouts()
+    missing = dict.fromkeys(
+        ("rollout_log_probs", "entropys", "advantages", "token_level_scores", "rm_scores")
+    )
+    path = write(
+        tmp_path / "dump.dp",
+        pickled(
+            data_proto(
+                torch_bytes({k: v for k, v in tensors_of(batch).items() if k not in missing}),
+                {},
+                {},
+            )
+        ),
+    )
+    rows, table = read(path)
+    assert table.policies == ["old", "ref"]
+    assert set(table.columns) == {
+        "prompt_ids", "response_ids", "response_mask", "old_log_probs", "ref_log_probs", "group_id",
+    }  # fmt: skip
+    assert_rows(rows, only(batch.rows, "old_log_probs", "ref_log_probs"))
+
+
+def test_scores_of_the_agent_loop_are_the_reward_where_there_are_no_others(tmp_path):
+    batch = rollouts()
+    tensors = tensors_of(batch)
+    scores = tensors["token_level_scores"]
+    rows, _ = read(write_batch(tmp_path / "a.dp", batch, token_level_scores=None, rm_scores=scores))
+    assert_rows(rows, only(batch.rows, "reward"))
+
+
+def test_rows_of_several_steps_and_ranks_follow_in_the_order_of_numbers(tmp_path):
+    parts = {}
+    for step in (10, 9, 1):
+        for rank in (10, 2):
+            parts[step, rank] = batch = rollouts(4, seed=100 * step + rank)
+            write_batch(
+                tmp_path / f"step_{step}_rank_{rank}.pt", batch, "torch.save of a dict with uid"
+            )
+    rows, table = read(tmp_path)
+    order = [(1, 2), (1, 10), (9, 2), (9, 10), (10, 2), (10, 10)]
+    assert_rows(rows, [row for key in order for row in only(parts[key].rows, *TOKENS, "group_id")])
+    assert [row["step"] for row in rows] == [step for step, _ in order for _ in range(4)]
+    assert "names of files or folders" in changes(table)
+    assert table.where(21) == f"{tmp_path}/step_10_rank_10.pt, row 1"
+
+
+def skip_dump(folder: Path, step: int, batch: Rollouts, **meta: Any) -> Path:
+    values = values_of(batch)
+    del values["uid"]
+    proto = data_proto(torch_bytes(tensordict(tensors_of(batch))), values, {})
+    folder = folder / str(step)
+    path = write(folder / "gen_batch.dp", pickled(proto))
+    (folder / "meta.json").write_text(json.dumps({"global_steps": step, **meta}))
+    return path
+
+
+def test_rollout_dumps_of_0_9_take_step_and_groups_from_their_folder(tmp_path):
+    folder = tmp_path / "exp_project" / "GBS4_N2_in6_out12"
+    batches = {step: rollouts(8, seed=step) for step in (2, 10)}
+    for step, batch in batches.items():
+        skip_dump(folder, step, batch)
+    rows, table = read(tmp_path)
+    assert_rows(rows, [r for b in batches.values() for r in only(b.rows, *TOKENS, "reward")])
+    assert [row["step"] for row in rows] == [2] * 8 + [10] * 8
+    assert [row["group_id"] for row in rows] == [f"{i // 8}-{i % 8 // 2}" for i in range(16)]
+    assert "groups are 2 rows that follow each other" in changes(table)
+
+
+def test_rows_that_are_not_of_one_prompt_are_not_a_group_whatever_the_folder_says(tmp_path):
+    batch = rollouts(8, group=4)
+    batch.rows = [batch.rows[row] for row in (0, 4, 1, 5, 2, 6, 3, 7)]
+    skip_dump(tmp_path / "GBS4_N2_in6_out12", 1, batch)
+    rows, table = read(tmp_path)
+    assert [row["group_id"] for row in rows] == [0, 1] * 4
+    assert "equal prompts" in changes(table)
+
+
+def test_the_prompts_beside_a_rollout_dump_of_0_8_are_left_out_and_said(tmp_path):
+    folder = tmp_path / "exp" / "GBS4_N2_in6_out12" / "genstep_000007"
+    batch = rollouts()
+    prompts = {"input_ids": torch.ones(4, 6, dtype=torch.int64)}
+    new = data_proto(torch_bytes(tensordict(prompts)), {}, {})
+    new_path = write(folder / "new_batch.dp", pickled(new))
+    write(
+        folder / "gen_batch.dp",
+        pickled(data_proto(torch_bytes(tensordict(tensors_of(batch))), {}, {})),
+    )
+    (folder / "meta.json").write_text('{"global_steps": 12, "gen_steps": 7}')
+    rows, table = read(tmp_path)
+    assert_rows(rows, only(batch.rows, *TOKENS))
+    assert {row["step"] for row in rows} == {12}
+    assert "new_batch.dp, what the sampler was given, is left out" in changes(table)
+    with pytest.raises(RcdiagError, match="batch of prompts, without responses") as caught:
+        read(new_path)
+    assert "gen_batch.dp" in caught.value.hint
+
+
+def test_the_nameless_file_of_0_6_is_known_and_has_no_step(tmp_path):
+    batch = rollouts()
+    values = values_of(batch)
+    del values["uid"]
+    proto = data_proto(torch_bytes(tensordict(tensors_of(batch))), values, {})
+    path = write(tmp_path / "__GBS4__N2", pickled(proto))
+    for source in (path, tmp_path):
+        rows, table = read(source)
+        assert_rows(rows, only(batch.rows, *TOKENS))
+        assert "step" not in table.columns
+        assert [row["group_id"] for row in rows] == [f"0-{row // 2}" for row in range(8)]
+
+
+@pytest.mark.parametrize("with_uid", [False, True])
+def test_folders_of_a_fully_asynchronous_run_are_prompts_not_steps(with_uid, tmp_path):
+    folder = tmp_path / "GBS4_N2_in6_out12"
+    for feed in (0, 1):
+        batch = rollouts(2, seed=feed)
+        if with_uid:
+            for row in batch.rows:
+                row["group_id"] = f"uid_sample_0_{feed}"
+            values = values_of(batch)
+            proto = data_proto(torch_bytes(tensordict(tensors_of(batch))), values, {})
+            write(folder / str(feed) / "gen_batch.dp", pickled(proto))
+            (folder / str(feed) / "meta.json").write_text(json.dumps({"global_steps": feed}))
+        else:
+            skip_dump(folder, feed, batch)
+    rows, table = read(tmp_path)
+    assert "step" not in table.columns
+    assert "numbered by prompt" in changes(table)
+    assert len({row["group_id"] for row in rows}) == 2
+
+
+def test_versions_are_those_at_the_start_of_a_row(tmp_path):
+    batch = rollouts(4)
+    values = values_of(batch)
+    for name, versions in {
+        "min_global_steps": [3, 3, None, 4],
+        "max_global_steps": [3, 5, None, 4],
+    }.items():
+        values[name] = np.array(versions, object)
+    path = write(
+        tmp_path / "a.dp", pickled(data_proto(torch_bytes(tensordict(tensors_of(batch))), values))
+    )
+    rows, table = read(path)
+    assert [row["policy_version"] for row in rows] == [3, 3, None, 4]
+    note = "weights changed while a row was sampled; policy_version is the first version"
+    assert table.metadata["conversion"]["changes"][note] == 1
+
+
+def test_experts_of_response_tokens_are_cut_out_and_those_not_recorded_are_empty(tmp_path):
+    batch = rollouts(4)
+    layers, chosen = 2, 3
+    before, after = batch.attention()
+    experts = torch.randint(1, 60, (4, 18, layers, chosen), dtype=torch.int16)
+    wanted = []
+    for row, size in enumerate(after.sum(1).tolist()):
+        experts[row, 6 + size - 1 :] = 0  # the engine has no experts of the last token
+        cells = experts[row, 6 : 6 + size].reshape(size, layers * chosen).tolist()
+        wanted.append([[] if not any(cell) else cell for cell in cells])
+    rows, _ = read(write_batch(tmp_path / "a.dp", batch, routed_experts=experts))
+    assert [row["rollout_routed_experts"] for row in rows] == wanted
+    assert before.shape == (4, 6)
+
+
+# TransferQueue
+
+
+@pytest.mark.parametrize("fills", [0, 2])
+def test_rows_of_a_transfer_queue_lose_those_that_fill_up(fills, tmp_path):
+    batch = rollouts(10).but_for(0)
+    keys = [f"{row['group_id']}_{n % 2}_0" for n, row in enumerate(batch.rows)] + ["x_0_0"] * fills
+    path = tmp_path / "GBS5_N2_in6_out12" / "4" / "0" / "tq_batch.pt"
+    write(path, torch_bytes(queue_batch(batch, fills, keys)))
+    rows, table = read(tmp_path)
+    names = ("prompt_ids", "response_ids", "response_mask", "rollout_log_probs", "reward")
+    assert_rows(rows, only(batch.rows, *names, "group_id"))
+    assert [row["sample_id"] for row in rows] == keys[: len(batch)]
+    assert {row["step"] for row in rows} == {5}
+    assert {row["policy_version"] for row in rows} == {4}
+    assert ("is_padding" in changes(table)) == bool(fills)
+    assert "weights changed while" in changes(table)
+    assert table.policies == ["rollout"]
+
+
+def test_rows_of_a_transfer_queue_may_be_a_stack_of_tensors(tmp_path):
+    batch = rollouts(6).but_for(0)
+    payload = queue_batch(batch, 0)
+    columns = payload["tensordict"].parts[1][1]["_tensordict"]
+    for name in ("prompts", "responses", "response_mask", "rollout_log_probs"):
+        columns[name] = stacked(list(columns[name].unbind()))
+    rows, _ = read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
+    assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "rollout_log_probs"))
+
+
+def test_a_column_of_another_length_is_refused_with_its_row(tmp_path):
+    batch = rollouts(6).but_for(0)
+    payload = queue_batch(batch, 0)
+    columns = payload["tensordict"].parts[1][1]["_tensordict"]
+    wrong = list(columns["rollout_log_probs"].unbind())
+    wrong[3] = wrong[3][:-1]
+    columns["rollout_log_probs"] = torch.nested.as_nested_tensor(wrong, layout=torch.jagged)
+    with pytest.raises(RcdiagError, match=r"tq_batch\.pt, row 3: rollout_log_probs has"):
+        read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
+
+
+# What is refused
+
+
+def test_padding_without_attention_mask_is_refused_with_the_way_out(tmp_path):
+    path = write_batch(tmp_path / "a.pt", rollouts(), "torch.save of a dict", attention_mask=None)
+    with pytest.raises(RcdiagError, match="no attention_mask to cut them by") as caught:
+        read(path)
+    assert "save attention_mask too" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t["attention_mask"][2].__setitem__(6, 0), "row 2: attention_mask of the resp"),
+        (lambda t: t["attention_mask"][6].__setitem__(5, 0), "row 6: attention_mask of the prompt"),
+        (lambda t: t["attention_mask"][1].__setitem__(7, 3), "row 1: attention_mask of the resp"),
+        (lambda t: t.update(attention_mask=t["attention_mask"][:, 1:]), "17 columns"),
+        (lambda t: t.update(old_log_probs=t["old_log_probs"][:, :5]), "too narrow"),
+        (lambda t: t.update(old_log_probs=t["old_log_probs"][:3]), "has 3 rows, responses has 8"),
+        (lambda t: t["responses"][1].__setitem__(4, -1), "row 1: .*token id -1"),
+        (lambda t: t["responses"][1].__setitem__(4, 2**40), "row 1"),
+        (lambda t: t["response_mask"][1].__setitem__(4, 2), "row 1: .*response_mask"),
+        (lambda t: t.update(responses=t["responses"].float()), "response_ids"),
+        (lambda t: t.update(advantages=torch.ones(8, 12, 2)), "2 dimensions"),
+    ],
+)
+def test_a_batch_that_does_not_fit_together_is_refused_with_its_row(change, message, tmp_path):
+    batch = rollouts()
+    tensors = tensors_of(batch)
+    assert len(batch.rows[2]["response_ids"]) > 1
+    change(tensors)
+    path = write(tmp_path / "a.dp", FORMS["consolidated"](tensors, values_of(batch)))
+    with pytest.raises(RcdiagError, match=message) as caught:
+        read(path)
+    assert "a.dp" in caught.value.message
+
+
+def test_values_of_another_number_of_rows_are_refused(tmp_path):
+    batch = rollouts()
+    values = values_of(batch.but_for(1))
+    path = write(tmp_path / "a.dp", FORMS["consolidated"](tensors_of(batch), values))
+    with pytest.raises(RcdiagError, match=r"a\.dp: uid has 7 rows, responses has 8"):
+        read(path)
+
+
+def test_a_torch_file_of_something_else_is_no_batch_of_verl(tmp_path):
+    path = write(tmp_path / "model.pt", torch_bytes({"weight": torch.ones(3)}))
+    with pytest.raises(RcdiagError, match="not a format that rcdiag knows"):
+        read(path)
+    with pytest.raises(RcdiagError, match="without responses"):
+        read(path, format="verl")
+
+
+def test_a_large_batch_is_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr("rcdiag.table.readers.padded.ELEMENTS_PER_BATCH", 40)
+    batch = rollouts(50, seed=9)
+    rows, table = read(write_batch(tmp_path / "a.dp", batch))
+    assert_rows(rows, batch.rows)
+    assert table.where(49).endswith("a.dp, row 49")
