@@ -261,6 +261,19 @@ def parquet() -> str:
     )
 
 
+def recorder() -> str:
+    """How long a training loop waits for a batch to be on disk."""
+    measured = _measured("recorder")
+    size = f"{measured['responses']} responses of {measured['tokens_per_response']:,} tokens, as"
+    return _table(
+        (size, "on disk after", "bytes a token"),
+        (
+            [html.escape(e["form"]), f"{e['seconds']:.2f} s", f"{e['bytes_per_token']:.1f}"]
+            for e in measured["results"]
+        ),
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{f"formulas {name}": partial(formulas, name) for name in FAMILIES},
     "causes": index_of_causes,
@@ -283,4 +296,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "sweep": sweep,
     "replay": replay,
     "parquet": parquet,
+    "recorder": recorder,
 }
