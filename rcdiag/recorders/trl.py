@@ -135,6 +135,9 @@ class _Rollouts:
         trainer = self.trainer
         versions = {"trl": importlib.metadata.version("trl")}
         sampler: dict[str, Any] = {"backend": "vllm", "versions": versions}
+        if getattr(trainer, "vllm_mode", None) == "colocate":
+            # trl/generation/vllm_generation.py sets it; a server's is its own.
+            sampler["engine_options"] = {"logprobs_mode": "processed_logprobs"}
         if not getattr(trainer, "use_vllm", False):
             transformers = {"transformers": importlib.metadata.version("transformers")}
             sampler = {"backend": "hf", "versions": versions | transformers}

@@ -149,6 +149,7 @@ def test_one_value_counts_for_all_rows_and_a_column_of_none_is_absent():
         top_k=None,
         top_p=[None, None],
         policy_version=["12", "v7"],
+        sample_id=range(2),
     )
     assert rows == {
         "response_ids": [[1], [2]],
@@ -160,6 +161,7 @@ def test_one_value_counts_for_all_rows_and_a_column_of_none_is_absent():
         "finish_reason": ["stop", None],
         "engine": ["replica-0", "replica-0"],
         "policy_version": [12, None],
+        "sample_id": [0, 1],
     }
 
 
