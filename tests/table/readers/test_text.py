@@ -272,7 +272,7 @@ def test_text_that_no_tokens_decode_to_is_counted(tmp_path, tokenizer):
 
 
 def test_a_response_that_grows_together_with_its_prompt_is_counted(tmp_path, tokenizer):
-    prompt, answer = "is fi", "ve"
+    prompt, answer = "ripe toma", "toes"
     ids = [tokenizer(text)["input_ids"] for text in (prompt, answer, prompt + answer)]
     assert ids[0] + ids[1] != ids[2]
     record = {"input": prompt, "output": answer, "gts": None, "score": 1.0, "step": 1}
