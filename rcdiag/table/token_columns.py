@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -90,7 +91,7 @@ def _of_matrix(
     flat = matrix[where.inside]
     if column_spec(name) is EXPERTS:
         return _nested(name, flat.reshape(len(flat), -1), where.lengths)
-    _check_flat(name, flat, np.repeat(np.arange(len(matrix)), where.lengths))
+    _check_flat(name, flat, where.lengths)
     return ragged(_typed(name, flat), where.lengths)
 
 
@@ -103,7 +104,7 @@ def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
         flat = np.concatenate(parts) if parts else np.zeros((0, 0), np.uint16)
         return _nested(name, flat, lengths)
     flat = _flat(name, filled)
-    _check_flat(name, flat, np.repeat(np.arange(len(value)), lengths))
+    _check_flat(name, flat, lengths)
     column = ragged(_typed(name, flat), lengths)
     if null.any():
         if name in (IDS, MASK):
@@ -116,19 +117,34 @@ def _flat(name: str, rows: Sequence[Any]) -> NDArray[Any]:
     """Return the values of all rows behind each other; None among log-probs becomes NaN."""
     if all(isinstance(row, np.ndarray) for row in rows):
         return np.concatenate(rows) if rows else np.zeros(0, np.float32)
+    of_floats = column_spec(name) is TOKEN_FLOATS
+    packed = _packed(rows, of_floats)
+    if packed is not None:
+        return packed
     values = list(chain.from_iterable(rows))
     try:
         flat = np.array(values)
-        if flat.dtype == object and column_spec(name) is TOKEN_FLOATS:
+        if flat.dtype == object and of_floats:
             flat = np.array([np.nan if value is None else value for value in values], np.float64)
     except (ValueError, TypeError) as error:
-        raise wrong(name, None, f"it is not one number for each token ({error})", "") from error
-    if not len(values):
-        return np.zeros(0, np.float32 if column_spec(name) is TOKEN_FLOATS else np.int32)
-    return flat
+        raise wrong(
+            name, None, f"it is not one number for each token ({error})", "give lists of numbers"
+        ) from error
+    return flat if len(flat) else np.zeros(0, np.float32 if of_floats else np.int32)
 
 
-def _check_flat(name: str, flat: NDArray[Any], row_of: NDArray[np.int64]) -> None:
+def _packed(rows: Sequence[Any], of_floats: bool) -> NDArray[Any] | None:
+    """Return lists of Python numbers as one array, quickly; None where they are something else."""
+    if of_floats and any(type(row[0]) is not float for row in rows if len(row)):
+        return None
+    try:
+        parts = [np.asarray(array("d" if of_floats else "q", row)) for row in rows]
+    except (TypeError, OverflowError):
+        return None
+    return np.concatenate(parts) if parts else None
+
+
+def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> None:
     """Refuse values that cannot be what the column holds, with the row of the first."""
     spec = column_spec(name)
     if flat.ndim != 1:
@@ -143,13 +159,13 @@ def _check_flat(name: str, flat: NDArray[Any], row_of: NDArray[np.int64]) -> Non
     else:
         if flat.dtype.kind not in "iu" and len(flat):
             raise wrong(name, None, f"it holds {flat.dtype}", "whole numbers are needed")
-        if name == "policy_version":
-            return
-        bad = (flat < 0) | (flat > np.iinfo(np.int32).max)
+        least = np.iinfo(np.int32).min if name == "policy_version" else 0
+        bad = (flat < least) | (flat > np.iinfo(np.int32).max)
         hint = "token ids are 0 or more; padding is cut by lengths or a mask"
     if bad.any():
         at = int(np.argmax(bad))
-        raise wrong(name, int(row_of[at]), f"it holds {flat[at]}", hint)
+        row = int(np.searchsorted(np.cumsum(lengths), at, side="right"))
+        raise wrong(name, row, f"it holds {flat[at]}", hint)
 
 
 def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -164,7 +180,9 @@ def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype == np.float64:
         with np.errstate(over="ignore"):
             short = values.astype(np.float32)
-        return short if np.array_equal(short, values, equal_nan=True) else values.copy()
+        same = short == values
+        is_same = same.all() or np.isnan(values[~same]).all()
+        return short if is_same else values.copy()
     return values.astype(np.float32)
 
 
