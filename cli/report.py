@@ -34,4 +34,9 @@ def report(
     check_outputs([html, plots], force=force)
     document = rcdiag.load_result(sys.stdin if result == "-" else Path(result))
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
+    if isinstance(document, rcdiag.ConvertResult):
+        if html is not None or plots is not None:
+            rcdiag.report(document, html, plots=plots)
+        screen.show_conversion(document)
+        return
     finish(document, screen, html=html, plots=plots, fail_on=fail_on)

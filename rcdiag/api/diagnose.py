@@ -77,21 +77,21 @@ def diagnose(
             "against the trainer's",
             hint=setting("model", "PATH"),
         )
-    given = None if model is None else Model(str(model))
+    trainer_model = None if model is None else Model(str(model))
     tried: list[Path] = []
-    if given is not None:
+    if trainer_model is not None:
         steps = known_steps(table)
-        for step in steps if given.by_step else [None]:
-            given.of_step(step)
-        tried = tried_checkpoints(given, folders_of(named), [*steps, 0][:1])
+        for step in steps if trainer_model.by_step else [None]:
+            trainer_model.of_step(step)
+        tried = tried_checkpoints(trainer_model, folders_of(named), [*steps, 0][:1])
     pair = sampler if trainer is None else f"{sampler} -> {trainer}"
-    with_model = "" if given is None else f" with {given.name}"
+    with_model = "" if trainer_model is None else f" with {trainer_model.name}"
     yield f"{name_of(source)}: {table.num_rows:,} sequences; would diagnose {pair}{with_model}"
     return run(
         drawn(table, None, seed),
         sampler=sampler,
         trainer=trainer,
-        model=given,
+        model=trainer_model,
         checkpoints=tried,
         budget=budget,
         rows=rows,

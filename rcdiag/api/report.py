@@ -9,10 +9,10 @@ from typing import TextIO
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs, write_text
-from rcdiag.results import Result, from_json
+from rcdiag.results import ConvertResult, Document, from_json
 
 
-def load_result(source: str | Path | TextIO) -> Result:
+def load_result(source: str | Path | TextIO) -> Document:
     """Read a result document back: a file, an open stream, or the JSON text itself."""
     if isinstance(source, str) and source.lstrip().startswith("{"):
         return from_json(source, "result")
@@ -25,7 +25,7 @@ def load_result(source: str | Path | TextIO) -> Result:
 
 
 def report(
-    results: Result | str | Path | Sequence[Result | str | Path],
+    results: Document | str | Path | Sequence[Document | str | Path],
     html: str | Path | None = None,
     *,
     plots: str | Path | None = None,
@@ -39,16 +39,20 @@ def report(
         plots: the folder for the figures, each as PNG and SVG.
         force: overwrite what is there.
     """
-    listed = [results] if isinstance(results, (Result, str, Path)) else list(results)
+    listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
     if len(listed) != 1:
         raise RcdiagError(
             f"{len(listed)} results for one page", hint="call report once for each result"
         )
+    (first,) = listed
+    result = load_result(first) if isinstance(first, (str, Path)) else first
+    if isinstance(result, ConvertResult):
+        raise RcdiagError(
+            "a conversion has no page", hint=f"rcdiag score {result.output} --html FILE makes one"
+        )
     page_path = None if html is None else Path(html)
     folder = None if plots is None else Path(plots)
     check_outputs([page_path, folder], force=force)
-    (first,) = listed
-    result = load_result(first) if isinstance(first, (str, Path)) else first
     written = []
     if page_path is not None:
         from rcdiag.pages.page import page

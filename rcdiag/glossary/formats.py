@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.table.readers import READERS
+from rcdiag.trainers import TRAINERS, families
+
+DUMP = " dump"
+
+
+def _names() -> list[str]:
+    """Return the names of formats; that of a trainer's dump is `verl dump`, where `verl` is one."""
+    trainers = {*TRAINERS, *families()}
+    return [f"{name}{DUMP}" if name in trainers else name for name in READERS]
 
 
 def entry(name: str) -> Entry:
-    reader = READERS[name]
+    reader = READERS[name.removesuffix(DUMP)]
     return Entry(
         name=name,
         kind=KIND.title,
         what=reader.says,
         example=f"names in a folder: {', '.join(reader.patterns)}",
+        links={"what writes it": reader.source} if reader.source else {},
     )
 
 
 KIND: Kind = Kind(
     title="format",
     plural="Formats of dumps",
-    names=lambda: READERS,
-    line=lambda name: first_clause(READERS[name].says),
+    names=_names,
+    line=lambda name: first_clause(READERS[name.removesuffix(DUMP)].says),
     entry=entry,
 )

@@ -385,8 +385,8 @@ class CompareResult(Shown):
     joined: Annotated[
         JoinReport | None,
         Doc(
-            "How several tables became one; null where the comparison is of a single table.",
-            see=("rows-left-out-of-the-join",),
+            "How several tables became one; null where the result is of a single table.",
+            see=("rows-left-out-of-the-join", "matched_by"),
         ),
     ]
     findings: Findings = field(default_factory=list)

@@ -65,8 +65,8 @@ class ConvertResult(Shown):
     joined: Annotated[
         JoinReport | None,
         Doc(
-            "How several dumps of one run became one table; null for one dump.",
-            see=("matched_by", "common_samples"),
+            "How several tables became one; null where the result is of a single table.",
+            see=("rows-left-out-of-the-join", "matched_by"),
         ),
     ]
 

@@ -103,7 +103,7 @@ def check_values(table: pa.Table, rows: Rows) -> None:
         fine = low.as_py() is None or (low.as_py() >= 0 and (most is None or high.as_py() <= most))
         if fine and not flat.null_count:
             continue
-        values = flat.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = flat.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         bad = values < 0 if most is None else (values < 0) | (values > most)
         at = int(np.argmax(bad))
         owner = np.repeat(

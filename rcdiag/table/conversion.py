@@ -65,13 +65,14 @@ class Origin:
         name = self._names.get(path, str(path))
         return f"{name}, {record} {int(numbers[row - self._starts[block]])}"
 
-    def renamed(self, error: RcdiagError) -> RcdiagError:
-        """Return an error with the URLs of files in place of the paths of their copies."""
-        message = error.message
-        for file in self.files:
-            if file.url:
-                message = message.replace(str(file.path), file.url)
-        return error if message == error.message else RcdiagError(message, error.hint)
+
+def with_urls(error: RcdiagError, files: Sequence[SourceFile]) -> RcdiagError:
+    """Return an error with the URLs of files in place of the paths of their copies."""
+    message = error.message
+    for file in files:
+        if file.url:
+            message = message.replace(str(file.path), file.url)
+    return error if message == error.message else RcdiagError(message, error.hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,14 @@ class _Pass:
     watches: dict[str, LogProbWatch] = field(default_factory=dict)
     equals: dict[tuple[str, str], EqualityWatch] = field(default_factory=dict)
     rows_with: dict[str, int] = field(default_factory=dict)  # column -> rows of files that have it
+    mapped: set[str] = field(default_factory=set)  # columns that a file has under another name
     policies_of: dict[Path, set[str]] = field(default_factory=dict)
 
     def table(self, rows: Rows) -> pa.Table:
         """Return some rows as they are written; a row that cannot be is refused."""
-        table = typed(_renamed(pa.Table.from_batches([rows.batch]), self.renames, rows), rows)
+        table = pa.Table.from_batches([rows.batch])
+        self.mapped |= {name for name, own in self.renames.items() if own in table.column_names}
+        table = typed(_renamed(table, self.renames, rows), rows)
         for name in table.column_names:
             self.rows_with[name] = self.rows_with.get(name, 0) + table.num_rows
         lengths = checked_lengths(table, rows)
@@ -130,39 +134,43 @@ class _Pass:
         if not policies:
             return table
         sampled = _sampled(table, int(lengths.sum()))
-        values: dict[str, NDArray[np.floating]] = {}
+        complete: dict[str, NDArray[np.floating]] = {}  # log-probs of all tokens
         for policy in policies:
             name = f"{policy}_log_probs"
             column = table[name].combine_chunks()
+            if pt.is_null(column.type) or column.null_count == len(column):
+                continue
+            own_lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+            counted = sampled
+            if column.null_count:  # rows without the column
+                present = column.is_valid().to_numpy(zero_copy_only=False)
+                counted = sampled[np.repeat(present, lengths)]
             flat = column.flatten()
             numbers = flat.fill_null(float("nan")).to_numpy(zero_copy_only=False)
-            has_value = sampled
-            if column.null_count:
-                present = column.is_valid().to_numpy(zero_copy_only=False)
-                if not present.any():
-                    continue
-                has_value = sampled[np.repeat(present, lengths)]
-            else:
-                values[policy] = numbers[sampled]
-            floored = numbers == FLOOR
             watch = self.watches.setdefault(name, LogProbWatch())
-            watch.add(numbers[has_value])
-            if floored.any():
-                watch.floored += int((floored & has_value).sum())
+            watch.add(numbers, counted)
+            floored = numbers == FLOOR
+            any_floored = bool(floored.any())
+            if any_floored:
+                watch.floor(counted & floored, own_lengths)
                 numbers = np.where(floored, np.nan, numbers).astype(numbers.dtype)
-            if floored.any() or flat.null_count:
+            if flat.null_count or any_floored:
                 index = table.column_names.index(name)
                 table = table.set_column(index, name, _with_values(column, numbers))
-        self._compare(values)
+            if not column.null_count:
+                complete[policy] = numbers
+        self._compare(complete, sampled)
         return table
 
-    def _compare(self, values: Mapping[str, NDArray[np.floating]]) -> None:
+    def _compare(
+        self, values: Mapping[str, NDArray[np.floating]], sampled: NDArray[np.bool_]
+    ) -> None:
         if "rollout" not in values:
             return
         for policy in values:
             if policy != "rollout":
                 pair = self.equals.setdefault(("rollout", policy), EqualityWatch())
-                pair.add(values["rollout"], values[policy])
+                pair.add(values["rollout"], values[policy], sampled)
 
     def finished(self, reader: Reader, files: Sequence[SourceFile]) -> dict[str, str]:
         """Note what the whole dump tells; returns the columns to drop with the reason."""
@@ -180,8 +188,9 @@ class _Pass:
                 dropped[name] = f"every sampled token has {watch.placeholder}, a placeholder"
             elif watch.floored:
                 self.notes.change(
-                    f"{name}: {watch.floored:,} values of {FLOOR:g} are NaN now; they stand for a "
-                    "log-prob that the writer could not express, as -inf"
+                    f"{name}: NaN in place of {FLOOR:g} at {watch.floored:,} sampled tokens, which "
+                    "stands for a log-prob that the writer could not express, as -inf",
+                    watch.rows_floored,
                 )
         for (one, other), pair in self.equals.items():
             names = f"{one}_log_probs", f"{other}_log_probs"
@@ -224,7 +233,7 @@ def convert_files(
     try:
         return _converted(reader, dump, files, target, work, heard, metadata or {})
     except RcdiagError as error:
-        raise origin.renamed(error) from error
+        raise with_urls(error, files) from error
 
 
 def _converted(
@@ -312,8 +321,9 @@ def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Tabl
 
 def _check_renames(schema: pa.Schema | None, work: _Pass, source: str) -> None:
     """Refuse mapped columns that no file of the dump has."""
-    if schema is not None and any(name not in work.rows_with for name in work.renames):
-        missing.check_columns([], schema, work.renames, source)
+    lacking = {name: own for name, own in work.renames.items() if name not in work.mapped}
+    if schema is not None and lacking:
+        missing.check_columns([], schema, lacking, source)
 
 
 def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +24,7 @@ class GrowingWriter:
 
     Rows are written once where all have the same columns. A new column begins a part, and the
     parts are copied into one file at the end; so is a part of which columns are to be left out.
+    Rows are encoded in a thread, while the next ones are read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,6 +32,8 @@ class GrowingWriter:
         self._schema: pa.Schema | None = None
         self._parts: list[Path] = []
         self._writer: TableWriter | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._encoding: deque[Future[None]] = deque()  # rows that the thread has not written yet
         self.mixed: set[str] = set()  # columns left out for types that nothing unites
 
     def __enter__(self) -> GrowingWriter:
@@ -47,7 +52,14 @@ class GrowingWriter:
                 self._begin_part(schema)
         assert self._writer is not None
         assert self._schema is not None
-        self._writer.write(conformed(table, self._schema))
+        rows = conformed(table, self._schema)
+        self._encoding.append(self._thread.submit(self._writer.write, rows))
+        self._wait(1)
+
+    def _wait(self, most: int) -> None:
+        """Wait until the thread has at most so many pieces of work left; its errors are raised."""
+        while len(self._encoding) > most:
+            self._encoding.popleft().result()
 
     def finish(self, metadata: dict, without: Collection[str] = ()) -> pa.Schema | None:
         """Complete the file, without some columns; returns its schema, None where no row came."""
@@ -56,6 +68,7 @@ class GrowingWriter:
         schema = pa.schema([field for field in self._schema if field.name not in without])
         # Null is no type that a file can hold: nothing was ever known of such a column.
         schema = pa.schema([field for field in schema if not pa.types.is_null(field.type)])
+        self._wait(0)
         if len(self._parts) == 1 and schema.equals(self._schema):
             self._writer.describe(metadata)
         self._end_part()
@@ -87,6 +100,7 @@ class GrowingWriter:
 
     def _end_part(self) -> None:
         if self._writer is not None:
+            self._wait(0)
             writer, self._writer = self._writer, None
             writer.__exit__(None, None, None)
 
@@ -96,6 +110,7 @@ class GrowingWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
         if self._writer is not None:
             self._writer.__exit__(kind or RuntimeError, error, traceback)
         for part in self._parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,7 +75,7 @@ def join_tables(
     in_all = pl.all_horizontal(pl.col(f"__in{n}").is_not_null() for n in numbers)
     tokens = pl.col("response_ids")
     same = pl.all_horizontal(pl.col(f"__ids{n}").eq_missing(tokens) for n in numbers)
-    report = _report(dumps, names, frames, wide, in_all, same, by)
+    report = _report(dumps, names, frames, wide, in_all, same, by, partners)
     kept = wide.filter(in_all & same)
     places = kept.select(PLACE).collect()[PLACE].to_numpy().astype(np.int64)
     helpers = [PLACE, *(f"__{what}{n}" for what in ("in", "ids") for n in numbers)]
@@ -84,7 +85,9 @@ def join_tables(
         kept = kept.drop(*repeated)
         policies = {name: facts for name, facts in policies.items() if _not_in(name, repeated)}
     _write(kept, path, report)
-    metadata = {"format_version": FORMAT_VERSION, **dumps[0].metadata, "policies": policies}
+    metadata = {"format_version": FORMAT_VERSION, **dumps[0].metadata}
+    if policies:
+        metadata["policies"] = policies
     if of_one_run:
         metadata |= _together(dumps, report)
     joined = open_table(path)
@@ -142,6 +145,7 @@ def _together(dumps: Sequence[Table], report: JoinReport) -> dict[str, Any]:
                 for each in conversions
                 for name, reason in each.get("dropped", {}).items()
             },
+            "rcdiag": importlib.metadata.version("rcdiag"),
         }
     }
     given = {
@@ -259,6 +263,7 @@ def _report(
     in_all: pl.Expr,
     same: pl.Expr,
     by: str,
+    partners: Sequence[NDArray[np.int64] | None],
 ) -> JoinReport:
     """Count and name the rows that the joined table leaves out."""
     key = "sample_id" if by == "sample_id" else ROW
@@ -272,17 +277,26 @@ def _report(
         for name, frame in zip(names, frames, strict=True)
     }
     wrong = keys(wide.filter(in_all & ~same))
-    named = [f"{sample} (other tokens)" for sample in wrong]
-    named += [f"{sample} (not in {name})" for name, ids in lacking.items() for sample in ids]
+    out = [(sample, "other tokens") for sample in wrong[:NAMED]]
+    out += [(one, f"not in {name}") for name, ids in lacking.items() for one in ids[:NAMED]]
+    named = [f"{_sample(one, dumps, partners)} ({reason})" for one, reason in out[:NAMED]]
     return JoinReport(
         tables=[dump.name for dump in dumps],
         table_rows=[dump.num_rows for dump in dumps],
         common_samples=wide.filter(in_all & same).select(pl.len()).collect().item(),
         missing_rows={name: len(ids) for name, ids in lacking.items()},
         tokens_differ=len(wrong),
-        left_out=named[:NAMED],
+        left_out=named,
         matched_by=by,
     )
+
+
+def _sample(key: Any, dumps: Sequence[Table], partners: Sequence[NDArray[np.int64] | None]) -> str:
+    """Name a sample as the user knows it; matched by tokens it has a number of the joined table."""
+    for dump, rows in zip(dumps, partners, strict=True):
+        if rows is not None and (own := np.flatnonzero(rows == key)).size:
+            return dump.where(int(own[0]))
+    return str(key)
 
 
 def _write(rows: pl.LazyFrame, path: Path, report: JoinReport) -> None:

@@ -21,19 +21,25 @@ class LogProbWatch:
 
     tokens: int = 0  # sampled tokens that have a value, NaN too
     floored: int = 0  # those that were FLOOR
+    rows_floored: int = 0  # rows that hold one of those
     constant: float | None = None  # the value that all of them have, as long as they do
     varies: bool = False
 
-    def add(self, sampled: NDArray[np.floating]) -> None:
-        """Take in the values at some sampled tokens, [tokens]."""
-        if not len(sampled):
+    def add(self, values: NDArray[np.floating], sampled: NDArray[np.bool_]) -> None:
+        """Take in the values at some tokens, and which of those were sampled, both [tokens]."""
+        self.tokens += int(np.count_nonzero(sampled))
+        if self.varies or not self.tokens:
             return
-        self.tokens += len(sampled)
-        if self.varies:
-            return
-        first = float(sampled[0]) if self.constant is None else self.constant
-        self.constant = first
-        self.varies = not bool((sampled == first).all())
+        own = values[sampled]
+        if self.constant is None:
+            self.constant = float(own[0])
+        self.varies = not bool((own == self.constant).all())
+
+    def floor(self, floored: NDArray[np.bool_], lengths: NDArray[np.integer]) -> None:
+        """Count sampled tokens that hold FLOOR, [tokens], of rows of these lengths, [rows]."""
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        self.floored += int(floored.sum())
+        self.rows_floored += len(np.unique(owner[floored]))
 
     @property
     def placeholder(self) -> str:
@@ -51,7 +57,13 @@ class EqualityWatch:
     tokens: int = 0
     equal: bool = True
 
-    def add(self, one: NDArray[np.floating], other: NDArray[np.floating]) -> None:
-        """Take in both columns' values at the same sampled tokens, [tokens]."""
-        self.tokens += len(one)
-        self.equal = self.equal and bool(np.array_equal(one, other))
+    def add(
+        self,
+        one: NDArray[np.floating],
+        other: NDArray[np.floating],
+        sampled: NDArray[np.bool_],
+    ) -> None:
+        """Take in both columns' values at the same tokens, and which were sampled, all [tokens]."""
+        self.tokens += int(np.count_nonzero(sampled))
+        if self.equal:
+            self.equal = bool(np.array_equal(one[sampled], other[sampled]))

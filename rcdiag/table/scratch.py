@@ -25,4 +25,8 @@ class Scratch:
             except OSError as error:
                 raise not_writable(beside, error) from error
             self.path = Path(made)
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove the folder at once."""
+        self._finalizer()

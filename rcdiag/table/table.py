@@ -20,7 +20,7 @@ from rcdiag.results import JoinReport
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
-from rcdiag.table.conversion import Conversion, Heard, RowOrigin, convert_files
+from rcdiag.table.conversion import Conversion, Heard, RowOrigin, convert_files, with_urls
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
@@ -155,14 +155,16 @@ class Table:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash the bytes of all files as they were given, in order; of drawn rows theirs alone."""
+        """Hash the bytes of all parquet files that the rows are read from, in order.
+
+        Those are the files as they were given, or what rcdiag made of another format, of joined
+        tables, or of drawn rows. That has a quarter of the bytes of many a trainer's dump.
+        """
         digest = hashlib.blake2b(digest_size=16)
-        for file in self.files:
-            drawn = file.drawn is not None
-            for path in [file.parquet] if drawn else [source.path for source in file.sources]:
-                with path.open("rb") as stream:
-                    while block := stream.read(1 << 22):
-                        digest.update(block)
+        for path in self.parquets:
+            with path.open("rb") as stream:
+                while block := stream.read(1 << 22):
+                    digest.update(block)
         return digest.hexdigest()
 
     def where(self, row: int) -> str:
@@ -315,20 +317,26 @@ def open_parts(
     # Copies of remote files stay as long as the table.
     kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.read is None:
-        table = _table(parts[0].source, files, renames, needed)
-        table = replace(table, scratch=_together(kept))
-        return _with_given(table, values)
+        try:
+            table = _table(parts[0].source, files, renames, needed)
+        except RcdiagError as error:
+            raise with_urls(error, files) from error
+        return _with_given(replace(table, scratch=_together(kept)), values)
     scratch = Scratch(beside)
     target = scratch.path / "converted.parquet"
-    made = convert_files(
-        reader,
-        files,
-        target,
-        given=values,
-        renames=renames,
-        tokenizer=tokenizer,
-        heard=heard,
-    )
+    try:
+        made = convert_files(
+            reader,
+            files,
+            target,
+            given=values,
+            renames=renames,
+            tokenizer=tokenizer,
+            heard=heard,
+        )
+    except BaseException:
+        scratch.remove()
+        raise
     schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
     first = files[0]
     file = TableFile(first.path, made.rows, 0, target, first.url, made.origin)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from rcdiag.files import not_writable
-from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY
+from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec
 
 # Rows are gathered until a row group holds about this many values of its largest column.
 VALUES_PER_ROW_GROUP = 2_000_000
@@ -88,12 +88,13 @@ def _raw(metadata: dict) -> dict[bytes, bytes]:
 
 
 def encodings(schema: pa.Schema) -> dict:
-    """Return arguments of pq.ParquetWriter: zstd, byte-stream-split floats, dictionaries.
+    """Return arguments of pq.ParquetWriter: zstd, bytes in streams, dictionaries.
 
-    The exponent bytes of log-probs repeat and their mantissas do not: split into streams the
-    former compress, while a dictionary of floats only costs. Measured by `benchmarks/parquet.py`.
+    The exponent bytes of log-probs repeat and their mantissas do not, and so with the high and low
+    bytes of token ids: split into streams the former compress, while a dictionary only costs.
+    Measured by `benchmarks/parquet.py`.
     """
-    floats: list[str] = []
+    in_streams: list[str] = []
     in_dictionaries: list[str] = []
     for field in schema:
         path, kind = field.name, field.type
@@ -101,12 +102,14 @@ def encodings(schema: pa.Schema) -> dict:
             path, kind = f"{path}.list.element", kind.value_type
         # Arrow has no byte-stream-split for half precision.
         is_float = pt.is_float32(kind) or pt.is_float64(kind)
-        (floats if is_float and path != field.name else in_dictionaries).append(path)
+        is_token = column_spec(field.name) is TOKEN_IDS and kind.bit_width >= 32
+        streams = path != field.name and (is_float or is_token)
+        (in_streams if streams else in_dictionaries).append(path)
     return {
         "compression": "zstd",
-        "compression_level": 3,
+        "compression_level": 1,
         "use_dictionary": in_dictionaries,
-        "use_byte_stream_split": floats,
+        "use_byte_stream_split": in_streams,
     }
 
 

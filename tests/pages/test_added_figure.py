@@ -76,7 +76,7 @@ def test_it_is_explained_and_listed(added):
 
 
 def test_every_name_of_a_figure_is_explained_as_that_figure():
-    assert {figure.kind for figure in FIGURES.values()} == set(KINDS) == set(PAGES)
+    assert {figure.kind for figure in FIGURES.values()} == set(KINDS) - {"convert"} == set(PAGES)
     for name, figure in FIGURES.items():
         assert (explain(name).name, explain(name).kind) == (name, "figure")
         assert figure.says.endswith(".")

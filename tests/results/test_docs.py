@@ -66,6 +66,8 @@ OF_PARTS = {
     *("learning_rate", "minibatches"),
     # Of a finding and a cause, a preset and a table, a token and an action, a run and an action.
     *("slug", "evidence", "verdict", "text", "command"),
+    # Of a converted table and of a sample of tokens.
+    "tokens",
 }
 
 

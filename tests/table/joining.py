@@ -32,7 +32,7 @@ def joined(folder: Path, *paths: Path) -> tuple[Table, JoinReport]:
 
 
 def rows(dump: Table) -> list[dict[str, Any]]:
-    return pq.read_table(dump.files[0].path).to_pylist()
+    return pq.read_table(dump.files[0].parquet).to_pylist()
 
 
 def log_probs(dump: Table, policy: str) -> Lists:

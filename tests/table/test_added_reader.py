@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.cli.conftest import rcdiag as rcdiag_fixture
 from tests.engines.toy_engine import PROBABILITIES, make_checkpoint
 from tests.plugins import install, rcdiag_with
 from tests.table.toy_reader import TOY, TYPES
+from tests.table.toy_reader import write_toy as write
 
 rcdiag = rcdiag_fixture
 
@@ -31,12 +33,6 @@ rcdiag = rcdiag_fixture
 def toy() -> Iterator[Reader]:
     with READERS.with_added(TOY):
         yield TOY
-
-
-def write(path: Path, rows: Sequence[Mapping], about: Mapping | None = None) -> Path:
-    lines = [{"format": "toy", **(about or {})}, *rows]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 def rows_of(count: int = 60, seed: int = 0) -> list[dict]:
@@ -99,13 +95,14 @@ def test_several_files_are_one_table_and_errors_name_the_file_as_it_was_given(tm
     assert f"{second}, row 5" in caught.value.message
 
 
-def test_columns_may_be_renamed_and_the_fingerprint_is_of_what_was_given(tmp_path, toy):
+def test_columns_may_be_renamed_and_the_fingerprint_is_of_the_rows(tmp_path, toy):
     path = write(tmp_path / "a.toyjsonl", rows_of(5))
-    table = open_table(path, {"sampler_log_probs": "rollout_log_probs"})
+    table_names = {"sampler_log_probs": "rollout_log_probs"}
+    table = open_table(path, table_names)
     assert table.policies == ["sampler", "old"]
-    assert table.fingerprint == open_table(path).fingerprint
+    assert table.fingerprint == open_table(path, table_names).fingerprint
     write(path, rows_of(5, seed=1))
-    assert open_table(path).fingerprint != table.fingerprint
+    assert open_table(path, table_names).fingerprint != table.fingerprint
 
 
 def test_the_converted_files_go_with_the_table(tmp_path, toy):
@@ -147,7 +144,7 @@ def test_a_format_that_nobody_knows_is_refused_with_those_that_are_known(tmp_pat
     good = write(tmp_path / "a.toyjsonl", rows_of(2))
     with pytest.raises(RcdiagError, match=r"a\.weird: not a format") as caught:
         open_table([good, path] if mixed else path)
-    assert "parquet, toyjsonl" in caught.value.hint
+    assert {"parquet", "toyjsonl"} <= set(re.findall(r"[\w-]+", caught.value.hint))
 
 
 def test_files_of_two_formats_are_no_table(tmp_path, toy):
@@ -193,7 +190,7 @@ def test_a_reader_of_an_installed_package_is_found_by_the_command_line(tmp_path,
     assert json.loads(ran.stdout)["num_sequences"] == 60
     without = rcdiag("score", path)
     assert without.code == 2
-    assert "known formats: parquet;" in without.err
+    assert "known formats: parquet" in without.err
 
 
 def test_an_added_reader_is_in_the_help_and_explained(rcdiag, monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,19 @@ TYPES = {
     "group_id": pa.int64(),
     "advantage": pa.float64(),
 }
+# A dump's own ids may be words.
+KINDS = {name: kind for name, kind in TYPES.items() if name != "group_id"}
 ROWS_AT_ONCE = 7
+
+
+def write_toy(
+    path: Path, rows: Sequence[Mapping[str, Any]], about: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a dump; `about` goes into its first line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [{"format": "toy", **(about or {})}, *rows]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
 
 
 def detect(peek: Peek) -> bool:
@@ -39,7 +53,7 @@ def read(dump: Dump) -> Iterator[Rows]:
                 names = {name for row in some for name in row}
                 columns = [*filter(names.__contains__, TYPES), *sorted(names - TYPES.keys())]
                 arrays = {
-                    name: pa.array([row.get(name) for row in some], TYPES.get(name))
+                    name: pa.array([row.get(name) for row in some], KINDS.get(name))
                     for name in columns
                 }
                 numbers = np.arange(row, row + len(some))

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from rcdiag.registry import Registry
 from rcdiag.table.readers.areal import AREAL
+from rcdiag.table.readers.miles import MILES
 from rcdiag.table.readers.ms_swift import MS_SWIFT
 from rcdiag.table.readers.nemo_rl import NEMO_RL
+from rcdiag.table.readers.open_instruct import OPEN_INSTRUCT
 from rcdiag.table.readers.parquet import PARQUET
+from rcdiag.table.readers.prime_rl import PRIME_RL
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.readers.roll import ROLL
 from rcdiag.table.readers.sglang import SGLANG
 from rcdiag.table.readers.skyrl import SKYRL
+from rcdiag.table.readers.slime import SLIME
+from rcdiag.table.readers.tinker import TINKER
 from rcdiag.table.readers.trl import TRL
 from rcdiag.table.readers.verl import VERL
 from rcdiag.table.readers.verl_jsonl import VERL_JSONL
@@ -25,5 +30,20 @@ from rcdiag.table.readers.xtuner import XTUNER
 TEXT = (VERL_JSONL, TRL, AREAL, XTUNER, MS_SWIFT)
 
 READERS: Registry[Reader] = Registry(
-    "format", (PARQUET, VERL, NEMO_RL, SKYRL, ROLL, VLLM, SGLANG, *TEXT)
+    "format",
+    (
+        PARQUET,
+        VERL,
+        NEMO_RL,
+        SLIME,
+        MILES,
+        PRIME_RL,
+        SKYRL,
+        OPEN_INSTRUCT,
+        ROLL,
+        TINKER,
+        VLLM,
+        SGLANG,
+        *TEXT,
+    ),
 )

@@ -28,6 +28,7 @@ Bit = int | float | bool
 BLOCK = 1 << 20
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 
 def records(file: Path, kind: type[T]) -> Iterator[tuple[str, int, T]]:
@@ -36,33 +37,37 @@ def records(file: Path, kind: type[T]) -> Iterator[tuple[str, int, T]]:
     A line that holds a list gives one record for each of its elements. A file that is one JSON
     value spread over several lines counts as one line.
     """
-    parser = _Parser(file, kind)
-    with _open(file) as stream:
-        for number, line in _lines(stream, file):
+    parser: Parser[T | list[T]] = Parser(kind | list[kind])  # type: ignore[valid-type]
+    with open_file(file) as stream:
+        for number, _, line in lines_of(stream, file):
+            where = f"{file}, line {number}"
             try:
-                values = parser.parse(line, number)
-            except _NotOneLine:
+                value = parser.parse(line, where)
+            except NotJson:
                 if number > 1:
-                    raise _malformed(file, number, line, stream) from None
-                values = _whole_file(parser, file, line, stream)
-                yield from ((f"{file}, line 1", 1, value) for value in values)
-                return
-            yield from ((f"{file}, line {number}", number, value) for value in values)
+                    raise malformed(file, number, line, stream) from None
+                value = _whole_file(parser, file, line, stream)
+            for record in value if isinstance(value, list) else [value]:
+                yield where, number, record
 
 
 def floats(values: Sequence[float | None]) -> NDArray[np.float32]:
     """Return numbers as float32: null becomes NaN, and what is out of its reach infinite."""
+    try:
+        numbers = np.fromiter(values, np.float64, len(values))  # type: ignore[arg-type]
+    except TypeError:  # null among them
+        numbers = np.array(values, np.float64)
     with np.errstate(over="ignore"):
-        return np.array(values, np.float64).astype(FLOATS)
+        return numbers.astype(FLOATS)
 
 
 def ids(values: list[int]) -> NDArray[np.int32]:
-    return np.array(values, IDS)
+    return np.fromiter(values, IDS, len(values))
 
 
 def bits(values: list[Bit], where: str, name: str) -> NDArray[np.uint8]:
     """Return a mask of zeros and ones; any other value in it is refused."""
-    numbers = np.array(values, np.float64)
+    numbers = np.fromiter(values, np.float64, len(values))
     wrong = np.flatnonzero((numbers != 0) & (numbers != 1))
     if len(wrong):
         raise RcdiagError(
@@ -83,32 +88,30 @@ def check_length(
         )
 
 
-class _NotOneLine(ValueError):
-    """The text of a line is no JSON."""
+class NotJson(ValueError):
+    """A text is no JSON."""
 
 
-class _Parser(Generic[T]):
-    """Reads the text of one record, or of a list of records, of a file."""
+class Parser(Generic[V]):
+    """Reads texts that hold one JSON value of a type each."""
 
-    def __init__(self, file: Path, kind: type[T]) -> None:
-        self.file = file
-        self.kind: Any = kind | list[kind]  # type: ignore[valid-type]
-        self.decoder = msgspec.json.Decoder(self.kind)
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.decoder: msgspec.json.Decoder[V] = msgspec.json.Decoder(kind)
 
-    def parse(self, text: bytes, number: int) -> list[T]:
-        """Return the records in the text that begins in a line; _NotOneLine where it is no JSON."""
+    def parse(self, text: bytes, where: str) -> V:
+        """Return the value of a text; NotJson where it is no JSON, an error where types differ."""
         try:
-            value = self._value(text)
+            return self._value(text)
         except msgspec.ValidationError as error:
-            raise _wrong_type(self.file, number, error) from error
+            raise _wrong_type(where, error) from error
         except RecursionError as error:
             raise RcdiagError(
-                f"{self.file}, line {number}: lists or objects are nested too deeply to be read",
+                f"{where}: lists or objects are nested too deeply to be read",
                 hint="no trainer writes such a record; is this the right file?",
             ) from error
-        return value if isinstance(value, list) else [value]
 
-    def _value(self, text: bytes) -> T | list[T]:
+    def _value(self, text: bytes) -> V:
         try:
             return self.decoder.decode(text)
         except msgspec.ValidationError:
@@ -118,11 +121,18 @@ class _Parser(Generic[T]):
             try:
                 loose = json.loads(text)
             except ValueError as error:
-                raise _NotOneLine(str(error)) from error
-            return msgspec.convert(loose, self.kind)
+                raise NotJson(str(error)) from error
+            return msgspec.convert(_without_surrogates(loose, text), self.kind)
 
 
-def _open(file: Path) -> BinaryIO:
+def _without_surrogates(value: Any, text: bytes) -> Any:
+    """Return the value of a text with "?" for halves of surrogate pairs, no characters."""
+    if b"\\ud" not in text and b"\\uD" not in text:
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def open_file(file: Path) -> BinaryIO:
     try:
         return file.open("rb", buffering=BLOCK)
     except OSError as error:
@@ -131,11 +141,15 @@ def _open(file: Path) -> BinaryIO:
         ) from error
 
 
-def _lines(stream: BinaryIO, file: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank with their number, from 1; none longer than allowed."""
-    number = 0
+def lines_of(stream: BinaryIO, file: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the lines that are not blank: number, from 1, place in the file, in bytes, and text.
+
+    A line that is longer than a record may be is refused.
+    """
+    number = end = 0
     while line := stream.readline(LONGEST_RECORD):
         number += 1
+        start, end = end, end + len(line)
         if len(line) == LONGEST_RECORD and not line.endswith(b"\n"):
             raise RcdiagError(
                 f"{file}, line {number}: longer than {LONGEST_RECORD >> 20} MB",
@@ -144,21 +158,23 @@ def _lines(stream: BinaryIO, file: Path) -> Iterator[tuple[int, bytes]]:
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
         if not line.isspace():
-            yield number, line
+            yield number, start, line
 
 
-def _whole_file(parser: _Parser[T], file: Path, first: bytes, stream: BinaryIO) -> list[T]:
+def _whole_file(
+    parser: Parser[T | list[T]], file: Path, first: bytes, stream: BinaryIO
+) -> T | list[T]:
     """Return the records of a file that is one JSON value over several lines."""
     rest = stream.read(LONGEST_RECORD)
     if not rest.strip() or len(rest) == LONGEST_RECORD:
-        raise _malformed(file, 1, first, stream)
+        raise malformed(file, 1, first, stream)
     try:
-        return parser.parse(first + rest, 1)
-    except _NotOneLine:
-        raise _malformed(file, 1, first, stream, rest.strip() != b"") from None
+        return parser.parse(first + rest, f"{file}, line 1")
+    except NotJson:
+        raise malformed(file, 1, first, stream, rest.strip() != b"") from None
 
 
-def _malformed(
+def malformed(
     file: Path, number: int, line: bytes, stream: BinaryIO, more: bool = False
 ) -> RcdiagError:
     """Return the error of a line that is no JSON: half-written where it is the last one."""
@@ -186,7 +202,7 @@ def _reason(line: bytes) -> str:
     return "more than one value"
 
 
-def _wrong_type(file: Path, number: int, error: msgspec.ValidationError) -> RcdiagError:
+def _wrong_type(where: str, error: msgspec.ValidationError) -> RcdiagError:
     """Return the error of a field with a wrong type, with the path of the value in the record."""
     text, _, path = str(error).replace("`", "").partition(" - at ")
     field = path.removeprefix("$.").removeprefix("$")
@@ -194,10 +210,10 @@ def _wrong_type(file: Path, number: int, error: msgspec.ValidationError) -> Rcdi
     if lacking != text:
         inside = f" in `{field}`" if field else ""
         return RcdiagError(
-            f"{file}, line {number}: no field `{lacking}`{inside}",
+            f"{where}: no field `{lacking}`{inside}",
             hint="this record is of another format, or of a version that does not write the field",
         )
     return RcdiagError(
-        f"{file}, line {number}: `{field or 'the record'}`: {text[:1].lower()}{text[1:]}",
+        f"{where}: `{field or 'the record'}`: {text[:1].lower()}{text[1:]}",
         hint="the value has a type that its trainer does not write; repair or remove that line",
     )

@@ -42,6 +42,14 @@ def batches_of(rows: RowIndex, widths: NDArray[np.integer] | int) -> Iterator[Ro
     yield from np.split(rows, np.flatnonzero(np.diff(number)) + 1) if len(rows) else ()
 
 
+def width_of_experts(experts: Tensor | Jagged | None) -> int:
+    """Return how many tokens' ids take the memory of the experts of one token."""
+    if experts is None:
+        return 0
+    shape = experts.values.shape[1:] if isinstance(experts, Jagged) else experts.shape[2:]
+    return int(np.prod(shape, dtype=np.int64)) // 4
+
+
 def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Span:
     """Return where the ones of a mask stand, [rows, width], which end or begin at one side.
 

@@ -13,6 +13,9 @@ from typing import Any
 # The beginning of a file that is looked at, in bytes; a JSON record may be longer.
 HEAD = 1 << 16
 LONGEST_RECORD = 1 << 28
+# Opcodes of a pickle: those of whole numbers, and those that only remember what was read.
+WHOLE_NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "LONG1"})
+MEMOS = frozenset({"BINPUT", "LONG_BINPUT", "MEMOIZE"})
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -87,6 +90,26 @@ class Peek:
     def pickle_words(self) -> frozenset[str]:
         """Return short texts in the pickle, or in the pickle of a torch file: keys among them."""
         return frozenset(text for _, text in self._scanned if text)
+
+    @cached_property
+    def pickle_texts(self) -> tuple[str, ...]:
+        """Return the texts of `pickle_words` in their order in the pickle."""
+        return tuple(text for _, text in self._scanned if text)
+
+    def pickle_number(self, key: str) -> int | None:
+        """Return the whole number that stands behind a key early in a pickle."""
+        text = None
+        try:
+            for opcode, argument, _ in pickletools.genops(self._pickle):
+                if isinstance(argument, str):
+                    text = argument
+                elif text == key and isinstance(argument, int) and opcode.name in WHOLE_NUMBERS:
+                    return argument
+                elif opcode.name not in MEMOS:
+                    text = None
+        except Exception:  # a pickle that is cut at HEAD, or damaged, ends here
+            pass
+        return None
 
     @property
     def is_torch_file(self) -> bool:

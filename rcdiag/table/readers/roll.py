@@ -20,6 +20,7 @@ from rcdiag.table.readers.padded import RowIndex, Span, cut_rows
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
+    Content,
     Foreign,
     Tensor,
     foreign,
@@ -53,20 +54,23 @@ def _is_roll(peek: Peek) -> bool:
 def _read(dump: Dump) -> Iterator[Rows]:
     for number, path in enumerate(dump.files):
         with laid_out(str(path), "ROLL"):
-            tensors, values, meta = _open(path)
-            yield from _rows_of(tensors, values, meta, path, number, dump.notes)
+            content = open_content(path)
+            tensors, values, meta = _open(content)
+            for rows in _rows_of(tensors, values, meta, path, number, dump.notes):
+                yield rows
+                content.release()
 
 
-def _open(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
     """Return tensors, other values by row, and facts of the batch."""
-    content = open_content(path)
     loaded = load_pickle(content, NAMES)
     if not isinstance(loaded, Foreign) or not isinstance(loaded.state, tuple):
         raise TypeError(f"no {CLASS}")
     buffer, values, *remote, meta = loaded.state
     if any(part is not None for part in remote):
         raise RcdiagError(
-            f"{path}: its tensors are in the run's object store (remote_batch), not in the file",
+            f"{content.name}: its tensors are in the object store of the run (remote_batch), not "
+            "in the file",
             hint="dump a run whose batches are not passed by reference",
         )
     tensors = load_torch(content.inner(buffer, "its tensors"))

@@ -59,13 +59,15 @@ def _is_skyrl(peek: Peek) -> bool:
 def _read(dump: Dump) -> Iterator[Rows]:
     for number, path in enumerate(dump.files):
         with laid_out(str(path), "SkyRL"):
-            tensors, metadata = _open(path)
-            yield from _rows_of(tensors, metadata, path, number, dump.notes)
+            content = open_content(path)
+            tensors, metadata = _open(content)
+            for rows in _rows_of(tensors, metadata, path, number, dump.notes):
+                yield rows
+                content.release()
 
 
-def _open(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _open(content: Content) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the metadata of a TrainingInputBatch."""
-    content = open_content(path)
     loaded = load_pickle(content, NAMES)
     if not isinstance(loaded, Foreign):
         raise TypeError(f"no {CLASS}")
@@ -105,7 +107,9 @@ def _rows_of(
     if fills:
         notes.change("rows that SkyRL adds to fill a batch (pad_size) are left out", fills)
     facts = _columns_of_rows(tensors, metadata, path, number, count, notes)
-    for rows in padded.batches_of(np.arange(count - fills), sequences.shape[1]):
+    experts = tensors.get("rollout_expert_indices")
+    width = sequences.shape[1] * (1 + padded.width_of_experts(experts))
+    for rows in padded.batches_of(np.arange(count - fills), width):
         columns: dict[str, Any] = _token_columns(tensors, rows, path)
         for name, values in facts.items():
             columns[name] = values.take(pa.array(rows))

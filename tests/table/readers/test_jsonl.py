@@ -19,6 +19,7 @@ class Record(msgspec.Struct):
     numbers: list[float] | None = None
     inner: list[list[float]] | None = None
     mask: list[jsonl.Bit] | None = None
+    name: str | None = None
 
 
 def read(tmp_path: Path, content: bytes | str) -> list[tuple[int, Record]]:
@@ -64,6 +65,14 @@ def test_one_record_over_several_lines(tmp_path):
 
 def test_fields_that_are_not_read_may_hold_anything(tmp_path):
     assert read(tmp_path, '{"text": "\\ud800", "x": NaN, "ids": [3]}\n')[0][1].ids == [3]
+
+
+def test_half_a_surrogate_pair_is_no_character(tmp_path):
+    (_, record), (_, other) = read(
+        tmp_path, r'{"name": "a\ud800"}' + "\n" + r'{"name": "\ud83d\ude00"}'
+    )
+    assert record.name == "a?"
+    assert other.name == "\N{GRINNING FACE}"
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_pickle_of_plain_values_and_arrays_is_read_as_pickle_reads_it(protocol
         "scalar": np.float32(2.5),
         (1, "tuple"): "key",
     }
-    arrays = {
+    arrays: dict[str, Any] = {
         "shared": [shared, shared],
         "objects": objects,
         "big endian": np.arange(4, dtype=">i4"),
@@ -260,7 +260,8 @@ def test_a_state_for_a_name_changes_nothing(target, state):
 
 def rebuilt(tensor: torch.Tensor, offset: Any, size: Any, stride: Any) -> Built:
     """Return a tensor that claims to have this offset, size and stride in its storage."""
-    arguments = (tensor._typed_storage(), offset, size, stride, False, OrderedDict())
+    hooks: dict[str, Any] = OrderedDict()
+    arguments = (tensor._typed_storage(), offset, size, stride, False, hooks)
     return Built(Named("torch._utils", "_rebuild_tensor_v2"), arguments)
 
 

@@ -141,7 +141,7 @@ def test_a_batch_of_another_layout_is_refused(change, message, tmp_path):
     change(tensors)
     path = tmp_path / name(1)
     if "sequences" not in tensors:
-        state = {"batch_dict": {}, "metadata": {}}
+        state: dict[str, Any] = {"batch_dict": {}, "metadata": {}}
         kind = Named(NEWER, "TrainingInputBatch")
         write(path, pickled(Built(Named(NEWER, "_rebuild_tensor_batch"), (kind, state))))
     else:

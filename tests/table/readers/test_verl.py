@@ -11,7 +11,15 @@ import pytest
 import torch
 
 from rcdiag.errors import RcdiagError
-from tests.table.readers.pickled import pickled, stacked, tensordict, torch_bytes, write
+from tests.table.readers.pickled import (
+    Built,
+    Named,
+    pickled,
+    stacked,
+    tensordict,
+    torch_bytes,
+    write,
+)
 from tests.table.readers.rollouts import (
     COLUMNS,
     PAD,
@@ -39,6 +47,22 @@ WITH_VALUES = {
 
 def changes(table: Any) -> str:
     return " | ".join(table.metadata["conversion"]["changes"])
+
+
+def test_objects_beside_the_tensors_are_left_alone(tmp_path):
+    """Tensors, images and configurations in a pickle are not needed and stay inert."""
+    batch = rollouts(4)
+    values = values_of(batch)
+    inputs = {"pixel_values": torch.ones(2, 3), "kind": Built(Named("omegaconf.nodes", "AnyNode"))}
+    image = Built(Named("PIL.Image", "Image"), (), ["RGB", (1, 1), b"abc"])
+    values["multi_modal_inputs"] = np.array([inputs, None, inputs, image], object)
+    proto = data_proto(torch_bytes(tensordict(tensors_of(batch))), values)
+    rows, _ = read(write(tmp_path / "a.dp", pickled(proto)))
+    assert_rows(rows, batch.rows)
+    values["extra_info"][1] = Built(Named("my.package", "Config"))
+    path = write(tmp_path / "a.dp", pickled(data_proto(None, values)))
+    with pytest.raises(RcdiagError, match=r"a\.dp: the file needs my\.package\.Config to load"):
+        read(path)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -80,7 +80,7 @@ def test_what_trainers_write_is_read_cell_by_cell(verl, tensordict, tmp_path):
     }
     tags = [{"min_global_steps": 4, "max_global_steps": 4} for _ in queued.rows]
     tags[-1]["is_padding"] = True
-    truth = {
+    truth: dict[str, Any] = {
         "tensors": tensors_of(batch),
         "uid": batch.column("group_id"),
         "queue": {

@@ -130,6 +130,7 @@ FORMS = {
     "torch.save of the TensorDict": lambda t, v: torch_bytes(tensordict(t)),
     "torch.save of a dict": lambda t, v: torch_bytes(t),
     "torch.save of a dict with uid": lambda t, v: torch_bytes({**t, "uid": v["uid"].tolist()}),
+    "pickle of a dict of arrays": lambda t, v: pickled({k: x.numpy() for k, x in t.items()}),
     "torch.save of parts": lambda t, v: torch_bytes(
         {"batch": t, "non_tensor_batch": v, "meta_info": {"global_steps": 3, "temperature": 0.7}}
     ),

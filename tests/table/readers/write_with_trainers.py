@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
-import tensordict
+import tensordict  # type: ignore[import-not-found]
 import torch
 
 

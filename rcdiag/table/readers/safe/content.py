@@ -17,10 +17,19 @@ class Content:
 
     name: str
     view: memoryview
+    mapped: mmap.mmap | None = None
 
     def inner(self, view: memoryview | bytes | bytearray, what: str) -> Content:
         """Return the content of a file that stands inside this one."""
-        return Content(f"{self.name} ({what})", memoryview(view).cast("B"))
+        return Content(f"{self.name} ({what})", memoryview(view).cast("B"), self.mapped)
+
+    def release(self) -> None:
+        """Give back the memory that pages of the file take which were read; all can be read again.
+
+        Without it the memory that a process is said to use grows with the file.
+        """
+        if self.mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self.mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def open_content(source: Path | Content) -> Content:
@@ -34,7 +43,7 @@ def open_content(source: Path | Content) -> Content:
         raise RcdiagError(
             f"{source}: cannot be read ({error})", hint="check the file and its permissions"
         ) from error
-    return Content(str(source), memoryview(mapped))
+    return Content(str(source), memoryview(mapped), mapped)
 
 
 def damaged(content: Content, how: str) -> RcdiagError:

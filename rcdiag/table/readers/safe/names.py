@@ -34,9 +34,15 @@ BYSTANDERS = (
     ("datetime", "timezone"),
     ("decimal", "Decimal"),
     ("fractions", "Fraction"),
+    ("omegaconf.base", "ContainerMetadata"),
+    ("omegaconf.base", "Metadata"),
+    ("omegaconf.dictconfig", "DictConfig"),
+    ("omegaconf.listconfig", "ListConfig"),
+    ("omegaconf.nodes", "AnyNode"),
     ("pathlib", "Path"),
     ("pathlib", "PosixPath"),
     ("pathlib", "PurePosixPath"),
+    ("typing", "Any"),
     ("uuid", "UUID"),
 )
 

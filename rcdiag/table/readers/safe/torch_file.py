@@ -21,6 +21,7 @@ from rcdiag.table.readers.safe.names import NAMES
 from rcdiag.table.readers.safe.tensors import KINDS, STORAGES, UNTYPED, Storage
 
 ZIP = b"PK\x03\x04"
+SUMMED_AT_ONCE = 1 << 24  # bytes
 LOCAL_HEADER = 30  # bytes before the member's name
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the magic number of files before torch 1.6
 
@@ -42,8 +43,11 @@ def load_torch(source: Path | Content, names: Mapping[Pair, Name] | None = None)
             hint="write it again: torch.save(torch.load(FILE, weights_only=True), NEW)",
         )
     archive = _Archive(content)
-    pickled = Content(f"{content.name} (data.pkl)", archive.member("data.pkl"))
-    return run(pickled, NAMES | dict(names or {}), archive.storage)
+    return run(
+        content.inner(archive.member("data.pkl"), "data.pkl"),
+        NAMES | dict(names or {}),
+        archive.storage,
+    )
 
 
 class _ViewFile(io.RawIOBase):
@@ -120,9 +124,17 @@ class _Archive:
             raise damaged(self.content, f"{name} breaks off")
         part = view[start:end]
         # Without a sum: torch.serialization.set_crc32_options(False).
-        if info.CRC and zlib.crc32(part) != info.CRC:
+        if info.CRC and self._sum(part) != info.CRC:
             raise damaged(self.content, f"bytes of {name} are not those that were written")
         return part
+
+    def _sum(self, part: memoryview) -> int:
+        total = 0
+        for start in range(0, len(part), SUMMED_AT_ONCE):
+            total = zlib.crc32(part[start : start + SUMMED_AT_ONCE], total)
+            if len(part) > SUMMED_AT_ONCE:
+                self.content.release()
+        return total
 
     def storage(self, reference: Any) -> Storage:
         """Return the storage that a persistent id refers to."""

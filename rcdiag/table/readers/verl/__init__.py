@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Reader, Rows
-from rcdiag.table.readers.safe import laid_out
+from rcdiag.table.readers.safe import laid_out, open_content
 from rcdiag.table.readers.verl import layout
 from rcdiag.table.readers.verl.contents import DATA_PROTO, missing_responses, open_batch
 from rcdiag.table.readers.verl.rows import rows_of
@@ -17,9 +17,8 @@ def _is_verl(peek: Peek) -> bool:
     if DATA_PROTO in peek.pickle_calls or (peek.name == layout.QUEUE and peek.is_torch_file):
         return True
     words = peek.pickle_words
-    return peek.is_torch_file and (
-        {"tensordict", "tags", "keys"} <= words
-        or ("responses" in words and not words.isdisjoint({"attention_mask", "response_mask"}))
+    return {"tensordict", "tags", "keys"} <= words or (
+        "responses" in words and not words.isdisjoint({"attention_mask", "response_mask"})
     )
 
 
@@ -27,13 +26,16 @@ def _read(dump: Dump) -> Iterator[Rows]:
     """Read one file after the other; the batches that the sampler was given are left out."""
     held = 0
     for number, path in enumerate(dump.files):
-        batch = open_batch(path)
+        content = open_content(path)
+        batch = open_batch(content)
         if "responses" not in batch.tensors and path.name == layout.INPUT_BATCH:
             dump.notes.change(f"{layout.INPUT_BATCH}, what the sampler was given, is left out")
             continue
         held += 1
         with laid_out(str(path), "verl"):
-            yield from rows_of(batch, path, number, dump.notes)
+            for rows in rows_of(batch, path, number, dump.notes):
+                yield rows
+                content.release()
     if not held:
         raise missing_responses(dump.files[0])
 

@@ -1,9 +1,9 @@
-"""A file of verl holds a batch in one of seven ways; all become one `Batch`.
+"""A file of verl holds a batch in one of many ways; all become one `Batch`.
 
 * `DataProto`, pickled (`save_to_disk`), by torch.save, or with its tensors as numpy arrays:
   https://github.com/verl-project/verl/blob/v0.9.1/verl/protocol.py (`__getstate__`,
   `serialize_tensordict`);
-* its TensorDict alone, or a plain dict of tensors, by torch.save;
+* its TensorDict alone, or a plain dict of tensors, by torch.save; a pickled dict of arrays;
 * a dict of `batch`, `non_tensor_batch` and `meta_info`;
 * rows of TransferQueue with their keys and tags:
   https://github.com/verl-project/verl/blob/v0.9.1/verl/utils/skip/rollout_skip.py
@@ -30,9 +30,8 @@ from rcdiag.table.readers.safe import (
     laid_out,
     load_pickle,
     load_torch,
-    open_content,
 )
-from rcdiag.table.readers.safe.tensors import tensor_of_bytes
+from rcdiag.table.readers.safe.tensors import KINDS, tensor_of_bytes
 
 DATA_PROTO = "verl.protocol.DataProto"
 NAMES = foreign([("verl.protocol", "DataProto")])
@@ -53,6 +52,8 @@ class Batch:
         for name, column in columns.items():
             if isinstance(column, list) and column and all(isinstance(v, Tensor) for v in column):
                 column = jagged_of(column)
+            if isinstance(column, np.ndarray) and column.ndim > 1 and column.dtype.name in KINDS:
+                column = Tensor(column, column.dtype.name)
             if isinstance(column, Jagged) or (isinstance(column, Tensor) and column.shape):
                 self.tensors[name] = column
             elif isinstance(column, Same):
@@ -63,10 +64,9 @@ class Batch:
                 self.meta[name] = column
 
 
-def open_batch(path: Path) -> Batch:
+def open_batch(content: Content) -> Batch:
     """Read what a file of verl holds; tensors are views of the file."""
-    content = open_content(path)
-    with laid_out(str(path), "verl"):
+    with laid_out(content.name, "verl"):
         load = load_torch if is_torch_file(content.view) else load_pickle
         loaded = load(content, NAMES)
         batch = Batch()

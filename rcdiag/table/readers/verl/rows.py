@@ -51,6 +51,7 @@ def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Row
     kept = _without_padding(batch, len(responses), notes)
     facts = _columns_of_rows(batch, path, number, notes)
     width: Any = responses.lengths[kept] if isinstance(responses, Jagged) else _width(batch)
+    width = width * (1 + padded.width_of_experts(batch.tensors.get("routed_experts")))
     for rows in padded.batches_of(kept, width):
         with laid_out(str(path), "verl"):
             columns = _token_columns(batch, rows, partial(_row, path, rows))

@@ -1,0 +1,138 @@
+"""`rcdiag convert` on dumps of JSON lines and of tensors: tokens a second, and peak memory.
+
+`python benchmarks/convert.py` (or `make bench`) writes dumps as open-instruct (JSON lines) and a
+hook in verl (a torch file for each step) write them, converts each in a process of its own, prints
+a table and stores it in `benchmarks/results/convert.json`. Seconds are those of the whole command,
+start-up included; memory is its peak resident set. That it does not grow with the dump is what two
+sizes show. Tokens are those of responses; the prompts that come with them are read and written too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+# The repository and not this folder, whose `statistics` would stand before Python's own.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np  # noqa: E402
+
+from benchmarks.scoring import machine  # noqa: E402
+
+RESPONSE, PROMPT, GROUP = 1000, 200, 8
+ROWS_PER_FILE = 500
+# Rows of each dump: 2 and 20 million response tokens.
+SIZES = (2_000, 20_000)
+
+PROBE = """
+import json, sys, time  # noqa: E402
+start = time.perf_counter()
+from cli.main import main  # noqa: E402
+sys.argv = ["rcdiag", "convert", sys.argv[1], "-o", sys.argv[2], "-q"]
+try:
+    main()
+except SystemExit as stopped:
+    assert not stopped.code, stopped.code
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+peak = int(status["VmHWM"].split()[0]) // 1024
+print(json.dumps({"seconds": time.perf_counter() - start, "peak_mb": peak}))
+"""
+
+
+def batch(random: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
+    """Rows of full length: log-probs of a peaked policy, no two alike."""
+    surprisal = 10.0 ** random.uniform(-6, 1, (rows, RESPONSE))
+    prompts = random.integers(0, 32_000, (rows // GROUP + 1, PROMPT)).repeat(GROUP, axis=0)
+    other = surprisal * np.exp(random.normal(0, 0.01, surprisal.shape))
+    return {
+        "prompts": prompts[:rows],
+        "responses": (32_000 * random.random((rows, RESPONSE)) ** 3).astype(np.int64),
+        "rollout_log_probs": -surprisal.astype(np.float32),
+        "old_log_probs": -other.astype(np.float32),
+    }
+
+
+def json_lines(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
+    """Write a file of open-instruct's: one line for each response."""
+    with (folder / f"run_rollouts_{step:06d}.jsonl").open("w") as stream:
+        for row in range(len(values["responses"])):
+            record = {
+                "step": step,
+                "sample_idx": row,
+                "prompt_idx": row // GROUP,
+                "prompt_tokens": values["prompts"][row].tolist(),
+                "response_tokens": values["responses"][row].tolist(),
+                "reward": 1.0,
+                "advantage": 0.5,
+                "finish_reason": "stop",
+                "dataset": "math",
+                "ground_truth": "42",
+                "request_info": None,
+                "logprobs": values["rollout_log_probs"][row].tolist(),
+            }
+            stream.write(json.dumps(record) + "\n")
+
+
+def tensors(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
+    """Write a file of a hook in verl's trainer: padded matrices in a torch file."""
+    import torch
+
+    made = {name: torch.from_numpy(value) for name, value in values.items()}
+    rows = len(values["responses"])
+    made["attention_mask"] = torch.ones(rows, PROMPT + RESPONSE, dtype=torch.int64)
+    made["response_mask"] = torch.ones(rows, RESPONSE, dtype=torch.int64)
+    torch.save(made, folder / f"step_{step}.pt")
+
+
+FORMATS: dict[str, Callable[[Path, int, dict[str, np.ndarray]], None]] = {
+    "JSON lines (open-instruct)": json_lines,
+    "tensors (a hook in verl)": tensors,
+}
+
+
+def measured(source: Path, output: Path) -> dict[str, float]:
+    command = [sys.executable, "-c", PROBE, str(source), str(output)]
+    ran = subprocess.run(command, capture_output=True, check=True, text=True, cwd=sys.path[0])
+    return json.loads(ran.stdout)
+
+
+def main() -> None:
+    results = []
+    for name, write in FORMATS.items():
+        for rows in SIZES:
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = Path(scratch, "dump")
+                folder.mkdir()
+                random = np.random.default_rng(0)
+                for step in range(rows // ROWS_PER_FILE):
+                    write(folder, step, batch(random, ROWS_PER_FILE))
+                size = sum(path.stat().st_size for path in folder.iterdir())
+                ran = measured(folder, Path(scratch, "table.parquet"))
+            tokens = rows * RESPONSE
+            entry = {
+                "format": name,
+                "tokens": tokens,
+                "dump_mb": round(size / 1e6),
+                "seconds": round(ran["seconds"], 2),
+                "mtok_per_s": round(tokens / 1e6 / ran["seconds"], 2),
+                "peak_mb": ran["peak_mb"],
+            }
+            results.append(entry)
+            print(
+                f"{name:28} {tokens / 1e6:>4.0f} M tokens, {entry['dump_mb']:>5,} MB   "
+                f"{entry['seconds']:>6.2f} s   {entry['mtok_per_s']:>6.2f} M tokens/s   "
+                f"peak {entry['peak_mb']:,} MB",
+                flush=True,
+            )
+    document = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "results": results}
+    out = Path(__file__).parent / "results" / "convert.json"
+    out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""prime-rl exports the tokens of each training step, and keeps the traces of its rollouts.
+
+A token export has log-probs of sampler and trainer; a trace has group, reward, temperature and
+version. They have no key in common: they are joined by their tokens, within one step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length, floats, ids, records
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.verifiers_traces import Episode, Rounding, samples
+
+STEP = re.compile(r"step_(\d+)")
+
+NOT_SAMPLED = (
+    "Tokens trained by cross-entropy (ce_weights) were not sampled by the policy: their "
+    "response_mask is 0."
+)
+NO_RATIO = (
+    "A sequence without any importance ratio (distillation) has no log-probs of the sampler: "
+    "rollout_log_probs are left out."
+)
+NO_RESPONSE = "A sequence without any trained token has no response: left out."
+NOT_FINITE = "Values that were not finite, which the export writes as null, are NaN."
+INCOMPLETE = "Step {step} has no STABLE marker: its token export may be incomplete."
+OTHER_TRACES = "Files of traces of evaluations, or of rollouts that were not trained on: not read."
+MATCHED = "A sequence has the tokens of a trace of its step, and takes its group and reward."
+UNMATCHED = (
+    "A sequence has no trace with its tokens in its step: its reward is unknown; its group is "
+    "that of its prompt."
+)
+LEFT = "A sample of a trace without a sequence in the token export of its step is left out."
+
+# What a sequence of the export takes from the trace with the same tokens.
+JOINED = (
+    "group_id",
+    "reward",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "finish_reason",
+    "policy_version",
+    "first_policy_version",
+    "last_policy_version",
+)
+
+
+class ExportedSequence(msgspec.Struct):
+    """A sequence of a token export: the value at place i belongs to the token at place i."""
+
+    token_ids: list[Id]
+    loss_mask: list[Bit]
+    step: Int | None = None
+    env_name: str | None = None
+    advantages: list[float | None] | None = None
+    inference_logprobs: list[float | None] | None = None
+    trainer_logprobs: list[float | None] | None = None
+    entropy: list[float | None] | None = None
+    log_importance_ratio: list[float | None] | None = None
+    ce_weights: list[float | None] | None = None
+    schema_version: Int | None = None
+
+
+def _read(dump: Dump) -> Iterator[Rows]:
+    exports = [file for file in dump.files if _is_export(Peek(file))]
+    others = set(dump.files) - set(exports)
+    traces = _trained([file for file in dump.files if file in others], dump.notes)
+    rounding = Rounding()
+    if not exports:
+        for file in traces:
+            yield from gather(_trace_rows(file, dump.notes, rounding), file)
+        rounding.note(dump.notes)
+        return
+    _check_complete(exports, dump.notes)
+    joined = _Traces(traces) if traces else None
+    for file in exports:
+        yield from gather(_export_rows(file, dump.notes, joined), file)
+    if joined is not None:
+        joined.note(dump.notes)
+
+
+def _trained(files: Sequence[Path], notes: Notes) -> list[Path]:
+    """Return the files of traces that were trained on: of a step's "all" and "effective" one."""
+    effective = {file.parent.parent for file in files if file.parent.name == "effective"}
+    training = any("train" in file.parts for file in files)
+    chosen = [
+        file
+        for file in files
+        if not (training and "eval" in file.parts)
+        and not (file.parent.name == "all" and file.parent.parent in effective)
+    ]
+    if len(chosen) < len(files):
+        notes.change(f"{OTHER_TRACES} ({len(files) - len(chosen)} files)")
+    return chosen
+
+
+def _check_complete(files: Sequence[Path], notes: Notes) -> None:
+    """Note steps without the marker that the trainer puts beside a complete export."""
+    for folder in dict.fromkeys(file.parent for file in files):
+        step = STEP.fullmatch(folder.name)
+        if step and not (folder / "STABLE").exists():
+            notes.change(INCOMPLETE.format(step=step[1]))
+
+
+def _export_rows(
+    file: Path, notes: Notes, traces: _Traces | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for where, number, sequence in records(file, ExportedSequence):
+        if row := _export_row(sequence, where, notes):
+            yield number, {**row, **(traces.columns(row) if traces else {})}
+
+
+def _export_row(sequence: ExportedSequence, where: str, notes: Notes) -> dict[str, Any] | None:
+    if sequence.schema_version not in (None, 1):
+        raise RcdiagError(
+            f"{where}: a token export of schema version {sequence.schema_version}",
+            hint="rcdiag knows version 1; look for a newer rcdiag",
+        )
+    tokens = sequence.token_ids
+    check_length(sequence.loss_mask, len(tokens), where, "loss_mask", "token_ids")
+    mask = bits(sequence.loss_mask, where, "loss_mask")
+    if not mask.any():
+        notes.change(NO_RESPONSE, 1)
+        return None
+    start = int(np.argmax(mask))
+
+    def response(field: str) -> NDArray[np.float32] | None:
+        values = getattr(sequence, field)
+        check_length(values, len(tokens), where, field, "token_ids")
+        if values is None:
+            return None
+        numbers = floats(values[start:])
+        return None if bool(np.isnan(numbers).all()) else numbers
+
+    columns = {
+        "rollout_log_probs": response("inference_logprobs"),
+        "old_log_probs": response("trainer_logprobs"),
+        "old_entropy": response("entropy"),
+        "advantages": response("advantages"),
+    }
+    response_mask = mask[start:]
+    if any(
+        values is not None and bool(np.isnan(values[response_mask == 1]).any())
+        for values in columns.values()
+    ):
+        notes.change(NOT_FINITE, 1)
+    if sequence.log_importance_ratio is not None and response("log_importance_ratio") is None:
+        notes.change(NO_RATIO, 1)
+        columns["rollout_log_probs"] = None
+    weights = response("ce_weights")
+    if weights is not None:
+        copied = (np.nan_to_num(weights) != 0) & (response_mask == 1)
+        if copied.any():
+            notes.change(NOT_SAMPLED, 1)
+        response_mask = np.where(copied, 0, response_mask).astype(np.uint8)
+    return {
+        "prompt_ids": ids(tokens[:start]),
+        "response_ids": ids(tokens[start:]),
+        "response_mask": response_mask,
+        **columns,
+        "step": sequence.step,
+        "env_name": sequence.env_name,
+    }
+
+
+def _trace_rows(
+    file: Path, notes: Notes, rounding: Rounding
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a file of traces; the step in its path is the one that trained on them."""
+    step = _step_of(file)
+    for where, number, episode in records(file, Episode):
+        for row in samples(episode, where, notes, rounding):
+            yield number, {**row, "step": row["step"] if step is None else step}
+
+
+def _step_of(file: Path) -> int | None:
+    steps = [match[1] for part in file.parts if (match := STEP.fullmatch(part))]
+    return int(steps[-1]) if steps else None
+
+
+class _Traces:
+    """The samples of traces by step and tokens; those of one step are held at a time."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files: dict[int | None, list[Path]] = {}
+        for file in files:
+            self._files.setdefault(_step_of(file), []).append(file)
+        self._step: int | None = None
+        self._samples: dict[bytes, list[dict[str, Any]]] = {}
+        self._groups: dict[bytes, str] = {}  # digest of a prompt -> group
+        self._loaded = False
+        self.matched = self.unmatched = self.left = 0
+
+    def columns(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the columns of the trace with the tokens of a row."""
+        if not self._loaded or row["step"] != self._step:
+            self._load(row["step"])
+        found = self._samples.get(_digest(row))
+        if found:
+            self.matched += 1
+            return found.pop(0)
+        self.unmatched += 1
+        prompt = _digest_of(row["prompt_ids"])
+        return {"group_id": self._groups.get(prompt, f"prompt {prompt.hex()}")}
+
+    def _load(self, step: int | None) -> None:
+        self._count_left()
+        self._step, self._loaded = step, True
+        self._samples, self._groups = {}, {}
+        files = dict.fromkeys([*self._files.get(step, []), *self._files.get(None, [])])
+        for file in files:
+            for _, row in _trace_rows(file, Notes(), Rounding()):
+                columns = {name: row.get(name) for name in JOINED}
+                if columns["group_id"] is not None:
+                    self._groups[_digest_of(row["prompt_ids"])] = columns["group_id"]
+                else:
+                    columns["group_id"] = f"prompt {_digest_of(row['prompt_ids']).hex()}"
+                self._samples.setdefault(_digest(row), []).append(columns)
+
+    def _count_left(self) -> None:
+        self.left += sum(map(len, self._samples.values()))
+
+    def note(self, notes: Notes) -> None:
+        self._count_left()
+        for text, rows in ((MATCHED, self.matched), (UNMATCHED, self.unmatched), (LEFT, self.left)):
+            if rows:
+                notes.change(text, rows)
+
+
+def _digest(row: dict[str, Any]) -> bytes:
+    return _digest_of(np.concatenate([row["prompt_ids"], row["response_ids"]]))
+
+
+def _digest_of(tokens: NDArray[np.int32]) -> bytes:
+    return hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
+
+
+def _is_export(peek: Peek) -> bool:
+    return {"inference_logprobs", "trainer_logprobs", "loss_mask"} <= peek.keys
+
+
+def _detect(peek: Peek) -> bool:
+    episode = {"traces", "task"} <= peek.keys
+    trace = {"nodes", "agent"} <= peek.keys
+    return _is_export(peek) or episode or trace
+
+
+PRIME_RL = Reader(
+    name="prime-rl",
+    says="prime-rl's token exports (--enable-token-export), its traces of rollouts, or both, "
+    "joined by their tokens; and traces of verifiers.",
+    patterns=("rank_*.jsonl", "traces.jsonl"),
+    detect=_detect,
+    read=_read,
+    source="https://github.com/PrimeIntellect-ai/prime-rl/blob/main/"
+    "src/prime_rl/trainer/rl/token_export.py",
+)

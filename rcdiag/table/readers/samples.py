@@ -1,0 +1,123 @@
+"""Values of one sample in a torch file become columns, each of them checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.columns import BITS, FLOATS, IDS
+from rcdiag.table.readers.safe import Tensor
+
+LARGEST_ID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The named values of one sample, and where it stands in its file, for messages."""
+
+    values: Mapping[str, Any]
+    where: str
+
+    def wrong(self, name: str, what: str) -> RcdiagError:
+        return RcdiagError(
+            f"{self.where}: `{name}` {what}",
+            hint="the file is damaged, or of a version of its writer that rcdiag does not know",
+        )
+
+    def integer(self, name: str) -> int | None:
+        """Return a whole number; None where it is not there."""
+        value = _plain(self.values.get(name))
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(name, f"is no whole number but {type(value).__name__}")
+        if not -(2**63) <= value < 2**63:
+            raise self.wrong(name, f"is {value}, which 64 bits do not hold")
+        return value
+
+    def number(self, name: str) -> float | None:
+        """Return a number; None where it is not there."""
+        value = _plain(self.values.get(name))
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(name, f"is no number but {type(value).__name__}")
+        return float(value)
+
+    def ids(self, name: str) -> NDArray[np.int32] | None:
+        """Return token ids, [tokens]; None where they are not there."""
+        array = self._array(name, "iu")
+        if array is None:
+            return None
+        if len(array) and (array.min() < 0 or array.max() > LARGEST_ID):
+            bad = array.min() if array.min() < 0 else array.max()
+            raise self.wrong(name, f"holds {bad}, which is no token id")
+        return array.astype(IDS)
+
+    def floats(
+        self, name: str, length: int, whose: str = "the response has"
+    ) -> NDArray[np.float32] | None:
+        """Return numbers of tokens, [length]; None where they are not there."""
+        array = self._array(name, "fiu")
+        if array is None:
+            return None
+        self._check_length(name, array, length, whose)
+        with np.errstate(over="ignore"):
+            return array.astype(FLOATS)
+
+    def bits(self, name: str, length: int) -> NDArray[np.uint8] | None:
+        """Return a mask, [length]; None where it is not there."""
+        array = self._array(name, "biuf")
+        if array is None:
+            return None
+        self._check_length(name, array, length, "the response has")
+        if not np.isin(array, (0, 1)).all():
+            raise self.wrong(name, "holds other values than 0 and 1")
+        return array.astype(BITS)
+
+    def _array(self, name: str, kinds: str) -> NDArray[Any] | None:
+        """Return a list or tensor of one dimension whose numbers are of some kinds of NumPy's."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        try:
+            array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+        except (ValueError, OverflowError) as error:
+            raise self.wrong(name, "is no list of numbers") from error
+        if array.ndim != 1 or (len(array) and array.dtype.kind not in kinds):
+            raise self.wrong(
+                name, f"is no list of numbers ({array.ndim} dimensions, {array.dtype})"
+            )
+        return array
+
+    def _check_length(self, name: str, array: NDArray[Any], length: int, whose: str) -> None:
+        if len(array) != length:
+            raise self.wrong(name, f"has {len(array)} values; {whose} {length} tokens")
+
+
+def _plain(value: Any) -> Any:
+    """Return a number out of an array or tensor of one element."""
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    if isinstance(value, np.ndarray | np.generic) and value.size == 1:
+        return value.item()
+    return value
+
+
+def prompt_and_response(
+    fields: Fields, tokens: str, length: str
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Cut a sample's tokens in two: the last `length` of them are the response."""
+    ids = fields.ids(tokens)
+    size = fields.integer(length)
+    if ids is None or size is None:
+        raise fields.wrong(tokens if ids is None else length, "is not there")
+    if not 0 <= size <= len(ids):
+        raise fields.wrong(length, f"is {size}, but the sample has {len(ids)} tokens")
+    start = len(ids) - size
+    return ids[:start], ids[start:]

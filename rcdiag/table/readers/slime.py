@@ -1,0 +1,188 @@
+"""slime's debug dumps: samples after sampling, and after training; a run has both or one of them.
+
+Samples of one step are joined by their place in the rollout, else by their index; their tokens
+have to be the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows, natural_order
+from rcdiag.table.readers.slime_rollouts import Sample, dashboard_samples, rollout_samples
+from rcdiag.table.readers.slime_training import TrainSample, train_samples
+
+DASHBOARD = frozenset(("tokens", "response_length", "loss_mask", "rollout_log_probs"))
+# Names of fields that only samples of miles have.
+OF_MILES = frozenset({"routing_key", "rollout_indexer_topk", "opd_reverse_kl", "reward_spec"})
+
+EVALUATIONS = "Files of evaluations (eval_N) are not read beside those of training."
+MIRRORED = "The dashboard's parquet holds what the rollout files hold, and is not read."
+MATCHED = "A sample of training takes group and reward from the rollout file, by place or index."
+UNTRAINED = "A sample of a rollout file that was not trained on is left out."
+UNKNOWN = (
+    "A sample of training is not in the rollout file of its step: its group is that of its prompt."
+)
+
+
+@dataclass
+class _Step:
+    """The files of one training step."""
+
+    rollout: list[Path] = field(default_factory=list)
+    train: list[Path] = field(default_factory=list)
+    dashboard: list[Path] = field(default_factory=list)
+
+
+def read(dump: Dump) -> Iterator[Rows]:
+    """Yield the rows of the files of slime or of miles, step after step."""
+    for number, files in sorted(_steps(dump.files, dump.notes).items()):
+        samples = _rollout(files, number, dump.notes)
+        if not files.train:
+            for path, own in samples.items():
+                yield from gather(((s.position, s.row) for s in own), path, "sample")
+            continue
+        known = [sample for own in samples.values() for sample in own]
+        trained = train_samples(sorted(files.train, key=natural_order), dump.notes)
+        if known:
+            _join(trained, known, dump.notes)
+        for path in dict.fromkeys(sample.path for sample in trained):
+            rows = ((s.position, s.row) for s in trained if s.path == path)
+            yield from gather(rows, path, "sample")
+
+
+def _steps(files: Sequence[Path], notes: Notes) -> dict[int, _Step]:
+    """Return the files of each step; those of evaluations only where there are no others."""
+    training = [file for file in files if "eval_" not in file.name]
+    if training and len(training) < len(files):
+        notes.change(EVALUATIONS)
+    steps: dict[int, _Step] = {}
+    for file in training or files:
+        peek = Peek(file)
+        step = steps.setdefault(_step_of(peek), _Step())
+        if peek.columns:
+            step.dashboard.append(file)
+        elif _is_train(peek):
+            step.train.append(file)
+        else:
+            step.rollout.append(file)
+    return steps
+
+
+def _step_of(peek: Peek) -> int:
+    """Return the number of the rollout: as the file says, or as its name does."""
+    number = peek.pickle_number("rollout_id")
+    digits = re.findall(r"\d+", peek.path.stem)
+    if number is None and not digits:
+        return 0
+    return int(digits[0]) if number is None else number
+
+
+def _rollout(files: _Step, number: int, notes: Notes) -> dict[Path, list[Sample]]:
+    """Return the samples of the rollout files of a step, else of its dashboard's parquet."""
+    if files.rollout:
+        if files.dashboard:
+            notes.change(MIRRORED)
+        return {path: rollout_samples(path, notes) for path in files.rollout}
+    return {path: dashboard_samples(path, number, notes) for path in files.dashboard}
+
+
+def _join(trained: Sequence[TrainSample], known: Sequence[Sample], notes: Notes) -> None:
+    """Add what only the rollout file knows to the samples of training."""
+    by_place = {sample.position: sample for sample in known}
+    by_index = {sample.index: sample for sample in known if sample.index is not None}
+    groups = {_key(sample.row["prompt_ids"]): sample.row["group_id"] for sample in known}
+    unique = len(by_index) == len(known)
+    used = set()
+    for sample in trained:
+        other = None
+        if sample.rollout_position is not None and len(by_place) == len(known):
+            other = by_place.get(sample.rollout_position)
+        elif unique and sample.index is not None:
+            other = by_index.get(sample.index)
+        if other is None:
+            notes.change(UNKNOWN, 1)
+            sample.row["group_id"] = groups.get(_key(sample.row["prompt_ids"]))
+            continue
+        used.add(id(other))
+        _check_tokens(sample, other)
+        for name, value in other.row.items():
+            if sample.row.get(name) is None:
+                sample.row[name] = value
+        notes.change(MATCHED, 1)
+    if left := len(known) - len(used):
+        notes.change(UNTRAINED, left)
+
+
+def _check_tokens(sample: TrainSample, other: Sample) -> None:
+    pairs = ((sample.row[name], other.row[name]) for name in ("prompt_ids", "response_ids"))
+    if not all(np.array_equal(one, two) for one, two in pairs):
+        raise RcdiagError(
+            f"{sample.path}, sample {sample.position}: has other tokens than sample "
+            f"{other.position} of the rollout file of the same step",
+            hint="are the two files of one run? Give one of them alone",
+        )
+
+
+def _key(tokens: NDArray[np.int32]) -> bytes:
+    return tokens.tobytes()
+
+
+def _is_train(peek: Peek) -> bool:
+    words = peek.pickle_words
+    return {"rollout_id", "rollout_data"} <= words or {"rollout_id", "format_version"} <= words
+
+
+def _is_rollout(peek: Peek) -> bool:
+    return {"rollout_id", "samples"} <= peek.pickle_words
+
+
+def of_miles(peek: Peek) -> bool:
+    """Tell whether a file of this layout was written by miles, a fork of slime."""
+    if peek.columns >= DASHBOARD:
+        return True
+    if not peek.is_torch_file:
+        return False
+    if _is_train(peek):
+        return "format_version" not in peek.pickle_words
+    if not _is_rollout(peek):
+        return False
+    texts = peek.pickle_texts
+    before = texts[: texts.index("samples")]
+    beside = peek.path.parent.parent / "dashboard_columns"
+    return "metadata" in before or bool(OF_MILES & peek.pickle_words) or beside.is_dir()
+
+
+def of_slime(peek: Peek) -> bool:
+    """Tell whether a file is a debug dump of slime's."""
+    return peek.is_torch_file and (_is_train(peek) or _is_rollout(peek)) and not of_miles(peek)
+
+
+def dump_reader(name: str, says: str, detect: Callable[[Peek], bool], source: str) -> Reader:
+    """Return the reader of slime's debug dumps, or of its fork's."""
+    return Reader(
+        name=name,
+        says=says,
+        patterns=("*.pt",) if name == "slime" else ("*.pt", "rollout_*.parquet"),
+        detect=detect,
+        read=read,
+        source=source,
+    )
+
+
+SLIME = dump_reader(
+    "slime",
+    "slime's debug dumps: rollout files (--save-debug-rollout-data), train files "
+    "(--save-debug-train-data), or a folder of both (--dump-details).",
+    of_slime,
+    "https://github.com/THUDM/slime/blob/main/slime/observability/train_data_utils.py",
+)

@@ -1,0 +1,145 @@
+"""Samples as slime and miles dump them after sampling: rollout files and the dashboard's parquet.
+
+https://github.com/THUDM/slime/blob/main/slime/utils/types.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.reader import Notes
+from rcdiag.table.readers.safe import load_torch
+from rcdiag.table.readers.samples import Fields, prompt_and_response
+
+ABORTED = "A sample without any response token (aborted before its first) is left out."
+REMOVED = "A sample with remove_sample keeps its row; its response_mask is 0, as in training."
+VERSIONS = (
+    "A sample was continued under other weights, and the file does not say from which token on: "
+    "its policy_version is unknown."
+)
+REWARDS = "The reward is a dictionary ({names}); none of its values is taken for the reward."
+NO_REMOVED = (
+    "The dashboard's parquet does not say which samples were removed (remove_sample), nor their "
+    "group, reward and version."
+)
+# What a sample's status was made of: the engine's reason for its end.
+FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample as a row of the table, with what other files of the run know it by."""
+
+    row: Row
+    position: int  # in its file
+    index: int | None
+
+
+def rollout_samples(path: Path, notes: Notes) -> list[Sample]:
+    """Return the samples of a rollout file that have a response, in its order."""
+    payload = load_torch(path)
+    if not isinstance(payload, dict) or not isinstance(payload.get("samples"), list):
+        raise RcdiagError(
+            f"{path}: no list `samples`", hint="is this a file of --save-debug-rollout-data?"
+        )
+    step = Fields(payload, str(path)).integer("rollout_id")
+    samples = []
+    for position, values in enumerate(payload["samples"]):
+        where = f"{path}, sample {position}"
+        if not isinstance(values, dict):
+            raise RcdiagError(
+                f"{where}: no dictionary but {type(values).__name__}",
+                hint="is this a file of --save-debug-rollout-data?",
+            )
+        fields = Fields(values, where)
+        row = _row(fields, notes)
+        if row is not None:
+            samples.append(Sample({**row, "step": step}, position, fields.integer("index")))
+    return samples
+
+
+def _row(fields: Fields, notes: Notes) -> Row | None:
+    if not fields.integer("response_length"):
+        notes.change(ABORTED, 1)
+        return None
+    prompt, response = prompt_and_response(fields, "tokens", "response_length")
+    mask = fields.bits("loss_mask", len(response))
+    if fields.values.get("remove_sample"):
+        notes.change(REMOVED, 1)
+        mask = np.zeros(len(response), np.uint8)
+    status = fields.values.get("status")
+    return {
+        "prompt_ids": prompt,
+        "response_ids": response,
+        "response_mask": np.ones(len(response), np.uint8) if mask is None else mask,
+        "rollout_log_probs": fields.floats("rollout_log_probs", len(response)),
+        "teacher_log_probs": fields.floats("teacher_log_probs", len(response)),
+        "reward": _reward(fields, notes),
+        "group_id": fields.integer("group_index"),
+        "sample_index": fields.integer("index"),
+        "policy_version": _version(fields.values.get("weight_versions"), notes),
+        "finish_reason": FINISH_REASONS.get(status) if isinstance(status, str) else None,
+    }
+
+
+def _reward(fields: Fields, notes: Notes) -> float | None:
+    reward = fields.values.get("reward")
+    if isinstance(reward, Mapping):
+        notes.change(REWARDS.format(names=", ".join(map(str, reward))), 1)
+        return None
+    return fields.number("reward")
+
+
+def _version(versions: Any, notes: Notes) -> int | None:
+    """Return the version of the weights of all calls of a sample, if it is one number."""
+    if not isinstance(versions, list | tuple) or not versions:
+        return None
+    names = {str(version) for version in versions}
+    if len(names) > 1:
+        notes.change(VERSIONS, 1)
+        return None
+    name = names.pop()
+    return int(name) if name.isascii() and name.isdigit() and len(name) < 19 else None
+
+
+def dashboard_samples(path: Path, step: int | None, notes: Notes) -> list[Sample]:
+    """Return the samples of the dashboard's parquet that have a response."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+        records = [
+            {name: _cell(table[name], row) for name in table.column_names}
+            for row in range(table.num_rows)
+        ]
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RcdiagError(
+            f"{path}: damaged parquet file ({str(error).splitlines()[0]})",
+            hint="its writer did not finish or the copy broke off; copy it again",
+        ) from error
+    notes.change(NO_REMOVED, len(records))
+    samples = []
+    for position, values in enumerate(records):
+        fields = Fields(values, f"{path}, row {position}")
+        row = _row(fields, notes)
+        if row is not None:
+            samples.append(Sample({**row, "step": step}, position, fields.integer("sample_index")))
+    return samples
+
+
+def _cell(column: Any, row: int) -> Any:
+    import pyarrow as pa
+
+    value = column[row]
+    if isinstance(value, pa.ListScalar) and value.values is not None:
+        return value.values.to_numpy(zero_copy_only=False)
+    return value.as_py()

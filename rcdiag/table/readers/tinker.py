@@ -1,0 +1,152 @@
+"""tinker-cookbook captures each call of the sampler, in SQLite or as JSON lines.
+
+A trajectory is several calls, each with its whole context as the prompt; they are joined here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.jsonl import check_length, floats, ids
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.tinker_stores import MAGIC, Scope, Store, open_store
+from rcdiag.table.readers.turns import Trajectory, Turn, trajectories
+
+OLDER = "A call of an earlier attempt of a resumed run (run_attempt) is left out."
+FAILED = "A call that failed or was cancelled has no samples: left out."
+EMPTY = "A sample without any token is left out."
+JOINED = "Calls of one trajectory were joined into a row; tokens between them have response_mask 0."
+BROKEN = (
+    "A call whose prompt does not begin with the tokens of the calls before it (its history was "
+    "written anew) begins another row of its trajectory."
+)
+MIXED = "Calls of one row differ in {name}: it is unknown."
+
+
+def _read(dump: Dump) -> Iterator[Rows]:
+    for file in dump.files:
+        yield from gather(_rows(file, dump.notes), file, "row" if _is_sqlite(file) else "line")
+
+
+def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of one store, trajectory after trajectory."""
+    with open_store(file) as store:
+        newest = _newest(store.scopes())
+        held: list[Turn] = []
+        scope = Scope()
+        for own, place in store.ordered():
+            if own.run_attempt != newest[own.run_id]:
+                notes.change(OLDER, 1)
+                continue
+            if own.key != scope.key or own.traj_idx is None:
+                yield from _finished(held, scope, notes)
+                held, scope = [], own
+            held += _turns(store, place, notes)
+        yield from _finished(held, scope, notes)
+
+
+def _newest(scopes: Iterator[Scope]) -> dict[str | None, int | None]:
+    """Return the newest attempt of each run; an attempt without a number is the oldest."""
+    newest: dict[str | None, int | None] = {}
+    for scope in scopes:
+        before = newest.setdefault(scope.run_id, scope.run_attempt)
+        if scope.run_attempt is not None and (before is None or scope.run_attempt > before):
+            newest[scope.run_id] = scope.run_attempt
+    return newest
+
+
+def _turns(store: Store, place: int, notes: Notes) -> Iterator[Turn]:
+    """Yield the sampled sequences of a call, or of a row of the table of them."""
+    where, number, call = store.read(place)
+    if not call.samples:
+        notes.change(FAILED, 1)
+        return
+    parameters = call.sampling_params
+    for position, sample in enumerate(call.samples):
+        here = f"{where}, sample {position}" if len(call.samples) > 1 else where
+        if not sample.tokens:
+            notes.change(EMPTY, 1)
+            continue
+        check_length(sample.logprobs, len(sample.tokens), here, "logprobs", "tokens")
+        columns = {
+            "temperature": parameters.temperature if parameters else None,
+            "top_p": parameters.top_p if parameters else None,
+            "top_k": parameters.top_k if parameters else None,
+            "model_path": call.model_path,
+            "finish_reason": sample.stop_reason,
+        }
+        yield Turn(
+            number=number,
+            call=call.identity or place,
+            prompt=None if call.prompt_tokens is None else ids(call.prompt_tokens),
+            tokens=ids(sample.tokens),
+            log_probs=None if sample.logprobs is None else floats(sample.logprobs),
+            columns=columns,
+        )
+
+
+def _finished(
+    turns: Sequence[Turn], scope: Scope, notes: Notes
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of one trajectory, or of calls that belong to none."""
+    joined = trajectories(turns)
+    beginnings = {trajectory.turns[0].call for trajectory in joined}
+    if len(beginnings) > 1:
+        notes.change(BROKEN, len(beginnings) - 1)
+    for trajectory in joined:
+        if len(trajectory.turns) > 1:
+            notes.change(JOINED, 1)
+        number, row = trajectory.row()
+        yield number, {**row, **_shared(trajectory, notes), **_of_scope(scope, trajectory)}
+
+
+def _shared(trajectory: Trajectory, notes: Notes) -> dict[str, Any]:
+    """Return what all calls of a trajectory have in common, and the end of the last one."""
+    columns = dict(trajectory.turns[-1].columns)
+    for name in columns:
+        values = {turn.columns[name] for turn in trajectory.turns}
+        if name != "finish_reason" and len(values) > 1:
+            notes.change(MIXED.format(name=name), 1)
+            columns[name] = None
+    return columns
+
+
+def _of_scope(scope: Scope, trajectory: Trajectory) -> dict[str, Any]:
+    group = None
+    if scope.group_idx is not None:
+        parts = (scope.run_id, scope.split, scope.iteration, scope.group_idx)
+        group = "/".join(str(part) for part in parts if part is not None)
+    elif scope.traj_idx is None:
+        group = f"call {trajectory.turns[0].call}"
+    return {
+        "step": scope.iteration,
+        "group_id": group,
+        "split": scope.split,
+        "purpose": scope.purpose,
+    }
+
+
+def _is_sqlite(file: Path) -> bool:
+    return Peek(file).head.startswith(MAGIC)
+
+
+def _detect(peek: Peek) -> bool:
+    if peek.head.startswith(MAGIC):
+        return b"wire_rows" in peek.head
+    kind = peek.record.get("kind")
+    return kind == "sample" and ({"samples", "prompt_tokens"} & peek.keys) != set()
+
+
+TINKER = Reader(
+    name="tinker",
+    says="tinker-cookbook's captures: the store capture.sqlite, or capture/sample.jsonl.",
+    patterns=("capture.sqlite", "sample.jsonl"),
+    detect=_detect,
+    read=_read,
+    source="https://github.com/thinking-machines-lab/tinker-cookbook/tree/main/"
+    "tinker_cookbook/capture",
+)

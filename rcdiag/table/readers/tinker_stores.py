@@ -1,0 +1,316 @@
+"""Captured calls of tinker-cookbook stand in an SQLite table or in lines; both are read in order.
+
+The calls of a trajectory lie between those of others. Their places are sorted, not the calls
+themselves, so that one trajectory is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import urllib.parse
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.jsonl import (
+    Id,
+    Int,
+    NotJson,
+    Parser,
+    lines_of,
+    malformed,
+    open_file,
+)
+from rcdiag.table.readers.peek import LONGEST_RECORD
+
+MAGIC = b"SQLite format 3\0"
+# What tells trajectories apart.
+KEY = ("run_id", "run_attempt", "split", "iteration", "group_idx", "traj_idx")
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Which sample of which training step a call belongs to, as far as the run says it."""
+
+    run_id: str | None = None
+    run_attempt: Int | None = None
+    split: str | None = None
+    iteration: Int | None = None
+    group_idx: Int | None = None
+    traj_idx: Int | None = None
+    purpose: str | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Return what tells trajectories apart, as a key that sorts those without a value last."""
+        values = (getattr(self, name) for name in KEY)
+        return tuple((value is None, 0 if value is None else value) for value in values)
+
+
+class SamplingParameters(msgspec.Struct):
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int | None = None
+
+
+class Sample(msgspec.Struct):
+    tokens: list[Id] | None = None
+    logprobs: list[float] | None = None
+    stop_reason: str | None = None
+
+
+class Head(msgspec.Struct):
+    """What is read of every line at first."""
+
+    kind: str | None = None
+    scope: Scope | None = None
+
+
+class Call(msgspec.Struct):
+    """A call of the sampler; several samples of it have one prompt."""
+
+    prompt_tokens: list[Id] | None = None
+    samples: list[Sample] | None = None
+    sampling_params: SamplingParameters | None = None
+    model_path: str | None = None
+    sampling_session_id: str | None = None
+    seq_id: Int | None = None
+
+    @property
+    def identity(self) -> str | None:
+        """Return what rows of one call have in common."""
+        if self.sampling_session_id is None or self.seq_id is None:
+            return None
+        return f"{self.sampling_session_id}/{self.seq_id}"
+
+
+class Metadata(msgspec.Struct):
+    """The last column of the table of calls."""
+
+    sampling_params: SamplingParameters | None = None
+    stop_reason: str | None = None
+
+
+class Store(ABC):
+    """Calls of the sampler with their scopes."""
+
+    @abstractmethod
+    def scopes(self) -> Iterator[Scope]:
+        """Yield at least one scope of each attempt of each run."""
+
+    @abstractmethod
+    def ordered(self) -> Iterator[tuple[Scope, int]]:
+        """Yield scope and place of each call, trajectory after trajectory, each as sampled."""
+
+    @abstractmethod
+    def read(self, place: int) -> tuple[str, int, Call]:
+        """Return the call at a place: where it is for messages, its number, and itself."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of the file."""
+
+
+@contextlib.contextmanager
+def open_store(file: Path) -> Iterator[Store]:
+    """Open a file of captured calls for reading only."""
+    with open_file(file) as stream:
+        is_sqlite = stream.read(len(MAGIC)) == MAGIC
+    store = _Table(file) if is_sqlite else _Lines(file)
+    try:
+        yield store
+    except sqlite3.Error as error:
+        raise _damaged(file, error) from error
+    finally:
+        store.close()
+
+
+class _Lines(Store):
+    """JSON lines, a call each."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._parser: Parser[Call] = Parser(Call)
+        self._scopes: dict[Scope, int] = {}
+        self._scope_of, self._starts, self._numbers = array("q"), array("q"), array("q")
+        self._stream = open_file(file)
+        try:
+            self._find()
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def _find(self) -> None:
+        head: Parser[Head] = Parser(Head)
+        for number, start, line in lines_of(self._stream, self.file):
+            try:
+                call = head.parse(line, f"{self.file}, line {number}")
+            except NotJson:
+                raise malformed(self.file, number, line, self._stream) from None
+            if call.kind in (None, "sample"):
+                scope = call.scope or Scope()
+                self._scope_of.append(self._scopes.setdefault(scope, len(self._scopes)))
+                self._starts.append(start)
+                self._numbers.append(number)
+
+    def scopes(self) -> Iterator[Scope]:
+        yield from self._scopes
+
+    def ordered(self) -> Iterator[tuple[Scope, int]]:
+        scopes = list(self._scopes)
+        ranks = array("q", bytes(8 * len(scopes)))
+        keys = {key: rank for rank, key in enumerate(sorted({scope.key for scope in scopes}))}
+        for number, scope in enumerate(scopes):
+            ranks[number] = keys[scope.key]
+        for place in sorted(range(len(self._starts)), key=lambda i: ranks[self._scope_of[i]]):
+            yield scopes[self._scope_of[place]], place
+
+    def read(self, place: int) -> tuple[str, int, Call]:
+        self._stream.seek(self._starts[place])
+        number = self._numbers[place]
+        where = f"{self.file}, line {number}"
+        line = self._stream.readline(LONGEST_RECORD)
+        try:
+            return where, number, self._parser.parse(line, where)
+        except NotJson:
+            raise malformed(self.file, number, line, self._stream) from None
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _Table(Store):
+    """The table `wire_rows` of an SQLite store, a sample in each row."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._connection = _connect(file)
+        self._tokens: Parser[list[Id] | None] = Parser(list[Id] | None)
+        self._log_probs: Parser[list[float] | None] = Parser(list[float] | None)
+        self._metadata: Parser[Metadata | None] = Parser(Metadata | None)
+        try:
+            self._check()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _check(self) -> None:
+        """Refuse a store without a table of calls; a view could run anything."""
+        query = "SELECT type, sql FROM sqlite_master WHERE name = 'wire_rows'"
+        try:
+            tables = self._connection.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise _damaged(self.file, error) from error
+        if [kind for kind, _ in tables] != [b"table"] or b"VIRTUAL" in (
+            tables[0][1] or b""
+        ).upper():
+            raise RcdiagError(
+                f"{self.file}: an SQLite file without a table `wire_rows`",
+                hint="is this a capture.sqlite of tinker-cookbook?",
+            )
+
+    def scopes(self) -> Iterator[Scope]:
+        for run, attempt in self._connection.execute(
+            "SELECT DISTINCT run_id, run_attempt FROM wire_rows"
+        ):
+            values = {"run_id": _text(run), "run_attempt": attempt}
+            yield self._scope(values, f"{self.file}, run {_text(run)}")
+
+    def ordered(self) -> Iterator[tuple[Scope, int]]:
+        names = ", ".join(Scope.__struct_fields__)
+        order = ", ".join(f"{name} IS NULL, {name}" for name in KEY)
+        for cursor, *values in self._connection.execute(
+            f"SELECT cursor, {names} FROM wire_rows ORDER BY {order}, cursor"
+        ):
+            plain = {
+                name: _text(value)
+                for name, value in zip(Scope.__struct_fields__, values, strict=True)
+            }
+            yield self._scope(plain, f"{self.file}, wire_rows {cursor}"), cursor
+
+    def _scope(self, values: dict[str, Any], where: str) -> Scope:
+        try:
+            return msgspec.convert(values, Scope)
+        except msgspec.ValidationError as error:
+            raise RcdiagError(
+                f"{where}: {str(error).replace('`', '')}",
+                hint="tinker-cookbook writes whole numbers and text here",
+            ) from error
+
+    def read(self, place: int) -> tuple[str, int, Call]:
+        where = f"{self.file}, wire_rows {place}"
+        prompt, sampled, log_probs, metadata, version, session, number = self._connection.execute(
+            "SELECT prompt_tokens, sampled_tokens, logprobs, metadata, policy_version, "
+            "sampling_session_id, seq_id FROM wire_rows WHERE cursor = ?",
+            (place,),
+        ).fetchone()
+        facts = self._value(self._metadata, metadata, where, "metadata") or Metadata()
+        sample = Sample(
+            tokens=self._value(self._tokens, sampled, where, "sampled_tokens"),
+            logprobs=self._value(self._log_probs, log_probs, where, "logprobs"),
+            stop_reason=facts.stop_reason,
+        )
+        return (
+            where,
+            place,
+            Call(
+                prompt_tokens=self._value(self._tokens, prompt, where, "prompt_tokens"),
+                samples=[sample],
+                sampling_params=facts.sampling_params,
+                model_path=None if version is None else str(_text(version)),
+                sampling_session_id=None if session is None else str(_text(session)),
+                seq_id=number if isinstance(number, int) else None,
+            ),
+        )
+
+    @staticmethod
+    def _value(parser: Parser[Any], text: Any, where: str, name: str) -> Any:
+        """Return what stands in a column as JSON; null where the column is."""
+        if text is None:
+            return None
+        here = f"{where}, {name}"
+        if not isinstance(text, bytes):
+            raise RcdiagError(
+                f"{here}: {type(text).__name__}, no JSON text",
+                hint="tinker-cookbook writes JSON text here",
+            )
+        try:
+            return parser.parse(text, here)
+        except NotJson as error:
+            raise RcdiagError(
+                f"{here}: not valid JSON ({error})", hint="tinker-cookbook writes JSON text here"
+            ) from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    """Open a store without writing to it or beside it; a log of late writes is read too."""
+    log = file.with_name(file.name + "-wal")
+    has_log = log.exists() and log.stat().st_size > 0
+    path = urllib.parse.quote(str(file.resolve()))
+    mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+    try:
+        connection = sqlite3.connect(f"file:{path}?{mode}", uri=True)
+    except sqlite3.Error as error:
+        raise _damaged(file, error) from error
+    connection.text_factory = bytes
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_RECORD)
+    return connection
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _damaged(file: Path, error: sqlite3.Error) -> RcdiagError:
+    return RcdiagError(
+        f"{file}: the SQLite store cannot be read ({error})",
+        hint="copy it again, together with the files beside it that end in -wal and -shm",
+    )

@@ -1,0 +1,319 @@
+"""Episodes of verifiers hold trees of messages; each path from a root to a leaf is one sample.
+
+https://github.com/PrimeIntellect-ai/verifiers/blob/main/verifiers/v1/graph.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.columns import FLOATS, IDS
+from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length
+from rcdiag.table.readers.reader import Notes
+
+# Log-probs of a record of verifiers 0.4 have this many decimals.
+DECIMALS = 4
+
+UNTRAINED = "A trace of an agent that is not trained, or an abandoned branch of one, is left out."
+UNSAMPLED = "A branch of a trace without sampled tokens is left out."
+FAILED = "A trace that ended in an error keeps its rows; their response_mask is 0, as in training."
+SHARED = (
+    "Sampled tokens that several branches of a trace share stand in the row of each of them, as "
+    "in training."
+)
+MIXED = "Calls of one row were sampled with other {name} each: the row's {name} is unknown."
+SPANNED = (
+    "Weights changed while an episode was sampled: its policy_version is unknown; "
+    "first_policy_version and last_policy_version are the versions at its start and end."
+)
+
+# Field of a node, [sampled tokens of the node] -> column.
+STREAMS = {
+    "logprobs": "rollout_log_probs",
+    "trainer_logprobs": "old_log_probs",
+    "reference_logprobs": "ref_log_probs",
+    "entropies": "old_entropy",
+    "advantages": "advantages",
+}
+
+
+class Sampling(msgspec.Struct):
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int | None = None
+    min_p: float | None = None
+
+
+class Call(msgspec.Struct):
+    """A call of the model; `node` is the message that it sampled."""
+
+    node: Int | None = None
+    sampling: Sampling | None = None
+    finish_reason: str | None = None
+
+
+class Link(msgspec.Struct):
+    node: Int | None = None
+    type: str | None = None
+
+
+class Node(msgspec.Struct):
+    """A message with the tokens that it adds; numbers stand for its sampled tokens only."""
+
+    parent: Int | None = None
+    token_ids: list[Id] = []
+    mask: list[Bit] = []
+    logprobs: list[float] | None = None
+    advantages: list[float] | None = None
+    reference_logprobs: list[float] | None = None
+    trainer_logprobs: list[float] | None = None
+    entropies: list[float] | None = None
+    semantic_parents: list[Link] = []
+
+
+class Reward(msgspec.Struct):
+    score: float
+    weight: float = 1.0
+
+
+class Agent(msgspec.Struct):
+    name: str | None = None
+    trainable: bool = True
+
+
+class Trace(msgspec.Struct):
+    nodes: list[Node] | None = None
+    calls: list[Call] = []
+    agent: Agent | None = None
+    rewards: dict[str, Reward | float | None] = {}
+    errors: list[Any] = []
+
+
+class Group(msgspec.Struct):
+    id: str | Int | None = None
+
+
+class Policy(msgspec.Struct):
+    start: Int | None = None
+    end: Int | None = None
+
+
+class Work(msgspec.Struct):
+    type: str | None = None
+    step: Int | None = None
+    policy: Policy | None = None
+
+
+class Run(msgspec.Struct):
+    work: Work | None = None
+
+
+class Environment(msgspec.Struct):
+    id: str | None = None
+    name: str | None = None
+
+
+class Episode(Trace):
+    """An episode, with the traces of its agents; or one trace alone."""
+
+    traces: list[Trace] | None = None
+    group: Group | None = None
+    run: Run | None = None
+    env: Environment | None = None
+
+
+@dataclass
+class Rounding:
+    """Whether all log-probs so far have no more than DECIMALS decimals."""
+
+    values: int = 0
+    rounded: bool = True
+
+    def add(self, values: list[float]) -> None:
+        self.values += len(values)
+        if self.rounded and values:
+            scaled = np.array(values, np.float64) * 10**DECIMALS
+            whole = np.abs(scaled - np.rint(scaled)) < 1e-6
+            self.rounded = bool((whole | ~np.isfinite(scaled)).all())
+
+    def note(self, notes: Notes) -> None:
+        if self.rounded and self.values:
+            notes.change(
+                f"Log-probs of traces are rounded to {DECIMALS} decimals, by up to 0.00005: equal "
+                "ones cannot be told from nearly equal ones, and differences below that are noise."
+            )
+            notes.describe("rollout", decimals=DECIMALS)
+
+
+def samples(
+    episode: Episode, where: str, notes: Notes, rounding: Rounding
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each branch of each trace that is trained."""
+    common = _of_episode(episode, notes)
+    traces = [episode] if episode.traces is None else episode.traces
+    for place, trace in enumerate(traces):
+        here = where if episode.traces is None else f"{where}, trace {place}"
+        if trace.nodes is None:
+            raise RcdiagError(
+                f"{here}: no `nodes`, so that this is no trace of verifiers",
+                hint="records of verifiers before version 1 of its traces are not read",
+            )
+        if trace.agent is not None and not trace.agent.trainable:
+            notes.change(UNTRAINED, 1)
+            continue
+        for row in _branches(trace, here, notes, rounding):
+            yield {**row, **common}
+
+
+def _of_episode(episode: Episode, notes: Notes) -> dict[str, Any]:
+    """Return the columns that all rows of an episode share."""
+    work = episode.run.work if episode.run else None
+    policy = work.policy if work else None
+    group = episode.group.id if episode.group else None
+    columns: dict[str, Any] = {
+        "group_id": None if group is None else str(group),
+        "step": work.step if work else None,
+        "env_name": (episode.env.name or episode.env.id or None) if episode.env else None,
+    }
+    if policy is not None and policy.start == policy.end:
+        return {**columns, "policy_version": policy.start}
+    if policy is not None:
+        notes.change(SPANNED)
+        versions = {"first_policy_version": policy.start, "last_policy_version": policy.end}
+        return {**columns, **versions}
+    return columns
+
+
+def _branches(
+    trace: Trace, where: str, notes: Notes, rounding: Rounding
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each path of a trace from a root to a leaf that is trained."""
+    nodes = trace.nodes or []
+    masks = [_checked(nodes, place, where) for place in range(len(nodes))]
+    for node in nodes:
+        rounding.add(node.logprobs or [])
+    parents = {node.parent for node in nodes}
+    leaves = [place for place in range(len(nodes)) if place not in parents]
+    links = [link for node in nodes for link in node.semantic_parents]
+    resumed = {link.node for link in links if link.type == "compaction"}
+    seen: set[int] = set()
+    for leaf in leaves:
+        attempt = any(link.type == "compaction_attempt" for link in nodes[leaf].semantic_parents)
+        if attempt and leaf not in resumed:
+            notes.change(UNTRAINED, 1)
+            continue
+        path = _path(nodes, leaf)
+        row = _sample(nodes, masks, path)
+        if row is None:
+            notes.change(UNSAMPLED, 1)
+            continue
+        sampled = {place for place in path if masks[place].any()}
+        if sampled & seen:
+            notes.change(SHARED, 1)
+        seen |= sampled
+        if trace.errors:
+            notes.change(FAILED, 1)
+            row["response_mask"] = np.zeros_like(row["response_mask"])
+        yield {**row, "reward": _reward(trace), **_of_calls(trace.calls, set(path), notes)}
+
+
+def _checked(nodes: list[Node], place: int, where: str) -> NDArray[np.uint8]:
+    """Return the mask of a node whose parts fit together."""
+    node, here = nodes[place], f"{where}, node {place}"
+    if node.parent is not None and not 0 <= node.parent < place:
+        raise RcdiagError(
+            f"{here}: its `parent` is {node.parent}, which is no node before it",
+            hint="a message follows one that was there before; the record is damaged",
+        )
+    check_length(node.mask, len(node.token_ids), here, "mask", "token_ids")
+    mask = bits(node.mask, here, "mask")
+    sampled = int(mask.sum())
+    for field in STREAMS:
+        values = getattr(node, field)
+        if values:
+            check_length(values, sampled, here, field, "sampled tokens of mask")
+    return mask
+
+
+def _path(nodes: list[Node], leaf: int) -> list[int]:
+    """Return the nodes from a root to a leaf."""
+    path, place = [], leaf
+    while True:
+        path.append(place)
+        parent = nodes[place].parent
+        if parent is None:
+            return path[::-1]
+        place = parent
+
+
+def _sample(
+    nodes: list[Node], masks: list[NDArray[np.uint8]], path: list[int]
+) -> dict[str, Any] | None:
+    """Return prompt and response of a path; None where the policy sampled nothing on it."""
+    mask = np.concatenate([masks[place] for place in path])
+    if not mask.any():
+        return None
+    tokens = np.concatenate([np.array(nodes[place].token_ids, IDS) for place in path])
+    start = int(np.argmax(mask))
+    row: dict[str, Any] = {
+        "prompt_ids": tokens[:start],
+        "response_ids": tokens[start:],
+        "response_mask": mask[start:],
+    }
+    sampling = [place for place in path if masks[place].any()]
+    for field, column in STREAMS.items():
+        having = [place for place in sampling if getattr(nodes[place], field)]
+        # A message without advantages has none, which is an advantage of 0; one without log-probs
+        # was not measured.
+        if having and (having == sampling or field == "advantages"):
+            row[column] = _spread(nodes, masks, path, field, mask)[start:]
+    return row
+
+
+def _spread(
+    nodes: list[Node],
+    masks: list[NDArray[np.uint8]],
+    path: list[int],
+    field: str,
+    mask: NDArray[np.uint8],
+) -> NDArray[np.float32]:
+    """Return the numbers of sampled tokens at the places of those tokens, 0.0 at all others."""
+    values: list[float] = []
+    for place in path:
+        values += getattr(nodes[place], field) or [0.0] * int(masks[place].sum())
+    out = np.zeros(len(mask), FLOATS)
+    with np.errstate(over="ignore"):
+        out[mask == 1] = np.array(values, np.float64)
+    return out
+
+
+def _reward(trace: Trace) -> float | None:
+    """Return the weighted sum of the rewards that were computed; None where none was."""
+    values = [
+        reward.score * reward.weight if isinstance(reward, Reward) else reward
+        for reward in trace.rewards.values()
+        if reward is not None
+    ]
+    return float(sum(values)) if values else None
+
+
+def _of_calls(calls: list[Call], path: set[int], notes: Notes) -> dict[str, Any]:
+    """Return the sampling parameters that all calls of a path have, and why the last one ended."""
+    own = [call for call in calls if call.node in path]
+    if not own:
+        return {}
+    columns: dict[str, Any] = {"finish_reason": own[-1].finish_reason}
+    for name in Sampling.__struct_fields__:
+        values = {getattr(call.sampling, name, None) for call in own}
+        if len(values) == 1:
+            columns[name] = values.pop()
+        else:
+            notes.change(MIXED.format(name=name), 1)
+    return columns

@@ -1,0 +1,134 @@
+"""`rcdiag convert`, and what every command takes of it: formats, given values, two dumps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.table.readers import READERS
+from tests.builders import write_table
+from tests.cli.conftest import dump_with_shift
+from tests.table.toy_reader import TOY, write_toy
+from tests.usecases.test_two_dumps import SAMPLER, TRAINER, part, run_rows, write
+
+
+@pytest.fixture(autouse=True)
+def toy() -> Iterator[None]:
+    with READERS.with_added(TOY):
+        yield
+
+
+@pytest.fixture
+def dump(tmp_path):
+    rows = part(run_rows(), (*SAMPLER, "old_log_probs", "advantages"))
+    return write_toy(tmp_path / "a.toyjsonl", rows)
+
+
+def test_the_screen_says_what_is_there_changed_and_lacking(rcdiag, dump, tmp_path):
+    out = tmp_path / "out.parquet"
+    ran = rcdiag("convert", dump, "-o", out, "--given", "temperature=0.7")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert len(lines) < 20
+    assert lines[0].startswith("out.parquet  24 rows, ")
+    assert "policies  rollout, old" in ran.out
+    assert "given     temperature=0.7" in ran.out
+    assert "changed   group_id: rows with equal prompts are a prompt group" in ran.out
+    assert "lacking   step: all rows count as one training step" in ran.out
+    assert f"Wrote {out}" in ran.err
+    assert pq.read_table(out).num_rows == 24
+
+
+def test_json_is_the_document_alone(rcdiag, dump, tmp_path):
+    ran = rcdiag("convert", dump, "-o", tmp_path / "out.parquet", "--json")
+    assert ran.document["kind"] == "convert"
+    assert ran.document["output"] == str(tmp_path / "out.parquet")
+
+
+def test_quiet_says_nothing(rcdiag, dump, tmp_path):
+    ran = rcdiag("convert", dump, "-o", tmp_path / "out.parquet", "-q")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+def test_a_dry_run_writes_nothing(rcdiag, dump, tmp_path):
+    ran = rcdiag("convert", dump, "-o", tmp_path / "out.parquet", "--dry-run")
+    assert ran.code == 0
+    assert "would write" in ran.err
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_many_changes_are_cut_without_verbose(rcdiag, dump, tmp_path):
+    for step in range(9):
+        write_toy(tmp_path / f"{step}.toyjsonl", [{"response_ids": [1], f"note_{step}": 1}])
+    ran = rcdiag("convert", tmp_path, "-o", tmp_path / "out" / "out.parquet")
+    assert "more: -v" in ran.out
+    assert len(ran.out.splitlines()) < 40
+    ran = rcdiag("convert", tmp_path, "-o", tmp_path / "out" / "out.parquet", "--force", "-v")
+    assert "more: -v" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "way"),
+    [
+        (("--given", "temperature"), "--given temperature: wanted NAME=VALUE", "temperature=0.7"),
+        (("--given", "temperature=hot"), "not a number above 0", "a number"),
+        (("--given", "temprature=1"), "nothing that can be given", "did you mean temperature?"),
+        (("--from", "toyjson"), "format toyjson: no such format", "did you mean toyjsonl?"),
+        (("--column", "old_log_probs=nothing"), "no column `nothing` for old_log_probs", ""),
+    ],
+)
+def test_wrong_options_end_with_2(rcdiag, dump, tmp_path, arguments, said, way):
+    out = tmp_path / "out.parquet"
+    ran = rcdiag("convert", dump, "-o", out, *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+    assert way in ran.err
+    assert not out.exists()
+
+
+COMMANDS = ("score", "diagnose", "compare", "sweep", "replay")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_takes_formats_and_given_values(rcdiag, dump, command):
+    ran = rcdiag(command, dump, "--from", "toyjsonl", "--given", "temperature=0.7", "--json")
+    assert ran.code == 0, ran.err
+    ran = rcdiag(command, dump, "--given", "reward=1")
+    assert ran.code == 2
+    assert "nothing that can be given for all rows" in ran.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_takes_given_values_for_parquet(rcdiag, tmp_path, command):
+    path = dump_with_shift(tmp_path / "a.parquet", 0.1, advantage=[1.0, 0.0, -1.0])
+    ran = rcdiag(command, path, "--given", "temperature=0.7", "--json")
+    assert ran.code == 0, ran.err
+    path = dump_with_shift(tmp_path / "b.parquet", 0.1, temperature=[1.0, 0.5, 1.0])
+    ran = rcdiag(command, path, "--given", "temperature=1")
+    assert ran.code == 2
+    assert "row 1: `temperature` is 0.5, but" in ran.err
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "compare"])
+def test_commands_take_two_dumps_of_one_run(rcdiag, tmp_path, command):
+    rows = run_rows()
+    one = write(tmp_path / "a.toyjsonl", part(rows, SAMPLER))
+    other = write(tmp_path / "b.parquet", part(rows, TRAINER))
+    ran = rcdiag(command, one, other, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.document["provenance"]["dump"] == [str(one), str(other)]
+    assert "24 of 24 rows of" in ran.err
+
+
+def test_a_given_step_chooses_the_steps_of_a_result(rcdiag, tmp_path):
+    path = write_table(
+        tmp_path / "a.parquet",
+        response_ids=[[1, 2], [3]],
+        rollout_log_probs=[[-1.0, -2.0], [-0.5]],
+        old_log_probs=[[-1.1, -2.0], [-0.75]],
+        advantage=[1.0, -1.0],
+    )
+    ran = rcdiag("replay", path, "--given", "step=7", "--json")
+    assert ran.document["step"] == 7

@@ -1,0 +1,202 @@
+"""A source becomes files of one format: files, folders, globs, links, URLs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers import READERS
+from rcdiag.table.sources import find_files
+from rcdiag.table.table import open_table
+from tests.builders import write_table
+from tests.table.toy_reader import TOY, write_toy
+
+ROW = {"response_ids": [1, 2], "rollout_log_probs": [-1.0, -0.5]}
+
+
+@pytest.fixture(autouse=True)
+def toy() -> Iterator[None]:
+    with READERS.with_added(TOY):
+        yield
+
+
+def names_of(source: object, format: str | None = None) -> list[str]:
+    return [file.path.name for file in find_files(str(source), format).files]
+
+
+def test_files_of_a_folder_stand_in_the_order_of_their_numbers_and_others_are_left_out(tmp_path):
+    for step in (10, 9, 100):
+        write_toy(tmp_path / f"step_{step}.toyjsonl", [ROW])
+    write_toy(tmp_path / "deep" / "er" / "step_1.toyjsonl", [ROW])
+    write_toy(tmp_path / ".hidden" / "a.toyjsonl", [ROW])
+    write_toy(tmp_path / ".b.toyjsonl", [ROW])
+    write_toy(tmp_path / "out.parquet.parts" / "a.toyjsonl", [ROW])
+    (tmp_path / "meta.json").write_text('{"run": 7}')
+    (tmp_path / "train.log").write_text("step 1\n")
+    (tmp_path / "empty.log").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "gone.toyjsonl").symlink_to(tmp_path / "nowhere")
+    wanted = ["step_1.toyjsonl", "step_9.toyjsonl", "step_10.toyjsonl", "step_100.toyjsonl"]
+    assert names_of(tmp_path) == wanted
+    assert open_table(tmp_path).num_rows == 4
+    assert names_of(f"{tmp_path}/step_*") == wanted[1:]
+    assert names_of(f"{tmp_path}/**/step_*.toyjsonl", "toyjsonl")[0] == "step_1.toyjsonl"
+
+
+def test_links_to_files_and_folders_are_followed(tmp_path):
+    real = write_toy(tmp_path / "real" / "a.toyjsonl", [ROW])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "b.toyjsonl").symlink_to(real)
+    (tmp_path / "run" / "more").symlink_to(real.parent)
+    assert names_of(tmp_path / "run") == ["b.toyjsonl", "a.toyjsonl"]
+
+
+def test_a_format_is_told_by_what_is_in_a_file_and_not_by_its_name(tmp_path):
+    write_toy(tmp_path / "run" / "0001.bin", [ROW])
+    assert names_of(tmp_path / "run") == ["0001.bin"]
+    assert names_of(tmp_path / "run" / "0001.bin") == ["0001.bin"]
+
+
+def test_a_named_format_takes_files_of_its_names_or_else_all(tmp_path):
+    write_toy(tmp_path / "a.toyjsonl", [ROW])
+    write_table(tmp_path / "b.parquet", response_ids=[[1]])
+    assert names_of(tmp_path, "toyjsonl") == ["a.toyjsonl"]
+    (tmp_path / "a.toyjsonl").rename(tmp_path / "a.bin")
+    (tmp_path / "b.parquet").unlink()
+    assert names_of(tmp_path, "toyjsonl") == ["a.bin"]
+    with pytest.raises(RcdiagError, match="format toyjson: no such format") as caught:
+        find_files(str(tmp_path), "toyjson")
+    assert "did you mean toyjsonl?" in caught.value.hint
+
+
+def test_two_formats_in_a_folder_are_refused_with_both_names(tmp_path):
+    write_toy(tmp_path / "a.toyjsonl", [ROW])
+    write_table(tmp_path / "b.parquet", response_ids=[[1]])
+    with pytest.raises(RcdiagError, match="files of several formats") as caught:
+        find_files(str(tmp_path))
+    assert "toyjsonl (a.toyjsonl)" in caught.value.message
+    assert "parquet (b.parquet)" in caught.value.message
+    assert "--from" in caught.value.hint
+
+
+def test_unknown_files_are_refused_where_they_are_named(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing")
+    for source, said in (
+        (tmp_path / "notes.txt", "notes.txt: not a format that rcdiag knows"),
+        (tmp_path / "*.txt", "notes.txt: not a format that rcdiag knows"),
+        (tmp_path, "no file in this directory is of a format that rcdiag knows (1 files)"),
+    ):
+        with pytest.raises(RcdiagError) as caught:
+            find_files(str(source))
+        assert said in caught.value.message
+        assert "known formats: parquet" in caught.value.hint
+        assert "toyjsonl" in caught.value.hint
+
+
+def test_an_empty_file_of_the_dump_is_refused(tmp_path):
+    write_toy(tmp_path / "a.toyjsonl", [ROW])
+    (tmp_path / "b.toyjsonl").write_bytes(b"")
+    with pytest.raises(RcdiagError, match=r"b\.toyjsonl: the file is empty"):
+        find_files(str(tmp_path))
+
+
+def test_a_thousand_files_are_found_in_a_moment(tmp_path):
+    for step in range(1000):
+        write_toy(tmp_path / f"step_{step}.toyjsonl", [ROW])
+    start = time.process_time()
+    assert names_of(tmp_path)[:3] == ["step_0.toyjsonl", "step_1.toyjsonl", "step_2.toyjsonl"]
+    assert time.process_time() - start < 1.0  # measured: 0.15 s
+    assert open_table(tmp_path).num_rows == 1000
+
+
+@pytest.fixture
+def memory() -> Iterator[fsspec.AbstractFileSystem]:
+    system = fsspec.filesystem("memory")
+    yield system
+    system.store.clear()
+
+
+def test_urls_are_opened_and_named(memory, tmp_path):
+    for step in (9, 10):
+        path = write_toy(tmp_path / "a", [{**ROW, "step": step}])
+        memory.pipe(f"/run/dump/step_{step}.toyjsonl", path.read_bytes())
+    memory.pipe("/run/dump/meta.json", b"{}")
+    memory.pipe("/run/dump/.hidden/a.toyjsonl", path.read_bytes())
+    for source in ("memory://run/dump", "memory://run/dump/*.toyjsonl", "memory:///run"):
+        table = open_table(source)
+        assert [file.name for file in table.sources] == [
+            "memory:///run/dump/step_9.toyjsonl",
+            "memory:///run/dump/step_10.toyjsonl",
+        ]
+        assert table.where(1) == "memory:///run/dump/step_10.toyjsonl, row 0"
+    table = open_table("memory://run/dump/step_9.toyjsonl")
+    copy = table.sources[0].path
+    assert copy.exists()
+    del table
+    assert not copy.exists()
+
+
+def test_parquet_behind_a_url_stays_as_long_as_its_table(memory, tmp_path):
+    path = write_table(tmp_path / "a.parquet", response_ids=[[1, 2], [3]])
+    memory.pipe("/run/a.parquet", path.read_bytes())
+    table = open_table("memory://run/a.parquet")
+    assert table.where(1) == "memory:///run/a.parquet, row 1"
+    assert table.fingerprint == open_table(path).fingerprint
+    assert open_table(f"file://{path}").num_rows == 2
+
+
+def test_errors_in_remote_files_name_the_url(memory, tmp_path):
+    row = {**ROW, "rollout_log_probs": [-1.0]}
+    memory.pipe("/run/a.toyjsonl", write_toy(tmp_path / "a", [ROW, row]).read_bytes())
+    with pytest.raises(RcdiagError, match=r"^memory:///run/a\.toyjsonl, row 1: 2 response tokens"):
+        open_table("memory://run/a.toyjsonl")
+    path = write_table(tmp_path / "b.parquet", response_ids=[[1]])
+    memory.pipe("/run/b.parquet", path.read_bytes()[:-5])
+    with pytest.raises(RcdiagError, match=r"^memory:///run/b\.parquet: damaged"):
+        open_table("memory://run/b.parquet")
+
+
+@pytest.mark.parametrize(
+    ("url", "said", "way"),
+    [
+        ("memory://nowhere/at/all", "no such file", "a glob"),
+        ("wat://bucket/run", "no file system for wat://", "s3, gs, hf"),
+    ],
+)
+def test_urls_that_lead_nowhere_are_refused(url, said, way):
+    with pytest.raises(RcdiagError) as caught:
+        open_table(url)
+    assert caught.value.message.startswith(f"{url}: {said}")
+    assert way in caught.value.hint
+
+
+def test_a_protocol_without_its_package_names_the_package(monkeypatch):
+    def lacking(url: str) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lacking)
+    with pytest.raises(RcdiagError, match=r"s3://bucket/run: no file system for s3://") as caught:
+        open_table("s3://bucket/run")
+    assert caught.value.hint == "pip install s3fs"
+
+
+def test_a_broken_connection_is_an_error_of_the_user(memory, monkeypatch, tmp_path):
+    memory.pipe("/run/a.toyjsonl", write_toy(tmp_path / "a", [ROW]).read_bytes())
+
+    def broken(*args: object, **keywords: object) -> None:
+        raise ConnectionResetError("reset by peer")
+
+    monkeypatch.setattr(type(memory), "open", broken)
+    with pytest.raises(RcdiagError, match="ConnectionResetError: reset by peer"):
+        open_table("memory://run/a.toyjsonl")
+
+
+def test_paths_with_spaces_and_dots_are_paths(tmp_path: Path):
+    folder = tmp_path / "a run: 1"
+    write_toy(folder / "a b.toyjsonl", [ROW])
+    assert names_of(folder) == ["a b.toyjsonl"]
