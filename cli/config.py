@@ -8,6 +8,9 @@ from typing import Any
 
 from rcdiag.errors import RcdiagError, did_you_mean
 
+# Options whose parameters have another name, because Python has a word like it.
+NAMES = {"from": "format"}
+
 
 def read_defaults(path: Path, allowed: dict[str, set[str]]) -> dict[str, dict[str, Any]]:
     """Read the tables of the file; `allowed` are each command's options as parameter names."""
@@ -29,7 +32,7 @@ def _options(path: Path, command: str, table: Any, allowed: dict[str, set[str]])
             f"--config {path}: `{command}` is no table of a command",
             hint=f"one table per command: {', '.join(f'[{name}]' for name in sorted(allowed))}",
         )
-    options = {key.replace("-", "_"): value for key, value in table.items()}
+    options = {NAMES.get(key, key.replace("-", "_")): value for key, value in table.items()}
     for name in options:
         if name not in allowed[command]:
             raise RcdiagError(

@@ -176,5 +176,10 @@ def parse_given(pairs: list[str] | None) -> dict[str, str]:
             raise RcdiagError(
                 f"--given {pair}: wanted NAME=VALUE", hint="for example --given temperature=0.7"
             )
+        if values.get(name, value) != value:
+            raise RcdiagError(
+                f"--given {pair}: --given {name}={values[name]} is given as well",
+                hint="one value holds for all rows",
+            )
         values[name] = value
     return values

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
+from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs
 from rcdiag.results import ConvertResult
 from rcdiag.table.given import read_given
+from rcdiag.table.sources import SourceFiles
 from rcdiag.usecases.convert import convert as run
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.tables import located
@@ -46,6 +48,7 @@ def convert(
     check_outputs([target], force=force)
     read_given(given)
     parts = located(source, format)
+    _check_target(target, parts)
     kinds = " + ".join(dict.fromkeys(part.reader.name for part in parts))
     files = sum(len(part.files) for part in parts)
     size = sum(file.path.stat().st_size for part in parts for file in part.files)
@@ -61,3 +64,12 @@ def convert(
         tokenizer=tokenizer,
         progress=progress or SILENT,
     )
+
+
+def _check_target(target: Path, parts: Sequence[SourceFiles]) -> None:
+    """Refuse to write over a file of the dump itself."""
+    for file in (file for part in parts for file in part.files):
+        if target.exists() and target.samefile(file.path):
+            raise RcdiagError(
+                f"{target}: a file of the dump that is to be converted", hint="another path"
+            )

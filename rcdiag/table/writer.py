@@ -61,8 +61,11 @@ class TableWriter:
     def _flush(self) -> None:
         if self._pending:
             table = pa.concat_tables(self._pending)
-            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
             self._pending, self._pending_values = [], 0
+            try:
+                self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+            except OSError as error:
+                raise not_writable(self._path, error) from error
 
     def __exit__(
         self,

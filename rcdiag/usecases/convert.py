@@ -45,9 +45,10 @@ def convert(
         tokens, written = table.conversion.tokens, table.parquets[0]
     else:
         tokens = _check_parquet(table, written, progress)
+    origin = provenance(table, 0)  # the table's own file goes with the renaming
     os.replace(written, output)
     progress.wrote(output)
-    return _result(table, tokens, output)
+    return _result(table, tokens, output, origin)
 
 
 def _copy(table: Table, target: Path) -> int:
@@ -85,11 +86,11 @@ def _check_parquet(table: Table, target: Path, progress: Progress) -> int:
     return made.tokens
 
 
-def _result(table: Table, tokens: int, output: Path) -> ConvertResult:
+def _result(table: Table, tokens: int, output: Path, origin: dict[str, Any]) -> ConvertResult:
     written = open_files(output, format="parquet")
     conversion = written.metadata.get("conversion", {})
     return ConvertResult(
-        provenance=provenance(table, 0),
+        provenance=origin,
         output=str(output),
         format=conversion.get("format", PARQUET.name),
         files=len(table.sources),

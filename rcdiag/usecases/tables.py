@@ -13,7 +13,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table.columns import known_steps
 from rcdiag.table.draw import draw_rows
-from rcdiag.table.join import join_tables, match_sentence
+from rcdiag.table.join import join_tables
 from rcdiag.table.readers.parquet import open_parquet
 from rcdiag.table.schema import policies_in
 from rcdiag.table.scratch import Scratch
@@ -25,6 +25,8 @@ from rcdiag.usecases.progress import Progress
 # A dump in any format that rcdiag knows: a file, a directory, a glob, a URL; a list of them; or a
 # table that is open already.
 Source = str | Path | Sequence[str | Path] | Table
+# Changes of a conversion that are said while a command goes on with the table.
+CHANGES = 6
 
 
 def open_table(
@@ -65,7 +67,23 @@ def open_table(
             )
         return source
     parts = located(source, format)
-    return open_located(parts, columns, given, needed, tokenizer, progress)
+    table = open_located(parts, columns, given, needed, tokenizer, progress)
+    if progress is not None:
+        for text in _changes(table):
+            progress.say(text)
+    return table
+
+
+def _changes(table: Table) -> list[str]:
+    """Say what became of a dump that was converted in passing, the first few changes of many."""
+    if table.conversion is None and table.joined is None:
+        return []
+    done = table.metadata["conversion"]
+    texts = list(done["changes"])
+    more = len(texts) - CHANGES
+    if more > 1:
+        texts = [*texts[:CHANGES], f"and {more} more changes: rcdiag convert ... -v names them"]
+    return [f"{done['format']}: {text}" for text in texts]
 
 
 def located(source: str | Path | Sequence[str | Path], format: str | None) -> list[SourceFiles]:
@@ -101,8 +119,6 @@ def open_located(
     scratch = Scratch(beside)
     names = _short_names(tables, [table.name for table in tables])
     joined, report = join_tables(tables, names, scratch.path / "joined.parquet", of_one_run=True)
-    if progress is not None:
-        progress.say(match_sentence(report))
     return replace(joined, scratch=scratch, joined=report)
 
 

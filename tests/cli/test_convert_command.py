@@ -75,6 +75,11 @@ def test_many_changes_are_cut_without_verbose(rcdiag, dump, tmp_path):
         (("--given", "temperature"), "--given temperature: wanted NAME=VALUE", "temperature=0.7"),
         (("--given", "temperature=hot"), "not a number above 0", "a number"),
         (("--given", "temprature=1"), "nothing that can be given", "did you mean temperature?"),
+        (
+            ("--given", "step=1", "--given", "step=2"),
+            "--given step=1 is given as well",
+            "one value",
+        ),
         (("--from", "toyjson"), "format toyjson: no such format", "did you mean toyjsonl?"),
         (("--column", "old_log_probs=nothing"), "no column `nothing` for old_log_probs", ""),
     ],
@@ -132,3 +137,10 @@ def test_a_given_step_chooses_the_steps_of_a_result(rcdiag, tmp_path):
     )
     ran = rcdiag("replay", path, "--given", "step=7", "--json")
     assert ran.document["step"] == 7
+
+
+def test_options_from_a_file(rcdiag, dump, tmp_path):
+    config = tmp_path / "rcdiag.toml"
+    config.write_text('[convert]\nfrom = "toyjsonl"\ngiven = ["temperature=0.7"]\n')
+    ran = rcdiag("--config", config, "convert", dump, "-o", tmp_path / "out.parquet", "--json")
+    assert ran.document["given"] == {"temperature": 0.7}

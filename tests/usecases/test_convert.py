@@ -183,3 +183,25 @@ def test_a_table_that_is_open_takes_no_format_or_given_values(tmp_path):
     table = rcdiag.open_table(write_toy(tmp_path / "a.toyjsonl", part(run_rows(), SAMPLER)))
     with pytest.raises(RcdiagError, match="a table that is open already"):
         rcdiag.score(table, given={"step": 1})
+
+
+def test_a_file_of_the_dump_is_never_overwritten(tmp_path):
+    source = write_table(tmp_path / "a.parquet", response_ids=[[1]])
+    (tmp_path / "link.parquet").symlink_to(source)
+    for out in (source, tmp_path / "link.parquet"):
+        with pytest.raises(RcdiagError, match="a file of the dump that is to be converted"):
+            rcdiag.convert(source, out, force=True)
+
+
+def test_what_a_conversion_changed_is_said_by_every_command(tmp_path):
+    source = write_toy(tmp_path / "a.toyjsonl", part(run_rows(), SAMPLER))
+    heard: list[str] = []
+
+    class Listener(Progress):
+        def say(self, text: str) -> None:
+            heard.append(text)
+
+    rcdiag.open_table(source, progress=Listener())
+    assert heard == ["toyjsonl: group_id: rows with equal prompts are a prompt group"]
+    rcdiag.convert(source, tmp_path / "out.parquet", progress=Listener())
+    assert len(heard) == 1  # the result itself says it
