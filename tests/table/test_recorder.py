@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -142,6 +143,25 @@ def test_a_large_batch_becomes_row_groups_of_bounded_size(tmp_path):
     file = pq.ParquetFile(next(tmp_path.glob("*.parquet")))
     assert file.metadata.num_row_groups == 3
     assert file.metadata.num_rows == 5000
+
+
+def test_a_large_batch_costs_under_half_a_second(tmp_path):
+    """512 responses of 4,000 tokens; CPU time, because the machine may be shared."""
+    shape = 512, 4000
+    random = np.random.default_rng(0)
+    log_probs = -(10.0 ** random.uniform(-6, 1, shape)).astype(np.float32)
+    ids = (32_000 * random.random(shape) ** 3).astype(np.int64)
+    with Recorder(tmp_path) as recorder:
+        start = time.process_time()
+        recorder.add(
+            response_ids=ids,
+            lengths=[4000] * 512,
+            rollout_log_probs=log_probs,
+            old_log_probs=np.roll(log_probs, 1),
+            response_mask=np.ones(shape, np.int64),
+        )
+        recorder.flush()
+        assert time.process_time() - start < 0.5
 
 
 def test_a_batch_that_is_refused_leaves_the_others(tmp_path):
