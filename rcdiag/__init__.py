@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ScoreResult,
         SweepResult,
     )
+    from rcdiag.table.recorder import Recorder
     from rcdiag.table.table import Table
     from rcdiag.usecases.progress import Progress
     from rcdiag.usecases.tables import open_table
@@ -47,6 +48,7 @@ __all__ = [
     "MetricValue",
     "Progress",
     "RcdiagError",
+    "Recorder",
     "ReplayResult",
     "Result",
     "ScoreResult",
@@ -89,6 +91,7 @@ _HOMES = {
         ),
         "SweepResult",
     ),
+    "rcdiag.table.recorder": ("Recorder",),
     "rcdiag.table.table": ("Table",),
     "rcdiag.usecases.progress": ("Progress",),
     "rcdiag.usecases.tables": ("open_table",),

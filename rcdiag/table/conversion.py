@@ -300,7 +300,7 @@ def _metadata(
         metadata["given"] = dict(given)
     if policies:
         metadata["policies"] = policies
-    return metadata
+    return {**dump.notes.facts, **metadata}
 
 
 def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Table:

@@ -16,6 +16,9 @@ from rcdiag.table.trajectories import POLICY_NAME
 
 METADATA_KEY = b"rcdiag"
 FORMAT_VERSION = 1
+# What the metadata of a file holds of the recorder that wrote it. Files that have it may differ in
+# their columns and are one table all the same.
+RECORDER = "recorder"
 
 LOG_PROBS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_log_probs")
 ENTROPY = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_entropy")
@@ -135,6 +138,14 @@ def with_metadata(schema: pa.Schema, metadata: Mapping[str, object]) -> pa.Schem
     """Return a schema with an object under rcdiag's key, beside other metadata."""
     raw = {**(schema.metadata or {}), METADATA_KEY: json.dumps(metadata).encode()}
     return schema.with_metadata(raw)
+
+
+def is_recorded(schema: pa.Schema) -> bool:
+    """Tell whether a file was written by a recorder."""
+    try:
+        return RECORDER in metadata_of(schema)
+    except ValueError:
+        return False
 
 
 VERSION = "policy_version"

@@ -26,6 +26,7 @@ from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
+from rcdiag.table.unify import common_schema, conformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class TableFile:
     # and the number that the file's first row has there.
     drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     start: int = 0
+    # Whether columns or types differ from the table's: those that the file lacks are null there.
+    differs: bool = False
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them, of a row counted from this file's first."""
@@ -224,7 +227,9 @@ class Table:
         wanted = list(self.schema.names if names is None else names)
         for file in self.files:
             row = 0
-            for record in read_rows_of(file.parquet, self.stored(wanted), self._tokens):
+            for record in read_rows_of(file.parquet, self._stored_in(file, wanted), self._tokens):
+                if file.differs:
+                    record = self._conformed(record, wanted)
                 numbers = file.first_row + row + np.arange(record.num_rows)
                 yield Batch(self.canonical(record, wanted, numbers), file, row)
                 row += record.num_rows
@@ -241,11 +246,23 @@ class Table:
             self._tokens
         ]
 
+    def _stored_in(self, file: TableFile, names: Sequence[str]) -> list[str]:
+        """Return what is read of a file; of one that lacks columns at least its tokens."""
+        stored = self.stored(names)
+        return list(dict.fromkeys([*stored, self._tokens])) if file.differs else stored
+
+    def _conformed(self, record: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+        """Return rows of a file that differs, with all the columns that are read, by own names."""
+        own = pa.schema([self._own_schema.field(name) for name in self.stored(names)])
+        (batch,) = conformed(pa.Table.from_batches([record]), own).to_batches()
+        return batch
+
     @cached_property
     def _in_files(self) -> set[str]:
         """Return the canonical names of the columns that the files have."""
         back = {in_file: name for name, in_file in self.renames.items()}
-        own = open_parquet(self.files[0].parquet).schema_arrow.names
+        files = [file for number, file in enumerate(self.files) if number == 0 or file.differs]
+        own = [name for file in files for name in open_parquet(file.parquet).schema_arrow.names]
         return {back.get(name, name) for name in own}
 
     def canonical(
@@ -427,6 +444,7 @@ def _table(
     off = frozenset(renames) - set(mapped)
     naming = Naming(off=off)
     opened: list[TableFile] = []
+    schemas: list[pa.Schema] = []
     schema: pa.Schema | None = None
     first_row = 0
     for source_file in files:
@@ -439,16 +457,20 @@ def _table(
         _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
         file_schema = _canonical(parquet.schema_arrow, mapped, path)
         columns.check_types(file_schema, str(path))
-        if schema is None:
-            schema = file_schema
-        _check_same(schema, file_schema, path, opened)
+        schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)
+        schemas.append(file_schema)
         rows = parquet.metadata.num_rows
         opened.append(TableFile(path, rows, first_row, url=source_file.url))
         first_row += rows
     if first_row == 0:
         raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
     assert schema is not None
-    return Table(tuple(opened), schema, mapped, naming=naming)
+    kinds = {field.name: field.type for field in schema}
+    own_kinds = [{field.name: field.type for field in own} for own in schemas]
+    told = [
+        replace(file, differs=own != kinds) for file, own in zip(opened, own_kinds, strict=True)
+    ]
+    return Table(tuple(told), schema, mapped, naming=naming)
 
 
 def _check_columns(
@@ -485,11 +507,15 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -
     return columns.versions_are_numbers(pa.schema(fields, metadata=file_schema.metadata))
 
 
-def _check_same(
+def _of_both(
     table_schema: pa.Schema, file_schema: pa.Schema, path: Path, files: list[TableFile]
-) -> None:
+) -> pa.Schema:
+    """Return the schema of a table that gains a file.
+
+    Parts of recorders may have columns that others lack; all other files have the same columns.
+    """
     if file_schema.equals(table_schema):
-        return
+        return table_schema
     file_types = {field.name: field.type for field in file_schema}
     table_types = {field.name: field.type for field in table_schema}
     differ = sorted(
@@ -498,7 +524,11 @@ def _check_same(
         if file_types.get(name) != table_types.get(name)
     )
     if not differ:  # only the order of the columns differs
-        return
+        return table_schema
+    if columns.is_recorded(table_schema) and columns.is_recorded(file_schema):
+        schema, differ = common_schema(table_schema, file_schema)
+        if not differ:
+            return schema.with_metadata(table_schema.metadata)
     raise RcdiagError(
         f"{path}: columns {', '.join(differ)} differ from {files[0].name}; one table needs one "
         "schema",

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from rcdiag.table.schema import KEY, NUMBER, TOKEN_FLOATS, column_spec
+from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec
 
 # The types of columns that are not told from their own ones.
 TYPES: dict[str, pa.DataType] = {
@@ -82,20 +82,24 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with the columns of a schema, in its types; those that they lack are null.
 
     A mask that they lack counts every response token as sampled, as that of a table without masks.
+    Advantages and entropies of tokens that they lack are NaN.
     """
     columns = []
     for field in schema:
         if field.name in table.column_names:
             columns.append(table[field.name].cast(field.type))
         elif field.name == "response_mask":
-            columns.append(_all_ones(table["response_ids"]))
+            columns.append(_everywhere(1, table["response_ids"], field.type))
+        elif field.name == "advantages" or ENTROPY.fullmatch(field.name):
+            columns.append(_everywhere(float("nan"), table["response_ids"], field.type))
         else:
             columns.append(pa.nulls(table.num_rows, field.type))
     return pa.table(columns, schema=schema)
 
 
-def _all_ones(response_ids: pa.ChunkedArray) -> pa.Array:
+def _everywhere(value: float, response_ids: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    """Return a column with one value at every response token."""
     lengths = pc.list_value_length(response_ids).to_numpy()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    ones = pa.array(np.ones(offsets[-1], np.uint8))
-    return pa.ListArray.from_arrays(pa.array(offsets), ones)
+    values = pa.array(np.full(offsets[-1], value)).cast(kind.value_type)
+    return pa.ListArray.from_arrays(pa.array(offsets), values).cast(kind)

@@ -262,6 +262,24 @@ def parquet() -> str:
     )
 
 
+def recorder() -> str:
+    """How long a training loop waits for a batch to be on disk."""
+    measured = _measured("recorder")
+    size = f"{measured['responses']} responses of {measured['tokens_per_response']:,} tokens, as"
+    return _table(
+        (size, "on disk after", "CPU time", "bytes a token"),
+        (
+            [
+                html.escape(each["form"]),
+                f"{each['wall_s']:.2f} s",
+                f"{each['cpu_s']:.2f} s",
+                f"{each['bytes_per_token']:.1f}",
+            ]
+            for each in measured["results"]
+        ),
+    )
+
+
 # Metrics whose coverage is shown; the others are in the file.
 COVERED = ("k1_kl", "k2_kl", "k3_kl", "prob_diff_mean", "ess_token", "chi2_token", "ess_seq")
 
@@ -348,4 +366,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "replay": replay,
     "parquet": parquet,
     "coverage": coverage,
+    "recorder": recorder,
 }

@@ -7,7 +7,9 @@ package of your own (entry-point group `rcdiag.plugins`).
 from __future__ import annotations
 
 from rcdiag.registry import Registry
+from rcdiag.table.readers.areal import AREAL
 from rcdiag.table.readers.miles import MILES
+from rcdiag.table.readers.ms_swift import MS_SWIFT
 from rcdiag.table.readers.nemo_rl import NEMO_RL
 from rcdiag.table.readers.open_instruct import OPEN_INSTRUCT
 from rcdiag.table.readers.parquet import PARQUET
@@ -18,8 +20,14 @@ from rcdiag.table.readers.sglang import SGLANG
 from rcdiag.table.readers.skyrl import SKYRL
 from rcdiag.table.readers.slime import SLIME
 from rcdiag.table.readers.tinker import TINKER
+from rcdiag.table.readers.trl import TRL
 from rcdiag.table.readers.verl import VERL
+from rcdiag.table.readers.verl_jsonl import VERL_JSONL
 from rcdiag.table.readers.vllm import VLLM
+from rcdiag.table.readers.xtuner import XTUNER
+
+# Formats of text alone, which a tokenizer encodes again.
+TEXT = (VERL_JSONL, TRL, AREAL, XTUNER, MS_SWIFT)
 
 READERS: Registry[Reader] = Registry(
     "format",
@@ -36,5 +44,6 @@ READERS: Registry[Reader] = Registry(
         TINKER,
         VLLM,
         SGLANG,
+        *TEXT,
     ),
 )

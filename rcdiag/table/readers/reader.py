@@ -43,6 +43,8 @@ class Notes:
     changes: dict[str, int] = field(default_factory=dict)
     # What is known of the run, as the table's metadata holds it: {"rollout": {"backend": ...}}.
     policies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # What else the table's metadata is to hold, by its key: {"reencoded": {...}}.
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def change(self, text: str, rows: int = 0) -> None:
         """Note a change in one sentence; rows of the same sentence add up."""

@@ -87,17 +87,28 @@ def _read(dump: Dump) -> Iterator[Rows]:
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
     for where, number, line in records(file, Line):
-        response = _response_of(line)
-        request = request_of(line.request, line.body)
-        if response.choices is None:
-            _check_failed(line, response, where)
-            dump.notes.change(FAILED, 1)
-            continue
-        groups = {} if "group_size" in dump.given else _groups(response)
-        for place, choice in enumerate(response.choices):
-            here = f"{where}, choice {place}"
-            if row := _row(choice, response, request, here, dump.notes):
-                yield number, {**row, "group_id": groups.get(place), **sampling_of(request)}
+        for row in rows_of(line, where, dump.notes, grouped="group_size" not in dump.given):
+            yield number, row
+
+
+def rows_of(line: Line, where: str, notes: Notes, *, grouped: bool = True) -> list[dict[str, Any]]:
+    """Return the rows of one response, or of an object that keeps it beside its request.
+
+    A row maps names of columns to values. `where` names the record in errors, `notes` takes what
+    was left out; `grouped` makes choices of one response a group.
+    """
+    response = _response_of(line)
+    request = request_of(line.request, line.body)
+    if response.choices is None:
+        _check_failed(line, response, where)
+        notes.change(FAILED, 1)
+        return []
+    groups = _groups(response) if grouped else {}
+    return [
+        {**row, "group_id": groups.get(place), **sampling_of(request)}
+        for place, choice in enumerate(response.choices)
+        if (row := _row(choice, response, request, f"{where}, choice {place}", notes))
+    ]
 
 
 def _response_of(line: Line) -> Response:

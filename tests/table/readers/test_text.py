@@ -1,0 +1,307 @@
+"""Dumps of text are refused without a tokenizer; with one the risk of encoding is measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rcdiag
+from rcdiag import RcdiagError
+from rcdiag.table.readers import TEXT
+from tools.docs.commands import ROOT
+
+pytestmark = pytest.mark.engine  # transformers loads the tokenizer
+
+POLICY = ROOT / "sample_data" / "policy" / "step_8"
+CHAT = [{"role": "user", "content": "2 + 3 ="}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(POLICY)
+
+
+def lines(path: Path, *records: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def verl(folder: Path) -> Path:
+    """Rows as `_write_generations` of verl 0.9.1 writes them."""
+    for step in (10, 9):
+        rows = [
+            {"input": "2 + 3 =", "output": f" {n} five", "gts": None, "score": n / 2, "step": step}
+            for n in range(3)
+        ]
+        lines(folder / f"{step}.jsonl", *rows)
+    return folder
+
+
+def trl(folder: Path) -> Path:
+    """Files as `GRPOTrainer.log` of trl 1.16.0 writes them, the second a repetition."""
+    folder.mkdir()
+    for number, (step, text) in enumerate([(5, " five"), (10, " five"), (15, " six")]):
+        table = {
+            "step": [step] * 2,
+            "prompt": ["2 + 3 ="] * 2,
+            "completion": [text, text + " is it"],
+            "reward_length": [1.0, 0.0],
+            "advantage": [0.5, -0.5],
+        }
+        name = f"completions_{step:05d}.parquet"
+        pq.write_table(pa.table(table), folder / name, row_group_size=number + 1)
+    return folder
+
+
+def areal(folder: Path) -> Path:
+    """Lines as `_dump_trajectory` of AReaL 4aef98d8d writes them, in a folder for each version."""
+    for version in (10, 9):
+        record = {"task_id": version, "reward": 1.0, "prompt": "<|user|>2 + 3 =", "prompt_len": 8}
+        record |= {"head_version": -1, "tail_version": version, "completion": "5<|end|>"}
+        lines(
+            folder / str(version) / f"{version}.jsonl",
+            {**record, "sample_idx": 0, "seqlen": 10},
+            {**record, "sample_idx": 1, "seqlen": 11, "head_version": 3},
+        )
+    return folder
+
+
+def xtuner(folder: Path) -> Path:
+    """A file as `_save_trajectories` of XTuner b934f4620 writes it."""
+    summary = {"reward_mean": 1.0, "response_len_mean": 2.0, "total_len": 2}
+    row = {"rollout_id": 7, "group_id": 3, "status": "completed", "finish_reason": "stop"}
+    row |= {"prompt": "2 + 3 =", "label": "5", "response": " 5<|end|>", "reward": 1.0}
+    row |= {"prompt_len": 7, "response_len": 3, "agent": {"name": None}, "error_msg": None}
+    path = folder / "train_rollout_12.jsonl"
+    lines(path, summary, row, {**row, "rollout_id": 8, "response": None})
+    return folder
+
+
+def swift(folder: Path) -> Path:
+    """Lines as `GRPOTrainer.log` of ms-swift 3602360a5 writes them, and its Ray trainer."""
+    table = {
+        "step": ["4", "4"],
+        "prompt": ["<|user|>2 + 3 =", "<|user|>1 + 1 ="],
+        "completion": [" 5", " 2"],
+        "Accuracy": [1.0, 0.0],
+        "advantages": [0.5, -0.5],
+        "entropy": [0.1, 0.2],
+        "solution": ["5", "2"],
+    }
+    ray = {"gen_step": 6, "prompt": "<|user|>2 + 3 =", "completion": " 5", "reward": 0.25}
+    lines(folder / "completions.jsonl", table, {**table, "step": ["5", "5"]}, ray)
+    return folder
+
+
+DUMPS = {"verl-jsonl": verl, "trl": trl, "areal": areal, "xtuner": xtuner, "ms-swift": swift}
+
+
+def test_every_format_of_text_is_tested():
+    assert list(DUMPS) == [reader.name for reader in TEXT]
+
+
+@pytest.fixture(params=list(DUMPS))
+def dump(request, tmp_path) -> tuple[str, Path]:
+    return request.param, DUMPS[request.param](tmp_path / "dump")
+
+
+def converted(source: Path, **options: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows and the metadata of the table that a dump becomes."""
+    out = source.parent / "out.parquet"
+    rcdiag.convert(source, out, tokenizer=str(POLICY), force=True, **options)
+    table = rcdiag.open_table(out)
+    return [row for b in table.batches() for row in b.table.to_pylist()], table.metadata
+
+
+def test_text_alone_is_refused_with_the_option_that_dumps_tokens(dump):
+    name, folder = dump
+    with pytest.raises(RcdiagError, match=f"{name} dumps hold text, no token ids") as caught:
+        rcdiag.open_table(folder)
+    (reader,) = [reader for reader in TEXT if reader.name == name]
+    assert reader.text_only in caught.value.hint
+    assert "tokenizer" in caught.value.hint
+
+
+def test_with_a_tokenizer_text_becomes_tokens_and_no_log_probs(dump, tokenizer):
+    _, folder = dump
+    rows, metadata = converted(folder)
+    assert rows
+    for row in rows:
+        text = tokenizer.decode(row["response_ids"])
+        assert tokenizer(text, add_special_tokens=False)["input_ids"] == row["response_ids"]
+        assert not any(name.endswith("_log_probs") for name in row)
+    facts = metadata["reencoded"]
+    assert facts["rows"] == len(rows)
+    assert facts["tokens"] == sum(len(row["response_ids"]) for row in rows)
+    assert facts["share_decoding_to_their_text"] == 1.0
+    assert any("encoded again" in change for change in metadata["conversion"]["changes"])
+
+
+def test_rows_of_verl(tmp_path, tokenizer):
+    rows, metadata = converted(verl(tmp_path / "dump"))
+    assert [row["step"] for row in rows] == [9] * 3 + [10] * 3
+    assert [row["reward"] for row in rows] == [0.0, 0.5, 1.0] * 2
+    assert tokenizer.decode(rows[1]["response_ids"]) == " 1 five"
+    assert tokenizer.decode(rows[1]["prompt_ids"]) == "2 + 3 ="
+    assert len({row["group_id"] for row in rows}) == 2
+    assert any("no special tokens" in change for change in metadata["conversion"]["changes"])
+
+
+def test_groups_of_verl_are_read_off_its_keys(tmp_path):
+    record = {"input": "a", "output": "b", "gts": None, "score": 1.0, "step": 3}
+    keys = ["p_1_0_0", "p_1_1_0", "q_0_0"]
+    lines(tmp_path / "dump" / "3.jsonl", *({**record, "uid": key} for key in keys))
+    rows, _ = converted(tmp_path / "dump")
+    assert [row["group_id"] for row in rows] == ["p_1", "p_1", "q"]
+    assert [row["sample_id"] for row in rows] == keys
+
+
+def test_rows_of_trl_are_taken_once(tmp_path):
+    rows, metadata = converted(trl(tmp_path / "dump"))
+    assert [row["step"] for row in rows] == [5, 5, 15, 15]
+    assert [row["reward"] for row in rows] == [1.0, 0.0] * 2
+    assert [row["advantage"] for row in rows] == [0.5, -0.5] * 2
+    repeated = [c for c in metadata["conversion"]["changes"].items() if "repeats" in c[0]]
+    assert [count for _, count in repeated] == [2]
+
+
+def test_several_reward_functions_of_trl_are_columns(tmp_path):
+    folder = trl(tmp_path / "dump")
+    for path in folder.iterdir():
+        table = pq.read_table(path)
+        pq.write_table(table.append_column("reward_form", pa.array([0.0, 1.0])), path)
+    rows, _ = converted(folder)
+    assert "reward" not in rows[0]
+    assert (rows[0]["reward_length"], rows[0]["reward_form"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_conversations_are_rendered_by_the_chat_template(tmp_path, tokenizer, turns, monkeypatch):
+    """The sample policy has no chat template: a copy of its tokenizer has one."""
+    folder = tmp_path / "tokenizer"
+    tokenizer.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|{{ 'user' if m.role != 'assistant' else 'assistant' }}|>"
+        "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    answer = [{"role": "assistant", "content": " 5"}]
+    if turns == 3:
+        answer = [
+            answer[0],
+            {"role": "tool", "content": "ok"},
+            {"role": "assistant", "content": "!"},
+        ]
+    table = {"step": [1], "prompt": [CHAT], "completion": [answer], "r": [1.0], "advantage": [0.0]}
+    (tmp_path / "dump").mkdir()
+    pq.write_table(pa.table(table), tmp_path / "dump" / "completions_00001.parquet")
+    out = tmp_path / "out.parquet"
+    rcdiag.convert(tmp_path / "dump", out, tokenizer=str(folder))
+    opened = rcdiag.open_table(out)
+    (row,) = [row for b in opened.batches() for row in b.table.to_pylist()]
+    assert tokenizer.decode(row["prompt_ids"]) == "<|user|>2 + 3 =<|assistant|>"
+    expected = " 5" if turns == 1 else " 5<|user|>ok<|assistant|>!"
+    assert tokenizer.decode(row["response_ids"]) == expected
+    noted = any("no mask" in change for change in opened.metadata["conversion"]["changes"])
+    assert noted is (turns == 3)
+
+
+def test_conversations_without_a_template_are_refused(tmp_path):
+    answer = [{"role": "assistant", "content": " 5"}]
+    table = {"step": [1], "prompt": [CHAT], "completion": [answer], "r": [1.0], "advantage": [0.0]}
+    (tmp_path / "dump").mkdir()
+    pq.write_table(pa.table(table), tmp_path / "dump" / "completions_00001.parquet")
+    with pytest.raises(RcdiagError, match="no chat template"):
+        converted(tmp_path / "dump")
+
+
+def test_rows_of_areal(tmp_path, tokenizer):
+    rows, metadata = converted(areal(tmp_path / "dump"))
+    assert [row["policy_version"] for row in rows] == [9, 9, 10, 10]
+    assert [row["group_id"] for row in rows] == ["9", "9", "10", "10"]
+    assert rows[0]["response_ids"][-1] == tokenizer.eos_token_id
+    assert rows[0]["prompt_ids"][0] == tokenizer.convert_tokens_to_ids("<|user|>")
+    # "5<|end|>" is two tokens; the second row of each file counts three.
+    facts = metadata["reencoded"]
+    assert facts["rows_with_token_count"] == 4
+    assert facts["rows_with_the_same_token_count"] == 2
+    assert facts["share_with_the_same_token_count"] == 0.5
+    assert (facts["tokens_where_counted"], facts["tokens_counted"]) == (8, 10)
+    changes = metadata["conversion"]["changes"]
+    assert [count for text, count in changes.items() if "Weights changed" in text] == [2]
+
+
+def test_rows_of_xtuner(tmp_path):
+    (row,), metadata = converted(xtuner(tmp_path / "dump"))
+    assert (row["step"], row["group_id"], row["sample_id"]) == (12, "3", "7")
+    assert (row["finish_reason"], row["reward"]) == ("stop", 1.0)
+    changes = metadata["conversion"]["changes"]
+    assert [count for text, count in changes.items() if "without a response" in text] == [1]
+
+
+def test_rows_of_swift(tmp_path):
+    rows, metadata = converted(swift(tmp_path / "dump"))
+    assert [row["step"] for row in rows] == [4, 4, 6]
+    assert [row["reward"] for row in rows] == [1.0, 0.0, 0.25]
+    assert [row["advantage"] for row in rows] == [0.5, -0.5, None]
+    changes = metadata["conversion"]["changes"]
+    assert [count for text, count in changes.items() if "repeats" in text] == [2]
+
+
+def test_text_that_no_tokens_decode_to_is_counted(tmp_path, tokenizer):
+    """Bytes that were no text when they were decoded are lost, and so are others' characters."""
+    records: Sequence[dict[str, Any]] = [
+        {"input": "a", "output": output, "gts": None, "score": 1.0, "step": 1}
+        for output in (" five", "\N{REPLACEMENT CHARACTER}", "\N{SNOWMAN}")
+    ]
+    lines(tmp_path / "dump" / "1.jsonl", *records)
+    _, metadata = converted(tmp_path / "dump")
+    texts = [record["output"] for record in records]
+    same = [tokenizer.decode(tokenizer(text)["input_ids"]) == text for text in texts]
+    facts = metadata["reencoded"]
+    assert facts["rows_decoding_to_their_text"] == sum(same)
+    assert facts["rows_with_lost_bytes"] == 1
+
+
+def test_a_response_that_grows_together_with_its_prompt_is_counted(tmp_path, tokenizer):
+    prompt, answer = "ripe toma", "toes"
+    ids = [tokenizer(text)["input_ids"] for text in (prompt, answer, prompt + answer)]
+    assert ids[0] + ids[1] != ids[2]
+    record = {"input": prompt, "output": answer, "gts": None, "score": 1.0, "step": 1}
+    lines(tmp_path / "dump" / "1.jsonl", record)
+    _, metadata = converted(tmp_path / "dump")
+    assert metadata["reencoded"]["rows_with_the_same_tokens_together"] == 0
+
+
+@pytest.mark.parametrize("folder", ["none", "empty"])
+def test_a_tokenizer_that_cannot_be_loaded_is_named(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    source = verl(tmp_path / "dump")
+    with pytest.raises(RcdiagError, match="tokenizer") as caught:
+        rcdiag.convert(source, tmp_path / "out.parquet", tokenizer=str(tmp_path / folder))
+    assert folder in caught.value.message
+    assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"completion": [" 5"]}, "line 1: `completion` has 1 values, `prompt` has 2"),
+        ({"completion": [[1], [2]]}, r"line 1: `completion\[0\]` is list, not text"),
+        ({"prompt": 5}, "line 1: "),
+    ],
+)
+def test_lines_of_swift_that_do_not_fit_are_named(tmp_path, change, message):
+    path = swift(tmp_path / "dump") / "completions.jsonl"
+    record = {**json.loads(path.read_text().splitlines()[0]), **change}
+    lines(path, record)
+    with pytest.raises(RcdiagError, match=message):
+        converted(tmp_path / "dump")
