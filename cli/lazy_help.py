@@ -85,7 +85,12 @@ NAMES = {
         _losses,
     ),
     "{backends}": Names("rcdiag.engines", "hf, vllm", _backends),
-    "{readers}": Names("rcdiag.table.readers", "parquet", _readers),
+    "{readers}": Names(
+        "rcdiag.table.readers",
+        "parquet, verl, nemo-rl, slime, miles, prime-rl, skyrl, open-instruct, roll, tinker, vllm, "
+        "sglang, verl-jsonl, trl, areal, xtuner, ms-swift",
+        _readers,
+    ),
 }
 
 

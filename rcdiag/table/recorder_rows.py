@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
-from rcdiag.table.missing import LOOKS_LIKE_LOG_PROBS, OTHER_NAMES
+from rcdiag.table.names import LOOKS_LIKE_LOG_PROBS, known_names
 from rcdiag.table.padding import CUTTING, IDS, MASK, PROMPT, Cut, find_cuts, kind_of, wrong
 from rcdiag.table.readers.columns import ragged
 from rcdiag.table.schema import (
@@ -90,7 +90,7 @@ def on_cpu(value: Any) -> Any:
 def _check_names(given: Mapping[str, Any]) -> None:
     """Refuse a batch without tokens, and names that are slips for those that rcdiag reads."""
     if IDS not in given:
-        meant = next((name for name in OTHER_NAMES[IDS] if name in given), None)
+        meant = next((known.name for known in known_names()[IDS] if known.name in given), None)
         raise RcdiagError(
             f"Recorder.add: `{IDS}` is missing",
             hint=f"{IDS}=... takes the tokens after the prompt"
