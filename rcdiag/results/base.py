@@ -34,7 +34,7 @@ _INTERVAL = (
 class _Draw(TypedDict, total=False):
     """Facts that a provenance has only where rows were drawn, or columns have other names."""
 
-    columns: Annotated[
+    columns_read_as: Annotated[
         dict[str, str],
         Doc(
             "Columns that were read under other names: rcdiag's name -> the name in the files. The "

@@ -28,7 +28,7 @@ def provenance(dump: Table, seed: int) -> dict[str, Any]:
         "dump": [file.name for file in source.sources],
         "rows": source.num_rows,
         **drawn,
-        **({"columns": names} if names else {}),
+        **({"columns_read_as": names} if names else {}),
         "fingerprint": dump.fingerprint,
         "seed": seed,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

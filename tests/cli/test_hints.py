@@ -63,12 +63,12 @@ def test_columns_that_are_read_by_their_names_are_a_note(rcdiag, own):
     assert note["severity"] == "note"
     taken = {"rollout_log_probs": "inference_logprobs", "group_id": "group"}
     assert note["evidence"] == {"columns": taken}
-    assert document["provenance"]["columns"].items() >= taken.items()
+    assert document["provenance"]["columns_read_as"].items() >= taken.items()
     off = (*COLUMNS, "--column", "rollout_log_probs=inference_logprobs", "--column", "group_id=")
     document = rcdiag("score", own, *off, "--json").document
     slugs = {one["slug"] for one in document["findings"]}
     assert not slugs & {"columns-read-by-name", "column-not-read"}
-    assert "group_id" not in document["provenance"]["columns"]
+    assert "group_id" not in document["provenance"]["columns_read_as"]
 
 
 @pytest.mark.parametrize(

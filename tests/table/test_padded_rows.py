@@ -79,7 +79,7 @@ def test_a_mask_of_the_same_width_leaves_the_padding_out(tmp_path, name):
     assert result.mismatch["k3_kl"].value == pytest.approx(wanted.mismatch["k3_kl"].value, 1e-12)
     assert {"columns-read-by-name", "padded-rows"} <= {f.slug for f in result.findings}
     json.dumps([f.evidence for f in result.findings])
-    assert result.provenance["columns"] == {"response_mask": name}
+    assert result.provenance["columns_read_as"] == {"response_mask": name}
 
 
 def test_the_end_of_a_sequence_may_be_the_token_that_fills_up(tmp_path):

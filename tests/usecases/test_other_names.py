@@ -32,13 +32,13 @@ def own(tmp_path) -> Path:
 def test_every_result_says_which_columns_were_read_by_their_names(own, command):
     result = getattr(rcdiag, command)(own)
     assert "columns-read-by-name" in slugs(result)
-    assert result.provenance["columns"] == TAKEN
+    assert result.provenance["columns_read_as"] == TAKEN
 
 
 def test_some_rows_of_a_table_have_its_names(own):
     result = rcdiag.score(own, rows=2)
     assert "columns-read-by-name" in slugs(result)
-    assert result.provenance["columns"] == TAKEN
+    assert result.provenance["columns_read_as"] == TAKEN
 
 
 def test_dumps_of_one_run_in_other_names_are_joined(tmp_path):
@@ -50,4 +50,4 @@ def test_dumps_of_one_run_in_other_names_are_joined(tmp_path):
     ]
     result = rcdiag.score(both)
     assert result.num_tokens == 6
-    assert result.provenance["columns"] == TAKEN
+    assert result.provenance["columns_read_as"] == TAKEN
