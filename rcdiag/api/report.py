@@ -44,15 +44,15 @@ def report(
         raise RcdiagError(
             f"{len(listed)} results for one page", hint="call report once for each result"
         )
+    page_path = None if html is None else Path(html)
+    folder = None if plots is None else Path(plots)
+    check_outputs([page_path, folder], force=force)
     (first,) = listed
     result = load_result(first) if isinstance(first, (str, Path)) else first
     if isinstance(result, ConvertResult):
         raise RcdiagError(
             "a conversion has no page", hint=f"rcdiag score {result.output} --html FILE makes one"
         )
-    page_path = None if html is None else Path(html)
-    folder = None if plots is None else Path(plots)
-    check_outputs([page_path, folder], force=force)
     written = []
     if page_path is not None:
         from rcdiag.pages.page import page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rcdiag.engines import BACKENDS
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.table.readers import READERS
 from rcdiag.trainers import TRAINERS, families
@@ -10,9 +11,9 @@ DUMP = " dump"
 
 
 def _names() -> list[str]:
-    """Return the names of formats; that of a trainer's dump is `verl dump`, where `verl` is one."""
-    trainers = {*TRAINERS, *families()}
-    return [f"{name}{DUMP}" if name in trainers else name for name in READERS]
+    """Return the names of formats: `verl dump`, where `verl` is a trainer or an engine."""
+    others = {*TRAINERS, *families(), *BACKENDS}
+    return [f"{name}{DUMP}" if name in others else name for name in READERS]
 
 
 def entry(name: str) -> Entry:

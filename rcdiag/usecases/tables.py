@@ -62,7 +62,7 @@ def open_table(
     if isinstance(source, Table):
         if columns or given or format:
             raise RcdiagError(
-                "a table that is open already takes no `columns`, `given` or `format`",
+                "columns of a table that is open already cannot be mapped or given",
                 hint="give them to open_table(source, columns=..., given=..., format=...)",
             )
         return source

@@ -22,11 +22,11 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 
 FILE_NAME = re.compile(r"train_data_step(?P<step>\d+)")
 
-NO_RESPONSE = "A sample without any assistant token in token_loss_mask has no response: left out."
-REMOVED = "A sample with sample_loss_mask 0 keeps its row; its response_mask is 0."
+NO_RESPONSE = "a sample without any assistant token in token_loss_mask has no response: left out"
+REMOVED = "a sample with sample_loss_mask 0 keeps its row; its response_mask is 0"
 NOT_COMPUTED = (
     "prev_logprobs of a sample are 0.0 at every token of prompt and response: NeMo-RL did not "
-    "compute them (force_on_policy_ratio), so that old_log_probs are left out."
+    "compute them (force_on_policy_ratio), so that old_log_probs are left out"
 )
 
 

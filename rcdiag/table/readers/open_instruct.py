@@ -16,14 +16,14 @@ from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 
 TOOLS = (
-    "A row that called a tool has tokens with log-prob 0.0 exactly, as open-instruct writes tool "
-    "tokens: their response_mask is 0. A sampled token whose log-prob is 0.0 is among them."
+    "a row that called a tool has tokens with log-prob 0.0 exactly, as open-instruct writes tool "
+    "tokens: their response_mask is 0. A sampled token whose log-prob is 0.0 is among them"
 )
 NOT_SAMPLED = (
-    "An empty response stands in the file as one end token, which was not sampled, with log-prob "
-    "NaN: its response_mask is 0."
+    "an empty response stands in the file as one end token, which was not sampled, with log-prob "
+    "NaN: its response_mask is 0"
 )
-EMPTY = "A row without any response token is left out."
+EMPTY = "a row without any response token is left out"
 
 
 class Rollout(msgspec.Struct):

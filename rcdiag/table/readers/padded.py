@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Rows are cut out of matrices so many at a time that a matrix has about this many elements.
 ELEMENTS_PER_BATCH = 1 << 20
 
+# What is noted of a batch that does not tell sampled tokens from those of tools.
+NO_MASK = "no mask in the file: every response token counts as sampled, those of tools too"
+
 Where = Callable[[int], str]  # the row of a batch, from 0 -> file and row as an error names them
 RowIndex = NDArray[np.int64]
 

@@ -26,23 +26,23 @@ from rcdiag.table.readers.verifiers_traces import Episode, Rounding, samples
 STEP = re.compile(r"step_(\d+)")
 
 NOT_SAMPLED = (
-    "Tokens trained by cross-entropy (ce_weights) were not sampled by the policy: their "
-    "response_mask is 0."
+    "tokens trained by cross-entropy (ce_weights) were not sampled by the policy: their "
+    "response_mask is 0"
 )
 NO_RATIO = (
-    "A sequence without any importance ratio (distillation) has no log-probs of the sampler: "
-    "rollout_log_probs are left out."
+    "a sequence without any importance ratio (distillation) has no log-probs of the sampler: "
+    "rollout_log_probs are left out"
 )
-NO_RESPONSE = "A sequence without any trained token has no response: left out."
-NOT_FINITE = "Values that were not finite, which the export writes as null, are NaN."
-INCOMPLETE = "Step {step} has no STABLE marker: its token export may be incomplete."
-OTHER_TRACES = "Files of traces of evaluations, or of rollouts that were not trained on: not read."
-MATCHED = "A sequence has the tokens of a trace of its step, and takes its group and reward."
+NO_RESPONSE = "a sequence without any trained token has no response: left out"
+NOT_FINITE = "values that were not finite, which the export writes as null, are NaN"
+INCOMPLETE = "step {step} has no STABLE marker: its token export may be incomplete"
+OTHER_TRACES = "files of traces of evaluations, or of rollouts that were not trained on: not read"
+MATCHED = "a sequence has the tokens of a trace of its step, and takes its group and reward"
 UNMATCHED = (
-    "A sequence has no trace with its tokens in its step: its reward is unknown; its group is "
-    "that of its prompt."
+    "a sequence has no trace with its tokens in its step: its reward is unknown; its group is "
+    "that of its prompt"
 )
-LEFT = "A sample of a trace without a sequence in the token export of its step is left out."
+LEFT = "a sample of a trace without a sequence in the token export of its step is left out"
 
 # What a sequence of the export takes from the trace with the same tokens.
 JOINED = (

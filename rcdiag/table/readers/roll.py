@@ -16,7 +16,7 @@ import numpy as np
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import RowIndex, Span, cut_rows
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, cut_rows
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MODULE, CLASS = "roll.distributed.scheduler.protocol", "DataProto"
-NAMES = foreign([(MODULE, CLASS)])
+REMOTE = ("roll.distributed.scheduler.remote_protocol", "RemoteBatch")
+NAMES = foreign([(MODULE, CLASS), REMOTE])
 STEP = re.compile(r"step_(\d+)")
 
 # ROLL's columns of log-probs, of all tokens but the first, and the table's.
@@ -97,6 +98,8 @@ def _rows_of(
     facts = _columns_of_rows(tensors, values, meta, path, number, notes)
     if any(name in tensors for name in LOG_PROBS):
         notes.change("log-probs are shifted by one: ROLL's value j belongs to token j + 1")
+    if "response_mask" not in tensors:
+        notes.change(NO_MASK, len(ids))
     for rows in padded.batches_of(np.arange(len(ids)), ids.shape[1]):
         columns: dict[str, Any] = _token_columns(tensors, rows, path)
         for name, column in facts.items():

@@ -49,6 +49,13 @@ class Fields:
             raise self.wrong(name, f"is no number but {type(value).__name__}")
         return float(value)
 
+    def flag(self, name: str) -> bool:
+        """Return a truth value; False where it is not there."""
+        value = _plain(self.values.get(name))
+        if value is not None and not isinstance(value, bool | int):
+            raise self.wrong(name, f"is neither true nor false but {type(value).__name__}")
+        return bool(value)
+
     def ids(self, name: str) -> NDArray[np.int32] | None:
         """Return token ids, [tokens]; None where they are not there."""
         array = self._array(name, "iu")

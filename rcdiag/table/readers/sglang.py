@@ -15,10 +15,10 @@ from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
 
-EMPTY = "A response without any token is left out."
+EMPTY = "a response without any token is left out"
 NO_PROMPT = (
-    "The prompt's token ids are not in a response: they are with `logprob_start_len: 0`, or with "
-    "the request's `input_ids` beside it."
+    "the prompt's token ids are not in a response: they are with `logprob_start_len: 0`, or with "
+    "the request's `input_ids` beside it"
 )
 ASK = "send the request with `return_logprob: true`, and keep the whole response"
 

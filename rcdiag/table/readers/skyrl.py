@@ -17,7 +17,7 @@ import numpy as np
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import RowIndex, Span, cut_rows
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, cut_rows
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
@@ -107,6 +107,8 @@ def _rows_of(
     if fills:
         notes.change("rows that SkyRL adds to fill a batch (pad_size) are left out", fills)
     facts = _columns_of_rows(tensors, metadata, path, number, count, notes)
+    if "loss_mask" not in tensors:
+        notes.change(NO_MASK, count - fills)
     experts = tensors.get("rollout_expert_indices")
     width = sequences.shape[1] * (1 + padded.width_of_experts(experts))
     for rows in padded.batches_of(np.arange(count - fills), width):

@@ -25,12 +25,12 @@ DASHBOARD = frozenset(("tokens", "response_length", "loss_mask", "rollout_log_pr
 # Names of fields that only samples of miles have.
 OF_MILES = frozenset({"routing_key", "rollout_indexer_topk", "opd_reverse_kl", "reward_spec"})
 
-EVALUATIONS = "Files of evaluations (eval_N) are not read beside those of training."
-MIRRORED = "The dashboard's parquet holds what the rollout files hold, and is not read."
-MATCHED = "A sample of training takes group and reward from the rollout file, by place or index."
-UNTRAINED = "A sample of a rollout file that was not trained on is left out."
+EVALUATIONS = "files of evaluations (eval_N) are not read beside those of training"
+MIRRORED = "the dashboard's parquet holds what the rollout files hold, and is not read"
+MATCHED = "a sample of training takes group and reward from the rollout file, by place or index"
+UNTRAINED = "a sample of a rollout file that was not trained on is left out"
 UNKNOWN = (
-    "A sample of training is not in the rollout file of its step: its group is that of its prompt."
+    "a sample of training is not in the rollout file of its step: its group is that of its prompt"
 )
 
 

@@ -17,16 +17,16 @@ from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response
 
-ABORTED = "A sample without any response token (aborted before its first) is left out."
-REMOVED = "A sample with remove_sample keeps its row; its response_mask is 0, as in training."
+ABORTED = "a sample without any response token (aborted before its first) is left out"
+REMOVED = "a sample with remove_sample keeps its row; its response_mask is 0, as in training"
 VERSIONS = (
-    "A sample was continued under other weights, and the file does not say from which token on: "
-    "its policy_version is unknown."
+    "a sample was continued under other weights, and the file does not say from which token on: "
+    "its policy_version is unknown"
 )
-REWARDS = "The reward is a dictionary ({names}); none of its values is taken for the reward."
+REWARDS = "the reward is a dictionary ({names}); none of its values is taken for the reward"
 NO_REMOVED = (
-    "The dashboard's parquet does not say which samples were removed (remove_sample), nor their "
-    "group, reward and version."
+    "the dashboard's parquet does not say which samples were removed (remove_sample), nor their "
+    "group, reward and version"
 )
 # What a sample's status was made of: the engine's reason for its end.
 FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
@@ -72,7 +72,7 @@ def _row(fields: Fields, notes: Notes) -> Row | None:
         return None
     prompt, response = prompt_and_response(fields, "tokens", "response_length")
     mask = fields.bits("loss_mask", len(response))
-    if fields.values.get("remove_sample"):
+    if fields.flag("remove_sample"):
         notes.change(REMOVED, 1)
         mask = np.zeros(len(response), np.uint8)
     status = fields.values.get("status")

@@ -21,9 +21,9 @@ from rcdiag.table.readers.safe import Tensor, load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response
 from rcdiag.table.readers.slime_rollouts import Row
 
-COPIES = "A sample that several ranks hold is read once."
-ABORTED = "A sample without any response token is left out."
-RESTORED = "Slices of {size} context-parallel ranks were put together again."
+COPIES = "a sample that several ranks hold is read once"
+ABORTED = "a sample without any response token is left out"
+RESTORED = "slices of {size} context-parallel ranks were put together again"
 
 # Field of a sample, [response tokens] -> column.
 STREAMS = {
@@ -132,18 +132,14 @@ def _of_ranks(payloads: Sequence[tuple[Path, dict[str, Any]]], notes: Notes) -> 
 def _columns(path: Path, payload: dict[str, Any]) -> list[Fields]:
     """Return the samples of one rank, whose fields are lists over its samples."""
     data = payload["rollout_data"]
-    lengths = data.get("response_lengths")
-    count = len(lengths) if isinstance(lengths, list | tuple | Tensor | np.ndarray) else None
+    count = _length(data.get("response_lengths"))
     if count is None:
         raise RcdiagError(
             f"{path}: no list `response_lengths` in `rollout_data`",
             hint="is this a file of --save-debug-train-data?",
         )
     rewards = data.get("raw_reward")
-    columns = {}
-    for name, values in data.items():
-        if isinstance(values, list | tuple | Tensor | np.ndarray) and len(values) == count:
-            columns[name] = values
+    columns = {name: values for name, values in data.items() if _length(values) == count}
     out = []
     for position in range(count):
         values = {name: column[position] for name, column in columns.items()}
@@ -259,8 +255,13 @@ def _places(fields: Fields, rank: int, size: int, prompt: int, response: int) ->
 
 def _raw_reward(rewards: Any, position: int | None, where: str) -> float | None:
     """Return the reward before normalisation; the list of them is in the order of the rollout."""
-    if position is None or not isinstance(rewards, list | tuple | Tensor | np.ndarray):
-        return None
-    if not 0 <= position < len(rewards):
+    if position is None or not 0 <= position < (_length(rewards) or 0):
         return None
     return Fields({"raw_reward": rewards[position]}, where).number("raw_reward")
+
+
+def _length(values: Any) -> int | None:
+    """Return how many values a list or tensor has; None where it is none."""
+    if isinstance(values, Tensor | np.ndarray):
+        return values.shape[0] if values.shape else None
+    return len(values) if isinstance(values, list | tuple) else None

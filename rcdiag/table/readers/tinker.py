@@ -13,18 +13,18 @@ from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import check_length, floats, ids
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
-from rcdiag.table.readers.tinker_stores import MAGIC, Scope, Store, open_store
+from rcdiag.table.readers.tinker_stores import MAGIC, Scope, Store, is_store, open_store
 from rcdiag.table.readers.turns import Trajectory, Turn, trajectories
 
-OLDER = "A call of an earlier attempt of a resumed run (run_attempt) is left out."
-FAILED = "A call that failed or was cancelled has no samples: left out."
-EMPTY = "A sample without any token is left out."
-JOINED = "Calls of one trajectory were joined into a row; tokens between them have response_mask 0."
+OLDER = "a call of an earlier attempt of a resumed run (run_attempt) is left out"
+FAILED = "a call that failed or was cancelled has no samples: left out"
+EMPTY = "a sample without any token is left out"
+JOINED = "calls of one trajectory were joined into a row; tokens between them have response_mask 0"
 BROKEN = (
-    "A call whose prompt does not begin with the tokens of the calls before it (its history was "
-    "written anew) begins another row of its trajectory."
+    "a call whose prompt does not begin with the tokens of the calls before it (its history was "
+    "written anew) begins another row of its trajectory"
 )
-MIXED = "Calls of one row differ in {name}: it is unknown."
+MIXED = "calls of one row differ in {name}: it is unknown"
 
 
 def _read(dump: Dump) -> Iterator[Rows]:
@@ -136,7 +136,7 @@ def _is_sqlite(file: Path) -> bool:
 
 def _detect(peek: Peek) -> bool:
     if peek.head.startswith(MAGIC):
-        return b"wire_rows" in peek.head
+        return is_store(peek.path)
     kind = peek.record.get("kind")
     return kind == "sample" and ({"samples", "prompt_tokens"} & peek.keys) != set()
 

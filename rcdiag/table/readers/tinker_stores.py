@@ -200,14 +200,11 @@ class _Table(Store):
 
     def _check(self) -> None:
         """Refuse a store without a table of calls; a view could run anything."""
-        query = "SELECT type, sql FROM sqlite_master WHERE name = 'wire_rows'"
         try:
-            tables = self._connection.execute(query).fetchall()
+            found = _has_calls(self._connection)
         except sqlite3.Error as error:
             raise _damaged(self.file, error) from error
-        if [kind for kind, _ in tables] != [b"table"] or b"VIRTUAL" in (
-            tables[0][1] or b""
-        ).upper():
+        if not found:
             raise RcdiagError(
                 f"{self.file}: an SQLite file without a table `wire_rows`",
                 hint="is this a capture.sqlite of tinker-cookbook?",
@@ -226,6 +223,11 @@ class _Table(Store):
         for cursor, *values in self._connection.execute(
             f"SELECT cursor, {names} FROM wire_rows ORDER BY {order}, cursor"
         ):
+            if not isinstance(cursor, int):
+                raise RcdiagError(
+                    f"{self.file}: a `cursor` of wire_rows is no whole number",
+                    hint="is this a capture.sqlite of tinker-cookbook?",
+                )
             plain = {
                 name: _text(value)
                 for name, value in zip(Scope.__struct_fields__, values, strict=True)
@@ -300,9 +302,25 @@ def _connect(file: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise _damaged(file, error) from error
     connection.text_factory = bytes
-    connection.execute("PRAGMA trusted_schema = OFF")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_RECORD)
     return connection
+
+
+def _has_calls(connection: sqlite3.Connection) -> bool:
+    """Tell whether there is an ordinary table of calls."""
+    query = "SELECT type, sql FROM sqlite_master WHERE name = 'wire_rows'"
+    tables = connection.execute(query).fetchall()
+    virtual = any(b"VIRTUAL" in (sql or b"").upper() for _, sql in tables)
+    return [kind for kind, _ in tables] == [b"table"] and not virtual
+
+
+def is_store(file: Path) -> bool:
+    """Tell whether an SQLite file, or the log of late writes beside it, has a table of calls."""
+    try:
+        with contextlib.closing(_connect(file)) as connection:
+            return _has_calls(connection)
+    except (RcdiagError, sqlite3.Error):
+        return False
 
 
 def _text(value: Any) -> Any:

@@ -21,17 +21,17 @@ from rcdiag.table.readers.reader import Notes
 # Log-probs of a record of verifiers 0.4 have this many decimals.
 DECIMALS = 4
 
-UNTRAINED = "A trace of an agent that is not trained, or an abandoned branch of one, is left out."
-UNSAMPLED = "A branch of a trace without sampled tokens is left out."
-FAILED = "A trace that ended in an error keeps its rows; their response_mask is 0, as in training."
+UNTRAINED = "a trace of an agent that is not trained, or an abandoned branch of one, is left out"
+UNSAMPLED = "a branch of a trace without sampled tokens is left out"
+FAILED = "a trace that ended in an error keeps its rows; their response_mask is 0, as in training"
 SHARED = (
-    "Sampled tokens that several branches of a trace share stand in the row of each of them, as "
-    "in training."
+    "sampled tokens that several branches of a trace share stand in the row of each of them, as "
+    "in training"
 )
-MIXED = "Calls of one row were sampled with other {name} each: the row's {name} is unknown."
+MIXED = "calls of one row were sampled with other {name} each: the row's {name} is unknown"
 SPANNED = (
-    "Weights changed while an episode was sampled: its policy_version is unknown; "
-    "first_policy_version and last_policy_version are the versions at its start and end."
+    "weights changed while an episode was sampled: its policy_version is unknown; "
+    "first_policy_version and last_policy_version are the versions at its start and end"
 )
 
 # Field of a node, [sampled tokens of the node] -> column.
@@ -91,7 +91,7 @@ class Agent(msgspec.Struct):
 class Trace(msgspec.Struct):
     nodes: list[Node] | None = None
     calls: list[Call] = []
-    agent: Agent | None = None
+    agent: Agent | str | None = None
     rewards: dict[str, Reward | float | None] = {}
     errors: list[Any] = []
 
@@ -124,9 +124,9 @@ class Episode(Trace):
     """An episode, with the traces of its agents; or one trace alone."""
 
     traces: list[Trace] | None = None
-    group: Group | None = None
+    group: Group | str | None = None
     run: Run | None = None
-    env: Environment | None = None
+    env: Environment | str | None = None
 
 
 @dataclass
@@ -140,14 +140,14 @@ class Rounding:
         self.values += len(values)
         if self.rounded and values:
             scaled = np.array(values, np.float64) * 10**DECIMALS
-            whole = np.abs(scaled - np.rint(scaled)) < 1e-6
-            self.rounded = bool((whole | ~np.isfinite(scaled)).all())
+            finite = scaled[np.isfinite(scaled)]
+            self.rounded = bool((np.abs(finite - np.rint(finite)) < 1e-6).all())
 
     def note(self, notes: Notes) -> None:
         if self.rounded and self.values:
             notes.change(
-                f"Log-probs of traces are rounded to {DECIMALS} decimals, by up to 0.00005: equal "
-                "ones cannot be told from nearly equal ones, and differences below that are noise."
+                f"log-probs of traces are rounded to {DECIMALS} decimals, by up to 0.00005: equal "
+                "ones cannot be told from nearly equal ones, and differences below that are noise"
             )
             notes.describe("rollout", decimals=DECIMALS)
 
@@ -165,7 +165,7 @@ def samples(
                 f"{here}: no `nodes`, so that this is no trace of verifiers",
                 hint="records of verifiers before version 1 of its traces are not read",
             )
-        if trace.agent is not None and not trace.agent.trainable:
+        if isinstance(trace.agent, Agent) and not trace.agent.trainable:
             notes.change(UNTRAINED, 1)
             continue
         for row in _branches(trace, here, notes, rounding):
@@ -176,11 +176,12 @@ def _of_episode(episode: Episode, notes: Notes) -> dict[str, Any]:
     """Return the columns that all rows of an episode share."""
     work = episode.run.work if episode.run else None
     policy = work.policy if work else None
-    group = episode.group.id if episode.group else None
+    group = episode.group.id if isinstance(episode.group, Group) else episode.group
+    env = episode.env
     columns: dict[str, Any] = {
         "group_id": None if group is None else str(group),
         "step": work.step if work else None,
-        "env_name": (episode.env.name or episode.env.id or None) if episode.env else None,
+        "env_name": (env.name or env.id or None) if isinstance(env, Environment) else env,
     }
     if policy is not None and policy.start == policy.end:
         return {**columns, "policy_version": policy.start}

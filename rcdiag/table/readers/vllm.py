@@ -23,9 +23,9 @@ ASK = (
     "`logprobs`, and keep the whole response"
 )
 
-FAILED = "A request that failed has an error in place of a response: left out."
-EMPTY = "A choice without any token has no response: left out."
-ECHO = "Log-probs of the prompt, which `echo` puts before those of the response, are left out."
+FAILED = "a request that failed has an error in place of a response: left out"
+EMPTY = "a choice without any token has no response: left out"
+ECHO = "Log-probs of the prompt, which `echo` puts before those of the response, are left out"
 
 
 class Content(msgspec.Struct, gc=False):
@@ -58,7 +58,7 @@ class Usage(msgspec.Struct):
 class Response(msgspec.Struct):
     """A completion or a chat completion. Prompt ids stand here in chats, else on the choices."""
 
-    id: str | None = None
+    id: str | Int | None = None
     object: str | None = None
     choices: list[Choice] | None = None
     prompt_token_ids: list[Id] | None = None
@@ -136,7 +136,7 @@ def _groups(response: Response) -> dict[int, str]:
     return {
         place: f"{response.id}/{prompts.index(tuple(choice.prompt_token_ids or ()))}"
         if len(prompts) > 1
-        else response.id
+        else str(response.id)
         for place, choice in enumerate(choices)
     }
 

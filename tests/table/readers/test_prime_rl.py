@@ -120,7 +120,7 @@ def test_steps_and_ranks_of_an_export_are_in_order(tmp_path):
     order = [(row["step"], row["response_ids"][0]) for row in result.rows]
     assert order == [(9, 2), (9, 11), (10, 2), (10, 11)]
     assert list(result.changes) == [
-        "Step 10 has no STABLE marker: its token export may be incomplete."
+        "step 10 has no STABLE marker: its token export may be incomplete"
     ]
 
 

@@ -101,7 +101,8 @@ def test_a_batch_without_log_probs_has_none(tmp_path):
 
 def test_a_batch_whose_tensors_are_elsewhere_is_refused(tmp_path):
     path = tmp_path / "step_000001.pkl"
-    write_batch(path, tensors_of(rollouts(4)), tensordict, remote={"ref": "x"})
+    remote = Built(Named("roll.distributed.scheduler.remote_protocol", "RemoteBatch"), (), {})
+    write_batch(path, tensors_of(rollouts(4)), tensordict, remote=remote)
     with pytest.raises(RcdiagError, match="object store") as caught:
         read(path)
     assert caught.value.hint

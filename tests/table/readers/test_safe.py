@@ -441,7 +441,7 @@ def bases() -> dict[str, bytes]:
 BASES = bases()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     form=st.sampled_from(sorted(BASES)),
     flips=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), max_size=4),
@@ -461,7 +461,7 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(tmp_path_factory, f
     assert error is None or "dump.dp" in error.message
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(max_size=200))
 def test_any_instructions_are_read_or_refused(data):
     for begin in (b"\x80\x04", b"\x80\x04}(", b"\x80\x04cverl.protocol\nDataProto\n)\x81"):

@@ -1,10 +1,14 @@
 """tinker-cookbook's captures: turns joined into trajectories, in SQLite and as JSON lines."""
 
 import json
+import shutil
 import sqlite3
 
 import pytest
 
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.reader import Dump
 from rcdiag.table.readers.tinker import TINKER
 from tests.table.readers.rows_of import refusal, rows_of, write_lines
 
@@ -249,6 +253,21 @@ def test_a_store_with_a_log_of_late_writes(tmp_path):
     writer.close()
 
 
+def test_a_copy_of_a_store_whose_table_is_in_the_log_alone(tmp_path):
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    original.mkdir()
+    copy.mkdir()
+    setting = sqlite3.connect(original / "capture.sqlite")
+    setting.execute("PRAGMA journal_mode = WAL")
+    setting.execute("SELECT * FROM sqlite_master").fetchall()  # the log stays while it is in use
+    store = write_store(original, [call([1], ([2], [-0.5]))])
+    assert b"wire_rows" not in store.read_bytes()
+    for name in ("capture.sqlite", "capture.sqlite-wal"):
+        shutil.copy(original / name, copy)
+    setting.close()
+    assert rows_of(TINKER, copy / "capture.sqlite").column("response_ids") == [[2]]
+
+
 def test_reading_leaves_the_folder_as_it_is(tmp_path):
     file = write_store(tmp_path, [call([1], ([2], [-0.5]))])
     before = file.read_bytes()
@@ -284,19 +303,43 @@ def test_broken_stores_are_refused(tmp_path, column, value, message):
 def test_a_damaged_store_is_refused(tmp_path):
     file = write_store(tmp_path, [call([1], ([2], [-0.5]))] * 50)
     file.write_bytes(file.read_bytes()[:5000])
-    assert "the SQLite store cannot be read" in refusal(TINKER, file)
+    with pytest.raises(RcdiagError, match="the SQLite store cannot be read"):
+        list(TINKER.read(Dump(files=(file,))))
 
 
-def test_a_view_in_place_of_the_table_is_not_run(tmp_path):
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE VIEW wire_rows AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) "
+        "SELECT i AS cursor FROM n",
+        "CREATE TABLE other (a)",
+    ],
+)
+def test_another_sqlite_file_is_none_of_tinker(tmp_path, made):
     file = tmp_path / "capture.sqlite"
     connection = sqlite3.connect(file)
-    connection.execute(
-        "CREATE VIEW wire_rows AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) "
-        "SELECT i AS cursor FROM n"
-    )
+    connection.execute(made)
     connection.commit()
     connection.close()
-    assert "without a table `wire_rows`" in refusal(TINKER, file)
+    assert not TINKER.detect(Peek(file))
+    with pytest.raises(RcdiagError, match="without a table `wire_rows`"):
+        list(TINKER.read(Dump(files=(file,))))
+
+
+def test_a_table_with_other_columns_is_refused(tmp_path):
+    file = tmp_path / "capture.sqlite"
+    connection = sqlite3.connect(file)
+    names = "run_id, run_attempt, split, iteration, group_idx, traj_idx, purpose"
+    connection.execute(f"CREATE TABLE wire_rows (cursor, {names})")
+    connection.execute("INSERT INTO wire_rows (cursor) VALUES ('first')")
+    connection.commit()
+    connection.close()
+    assert "a `cursor` of wire_rows is no whole number" in refusal(TINKER, file)
+    connection = sqlite3.connect(file)
+    connection.execute("UPDATE wire_rows SET cursor = 1")
+    connection.commit()
+    connection.close()
+    assert "the SQLite store cannot be read (no such column" in refusal(TINKER, file)
 
 
 def test_a_last_line_that_is_cut_off(tmp_path):

@@ -132,6 +132,14 @@ def test_missing_columns_stay_missing(tmp_path):
     assert_rows(rows, only(batch.rows, "old_log_probs", "ref_log_probs"))
 
 
+def test_a_batch_without_a_mask_says_that_all_tokens_count(tmp_path):
+    batch = rollouts()
+    rows, table = read(write_batch(tmp_path / "a.dp", batch, response_mask=None))
+    assert_rows(rows, only(batch.rows, "response_ids", *(n for n in COLUMNS if "log" in n)))
+    assert "response_mask" not in table.columns
+    assert "every response token counts as sampled" in changes(table)
+
+
 def test_scores_of_the_agent_loop_are_the_reward_where_there_are_no_others(tmp_path):
     batch = rollouts()
     tensors = tensors_of(batch)
@@ -300,6 +308,24 @@ def test_rows_of_a_transfer_queue_may_be_a_stack_of_tensors(tmp_path):
         columns[name] = stacked(list(columns[name].unbind()))
     rows, _ = read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
     assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "rollout_log_probs"))
+
+
+def test_rows_of_a_transfer_queue_may_all_be_as_long(tmp_path):
+    batch = rollouts(6)
+    batch.rows = [{**batch.rows[1], "group_id": f"g{row}"} for row in range(6)]
+    payload = queue_batch(batch, 1)
+    columns = payload["tensordict"].parts[1][1]["_tensordict"]
+    for name in ("responses", "response_mask", "rollout_log_probs", "rm_scores"):
+        columns[name] = torch.stack(list(columns[name].unbind()))
+    rows, _ = read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
+    assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "rollout_log_probs", "reward"))
+
+
+def test_rows_that_are_not_as_long_as_their_tags_say_are_refused(tmp_path):
+    payload = queue_batch(rollouts(6).but_for(0), 0)
+    payload["tags"][2]["response_len"] += 1
+    with pytest.raises(RcdiagError, match=r"tq_batch\.pt, row 2: responses has .* its tag says"):
+        read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
 
 
 def test_a_column_of_another_length_is_refused_with_its_row(tmp_path):

@@ -150,6 +150,7 @@ REQUEST = {
     [
         lambda response: {"request": REQUEST, "response": response},
         lambda response: {"body": REQUEST, "response": response, "custom_id": "a"},
+        lambda response: {"id": 7, "request": REQUEST, "response": response},
         lambda response: {
             "id": "batch_1",
             "custom_id": "a",

@@ -113,6 +113,8 @@ def queue_batch(batch: Rollouts, fills: int = 1, keys: list[str] | None = None) 
         {"status": "finished", "global_steps": 5, "min_global_steps": 4, "max_global_steps": 4 + n}
         for n in [0] * (len(batch) - 1) + [1] + [0] * fills
     ]
+    for tag, row in zip(tags, rows, strict=True):
+        tag["prompt_len"], tag["response_len"] = len(row["prompt_ids"]), len(row["response_ids"])
     for tag in tags[len(batch) :]:
         tag["is_padding"] = True
     keys = keys or [f"{row['group_id']}_{number}_0" for number, row in enumerate(rows)]

@@ -76,7 +76,7 @@ def open_batch(content: Content) -> Batch:
             batch.add(values)
             batch.meta |= meta
         elif isinstance(loaded, dict) and "tensordict" in loaded:
-            batch.add(loaded["tensordict"])
+            batch.add({name: _unpadded(column) for name, column in loaded["tensordict"].items()})
             batch.keys, batch.tags = list(loaded.get("keys", ())), list(loaded.get("tags", ()))
             batch.meta["global_steps"] = loaded.get("global_steps")
         elif isinstance(loaded, dict) and isinstance(loaded.get("batch"), dict):
@@ -106,6 +106,15 @@ def _from_numpy(stored: Any) -> Tensor | Jagged:
         return jagged_of([_from_numpy(item) for item in stored[1]])
     kind, size, content = stored
     return tensor_of_bytes(content, kind, size)
+
+
+def _unpadded(column: Any) -> Any:
+    """Return a column of TransferQueue as rows without padding, also where all are as long."""
+    if not isinstance(column, Tensor) or len(column.shape) < 2:
+        return column
+    rows, width, *inner = column.shape
+    values = Tensor(column.stored.reshape(rows * width, *inner), column.kind)
+    return Jagged(values, np.arange(rows) * width, np.full(rows, width))
 
 
 def jagged_of(rows: list[Any]) -> Tensor | Jagged:

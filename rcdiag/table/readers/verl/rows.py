@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import RowIndex, Span, Where, cut_rows
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Span, Where, cut_rows
 from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
 from rcdiag.table.readers.verl import layout
@@ -48,9 +48,12 @@ def rows_of(batch: Batch, path: Path, number: int, notes: Notes) -> Iterator[Row
     if responses is None:
         raise missing_responses(path)
     _check_lengths(batch, len(responses), path)
+    _check_tags(batch, path)
     kept = _without_padding(batch, len(responses), notes)
     facts = _columns_of_rows(batch, path, number, notes)
     width: Any = responses.lengths[kept] if isinstance(responses, Jagged) else _width(batch)
+    if not any(name in batch.tensors for name in MASKS):
+        notes.change(NO_MASK, len(kept))
     width = width * (1 + padded.width_of_experts(batch.tensors.get("routed_experts")))
     for rows in padded.batches_of(kept, width):
         with laid_out(str(path), "verl"):
@@ -173,6 +176,22 @@ def _check_lengths(batch: Batch, count: int, path: Path) -> None:
             raise RcdiagError(
                 f"{path}: {name} has {size} rows, responses has {count}",
                 hint="columns of one batch belong together; write the dump again",
+            )
+
+
+def _check_tags(batch: Batch, path: Path) -> None:
+    """Refuse rows of TransferQueue that are not as long as their tags say."""
+    for name, tag in (("prompts", "prompt_len"), ("responses", "response_len")):
+        column = batch.tensors.get(name)
+        if not isinstance(column, Jagged) or not all(tag in tags for tags in batch.tags):
+            continue
+        said = np.array([tags[tag] for tags in batch.tags], np.int64)
+        if batch.tags and (said != column.lengths).any():
+            row = int(np.argmax(said != column.lengths))
+            raise RcdiagError(
+                f"{path}, row {row}: {name} has {column.lengths[row]} tokens, its tag says "
+                f"{said[row]}",
+                hint="tags and columns of one batch belong together; write the dump again",
             )
 
 
