@@ -17,7 +17,7 @@ LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
 def provenance(dump: Table, seed: int) -> dict[str, Any]:
     """Command line, versions, table, fingerprint, seed, time; of drawn rows how many they are.
 
-    `columns_read_as` maps rcdiag's names to those in the files, where columns have other names there.
+    `columns_read_as` maps rcdiag's names to those in the files, where columns have others there.
     """
     source = dump.drawn_from or dump
     names = {**source.naming.taken, **source.renames}
