@@ -13,6 +13,8 @@ from rcdiag.results.doc import Doc
 FORMAT_VERSION = 2
 # Metadata of a field that was added since: documents may lack it, and then it has its default.
 ADDED = {"added": True}
+# Metadata of an added field that a document holds only where it is not null.
+SPARSE = {**ADDED, "sparse": True}
 
 SEVERITIES = ("note", "warning", "error")
 
@@ -313,7 +315,7 @@ class MetricValue:
             "for numbers that do not depend on the length.",
             see=("ess_seq", "khat_seq"),
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = field(default=None, metadata=SPARSE)
 
 
 NOT_OBSERVABLE = "not observable"

@@ -20,6 +20,7 @@ def unstructured(value: Any) -> Any:
         return {
             field.name: unstructured(getattr(value, field.name))
             for field in dataclasses.fields(value)
+            if not (field.metadata.get("sparse") and getattr(value, field.name) is None)
         }
     if isinstance(value, dict):
         return {str(key): unstructured(item) for key, item in value.items()}

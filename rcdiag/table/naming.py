@@ -200,6 +200,8 @@ def _with_padding(
     masks = [name for name in columns_to_look_at(schema, names) if _fits(MASK, schema.field(name))]
     log_probs = [names.get(name, name) for name in policies]
     columns = list(dict.fromkeys([tokens, *log_probs, *masks]))
+    if not set(columns) <= set(schema.names):
+        return naming  # a mapped column that is not there is refused later
     first = FirstRows(first_rows_of(path, columns, PADDED_ROWS))
     found = find_padding(first.rows(tokens), [first.rows(name) for name in log_probs])
     if found is None:

@@ -81,7 +81,7 @@ def test_many_changes_are_cut_without_verbose(rcdiag, dump, tmp_path):
             "one value",
         ),
         (("--from", "toyjson"), "format toyjson: no such format", "did you mean toyjsonl?"),
-        (("--column", "old_log_probs=nothing"), "no column `nothing` for old_log_probs", ""),
+        (("--column", "old_log_probs=nothing"), "no column `nothing`, the right side of", ""),
     ],
 )
 def test_wrong_options_end_with_2(rcdiag, dump, tmp_path, arguments, said, way):

@@ -52,7 +52,7 @@ def test_its_python_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (block,) = blocks("python")
     exec(compile(block, "README.md", "exec"), {})
-    assert "rollout_is: sequence" in capsys.readouterr().out
+    assert "rollout_is: null" in capsys.readouterr().out
     assert (tmp_path / "report.html").exists()
 
 

@@ -118,13 +118,13 @@ def test_groups_are_what_is_drawn_anew(tmp_path):
     assert run(tmp_path, group_id=[1] * 4).mismatch["k2_kl"].low is None
 
 
-def test_the_same_seed_gives_the_same_values(tmp_path):
+def test_nothing_of_the_whole_table_is_drawn(tmp_path):
     random = np.random.default_rng(0)
     behavior = random.uniform(-3.0, -1.0, (40, 3))
     target = behavior + random.normal(0.0, 0.1, behavior.shape)
     columns = {"rollout_log_probs": behavior.tolist(), "old_log_probs": target.tolist()}
-    first, again, other = (run(tmp_path, seed=seed, **columns).mismatch for seed in (3, 3, 4))
-    assert first == again != other
+    first, other = (run(tmp_path, seed=seed, **columns).mismatch for seed in (3, 4))
+    assert first == other
 
 
 def test_equal_policies_are_scored_and_found_healthy(tmp_path):

@@ -266,7 +266,7 @@ def test_mapped_columns_are_checked_like_others(tmp_path):
     assert table.policies == ["rollout"]
     assert math.isnan(column(table, "rollout_log_probs")[1][0])
     error = refused(tmp_path, rows, renames={**columns, "old_log_probs": "logs"})
-    assert "no column `logs` for old_log_probs" in error.message
+    assert "no column `logs`, the right side of old_log_probs=logs" in error.message
     error = refused(tmp_path, [row(1)], renames={"response_ids": "rollout_log_probs"})
     assert "the dump has `response_ids` as well" in error.message
 
