@@ -56,7 +56,15 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
                 start=file.first_row,
             )
             files.append(drawn)
-    return Table(tuple(files), table.schema, {}, scratch, table, naming=table.naming)
+    return Table(
+        tuple(files),
+        table.schema,
+        {},
+        scratch,
+        table,
+        given_as=table.given_as,
+        naming=table.naming,
+    )
 
 
 def _rows_of_step(table: Table, step: int) -> Numbers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -98,6 +99,7 @@ class Table:
     renames: Mapping[str, str]  # canonical name -> name in the file
     scratch: Scratch | None = field(default=None, compare=False)
     drawn_from: Table | None = None  # the table that has more rows, where some of them are drawn
+    given_as: tuple[str, ...] = field(default=(), compare=False)  # the sources, in a user's words
     # Values that the user gave for all rows, which the files do not hold.
     given: Mapping[str, Any] = field(default_factory=dict)
     conversion: Conversion | None = field(default=None, compare=False)
@@ -108,6 +110,11 @@ class Table:
     def name(self) -> str:
         """Return the name of the table's first file, as a message names the table."""
         return self.files[0].sources[0].name
+
+    @property
+    def on_command_line(self) -> str:
+        """Return the sources as a command line names them."""
+        return " ".join(shlex.quote(source) for source in self.given_as or (self.name,))
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:

@@ -110,6 +110,6 @@ def _case(table: Table, rows: Trajectories, sampler: str, trainer: str | None) -
             version_by_token=version is not None and len(version) != len(rows),
         ),
         metadata=table.metadata,
-        source=table.name,
+        source=table.on_command_line,
         rows_in_table=table.num_rows,
     )

@@ -18,4 +18,4 @@ def diagnosis_of_table(table: Table, origin: Table | None = None) -> Diagnosis:
     """
     sampler, trainer = pair_of_table(table)
     case = read_case(table, sampler, trainer)
-    return diagnose(replace(case, source=(origin or table).name))
+    return diagnose(replace(case, source=(origin or table).on_command_line))

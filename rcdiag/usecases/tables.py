@@ -128,13 +128,14 @@ def open_located(
         return open_parts(some, columns, needed, given, encoder, heard, beside)
 
     tables = [table for kind in _by_format(parts) for table in _by_policies(kind, opened, columns)]
+    given_as = tuple(part.source for part in parts)
     if len(tables) == 1:
-        return tables[0]
+        return replace(tables[0], given_as=given_as)
     scratch = Scratch(beside)
     names = _short_names(tables, [table.name for table in tables])
     joined, report = join_tables(tables, names, scratch.path / "joined.parquet", of_one_run=True)
     naming = Naming({name: own for table in tables for name, own in table.naming.taken.items()})
-    return replace(joined, scratch=scratch, joined=report, naming=naming)
+    return replace(joined, scratch=scratch, joined=report, naming=naming, given_as=given_as)
 
 
 def _by_format(parts: Sequence[SourceFiles]) -> list[list[SourceFiles]]:
