@@ -45,7 +45,7 @@ def engine_noise_in_few_rows(recipe: Recipe, random: Random) -> Effect:
     count = int(random.integers(24, 40))
 
     def few(draft: Draft, random: Random) -> None:
-        draft.kept_rows = np.arange(count)
+        draft.kept_rows = np.arange(min(count, len(draft.answers.lengths)))
 
     recipe.edits.append(few)
     return Effect(note=f"{count} rows", side="none", strength=count)
