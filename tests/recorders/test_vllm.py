@@ -46,6 +46,7 @@ json.dump({"kept": kept, "plain": sorted(columns)}, open(out, "w"))
 """
 
 
+@pytest.mark.slow  # it loads vLLM once more
 @pytest.mark.engine
 def test_a_real_engine_is_recorded(tmp_path):
     out = tmp_path / "out.json"
