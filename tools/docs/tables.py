@@ -262,6 +262,25 @@ def parquet() -> str:
     )
 
 
+def convert() -> str:
+    """How fast dumps of two kinds become a table, and how much memory that takes."""
+    measured = _measured("convert")
+    return _table(
+        ("dump", "response tokens", "size", "time", "tokens a second", "peak memory"),
+        (
+            [
+                html.escape(each["format"]),
+                f"{each['tokens'] / 1e6:.0f} M",
+                f"{each['dump_mb']} MB",
+                f"{each['seconds']:.1f} s",
+                f"{each['mtok_per_s']:.1f} M",
+                f"{each['peak_mb']} MB",
+            ]
+            for each in measured["results"]
+        ),
+    )
+
+
 def recorder() -> str:
     """How long a training loop waits for a batch to be on disk."""
     measured = _measured("recorder")
@@ -367,4 +386,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "parquet": parquet,
     "coverage": coverage,
     "recorder": recorder,
+    "convert": convert,
 }
