@@ -51,7 +51,10 @@ def steps_of_model(
 
 
 def _distances(case: Case, steps: list[int], forward: Forward) -> np.ndarray:
-    """Return the median distance of a model's log-probs and the trainer's, nats, [steps]."""
+    """Return the rms distance of a model's log-probs from the trainer's, nats, [steps].
+
+    A single token counts as 1 nat at most; a step without numbers has NaN.
+    """
     assert case.facts.step is not None
     policy = case.trainer or case.sampler
     distance = np.full(len(steps), np.nan)

@@ -139,9 +139,14 @@ def test_honest_noise_is_that_of_engines():
 @pytest.mark.parametrize("number", range(len(STORED)))
 def test_what_recorders_and_stores_spoil_changes_the_table(number):
     fault = STORED[number]
-    if fault.slug == "retokenised":
-        pytest.skip("its text is that of the tokens now and then")
-    random = np.random.default_rng(number)
+    # Text encodes to the same tokens now and then: one batch of several must differ.
+    seeds = range(number, number + (8 if fault.slug == "retokenised" else 1))
+    assert any(changes(fault, seed) for seed in seeds)
+
+
+def changes(fault: Fault, seed: int) -> bool:
+    """Tell whether a fault changes what a table holds."""
+    random = np.random.default_rng(seed)
     choice = spoilt([fault], random, SMALL)
     draft = draft_of(choice.recipe, random)
     clean = honest(choice.recipe.plan)
@@ -154,7 +159,7 @@ def test_what_recorders_and_stores_spoil_changes_the_table(number):
             for name in ("rollout", "old")
         )
     )
-    assert not same
+    return not same
 
 
 @pytest.mark.parametrize("by", [-1, 1])

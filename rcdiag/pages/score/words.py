@@ -8,6 +8,11 @@ from rcdiag.pages.formats import fraction, number, part_of, with_interval
 from rcdiag.results import CorrectionResult, ScoreResult
 
 
+def _count(value: float) -> str:
+    """Write an effective number of sequences, from ten on without a fraction."""
+    return f"{value:,.0f}" if value >= 10.0 else number(value)
+
+
 def answer(result: ScoreResult) -> str:
     """Say the numbers of one pair of policies that decide."""
     if not result.target:
@@ -17,7 +22,7 @@ def answer(result: ScoreResult) -> str:
     if k3.value is None:
         return "no number of the mismatch can be computed"
     sequences = (
-        f", effective sequences {number(ess.value * result.num_sequences)} of "
+        f", effective sequences {_count(ess.value * result.num_sequences)} of "
         f"{result.num_sequences:,}"
         if ess.value is not None
         else ""
