@@ -22,13 +22,9 @@ from rcdiag.diagnosis.experiments.order import (
     ranked,
 )
 from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenised
+from rcdiag.diagnosis.experiments.sampled_law import told, told_by_law
 from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
 from rcdiag.diagnosis.experiments.sides import at_temperature, side_of
-from rcdiag.diagnosis.experiments.silent import (
-    foreign_tokens,
-    support_of_tokens,
-    temperature_of_tokens,
-)
 from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
 from rcdiag.engines.changes import Forward
 
@@ -37,7 +33,6 @@ Suspicions = list[tuple[str, Suspicion]]
 EXACT = 3e-5  # scale of the noise of two float32 passes
 MOST_OF_STEP = 0.7  # share of a step's rows
 MOST = 0.9  # share of rows that is all of them, but for chance
-UNSURE_OF_TEMPERATURE = 0.03
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
 OF_WEIGHTS = {
@@ -49,7 +44,6 @@ OF_WEIGHTS = {
     "draft-recorded",
     "weights-differ",
 }
-SPANS_EXPLAIN = 0.3  # distance in temperature that is left without spans of foreign tokens
 MUCH = 0.5  # nats per token by which a trial beats an honest column that is near already
 PARTLY = 0.8  # share of squares from which on a trial explains most
 
@@ -96,7 +90,8 @@ def experimental(case: Case, forward: Forward, given: Given | None = None) -> Ou
     outcome = Outcome(scene, sides)
     if not sides:
         return outcome
-    _laws(outcome)
+    outcome.temperature, by_law = told_by_law(scene, sides)
+    outcome.suspicions += [] if by_law is None else [by_law]
     if _agree(sides):
         _both(outcome, forward, given)
     else:
@@ -198,134 +193,6 @@ def chosen_rows(case: Case, most: int) -> Counts:
         return np.arange(count)
     starts = np.linspace(0, count - 16, max(most // 16, 1)).astype(np.int64)
     return np.unique((starts[:, None] + np.arange(16)).ravel())
-
-
-def told(
-    confidence: float, message: str, evidence: Sequence[dict[str, Any]], **more: Any
-) -> Suspicion:
-    """Make a suspicion of what speaks for a cause."""
-    return Suspicion(confidence=confidence, message=message, evidence=evidence, **more)
-
-
-# The law that sampled.
-
-
-def _laws(outcome: Outcome) -> None:
-    """Compare the temperature of the tokens with those of the columns."""
-    scene = outcome.scene
-    sampler = next((side for side in outcome.sides if side.name == "sampler"), None)
-    trainer = next((side for side in outcome.sides if side.name == "trainer"), None)
-    if len(scene.law) < 100:
-        return
-    tokens = temperature_of_tokens(scene.law)
-    outcome.temperature = tokens
-    if sampler is None or not sampler.explained:
-        return
-    recorded = float(np.median(sampler.temperature))
-    trained = float(np.median(trainer.temperature)) if trainer and trainer.explained else None
-    evidence = [
-        {
-            "name": "temperature of the tokens",
-            "low": tokens.low,
-            "value": tokens.value,
-            "high": tokens.high,
-            "reads": "estimated by maximum likelihood",
-        },
-        {
-            "name": "temperature of the columns",
-            sampler.policy: recorded,
-            **({} if trainer is None or trained is None else {trainer.policy: trained}),
-            "reads": "at which the model explains the column",
-        },
-    ]
-    at = f"T = {tokens.value:.2f} ({tokens.low:.2f} to {tokens.high:.2f})"
-    error = max((tokens.high - tokens.value) / 1.96, 1e-4)
-    other = abs(tokens.value - recorded)
-    differs = other > UNSURE_OF_TEMPERATURE and other / error > 4.0
-    if trained is not None and abs(np.log(trained / recorded)) > 0.02:
-        near_trained = abs(np.log(tokens.value / trained)) < abs(np.log(tokens.value / recorded))
-        if near_trained:
-            slug = "temperature-raw-recorded"
-            words = f"tokens were sampled at {at}; the recorded log-probs are of T = {recorded:.2f}"
-        elif abs(recorded - 1.0) < 0.02:
-            slug = "sampler-ignores-temperature"
-            words = (
-                f"tokens were sampled at {at} and recorded so; the trainer divides its logits by "
-                f"{trained:.2f}"
-            )
-        else:
-            slug = "trainer-without-temperature"
-            words = (
-                f"tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
-                f"T = {trained:.2f}"
-            )
-        outcome.suspicions.append((slug, told(0.97, f"{words}.", evidence)))
-        return
-    kept = support_of_tokens(scene.law, recorded)
-    gain_of_temperature = float(scene.law.at(tokens.value).sum() - scene.law.at(recorded).sum())
-    strict = kept.gain > 12.0 and kept.outside <= 0.2 * kept.expected
-    if strict and kept.gain > gain_of_temperature + 4.0:
-        outcome.suspicions.append(
-            (
-                "top-p-silent",
-                told(
-                    0.9,
-                    f"Tokens were sampled with {kept.rule} {kept.value:g}: {kept.outside} of them "
-                    f"lie outside, where {kept.expected:.0f} are to be expected; the log-probs are "
-                    "of the whole law.",
-                    [
-                        {
-                            "name": kept.rule,
-                            "value": kept.value,
-                            "outside": kept.outside,
-                            "expected": kept.expected,
-                            "reads": "recovered from the tokens",
-                        }
-                    ],
-                ),
-            )
-        )
-    elif differs and gain_of_temperature > 10.0:
-        foreign = foreign_tokens(scene.reading.log_prob, scene.reading.entropy, scene.owner)
-        foreign &= scene.usable
-        without = temperature_of_tokens(scene.law.take(~foreign[scene.law_at]))
-        if foreign.any() and abs(without.value - recorded) < SPANS_EXPLAIN * other:
-            outcome.suspicions.append(_masked_in(scene, foreign, without, at))
-            return
-        outcome.suspicions.append(
-            (
-                "temperature-silent",
-                told(
-                    0.93,
-                    f"Tokens were sampled at {at}; the columns are of T = {recorded:.2f} and agree "
-                    "with each other, so no mismatch shows.",
-                    evidence,
-                ),
-            )
-        )
-
-
-def _masked_in(
-    scene: Scene, foreign: np.ndarray, without: Estimate, at: str
-) -> tuple[str, Suspicion]:
-    """Name tokens that the policy did not sample where they alone make the law look flatter."""
-    share = float(foreign.sum() / scene.usable.sum())
-    rows = len(np.unique(scene.owner[foreign])) / len(scene.rows)
-    return "mask-includes-tool", told(
-        0.85,
-        f"{share:.1%} of the tokens stand in spans that the model would hardly sample, and the "
-        f"mask takes them in; without them the tokens are of T = {without.value:.2f}, with them of "
-        f"{at}.",
-        [
-            {
-                "name": "tokens in spans of high surprisal",
-                "value": share,
-                "reads": "not sampled by the policy",
-            }
-        ],
-        side="recorder",
-        share_of_rows=rows,
-    )
 
 
 def _noise(scene: Scene, sides: Sequence[Side]) -> tuple[str, Suspicion]:

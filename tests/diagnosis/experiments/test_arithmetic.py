@@ -10,6 +10,7 @@ from rcdiag.diagnosis.experiments.fit import golden, margin, unexplained
 from rcdiag.diagnosis.experiments.head import bfloat16
 from rcdiag.diagnosis.experiments.order import explains, quick_trials, ranked
 from rcdiag.diagnosis.experiments.silent import (
+    foreign_tokens,
     support_of_tokens,
     surprise,
     temperature_of_tokens,
@@ -187,3 +188,17 @@ def test_bfloat16_rounds_to_even_as_torch_does():
     torch = pytest.importorskip("torch")
     values = np.random.default_rng(0).normal(0, 30, 10_000).astype(np.float32)
     assert np.array_equal(bfloat16(values), torch.from_numpy(values).bfloat16().float().numpy())
+
+
+def test_tokens_in_a_span_of_surprise_are_foreign_and_single_ones_are_not():
+    surprisal = np.array([0.1, 9.0, 0.1, 0.1, 0.1, 0.1, 3.5, 3.5, 3.5, 3.5, 0.1, 0.1, 0.1, 0.1])
+    foreign = foreign_tokens(-surprisal, np.zeros(14), np.zeros(14, np.int64))
+    assert np.flatnonzero(foreign).tolist() == [6, 7, 8, 9]
+
+
+def test_a_span_does_not_reach_from_row_to_row():
+    surprisal = np.array([0.1, 0.1, 9.0, 9.0, 9.0, 9.0, 0.1, 0.1])
+    owner = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    own = foreign_tokens(-surprisal, np.zeros(8), owner)
+    assert own.tolist() == [*([True] * 4), *([True] * 4)]
+    assert not foreign_tokens(-surprisal, np.zeros(8), np.repeat(np.arange(4), 2)).any()

@@ -1,0 +1,153 @@
+"""The law that sampled the tokens is held against the laws that the columns are of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.experiments.fit import Estimate
+from rcdiag.diagnosis.experiments.scene import Scene, Side
+from rcdiag.diagnosis.experiments.silent import (
+    foreign_tokens,
+    support_of_tokens,
+    temperature_of_tokens,
+)
+
+Named = tuple[str, Suspicion]  # slug of a cause, and what speaks for it
+
+FEWEST = 100  # tokens in unsure contexts that tell of a temperature
+UNSURE_OF_TEMPERATURE = 0.03
+SPANS_EXPLAIN = 0.3  # distance in temperature that is left without spans of foreign tokens
+
+
+def told(
+    confidence: float, message: str, evidence: Sequence[dict[str, Any]], **more: Any
+) -> Suspicion:
+    """Make a suspicion of what speaks for a cause."""
+    return Suspicion(confidence=confidence, message=message, evidence=evidence, **more)
+
+
+def told_by_law(scene: Scene, sides: Sequence[Side]) -> tuple[Estimate | None, Named | None]:
+    """Return the temperature of the tokens, and the cause that it shows; None for what is unknown.
+
+    The columns' temperatures are those at which the trainer's model explains them.
+    """
+    sampler = next((side for side in sides if side.name == "sampler"), None)
+    trainer = next((side for side in sides if side.name == "trainer"), None)
+    if len(scene.law) < FEWEST:
+        return None, None
+    tokens = temperature_of_tokens(scene.law)
+    if sampler is None or not sampler.explained:
+        return tokens, None
+    recorded = float(np.median(sampler.temperature))
+    trained = float(np.median(trainer.temperature)) if trainer and trainer.explained else None
+    evidence = [
+        {
+            "name": "temperature of the tokens",
+            "low": tokens.low,
+            "value": tokens.value,
+            "high": tokens.high,
+            "reads": "estimated by maximum likelihood",
+        },
+        {
+            "name": "temperature of the columns",
+            sampler.policy: recorded,
+            **({} if trainer is None or trained is None else {trainer.policy: trained}),
+            "reads": "at which the model explains the column",
+        },
+    ]
+    if trained is not None and abs(np.log(trained / recorded)) > 0.02:
+        return tokens, _columns_differ(tokens, recorded, trained, evidence)
+    return tokens, _columns_agree(scene, tokens, recorded, evidence)
+
+
+def _written(tokens: Estimate) -> str:
+    return f"T = {tokens.value:.2f} ({tokens.low:.2f} to {tokens.high:.2f})"
+
+
+def _columns_differ(
+    tokens: Estimate, recorded: float, trained: float, evidence: Sequence[dict[str, Any]]
+) -> Named:
+    """Name the cause where sampler's and trainer's columns are of two temperatures."""
+    at = _written(tokens)
+    near_trained = abs(np.log(tokens.value / trained)) < abs(np.log(tokens.value / recorded))
+    if near_trained:
+        slug = "temperature-raw-recorded"
+        words = f"tokens were sampled at {at}; the recorded log-probs are of T = {recorded:.2f}"
+    elif abs(recorded - 1.0) < 0.02:
+        slug = "sampler-ignores-temperature"
+        words = (
+            f"tokens were sampled at {at} and recorded so; the trainer divides its logits by "
+            f"{trained:.2f}"
+        )
+    else:
+        slug = "trainer-without-temperature"
+        words = (
+            f"tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
+            f"T = {trained:.2f}"
+        )
+    return slug, told(0.97, f"{words}.", evidence)
+
+
+def _columns_agree(
+    scene: Scene, tokens: Estimate, recorded: float, evidence: Sequence[dict[str, Any]]
+) -> Named | None:
+    """Name the fault that no mismatch shows: tokens of another law than both columns."""
+    kept = support_of_tokens(scene.law, recorded)
+    gain_of_temperature = float(scene.law.at(tokens.value).sum() - scene.law.at(recorded).sum())
+    strict = kept.gain > 12.0 and kept.outside <= 0.2 * kept.expected
+    if strict and kept.gain > gain_of_temperature + 4.0:
+        return "top-p-silent", told(
+            0.9,
+            f"Tokens were sampled with {kept.rule} {kept.value:g}: {kept.outside} of them "
+            f"lie outside, where {kept.expected:.0f} are to be expected; the log-probs are "
+            "of the whole law.",
+            [
+                {
+                    "name": kept.rule,
+                    "value": kept.value,
+                    "outside": kept.outside,
+                    "expected": kept.expected,
+                    "reads": "recovered from the tokens",
+                }
+            ],
+        )
+    error = max((tokens.high - tokens.value) / 1.96, 1e-4)
+    other = abs(tokens.value - recorded)
+    if not (other > UNSURE_OF_TEMPERATURE and other / error > 4.0 and gain_of_temperature > 10.0):
+        return None
+    foreign = foreign_tokens(scene.reading.log_prob, scene.reading.entropy, scene.owner)
+    foreign &= scene.usable
+    without = temperature_of_tokens(scene.law.take(~foreign[scene.law_at]))
+    if foreign.any() and abs(without.value - recorded) < SPANS_EXPLAIN * other:
+        return _masked_in(scene, foreign, without, _written(tokens))
+    return "temperature-silent", told(
+        0.93,
+        f"Tokens were sampled at {_written(tokens)}; the columns are of T = {recorded:.2f} and "
+        "agree with each other, so no mismatch shows.",
+        evidence,
+    )
+
+
+def _masked_in(scene: Scene, foreign: np.ndarray, without: Estimate, at: str) -> Named:
+    """Name tokens that the policy did not sample where they alone make the law look flatter."""
+    share = float(foreign.sum() / scene.usable.sum())
+    rows = len(np.unique(scene.owner[foreign])) / len(scene.rows)
+    return "mask-includes-tool", told(
+        0.85,
+        f"{share:.1%} of the tokens stand in spans that the model would hardly sample, and the "
+        f"mask takes them in; without them the tokens are of T = {without.value:.2f}, with them of "
+        f"{at}.",
+        [
+            {
+                "name": "tokens in spans of high surprisal",
+                "value": share,
+                "reads": "not sampled by the policy",
+            }
+        ],
+        side="recorder",
+        share_of_rows=rows,
+    )
