@@ -85,7 +85,6 @@ TRAINER_CONFIG_CHECKS = (
         "them.",
         "record them in a column `advantages`",
         "DPPO drops tokens whose probability rose where the advantage is above 0",
-        ("advantages",),
     ),
 )
 
