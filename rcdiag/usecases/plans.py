@@ -82,7 +82,7 @@ def _check_alone(
 def _of_all(arithmetic: str) -> Plan:
     """Plan what the newest generation of every trainer does by default."""
     plans = {
-        family: plan_corrections(trainer, {"default": {}}, arithmetic)
+        family: plan_corrections(trainer, {"default": trainer.unset}, arithmetic)
         for family, trainer in families().items()
     }
     return Plan.joined(plans)
