@@ -14,6 +14,7 @@ from rcdiag.results.base import (
     LEVELS,
     LOG_RATIO,
     RATIO,
+    SPARSE,
     TOY,
     TRUNCATION_LOSS,
     Behavior,
@@ -273,7 +274,7 @@ class CorrectionResult:
             see=("float32-decides", "kept_tokens", "weight_sum"),
             keys=InFloat32Numbers,
         ),
-    ] = None
+    ] = field(default=None, metadata=SPARSE)
 
 
 Corrections = Annotated[
