@@ -67,7 +67,7 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
 def _sampler(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
     """Return kappa, or where it cannot tell the test of the mean ratio."""
     kappa, z = mismatch["kappa"], mismatch["ratio_mean_z"]
-    if kappa.value is not None and kappa.level not in (None, "unknown"):
+    if _tells(kappa):
         return _gauge("kappa", "Did the recorded policy sample?", kappa, number, unit="1 is yes")
     return _gauge(
         "ratio_mean_z",
@@ -76,6 +76,14 @@ def _sampler(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
         number,
         unit="standard errors of the mean ratio from 1",
     )
+
+
+def _tells(kappa: MetricValue) -> bool:
+    """Tell whether the interval of kappa is narrow enough to tell a sampler from none."""
+    guide = METRICS["kappa"].guide
+    if guide is None or kappa.low is None or kappa.high is None:
+        return False
+    return kappa.level not in (None, "unknown") and kappa.high - kappa.low <= 2.0 * guide.error
 
 
 def _gauge(

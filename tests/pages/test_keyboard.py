@@ -68,7 +68,7 @@ def test_a_term_opens_by_enter_and_closes_by_escape(seen):
 
 def test_a_row_opens_by_enter_and_its_address_is_kept(seen):
     seen.go("corrections")
-    row = seen.page.locator("tr[data-names~=decoupled_token_is]")
+    row = seen.page.locator("#corrections tr[data-names~=decoupled_token_is]")
     row.locator(".toggle").focus()
     seen.page.keyboard.press("Enter")
     detail = seen.page.locator("tr.detail")

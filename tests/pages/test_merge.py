@@ -11,7 +11,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import page
 from rcdiag.pages.tabs.change import causes, change, verdict
-from rcdiag.results import MetricValue, from_json
+from rcdiag.results import Diagnosis, MetricValue, NamedCause, from_json
 from tests.results.stored import stored
 
 
@@ -22,6 +22,19 @@ def score():
 
 def as_dump(result, fingerprint: str):
     return replace(result, provenance={**result.provenance, "fingerprint": fingerprint})
+
+
+def judged(slug: str, verdict: str) -> Diagnosis:
+    cause = NamedCause(
+        slug=slug,
+        verdict=verdict,
+        confidence=0.9,
+        side="sampler",
+        share_of_rows=1.0,
+        message="It is so.",
+    )
+    pair = {"sampler": "rollout", "trainer": "old"}
+    return Diagnosis(verdict=verdict, summary="It is so.", pair=pair, causes=[cause])
 
 
 def test_results_of_one_dump_share_a_page(score):
@@ -51,20 +64,22 @@ def test_two_results_of_one_command_are_refused(score):
 
 
 def test_two_dumps_side_by_side_say_which_cause_is_gone_and_which_numbers_moved(score):
-    found = score.diagnosis
-    fault = replace(found.causes[0], slug="stale-weights", verdict="correct")
-    fine = replace(found.causes[0], slug="engine-noise", verdict="fine")
-    before = replace(score, diagnosis=replace(found, verdict="correct", causes=[fault]))
+    large = {"k3_kl": MetricValue(value=0.1, low=0.09, high=0.12, level="error")}
+    before = replace(
+        score,
+        diagnosis=judged("stale-weights", "correct"),
+        mismatch={**score.mismatch, **large},
+    )
     healthy = {"k3_kl": MetricValue(value=1e-5, low=1e-5, high=2e-5, level="ok")}
     after = replace(
         as_dump(score, "after"),
-        diagnosis=replace(found, verdict="fine", causes=[fine]),
+        diagnosis=judged("engine-noise", "fine"),
         mismatch={**score.mismatch, **healthy},
     )
     one, two = merged([before]), merged([after])
     assert causes(one, two) == (["stale-weights"], [], [])
     assert verdict(one, two).startswith("It helped: stale-weights is gone")
-    assert change("k3_kl", score.mismatch["k3_kl"], healthy["k3_kl"]) == "better"
+    assert change("k3_kl", large["k3_kl"], healthy["k3_kl"]) == "better"
     text = page(before, against=after)
     assert "It helped: stale-weights is gone" in text
     assert "<title>correct → fine: " in text

@@ -10,7 +10,7 @@ import numpy as np
 from rcdiag.pages.charts import Axis, Chart, Mark, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.formats import number, percentage
-from rcdiag.pages.style import FIRST, GRID, SECOND
+from rcdiag.pages.style import FIRST, GRID, SECOND, short
 from rcdiag.results import Histogram, ScoreResult
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def draw(result: ScoreResult, figure: Figure) -> None:
     """Draw the share of tokens beyond a size of the log-ratio, a line for each sign."""
     axes = figure.add_subplot()
     sizes, above, below = _columns(shares_beyond(result.figures["log_ratio_histogram"]))
-    axes.plot(sizes, below, color=SECOND, label=f"likelier under {result.behavior}")
-    axes.plot(sizes, above, color=FIRST, label=f"likelier under {result.target}")
+    axes.plot(sizes, below, color=SECOND, label=f"likelier under {short(result.behavior)}")
+    axes.plot(sizes, above, color=FIRST, label=f"likelier under {short(result.target)}")
     axes.set_xscale("log")
     if np.isfinite(above).any() or np.isfinite(below).any():
         axes.set_yscale("log")

@@ -50,7 +50,6 @@ class Treatment:
     variance: float | None = None
     bias_bound: float | None = None
     lost: float | None = None
-    khat: float | None = None
     level: str = ""
     candidate: Candidate | None = None
     own: Mapping[str, Any] = field(default_factory=dict)
@@ -129,7 +128,7 @@ def _joined(one: Treatment, other: Treatment) -> Treatment:
     """Put two equal treatments into one, with all that is known of either."""
     filled = {
         name: value
-        for name in ("bias", "variance", "bias_bound", "lost", "khat", "candidate")
+        for name in ("bias", "variance", "bias_bound", "lost", "candidate")
         if getattr(one, name) is None and (value := getattr(other, name)) is not None
     }
     names = tuple(dict.fromkeys([*one.names, *other.names]))
@@ -156,7 +155,6 @@ def _of_preset(name: str, correction: CorrectionResult) -> Treatment:
         ess_seq=actual["ess_seq_applied"],
         bias_bound=actual["bias_bound"],
         lost=max((part for part in lost if part is not None), default=None),
-        khat=actual["khat"],
         level=correction.level or "",
     )
 
@@ -271,7 +269,6 @@ def _table(results: DumpResults, treatments: Sequence[Treatment]) -> Section:
         Column(head="ESS tokens", numbers=True, term="ess_token_applied"),
         Column(head="ESS sequences", numbers=True, term="ess_seq_applied"),
         Column(head="Lost mass", numbers=True, term="lost_mass"),
-        Column(head="k-hat", numbers=True, term="khat"),
     ]
     table = Table(
         name="corrections-table",
@@ -335,7 +332,6 @@ def _row(treatment: Treatment, results: DumpResults, estimated: bool, with_sweep
         share(treatment.ess_token),
         share(treatment.ess_seq),
         share(treatment.lost),
-        amount(treatment.khat),
     ]
     return Row(
         cells=cells,
