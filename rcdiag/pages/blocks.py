@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 from rcdiag.pages.formats import interval, number, percentage
 from rcdiag.results import MetricValue
 
+MOST_NAMES = 1  # below the first name of a row
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -48,6 +50,13 @@ def code(value: str, **more: Any) -> Cell:
 def term(name: str, **more: Any) -> Cell:
     """Make a cell that shows a name and opens what `rcdiag explain` says of it."""
     return Cell(text=name, term=name, code=True, **more)
+
+
+def equals(names: Sequence[str]) -> Cell:
+    """Make a cell of several names for one thing: the first, and some of the others below it."""
+    first, *others = names
+    more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
+    return term(first, note=f"{', '.join(others[:MOST_NAMES])}{more}")
 
 
 def amount(value: float | None, written: str | None = None, **more: Any) -> Cell:

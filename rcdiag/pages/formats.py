@@ -14,7 +14,7 @@ def number(value: float | None) -> str:
         return "n/a"
     if 1e-12 < abs(value - 1.0) < 1e-4:
         return f"1 {'+' if value > 1 else '−'} {abs(value - 1.0):.2g}"
-    return f"{value:.5g}" if 0.99 < value < 1.01 else f"{value:.3g}"
+    return f"{value:.5g}" if 0.9 < value < 1.1 else f"{value:.3g}"
 
 
 def interval(value: MetricValue) -> str:

@@ -99,8 +99,8 @@ def waterfall_chart(result: CompareResult) -> Chart:
     rungs = result.ladder.rungs
     floor = None if result.noise_floor is None else result.noise_floor.k2
     high = None if floor is None else (floor.value if floor.high is None else floor.high)
-    sizes = [abs(rung.contribution.value) for rung in rungs if rung.contribution.value]
-    sizes += [high] if high else []
+    sizes = [abs(rung.contribution.value or 0.0) for rung in rungs] + [high or 0.0]
+    least = min((size for size in sizes if size > 0 and math.isfinite(size)), default=1e-6)
     rows: list[tuple[Any, ...]] = [
         (
             f"{rung.start} → {rung.end}",
@@ -119,7 +119,7 @@ def waterfall_chart(result: CompareResult) -> Chart:
         x=Axis(
             label="nats per token",
             scale="symlog",
-            threshold=10.0 ** math.floor(math.log10(min(sizes, default=1e-6) / 3.0)),
+            threshold=10.0 ** math.floor(math.log10(least / 3.0)),
         ),
         series=(
             Series(label="what the step adds", y="adds", low="low", high="high", tone="first"),

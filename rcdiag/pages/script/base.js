@@ -29,7 +29,7 @@ function number(value) {
   if (distance > 1e-12 && distance < 1e-4) {
     return `1 ${value > 1 ? "+" : "−"} ${short(distance, 2)}`;
   }
-  return short(value, value > 0.99 && value < 1.01 ? 5 : 3);
+  return short(value, value > 0.9 && value < 1.1 ? 5 : 3);
 }
 
 function short(value, digits) {

@@ -119,8 +119,9 @@ function frame(root, box, x, y, xAxis, yAxis) {
 }
 
 function fitted(text, width) {
-  const most = Math.max(Math.floor(width / (TEXT * 0.94)), 4);
-  return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
+  const most = Math.max(Math.floor(width / TEXT), 4);
+  // What is cut may hold wide letters.
+  return text.length <= most ? text : `${text.slice(0, Math.max(Math.floor(width / 8), 4))}…`;
 }
 
 function widest(scale) {

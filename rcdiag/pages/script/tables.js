@@ -47,7 +47,7 @@ function setUpSearch(block, table) {
     closeDetails(table);
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = rows.filter((row) => {
-      const text = row.textContent.toLowerCase();
+      const text = `${row.textContent} ${row.dataset.names || ""}`.toLowerCase();
       row.hidden = !words.every((word) => text.includes(word));
       return !row.hidden;
     });

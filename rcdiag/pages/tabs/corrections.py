@@ -8,7 +8,6 @@ from typing import Any
 
 from rcdiag.pages.blocks import (
     Block,
-    Cell,
     Column,
     Figure,
     Figures,
@@ -21,9 +20,9 @@ from rcdiag.pages.blocks import (
     Table,
     Words,
     amount,
+    equals,
     metric,
     share,
-    term,
     text,
 )
 from rcdiag.pages.charts import Axis, Chart
@@ -313,8 +312,7 @@ def _row(treatment: Treatment, results: DumpResults, estimated: bool, with_sweep
         whole_tokens, whole_sequences = results.sweep.num_tokens, results.sweep.num_sequences
     candidate = treatment.candidate
     refused = candidate.refused if candidate is not None and results.mends else []
-    first, *others = treatment.names
-    cells: list[Cell] = [term(first, note=", ".join(others))]
+    cells = [equals(treatment.names)]
     if results.mends:
         cells.append(text(treatment.level, level=treatment.level, note=_refused(refused)))
     if estimated:
@@ -335,7 +333,7 @@ def _row(treatment: Treatment, results: DumpResults, estimated: bool, with_sweep
     ]
     return Row(
         cells=cells,
-        key=first,
+        key=treatment.names[0],
         names=treatment.names,
         tag=_tag(treatment, results),
         pale=bool(refused),

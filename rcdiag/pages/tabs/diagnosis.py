@@ -141,21 +141,26 @@ def _metadata(results: DumpResults) -> list[Block]:
     names = [name for name in dict.fromkeys(name for facts in flat for name in facts)]
     leading = [name for name in names if name.split(".")[0] in LEADING]
     others = [name for name in names if name not in leading and name != "name"]
-    tables = [_facts("metadata", sides, flat, leading)]
+    label = "What the file says of both sides"
+    tables = [_facts("metadata", label, sides, flat, leading)]
     if not others:
         return list(tables)
-    more = _facts("more-metadata", sides, flat, others)
+    more = _facts("more-metadata", "More of what the file says", sides, flat, others)
     return [*tables, Fold(label=f"{len(others)} more facts", blocks=[more])]
 
 
 def _facts(
-    name: str, sides: Sequence[str], flat: Sequence[Mapping[str, str]], names: Sequence[str]
+    name: str,
+    label: str,
+    sides: Sequence[str],
+    flat: Sequence[Mapping[str, str]],
+    names: Sequence[str],
 ) -> Table:
     """Make a table of facts with a column for each side, those that must not differ first."""
     rows = [_fact_row(fact, [facts.get(fact) for facts in flat]) for fact in names]
     return Table(
         name=name,
-        label="What the file says of both sides",
+        label=label,
         columns=[Column(head="What the file says"), *(Column(head=side) for side in sides)],
         rows=sorted(rows, key=lambda row: (not row.tag, row.pale)),
     )

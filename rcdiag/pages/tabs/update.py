@@ -17,6 +17,7 @@ from rcdiag.pages.blocks import (
     Table,
     Words,
     amount,
+    equals,
     metric,
     share,
     term,
@@ -151,11 +152,10 @@ def _row(
     with_model: bool,
 ) -> Row:
     preset = update.preset
-    first, *others = update.names
     verdict = preset.health.verdict
     clipped = preset.metrics.get("actor/pg_clipfrac")
     cells: list[Cell] = [
-        term(first, note=", ".join(others)),
+        equals(update.names),
         text(preset.mode),
         text(verdict, level=TAGS[verdict], note=decided_by(preset.health)),
         amount(preset.loss, note=preset.undefined or ""),
@@ -171,7 +171,7 @@ def _row(
         cells += _model_cells(preset, held)
     return Row(
         cells=cells,
-        key=first,
+        key=update.names[0],
         names=update.names,
         tag="reference" if against in update.names else "",
     )
