@@ -31,7 +31,7 @@ def written(run_once, tmp_path_factory) -> tuple[Path, Ran]:
 def test_result_page_and_figures_are_written(written):
     out, ran = written
     assert json.loads((out / "r.json").read_text())["kind"] == "sweep"
-    assert "family-token_tis" in (out / "r.html").read_text()
+    assert '<option value="token_tis"' in (out / "r.html").read_text()
     assert {each.suffix for each in (out / "p").iterdir()} == {".png", ".svg"}
     for path in (out / "r.json", out / "r.html"):
         assert f"Wrote {path}" in ran.err
