@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.corrections.correction import PLACES, Correction, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import SAFETY_BOUND
+from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.errors import RcdiagError
 
 _PLACES = {
@@ -130,7 +131,7 @@ def weights_of(weighting: Weighting) -> Weights:
 def window_of(rejection: Rejection) -> Window:
     """Return what a rejection keeps; k1 of tokens and its means are clamped to +-20, sums not."""
     lower, upper = rejection.lower, rejection.upper
-    if rejection.of_ratio:
+    if rejection.of_ratio or _ratio_of(rejection):
         return within_reach(log_of(lower), log_of(upper))
     if rejection.statistic not in LEVELS:
         never_below_0 = place_and_statistic(rejection.statistic)[1] in ("k2", "k3")
@@ -150,13 +151,22 @@ def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
     """
     windows: dict[str, Window] = {}
     for rejection in rejections:
-        name, window = LEVELS.get(rejection.statistic, rejection.statistic), window_of(rejection)
+        name = _ratio_of(rejection) or LEVELS.get(rejection.statistic, rejection.statistic)
+        window = window_of(rejection)
         name += "".join(f" after {other}" for other in map(_in_words, rejection.over))
         if name in windows:
             both = (windows[name], window)
             window = Window(max(part.lower for part in both), min(part.upper for part in both))
         windows[name] = window
     return {name: window for name, window in windows.items() if not window.bounds_nothing}
+
+
+def _ratio_of(rejection: Rejection) -> str:
+    """Return the level of ratios that a statistic of tokens stands for; "" for none."""
+    if rejection.of_ratio or not rejection.of_tokens:
+        return ""
+    definition = STATISTICS.get(place_and_statistic(rejection.statistic)[1])
+    return "" if definition is None else definition.ratio_of
 
 
 def _in_words(rejection: Rejection) -> str:
@@ -188,6 +198,7 @@ def _same_weights(a: Correction, b: Correction) -> bool:
         (one.level, one.zeroes) == (other.level, other.zeroes)
         and one.window.near(other.window)
         and a.weighting.over == b.weighting.over
+        and a.weighting.only_outside == b.weighting.only_outside
         and (a.batch_normalize, a.weights_applied) == (b.batch_normalize, b.weights_applied)
     )
 

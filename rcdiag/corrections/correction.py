@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from rcdiag.corrections.statistics import Statistic
 
 # A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
 # `geometric`, is exp of a mean of log-ratios.
@@ -22,6 +25,7 @@ class Guard:
     before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
     # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `zero` makes the ratio 0.
     non_finite: Literal["stays", "equal", "zero"] = "stays"
+    nan_log_prob: float | None = None  # what takes the place of a log-prob that is NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Weighting:
     nan_stays: bool = False  # zeroing by a product with 0, which leaves a NaN what it is
     # Ratios of sequences are taken over the tokens that these rejections leave; () over all.
     over: tuple[Rejection, ...] = ()
+    # The bounds act on sequences alone that one of these would reject; () on all.
+    only_outside: tuple[Rejection, ...] = ()
 
     @property
     def by_token(self) -> bool:
@@ -67,13 +73,23 @@ class Rejection:
     @property
     def needs_advantages(self) -> bool:
         """Whether its statistic looks at the advantage of tokens."""
+        own = self._of_tokens is not None and self._of_tokens.needs_advantages
+        return own or any(before.needs_advantages for before in self.over)
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether its statistic compares a token with all others of the batch."""
+        own = self._of_tokens is not None and self._of_tokens.needs_whole_batch
+        return own or any(before.needs_whole_batch for before in self.over)
+
+    @property
+    def _of_tokens(self) -> Statistic | None:
+        """Return the statistic of tokens that it reads; None where that is the ratio."""
         # Statistics are defined on tokens, which know the guards of corrections.
         from rcdiag.corrections.statistics import STATISTICS
 
         place = next((name for name in PLACES if self.statistic.startswith(name)), "")
-        of_tokens = STATISTICS.get(self.statistic.removeprefix(place))
-        own = of_tokens is not None and of_tokens.needs_advantages
-        return own or any(before.needs_advantages for before in self.over)
+        return STATISTICS.get(self.statistic.removeprefix(place))
 
     @property
     def of_ratio(self) -> bool:
@@ -101,6 +117,11 @@ class Correction:
     # weight itself, for which `Weighting.outside` is `zero`.
     zeroing: tuple[Rejection, ...] = ()
     guard: Guard = Guard()
+    # The policy loss of this name makes these weights itself, of the current policy and the
+    # rollout: they are not multiplied in once more.
+    weights_in_loss: bool = False
+    # Words of settings that change what the trainer logs of it and nothing else.
+    logged_as: tuple[str, ...] = ()
 
     @property
     def loss_weighting(self) -> Weighting | None:
@@ -116,18 +137,28 @@ class Correction:
     @property
     def needs_advantages(self) -> bool:
         """Whether it looks at the advantage of tokens, and not at log-probs alone."""
-        over = self.weighting.over if self.weighting is not None else ()
-        return any(test.needs_advantages for test in (*self.rejections, *self.zeroing, *over))
+        return any(test.needs_advantages for test in self._tests)
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether a token is compared with all others of the batch, so that no part will do."""
+        return any(test.needs_whole_batch for test in self._tests)
+
+    @property
+    def _tests(self) -> tuple[Rejection, ...]:
+        own = self.weighting
+        of_weights = () if own is None else (*own.over, *own.only_outside)
+        return (*self.rejections, *self.zeroing, *of_weights)
 
     @property
     def ratio_corrects(self) -> bool:
         """Whether the PPO ratio is taken against the rollout, so that the mismatch is in it."""
-        return self.mode == "bypass" and self.loss == "ppo_clip"
+        return self.weights_in_loss or (self.mode == "bypass" and self.loss == "ppo_clip")
 
     @property
     def counts_mismatch_twice(self) -> bool:
         """Whether weights stand on top of a PPO ratio that corrects already."""
-        return self.ratio_corrects and self.weighting is not None
+        return self.ratio_corrects and self.weighting is not None and not self.weights_in_loss
 
 
 def _rounded(value: float | None) -> float | None:
@@ -139,8 +170,13 @@ def in_float32(correction: Correction) -> Correction:
     weighting = correction.weighting
     if weighting is not None:
         upper = float(np.float32(weighting.upper))
-        over = tuple(map(_bounds_in_float32, weighting.over))
-        weighting = replace(weighting, upper=upper, lower=_rounded(weighting.lower), over=over)
+        weighting = replace(
+            weighting,
+            upper=upper,
+            lower=_rounded(weighting.lower),
+            over=tuple(map(_bounds_in_float32, weighting.over)),
+            only_outside=tuple(map(_bounds_in_float32, weighting.only_outside)),
+        )
     return replace(
         correction,
         weighting=weighting,

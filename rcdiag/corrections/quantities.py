@@ -90,6 +90,8 @@ class Tokens:
     def log_ratio(self) -> Array:
         """Log-ratios as sums and means take them, [tokens]."""
         values = self.raw_log_ratio
+        if self.guard.nan_log_prob is not None:
+            values = self.target - self.behavior
         if self.guard.non_finite == "equal":
             values = np.where(np.isfinite(values), values, values.dtype.type(0.0))
         if self.guard.before_sums:
@@ -119,13 +121,20 @@ class Tokens:
     def behavior(self) -> Array:
         """Log-probs of the policy that sampled, nats, [tokens]."""
         assert self._behavior is not None, "the log-probs themselves are needed"
-        return self._behavior
+        return self._without_nan(self._behavior)
 
     @property
     def target(self) -> Array:
         """Log-probs of the policy that expectations are wanted under, nats, [tokens]."""
         assert self._target is not None, "the log-probs themselves are needed"
-        return self._target
+        return self._without_nan(self._target)
+
+    def _without_nan(self, log_probs: Array) -> Array:
+        """Put what the guard says in place of log-probs that are NaN, [tokens]."""
+        instead = self.guard.nan_log_prob
+        if instead is None:
+            return log_probs
+        return np.where(np.isnan(log_probs), log_probs.dtype.type(instead), log_probs)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -189,10 +198,9 @@ class Tokens:
         place, name = row_statistic(rejection.statistic)
         values = statistic(self, name)
         if place in ("max", "min"):
-            assert not rejection.over, "the extreme of a sequence is that of all its tokens"
             sign = 1.0 if place == "max" else -1.0
-            extremes = segment_max((sign * values).astype(np.float64, copy=False), self.lengths)
-            return self.on_tokens(sign * extremes)
+            turned = np.where(keep, sign * values, -np.inf).astype(np.float64, copy=False)
+            return self.on_tokens(sign * segment_max(turned, self.lengths))
         sums = self.row_sum(np.where(keep, values, 0.0))
         return self.on_tokens(sums if place == "sum" else sums / counts)
 
@@ -258,6 +266,16 @@ class LogRatio:
 
     def of(self, tokens: Tokens) -> Array:
         return tokens.log_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class EveryLogRatio:
+    """The log-ratio of every token before any guard, for statistics of the whole batch."""
+
+    keeps: ClassVar[tuple[Reduction, ...]] = ("values",)
+
+    def of(self, tokens: Tokens) -> Array:
+        return tokens.raw_log_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,16 +405,17 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """`quantity` (or 1) at tokens that rejections of any kind leave, else 0."""
+    """`quantity` (or 1) at tokens that rejections of any kind leave, else 0 or `elsewhere`."""
 
     over: tuple[Rejection, ...]
     quantity: Quantity | None = None
+    elsewhere: float = 0.0
 
     keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
 
     def of(self, tokens: Tokens) -> Array:
         values = 1.0 if self.quantity is None else self.quantity.of(tokens)
-        return np.where(tokens.kept(self.over), values, 0.0)
+        return np.where(tokens.kept(self.over), values, self.elsewhere)
 
 
 @dataclass(frozen=True, slots=True)

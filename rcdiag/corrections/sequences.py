@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.correction import Guard
-from rcdiag.corrections.quantities import UNSAID, Array, Guarded, Quantity, Reduction, Tokens
+from rcdiag.corrections.quantities import (
+    UNSAID,
+    Array,
+    EveryLogRatio,
+    Guarded,
+    Quantity,
+    Reduction,
+    Tokens,
+)
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch
 from rcdiag.table.segments import segment_max, segment_sum
@@ -84,6 +92,16 @@ class Rows:
             if isinstance(quantity, Guarded) and quantity.guard == guard
         }
         return replace(self, columns=columns, guard=guard)
+
+    def reduced_again(self, quantities: Sequence[Quantity]) -> Rows:
+        """Return the rows with quantities of the whole batch, which no part of it can give."""
+        log_ratios = self.columns[EveryLogRatio()].values.astype(self.dtype, copy=False)
+        tokens = Tokens(log_ratios, lengths=self.lengths)
+        columns = {
+            quantity: Column.of_tokens(quantity.of(tokens), self.lengths, quantity.keeps)
+            for quantity in quantities
+        }
+        return replace(self, columns=columns)
 
     def __len__(self) -> int:
         return len(self.lengths)

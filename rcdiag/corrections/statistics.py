@@ -27,6 +27,9 @@ class Statistic:
     unit: str = "nats"
     of: Callable[[Tokens], Array]  # [tokens]
     needs_advantages: bool = False
+    needs_whole_batch: bool = False  # it compares a token with all others of the batch
+    # The level of ratios whose log it equals wherever log-probs are numbers: `geometric`.
+    ratio_of: str = ""
     source: str = ""
 
 

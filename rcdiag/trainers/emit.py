@@ -86,7 +86,8 @@ def other_ways(written: Emitted) -> list[str]:
     untouched = [name for name in trainer.settings if name not in written.settings]
     lines = [f"left as they are in your configuration: {', '.join(untouched)}"] if untouched else []
     if trainer.config.hydra:
-        words = overrides(written.settings, trainer.config.path)
+        dotted = {trainer.config.dotted(name): value for name, value in written.settings.items()}
+        words = overrides(dotted)
         lines.append(f"the same on the command line: {shlex.join(words)}")
     return lines
 

@@ -11,7 +11,7 @@ from rcdiag.corrections.actual import honest, needed
 from rcdiag.corrections.apply import outcome, quantities_of
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import Quantity, under
+from rcdiag.corrections.quantities import EveryLogRatio, Quantity, under
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
@@ -94,11 +94,17 @@ def wanted_quantities(plan: Plan) -> list[Quantity]:
     """List what all corrections of a plan together read of the tokens."""
     quantities: dict[Quantity, None] = {}
     for correction in plan.corrections.values():
-        read = [*plan.trainer.quantities(correction), *quantities_of(correction)]
-        quantities |= dict.fromkeys(
-            under(correction.guard, quantity) for quantity in [*read, *needed(correction)]
-        )
+        if correction.needs_whole_batch:
+            quantities[EveryLogRatio()] = None
+        else:
+            quantities |= dict.fromkeys(_read_by(plan, correction))
     return list(quantities)
+
+
+def _read_by(plan: Plan, correction: Correction) -> list[Quantity]:
+    """List what one correction, its metrics and its honest numbers read of the tokens."""
+    read = [*plan.trainer.quantities(correction), *quantities_of(correction), *needed(correction)]
+    return [under(correction.guard, quantity) for quantity in dict.fromkeys(read)]
 
 
 def _keep_ratios(plan: Plan) -> bool:
@@ -124,6 +130,8 @@ def correction_results(
 def _result(
     plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
 ) -> CorrectionResult:
+    if correction.needs_whole_batch:
+        rows = rows.reduced_again(_read_by(plan, correction))
     rows = rows.under(correction.guard)
     left = outcome(rows, correction)
     weighting = correction.loss_weighting

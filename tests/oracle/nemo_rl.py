@@ -44,6 +44,7 @@ CORRECTIONS: list[Settings] = [
     {**_of("tis", 1.05), **GSPO},
     {**_of("icepop", 1.0, 0.9), **GSPO},
     {**_of("tis", 1.03), "token_level_loss": False},
+    {**_of("tis", 1.05), **GSPO, THRESHOLD: 1.04},
     {THRESHOLD: 1.5},
     {THRESHOLD: 1.04},
     {**_of("icepop", 3.0, 0.6), THRESHOLD: 1.3},
@@ -53,7 +54,6 @@ CORRECTIONS: list[Settings] = [
     {"reference_policy_kl_type": "k2", **IS},
     {"force_on_policy_ratio": True},
     {"force_on_policy_ratio": True, THRESHOLD: 1.04, **_of("tis", 1.03)},
-    {"use_cispo": True, **_of("tis", 1.03)},
 ]
 LOSSES: list[Settings] = [
     {},
@@ -100,11 +100,6 @@ def code() -> SimpleNamespace:
     return SimpleNamespace(**space)
 
 
-def rewards(batch: Batch) -> np.ndarray:
-    """A reward of 1 where the advantage is above 0, else 0, [rows]."""
-    return (batch.advantages > 0).astype(np.float64)
-
-
 def _data(batch: Batch, dtype: Any) -> dict[str, Any]:
     """The batch as the trainer holds it: the first place is the prompt's, and is never read."""
     import torch
@@ -122,14 +117,14 @@ def _data(batch: Batch, dtype: Any) -> dict[str, Any]:
     return data | {"sample_mask": torch.ones(len(batch.mask), dtype=dtype)}
 
 
-def _filtered(data: dict[str, Any], batch: Batch, settings: Settings) -> dict[str, float]:
+def filtered(data: dict[str, Any], rewards: np.ndarray, settings: Settings) -> dict[str, float]:
     """Apply the filter to the batch, and give what is logged of it."""
     import torch
 
     threshold = settings.get(THRESHOLD)
     if settings.get("force_on_policy_ratio") and threshold is None:
         return code()._placeholder_seq_logprob_error_metrics()
-    given = torch.tensor(rewards(batch))
+    given = torch.tensor(rewards)
     logged = code().compute_and_apply_seq_logprob_error_masking(data, given, threshold)
     logged["num_masked_seqs_by_logprob_error"] = logged.pop("num_masked_seqs")
     return logged
@@ -168,7 +163,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
     with arithmetic(dtype) as wide:
         weights = weights_of(settings, rows, wide)
         data = _data(rows, wide)
-        of_sequences = _filtered(data, rows, settings)
+        of_sequences = filtered(data, np.zeros(len(rows.mask)), settings)
         _, of_loss = _loss(settings, data, data["prev_logprobs"][:, 1:])
     logged = {name: value for name, value in of_loss.items() if not name.startswith(OF_LOSS)}
     kept = (data["token_mask"][:, 1:] * data["sample_mask"].unsqueeze(-1)).numpy() > 0
@@ -190,7 +185,7 @@ def updated(batch: str, settings: Settings) -> Updated:
     rows = BATCHES[batch]
     with arithmetic("float64") as wide:
         data = _data(rows, wide)
-        _filtered(data, rows, settings)
+        filtered(data, np.zeros(len(rows.mask)), settings)
         current = torch.tensor(rows.current).requires_grad_()
         loss, logged = _loss(settings, data, current)
         loss.backward()
@@ -220,7 +215,7 @@ def answers() -> Answers:
             *(corrected(batch, settings) for settings in CORRECTIONS for batch in BATCHES),
             *(
                 corrected(batch, settings, "float32")
-                for settings in (CORRECTIONS[6], CORRECTIONS[17])
+                for settings in (CORRECTIONS[6], CORRECTIONS[18])
                 for batch in BATCHES
             ),
         ],

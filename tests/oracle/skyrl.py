@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import sys
 import types
 import typing
@@ -19,11 +20,11 @@ import numpy as np
 
 from tests.oracle.published import arithmetic, branches, execute, functions, method, module
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
-from tests.trainers.batches import BATCHES, Batch, floored
+from tests.trainers.batches import BATCHES, Batch
 
 VERSION = "0.4.0"
 UTILS = "skyrl/backends/skyrl_train/utils"
-OPC = "off_policy_correction."
+NESTED = ("off_policy_correction", "sapo", "cispo", "dppo")
 LOSS_FUNCTIONS = {
     "regular": "ppo_policy_loss",
     "dual_clip": "ppo_policy_loss",
@@ -33,39 +34,30 @@ LOSS_FUNCTIONS = {
     "rollout_is": "rollout_is_policy_loss",
     "dppo": "dppo_policy_loss",
 }
-# A NaN never reaches SkyRL: the sampler's side writes -9999 in its place.
-SAMPLES = {name: rows for name, rows in BATCHES.items() if name != "missing"}
-SAMPLES["floored"] = floored()
-
-
-def _of(**own: Any) -> Settings:
-    return {OPC + name: value for name, value in own.items()}
-
-
 OUTLIER = {"outlier_token_is_threshold_low": 0.5, "outlier_token_is_threshold_high": 1.8}
 TOKEN_MASK = {"token_mask_is_threshold_low": 0.95, "token_mask_is_threshold_high": 1.05}
 CORRECTIONS: list[Settings] = [
     {},
-    _of(tis_ratio_type="token"),
-    _of(tis_ratio_type="token", token_tis_ratio_clip_high=1.05),
-    _of(tis_ratio_type="sequence"),
-    _of(tis_ratio_type="sequence", sequence_tis_ratio_clip_high=0.9),
-    _of(sequence_mask_metric="geometric"),
-    _of(sequence_mask_metric="geometric", geo_mask_low=0.9, geo_mask_high=1.1),
-    _of(sequence_mask_metric="product"),
-    _of(sequence_mask_metric="product", product_mask_low=0.9, product_mask_high=1.02),
-    _of(outlier_token_is_threshold_low=1e-4, outlier_token_is_threshold_high=100.0),
-    _of(outlier_token_is_threshold_low=0.93),
-    _of(outlier_token_is_threshold_high=1.08),
-    _of(**TOKEN_MASK),
-    _of(token_mask_is_threshold_low=0.5, token_mask_is_threshold_high=2.0),
-    _of(token_mask_is_threshold_low=0.95),  # one bound alone does nothing
-    _of(tis_ratio_type="token", sequence_mask_metric="geometric", geo_mask_low=0.98,
+    dict(tis_ratio_type="token"),
+    dict(tis_ratio_type="token", token_tis_ratio_clip_high=1.05),
+    dict(tis_ratio_type="sequence"),
+    dict(tis_ratio_type="sequence", sequence_tis_ratio_clip_high=0.9),
+    dict(sequence_mask_metric="geometric"),
+    dict(sequence_mask_metric="geometric", geo_mask_low=0.9, geo_mask_high=1.1),
+    dict(sequence_mask_metric="product"),
+    dict(sequence_mask_metric="product", product_mask_low=0.9, product_mask_high=1.02),
+    dict(outlier_token_is_threshold_low=1e-4, outlier_token_is_threshold_high=100.0),
+    dict(outlier_token_is_threshold_low=0.93),
+    dict(outlier_token_is_threshold_high=1.08),
+    dict(**TOKEN_MASK),
+    dict(token_mask_is_threshold_low=0.5, token_mask_is_threshold_high=2.0),
+    dict(token_mask_is_threshold_low=0.95),  # one bound alone does nothing
+    dict(tis_ratio_type="token", sequence_mask_metric="geometric", geo_mask_low=0.98,
         geo_mask_high=1.02),
-    _of(tis_ratio_type="sequence", sequence_mask_metric="product", **TOKEN_MASK),
-    _of(tis_ratio_type="sequence", sequence_mask_metric="geometric", **OUTLIER, **TOKEN_MASK),
-    _of(tis_ratio_type="token", token_tis_ratio_clip_high=1.02, **OUTLIER, **TOKEN_MASK),
-    _of(sequence_mask_metric="product", product_mask_low=1.01, **OUTLIER, **TOKEN_MASK),
+    dict(tis_ratio_type="sequence", sequence_mask_metric="product", **TOKEN_MASK),
+    dict(tis_ratio_type="sequence", sequence_mask_metric="geometric", **OUTLIER, **TOKEN_MASK),
+    dict(tis_ratio_type="token", token_tis_ratio_clip_high=1.02, **OUTLIER, **TOKEN_MASK),
+    dict(sequence_mask_metric="product", product_mask_low=1.01, **OUTLIER, **TOKEN_MASK),
     {"use_tis": True, "tis_imp_ratio_cap": 1.03},
 ]  # fmt: skip
 LOSSES: list[Settings] = [
@@ -75,23 +67,23 @@ LOSSES: list[Settings] = [
         for reduction in ("token_mean", "sequence_mean")
     ),
     {"policy_loss_type": "regular", "loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": 64},
-    {"policy_loss_type": "regular", "eps_clip_high": 0.28, **_of(tis_ratio_type="token")},
-    {"policy_loss_type": "regular", **_of(sequence_mask_metric="geometric", **TOKEN_MASK)},
-    {"policy_loss_type": "gspo", **_of(tis_ratio_type="sequence", **TOKEN_MASK)},
+    {"policy_loss_type": "regular", "eps_clip_high": 0.28, **dict(tis_ratio_type="token")},
+    {"policy_loss_type": "regular", **dict(sequence_mask_metric="geometric", **TOKEN_MASK)},
+    {"policy_loss_type": "gspo", **dict(tis_ratio_type="sequence", **TOKEN_MASK)},
     {"policy_loss_type": "dual_clip", "clip_ratio_c": 1.1},
-    {"policy_loss_type": "sapo", "sapo.tau_pos": 2.0, "sapo.tau_neg": 3.0},
-    {"policy_loss_type": "cispo", "cispo.cispo_eps_clip_low": 0.1,
-     "cispo.cispo_eps_clip_high": 0.2},
-    {"policy_loss_type": "cispo", "cispo.cispo_anchor": "rollout"},
-    {"policy_loss_type": "cispo", "cispo.cispo_anchor": "rollout",
-     "cispo.cispo_eps_clip_low": 0.1, "cispo.cispo_eps_clip_high": 0.2},
+    {"policy_loss_type": "sapo", "tau_pos": 2.0, "tau_neg": 3.0},
+    {"policy_loss_type": "cispo", "cispo_eps_clip_low": 0.1,
+     "cispo_eps_clip_high": 0.2},
+    {"policy_loss_type": "cispo", "cispo_anchor": "rollout"},
+    {"policy_loss_type": "cispo", "cispo_anchor": "rollout",
+     "cispo_eps_clip_low": 0.1, "cispo_eps_clip_high": 0.2},
     {"policy_loss_type": "rollout_is", "eps_clip_low": 0.1, "eps_clip_high": 0.3},
-    {"policy_loss_type": "rollout_is", **_of(tis_ratio_type="token")},
-    {"policy_loss_type": "dppo", "dppo.dppo_type": "binary_kl"},
-    {"policy_loss_type": "dppo", "dppo.dppo_type": "binary_kl", "dppo.delta_low": 0.01,
-     "dppo.delta_high": 0.02},
-    {"policy_loss_type": "dppo", "dppo.delta_low": 0.05, "dppo.delta_high": 0.03},
-    {"policy_loss_type": "dppo", **_of(sequence_mask_metric="product", **OUTLIER)},
+    {"policy_loss_type": "rollout_is", **dict(tis_ratio_type="token")},
+    {"policy_loss_type": "dppo", "dppo_type": "binary_kl"},
+    {"policy_loss_type": "dppo", "dppo_type": "binary_kl", "delta_low": 0.01,
+     "delta_high": 0.02},
+    {"policy_loss_type": "dppo", "delta_low": 0.05, "delta_high": 0.03},
+    {"policy_loss_type": "dppo", **dict(sequence_mask_metric="product", **OUTLIER)},
 ]  # fmt: skip
 
 
@@ -150,13 +142,12 @@ def settings_class() -> Any:
 
 
 def algorithm(settings: Settings) -> Any:
-    """The settings of `trainer.algorithm`; nested ones are written `dppo.delta_low`."""
+    """The settings of `trainer.algorithm`; those of nested blocks are given without the block."""
     config = settings_class()()
+    blocks = [config, *(getattr(config, name) for name in NESTED)]
     for name, value in settings.items():
-        place, _, last = name.rpartition(".")
-        owner = getattr(config, place) if place else config
-        assert hasattr(owner, last), name
-        setattr(owner, last, value)
+        (owner,) = (block for block in blocks if hasattr(block, name))
+        setattr(owner, name, value)
     _validated(config)
     return config
 
@@ -183,9 +174,31 @@ def _validated(config: Any) -> None:
     execute(body, {"cfg": cfg, "logger": SimpleNamespace(warning=lambda text: None)})
 
 
+@cache
+def wire() -> SimpleNamespace:
+    """What the sampler's server makes of its log-probs: -9999 where one is missing or no number."""
+    tree = _tree("skyrl/backends/skyrl_train/inference_servers/generate_wire.py")
+    names = ("CLAMPED_LOGPROB",)
+    constants = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names
+    ]
+    space = execute(constants, {"math": math})
+    return functions(tree, ["build_logprobs_content"], space)
+
+
+def handed_out(log_probs: np.ndarray) -> np.ndarray:
+    """Log-probs as the sampler's server hands them out."""
+    entries = [{0: SimpleNamespace(logprob=float(value))} for value in log_probs.ravel()]
+    content, _ = wire().build_logprobs_content([0] * len(entries), entries)
+    return np.array([each["logprob"] for each in content]).reshape(log_probs.shape)
+
+
 def _tensors(batch: Batch, dtype: Any) -> SimpleNamespace:
     import torch
 
+    batch = dataclasses.replace(batch, rollout=handed_out(batch.rollout))
     names = ("current", "old", "rollout", "mask", "token_advantages")
     return SimpleNamespace(
         **{name: torch.tensor(getattr(batch, name).astype(np.float64)).to(dtype) for name in names}
@@ -207,7 +220,7 @@ def distances(given: SimpleNamespace) -> dict[str, float]:
 def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
     """The correction of one micro-batch that holds all rows."""
     with arithmetic(dtype) as wide:
-        given = _tensors(SAMPLES[batch], wide)
+        given = _tensors(BATCHES[batch], wide)
         weights, metrics, kept = code(dtype).compute_off_policy_correction(
             given.old, given.rollout, given.mask, algorithm(settings).off_policy_correction
         )
@@ -227,7 +240,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
 
 def updated(batch: str, settings: Settings) -> Updated:
     """The loss of one micro-batch that holds all rows of the minibatch."""
-    rows = SAMPLES[batch]
+    rows = BATCHES[batch]
     with arithmetic("float64") as wide:
         given, config = _tensors(rows, wide), algorithm(settings)
         functions_of = code("float64")
@@ -258,13 +271,14 @@ def answers() -> Answers:
         source=f"skyrl {VERSION} on PyPI, {UTILS}/off_policy_correction_utils.py: "
         f"compute_off_policy_correction; {UTILS}/ppo_utils.py: the policy losses and "
         "apply_loss_reduction_to_advantages_minibatch; skyrl/train/trainer.py: a statement of "
-        "fwd_logprobs_values_reward; skyrl/train/utils/utils.py: statements of validate_cfg",
+        "fwd_logprobs_values_reward; skyrl/train/utils/utils.py: statements of validate_cfg; "
+        "skyrl/backends/skyrl_train/inference_servers/generate_wire.py: build_logprobs_content",
         corrections=[
-            *(corrected(batch, settings) for settings in CORRECTIONS for batch in SAMPLES),
+            *(corrected(batch, settings) for settings in CORRECTIONS for batch in BATCHES),
             *(
                 corrected(batch, settings, "float32")
                 for settings in (CORRECTIONS[1], CORRECTIONS[17])
-                for batch in SAMPLES
+                for batch in BATCHES
             ),
         ],
         losses=[

@@ -77,14 +77,6 @@ def missing() -> Batch:
     return replace(batch, rollout=rollout, mask=mask)
 
 
-def floored() -> Batch:
-    """The sampler gave no log-prob of one token, and SkyRL put -9999 there."""
-    batch = drawn(1, [9, 4, 12, 7, 1, 10], 0.05)
-    rollout, mask = batch.rollout.copy(), batch.mask.copy()
-    rollout[2, 3], mask[2, 3] = -9999.0, True
-    return replace(batch, rollout=rollout, mask=mask)
-
-
 BATCHES = {
     "toy": toy(),
     "mild": drawn(1, [9, 4, 12, 7, 1, 10], 0.05),

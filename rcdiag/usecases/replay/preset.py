@@ -61,7 +61,8 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
         return PresetEffect(everything, None, mode=NAIVE, loss=update.loss)
     trainer, correction = update.plan.trainer, update.plan.corrections[name]
     bypass = correction.mode == "bypass"
-    loss = trainer.update.loss_of_type(correction.loss) if bypass else update.loss
+    own_loss = bypass or correction.weights_in_loss
+    loss = trainer.update.loss_of_type(correction.loss) if own_loss else update.loss
     quantities = [
         under(correction.guard, quantity)
         for quantity in [*trainer.quantities(correction), *quantities_of(correction)]
@@ -76,7 +77,7 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
         ).under(correction.guard)
         effects = token_effects(correction, Tokens.of(pair), rows)
         metrics = trainer.metrics(Batch(rows), correction)
-    weights = effects.weights
+    weights = None if correction.weights_in_loss else effects.weights
     if weights is not None and correction.batch_normalize:
         weights = weights / trainer.normaliser(Batch(rows), correction)
     return PresetEffect(effects.kept, weights, mode=correction.mode, loss=loss, metrics=metrics)
