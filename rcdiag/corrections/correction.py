@@ -25,6 +25,7 @@ class Guard:
     before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
     # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `zero` makes the ratio 0.
     non_finite: Literal["stays", "equal", "zero"] = "stays"
+    epsilon: float = 1e-8  # what it adds to counts of tokens that it divides by
     nan_log_prob: float | None = None  # what takes the place of a log-prob that is NaN
 
 
@@ -120,8 +121,7 @@ class Correction:
     # The policy loss of this name makes these weights itself, of the current policy and the
     # rollout: they are not multiplied in once more.
     weights_in_loss: bool = False
-    # Words of settings that change what the trainer logs of it and nothing else.
-    logged_as: tuple[str, ...] = ()
+    logging: str = ""  # a choice among its settings that changes what it logs and nothing else
 
     @property
     def loss_weighting(self) -> Weighting | None:

@@ -18,7 +18,7 @@ from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
 
 EPSILON = 1e-8  # which its masked means add to counts
 # No clamp before exp; a ratio that is no finite number becomes 0.
-GUARD = Guard(bound=np.inf, non_finite="zero")
+GUARD = Guard(bound=np.inf, non_finite="zero", epsilon=EPSILON)
 TYPES = ("tis", "icepop", "seq-mask-tis")
 SETTINGS: Mapping[str, Any] = {
     "use_importance_sampling_correction": False,
@@ -104,7 +104,7 @@ def read(config: Config) -> Correction:
         guard=GUARD,
         mode="bypass" if forced else "decoupled",
         loss="on_policy" if forced else "ppo_clip",
-        logged_as=tuple(logs),
+        logging=", ".join(logs),
     )
 
 

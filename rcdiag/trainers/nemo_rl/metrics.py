@@ -98,7 +98,7 @@ class OutOfBounds:
 
 
 def _by_sequence(correction: Correction) -> bool:
-    return "by sequence" in correction.logged_as
+    return "by sequence" in correction.logging
 
 
 def _bounds(correction: Correction) -> tuple[float, float] | None:
@@ -118,7 +118,7 @@ def _weight(correction: Correction) -> Quantity:
 
 def quantities(correction: Correction) -> list[Quantity]:
     """Return the quantities of tokens that `metrics` reads."""
-    over, kl = correction.rejections, correction.logged_as[0]
+    over, kl = correction.rejections, correction.logging[:2]
     of_tokens: list[Quantity] = [K("error_factor"), KL(kl), KL(kl, turned=True), JensenShannon()]
     bounds = _bounds(correction)
     if not _by_sequence(correction):
@@ -176,7 +176,7 @@ class Kept:
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
     """Return all logged numbers under their keys."""
-    kept, kl = Kept(batch, correction), correction.logged_as[0]
+    kept, kl = Kept(batch, correction), correction.logging[:2]
     logged = {
         "token_mult_prob_error": kept.mean(K("error_factor")),
         "gen_kl_error": kept.mean(KL(kl)),
@@ -227,7 +227,7 @@ def _weights(products: NDArray, weighting: Weighting) -> NDArray:
 
 def _errors(kept: Kept) -> Metrics:
     """Return the errors of sequences, before and after the filter."""
-    if "no sequences" in kept.correction.logged_as:
+    if "no sequences" in kept.correction.logging:
         names = ("seq_mult_prob_error", "seq_mult_prob_error_after_mask")
         extremes = dict.fromkeys(
             f"{how}_{name}" for name in names for how in ("max", "mean", "min")

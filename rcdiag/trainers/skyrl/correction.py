@@ -21,7 +21,7 @@ from rcdiag.trainers.trainer import Config, Refused, choice, optional_number
 # The sampler's server writes it in place of a log-prob that is missing or no number:
 # skyrl/backends/skyrl_train/inference_servers/generate_wire.py.
 FLOOR = -9999.0
-GUARD = Guard(nan_log_prob=FLOOR)
+GUARD = Guard(epsilon=0.0, nan_log_prob=FLOOR)
 # Losses that make the weights themselves, of the current policy and the rollout.
 ON_ROLLOUT = ("rollout_is", "dppo", "cispo")
 LOSSES = ("regular", "dual_clip", "gspo", "sapo", "cispo", "rollout_is", "dppo")
