@@ -12,8 +12,9 @@ from rcdiag.corrections.correction import Guard
 from rcdiag.corrections.quantities import (
     UNSAID,
     Array,
-    EveryLogRatio,
+    EveryLogProb,
     Guarded,
+    InFloat32,
     Quantity,
     Reduction,
     Tokens,
@@ -95,13 +96,25 @@ class Rows:
 
     def reduced_again(self, quantities: Sequence[Quantity]) -> Rows:
         """Return the rows with quantities of the whole batch, which no part of it can give."""
-        log_ratios = self.columns[EveryLogRatio()].values.astype(self.dtype, copy=False)
-        tokens = Tokens(log_ratios, lengths=self.lengths)
+        behavior, target = (
+            self.columns[EveryLogProb(side)].values.astype(self.dtype, copy=False)
+            for side in ("behavior", "target")
+        )
+        tokens = Tokens(target - behavior, behavior=behavior, target=target, lengths=self.lengths)
         columns = {
             quantity: Column.of_tokens(quantity.of(tokens), self.lengths, quantity.keeps)
             for quantity in quantities
         }
         return replace(self, columns=columns)
+
+    def in_float32(self) -> Rows:
+        """Return the rows with the columns that were computed in float32."""
+        columns = {
+            quantity.quantity: column
+            for quantity, column in self.columns.items()
+            if isinstance(quantity, InFloat32)
+        }
+        return replace(self, columns=columns, dtype=np.float32)
 
     def __len__(self) -> int:
         return len(self.lengths)
