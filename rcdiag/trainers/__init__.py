@@ -9,12 +9,19 @@ from __future__ import annotations
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
-from rcdiag.trainers import nemo_rl, skyrl, slime, verl
+from rcdiag.trainers import areal, nemo_rl, skyrl, slime, verl
 from rcdiag.trainers.trainer import Trainer
 
 # The oldest generation of each trainer comes first.
 TRAINERS: Registry[Trainer] = Registry(
-    "trainer", (*verl.GENERATIONS, *slime.GENERATIONS, *skyrl.GENERATIONS, *nemo_rl.GENERATIONS)
+    "trainer",
+    (
+        *verl.GENERATIONS,
+        *slime.GENERATIONS,
+        *skyrl.GENERATIONS,
+        *nemo_rl.GENERATIONS,
+        *areal.GENERATIONS,
+    ),
 )
 DEFAULT = verl.FAMILY
 

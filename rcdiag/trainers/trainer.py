@@ -37,6 +37,8 @@ class ConfigFile:
     # Settings that stand elsewhere: setting -> dotted names under which it is looked for, at any
     # depth of the file. The first is the one under which rcdiag writes it.
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Settings that say whether a block of others is there: writing the block says true.
+    blocks: tuple[str, ...] = ()
     form: Form = "yaml"  # in which rcdiag writes settings
     # It takes the settings of a file and the whole file; None where another trainer or generation
     # is likelier.

@@ -115,12 +115,6 @@ def _read_by(plan: Plan, name: str, correction: Correction) -> list[Quantity]:
     return quantities
 
 
-def _read_by(plan: Plan, correction: Correction) -> list[Quantity]:
-    """List what one correction, its metrics and its honest numbers read of the tokens."""
-    read = [*plan.trainer.quantities(correction), *quantities_of(correction), *needed(correction)]
-    return [under(correction.guard, quantity) for quantity in dict.fromkeys(read)]
-
-
 def _keep_ratios(plan: Plan) -> bool:
     """Tell whether the trainer logs percentiles of token weights: then single ratios are kept."""
     weightings = [correction.weighting for correction in plan.corrections.values()]

@@ -193,7 +193,11 @@ def _run(rows: Batch, settings: Settings, dtype: str, at_old: bool) -> _Update:
     import torch
 
     config = actor(settings)
-    with arithmetic(dtype) as wide, patch.object(torch, "float", wide):
+    with (
+        arithmetic(dtype) as wide,
+        patch.object(torch, "float", wide),
+        patch.object(torch, "float32", wide),
+    ):
         given = {
             name: torch.tensor(getattr(rows, name).astype(np.float64)).to(wide)
             for name in ("old", "rollout", "current", "token_advantages")
