@@ -110,7 +110,7 @@ def statistic_of_rows(rows: Rows, rejection: Rejection) -> Array:
     name, over = rejection.statistic, rejection.over
     if name in ("sequence", "geometric"):
         return ratio(rows, name, over)  # type: ignore[arg-type]
-    place, of_tokens = row_statistic(name)
+    place, _of_tokens = row_statistic(name)
     column = rows.columns[_of_tokens_left(rejection)]
     if place in ("max", "min"):
         return column.max if place == "max" else column.min

@@ -160,7 +160,7 @@ def _sampled(config: Config, correction: Correction, first: tuple[Rejection, ...
     lower = lower or 0.0
     # exp of a mean is within bounds around 1 wherever exp of the sum is; and where exp of the
     # largest is, unless there is a lower bound.
-    needs_test = agg == "max" and lower > 0.0 or agg == "sum" and lower > 1.0
+    needs_test = (agg == "max" and lower > 0.0) or (agg == "sum" and lower > 1.0)
     only_outside = (test,) if by_ratio and needs_test else ()
     weighting = replace(
         weighting, upper=upper, lower=lower, outside="clip", only_outside=only_outside
