@@ -11,7 +11,7 @@ from rcdiag.corrections.actual import honest, needed
 from rcdiag.corrections.apply import outcome, quantities_of
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import Quantity
+from rcdiag.corrections.quantities import Quantity, under
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
@@ -70,8 +70,10 @@ def wanted_quantities(plan: Plan) -> list[Quantity]:
     """List what all corrections of a plan together read of the tokens."""
     quantities: dict[Quantity, None] = {}
     for correction in plan.corrections.values():
-        quantities |= dict.fromkeys(plan.trainer.quantities(correction))
-        quantities |= dict.fromkeys([*quantities_of(correction), *needed(correction)])
+        read = [*plan.trainer.quantities(correction), *quantities_of(correction)]
+        quantities |= dict.fromkeys(
+            under(correction.guard, quantity) for quantity in [*read, *needed(correction)]
+        )
     return list(quantities)
 
 
@@ -98,6 +100,7 @@ def correction_results(
 def _result(
     plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
 ) -> CorrectionResult:
+    rows = rows.under(correction.guard)
     left = outcome(rows, correction)
     weighting = correction.loss_weighting
     k_hat = None if weighting is None else k_hats.get(weighting.level)

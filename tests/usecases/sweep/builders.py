@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,8 +42,13 @@ def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[S
 
 
 def single(correction: Correction, pair: PolicyPair) -> CorrectionResult:
-    """What the code for one threshold gives, with the metrics of the newest verl."""
-    plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
+    """What the code for one threshold gives, without a trainer's metrics."""
+    trainer = replace(
+        find_trainer("verl"),
+        quantities=lambda correction: [],
+        metrics=lambda batch, correction: {},
+    )
+    plan = Plan(trainer, {"it": {}}, {"it": correction})
     rows = CorrectionRows.of({None: pair}, plan, wanted_quantities(plan))
     return correction_results(plan, rows.whole)["it"]
 
