@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
+from rcdiag.corrections.correction import PLACES, Correction, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import SAFETY_BOUND
 from rcdiag.errors import RcdiagError
 
@@ -36,9 +36,9 @@ def log_bounds(correction: Correction) -> dict[str, list[float]]:
 
 def place_and_statistic(name: str) -> tuple[str, str]:
     """Take the name of a statistic apart: `seq_mean_k3` is `seq_mean` and `k3`."""
-    for place in ("token", "segment", "seq_sum", "seq_mean", "seq_max", "seq_min"):
-        if name.startswith(f"{place}_"):
-            return place, name.removeprefix(f"{place}_")
+    for place in PLACES:
+        if name.startswith(place):
+            return place.removesuffix("_"), name.removeprefix(place)
     return name, "ratio"
 
 

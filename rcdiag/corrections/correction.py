@@ -10,6 +10,7 @@ import numpy as np
 # A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
 # `geometric`, is exp of a mean of log-ratios.
 Level = Literal["token", "segment", "sequence", "geometric"]
+PLACES = ("token_", "segment_", "seq_sum_", "seq_mean_", "seq_max_", "seq_min_")
 BY_TOKEN = ("token", "segment")  # levels at which tokens of one sequence may have other values
 
 
@@ -64,6 +65,17 @@ class Rejection:
     over: tuple[Rejection, ...] = ()
 
     @property
+    def needs_advantages(self) -> bool:
+        """Whether its statistic looks at the advantage of tokens."""
+        # Statistics are defined on tokens, which know the guards of corrections.
+        from rcdiag.corrections.statistics import STATISTICS
+
+        place = next((name for name in PLACES if self.statistic.startswith(name)), "")
+        of_tokens = STATISTICS.get(self.statistic.removeprefix(place))
+        own = of_tokens is not None and of_tokens.needs_advantages
+        return own or any(before.needs_advantages for before in self.over)
+
+    @property
     def of_ratio(self) -> bool:
         return self.statistic in (*BY_TOKEN, "sequence", "geometric")
 
@@ -100,6 +112,12 @@ class Correction:
         """Whether the loss has no weight, no rejection and no mismatch in its PPO ratio."""
         rejects = bool(self.rejections) or self.veto is not None
         return self.loss_weighting is None and not rejects and not self.ratio_corrects
+
+    @property
+    def needs_advantages(self) -> bool:
+        """Whether it looks at the advantage of tokens, and not at log-probs alone."""
+        over = self.weighting.over if self.weighting is not None else ()
+        return any(test.needs_advantages for test in (*self.rejections, *self.zeroing, *over))
 
     @property
     def ratio_corrects(self) -> bool:

@@ -26,6 +26,7 @@ _RATIO = {
 }
 LEVELS = {
     "token": "the token's ratio",
+    "segment": "the geometric mean of the ratios of a run of sampled tokens, exp(mean log_ratio)",
     "sequence": "the product of the sequence's ratios, exp(sum log_ratio)",
     "geometric": "the geometric mean of the sequence's ratios, exp(mean log_ratio)",
 }

@@ -69,7 +69,8 @@ class Trainer:
     name: str
     family: str  # the trainer's name without the generation
     # Where its words are: a package with generations.toml, keys.toml, settings.toml and possibly
-    # terms.toml, or a module with `WORDS`, one TOML text. See `rcdiag.trainers.words`.
+    # terms.toml and findings.toml, or a module with `WORDS`, one TOML text: see
+    # `rcdiag.trainers.words`.
     package: str
     newest: bool = False  # the family's name alone means this generation
     # Its rollout correction.
@@ -80,11 +81,14 @@ class Trainer:
     rejects_by: tuple[str, ...] = ()
     # Settings that the trainer takes and silently does nothing with: one sentence each.
     ignored: Callable[[Config], list[str]] = lambda config: []
+    # Traps of its settings that no error tells of, as findings; words in `findings.toml`.
+    traps: Callable[[Config], list[Finding]] = lambda config: []
     # What it logs of the correction.
     # What `metrics` reads of the tokens besides the ratios and weights of the batch's rows.
     quantities: Callable[[Correction], list[Quantity]] = lambda correction: []
     metrics: Callable[[Batch, Correction], Metrics]
     percentiles: bool = False  # it logs percentiles of token weights
+    reads_prompts: bool = False  # its numbers depend on the width of the padded prompts
     # What the weights of the loss are divided by; 1 without batch normalisation.
     normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0
     update: UpdateRules

@@ -15,10 +15,11 @@ from rcdiag.corrections.quantities import Quantity, under
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
-from rcdiag.results import CorrectionResult
+from rcdiag.results import CorrectionResult, Finding
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import bounded_sketches
+from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 
 KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
@@ -64,6 +65,29 @@ def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
     kept = {step: rows.ratios for step, rows in steps.items() if rows.ratios is not None}
     sketches = dict(zip(kept, bounded_sketches(list(kept.values())), strict=True))
     return {step: replace(rows, ratios=sketches.get(step)) for step, rows in steps.items()}
+
+
+def answerable(plan: Plan, dump: Table) -> Plan:
+    """Return the plan without corrections that look at advantages where the table has none."""
+    if {"advantages", "advantage"} & set(dump.columns):
+        return plan
+    lacking = [name for name, one in plan.corrections.items() if one.needs_advantages]
+    if not lacking:
+        return plan
+    finding = Finding(
+        slug="advantages-missing",
+        severity="warning",
+        message=f"{', '.join(lacking)}: not computed, {plan.trainer.name} looks at the sign of "
+        "the advantages there, and the table has none",
+        fix="record them in a column `advantages` (one per row) or per token",
+        evidence={"presets": lacking},
+    )
+    return replace(
+        plan,
+        configs={name: one for name, one in plan.configs.items() if name not in lacking},
+        corrections={name: one for name, one in plan.corrections.items() if name not in lacking},
+        findings=(*plan.findings, finding),
+    )
 
 
 def wanted_quantities(plan: Plan) -> list[Quantity]:

@@ -42,11 +42,12 @@ def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[S
 
 
 def single(correction: Correction, pair: PolicyPair) -> CorrectionResult:
-    """What the code for one threshold gives, without a trainer's metrics."""
+    """What the code for one threshold gives, with what the newest verl logs of the weights."""
+    verl = find_trainer("verl-0.9")
     trainer = replace(
-        find_trainer("verl"),
-        quantities=lambda correction: [],
-        metrics=lambda batch, correction: {},
+        verl,
+        quantities=lambda any_one: verl.quantities(replace(any_one, rejections=())),
+        metrics=lambda batch, any_one: verl.metrics(batch, replace(any_one, rejections=())),
     )
     plan = Plan(trainer, {"it": {}}, {"it": correction})
     rows = CorrectionRows.of({None: pair}, plan, wanted_quantities(plan))
