@@ -137,7 +137,9 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
     quantities = [] if plan is None else wanted_quantities(plan)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
         prompts = plan is not None and plan.trainer.reads_prompts
-        for batch in token_batches(dump, (behavior, target), executor, prompts=prompts):
+        masked = plan is not None and plan.trainer.reads_masked
+        batches = token_batches(dump, (behavior, target), executor, prompts=prompts, masked=masked)
+        for batch in batches:
             pair = PolicyPair(batch, behavior, target)
             bad.add(NonFinite.of(batch))
             steps = pair.by_step()

@@ -30,8 +30,9 @@ def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
     With a correction the log-ratio is that of current to rollout, and no weight multiplies it.
     """
-    corrected = batch.weights is not None and batch.rollout is not None
-    log_ratio = batch.current - batch.rollout if corrected else batch.log_ratio
+    log_ratio = batch.log_ratio
+    if batch.weights is not None and batch.rollout is not None:
+        log_ratio = batch.current - batch.rollout
     means = batch.row_sums(log_ratio) / batch.lengths.clamp(min=1)
     return replace(_ppo(batch, means[batch.rows].exp(), settings), weighted=True)
 
@@ -45,7 +46,7 @@ def _ppo(batch: LossBatch, ratio: Tensor, settings: LossSettings) -> TokenLosses
 
 def token_means(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
     """Return means over all tokens of what a loss has."""
-    return {name: float(values.double().mean()) for name, values in losses.logged.items()}
+    return {name: float(values.detach().double().mean()) for name, values in losses.logged.items()}
 
 
 _FILE = "openrlhf 0.11.2, openrlhf/models/loss.py, PolicyLoss"

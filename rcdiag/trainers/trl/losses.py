@@ -120,7 +120,7 @@ def clip_shares(
     They are over sequences where the ratio is one for the sequence.
     """
     keys = {"cispo": "cispo_clip_ratio"}
-    by_row, count = by_sequence(settings), over.sum().clamp(min=1)
+    by_row, count = by_sequence(settings), over.double().sum().clamp(min=1.0)
     return {
         keys.get(name, f"clip_ratio/{name}_mean"): float(
             row_shares(batch, flags).mean() if by_row else (flags & over).sum() / count
