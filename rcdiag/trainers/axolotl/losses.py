@@ -13,6 +13,12 @@ from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.trl import losses as trl
 
 
+def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return TRL's PPO losses; Axolotl logs the clip of the ratio that `delta` does not bound."""
+    ratio = trl.ppo_ratio(batch, settings)
+    return replace(trl.vanilla(batch, settings), logged=trl.clipped_sides(batch, ratio, settings))
+
+
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
     """Return what Axolotl logs of a loss.
 
@@ -30,7 +36,13 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
 _FILE = "axolotl 0.21.0, axolotl/core/trainers/grpo/async_trainer.py, _compute_loss"
 # luspo takes a mean over the padded grid where weights are those of tokens: it is left out.
 UPDATE = UpdateRules(
-    losses=by_name(replace(loss, source=_FILE) for loss in (trl.VANILLA, trl.CISPO, trl.SAPO)),
+    losses=by_name(
+        (
+            replace(trl.VANILLA, function=vanilla, source=_FILE),
+            replace(trl.CISPO, source=_FILE),
+            replace(trl.SAPO, source=_FILE),
+        )
+    ),
     aggregations={
         name: trl.AGGREGATIONS[name]
         for name in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")

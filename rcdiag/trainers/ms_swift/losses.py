@@ -31,15 +31,13 @@ def _own(loss: PolicyLoss) -> PolicyLoss:
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what ms-swift logs of a loss: shares of kept tokens, extremes over processes."""
-    of_sequences = settings.value(IMPORTANCE_SAMPLING_LEVEL) == "sequence"
-    level = "sequence" if of_sequences else "token"  # `sequence_token` has one ratio a token
-    over = settings.changed(importance_sampling_level=level)
-    shares = trl.clip_shares(batch, losses, over, batch.kept)
-    extremes = {
-        "clip_ratio/low_min": "low",
-        "clip_ratio/high_max": "high",
-    }
+    """Return what ms-swift logs of a loss: shares of kept tokens at every level.
+
+    Its smallest and largest shares are over processes, not over sequences as in TRL.
+    """
+    by_token = settings.changed(importance_sampling_level="token")
+    shares = trl.clip_shares(batch, losses, by_token, batch.kept)
+    extremes = {"clip_ratio/low_min": "low", "clip_ratio/high_max": "high"}
     return shares | {
         key: shares[f"clip_ratio/{name}_mean"]
         for key, name in extremes.items()

@@ -18,7 +18,7 @@ from rcdiag.losses.aggregation import (
     TOKEN_MEAN,
 )
 from rcdiag.losses.batch import LossBatch, TokenLosses
-from rcdiag.losses.clipped import TAU_NEG, TAU_POS, ppo
+from rcdiag.losses.clipped import TAU_NEG, TAU_POS, clip_ratio
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, CLIP_RANGE, LossSetting, LossSettings
 from rcdiag.losses.vespo import VESPO
@@ -78,16 +78,17 @@ def ppo_ratio(batch: LossBatch, settings: LossSettings) -> Tensor:
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO losses without dual clip; where `delta` is given it bounds the free ratio."""
     ratio = ppo_ratio(batch, settings)
-    if (bound := settings.value(DELTA)) is None:
-        losses, _ = ppo(ratio, batch.advantages, settings)
-    else:
-        free = -batch.advantages * ratio.clamp(max=bound)
-        low, high = 1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH)
-        losses = free.maximum(-batch.advantages * ratio.clamp(low, high))
-        ratio = ratio.clamp(max=bound)
+    held = ratio if (bound := settings.value(DELTA)) is None else ratio.clamp(max=bound)
+    free = -batch.advantages * held
+    losses = free.maximum(-batch.advantages * clip_ratio(ratio, settings))
+    return TokenLosses(losses * batch.kept, clipped_sides(batch, held, settings))
+
+
+def clipped_sides(batch: LossBatch, ratio: Tensor, settings: LossSettings) -> dict[str, Tensor]:
+    """Tell at which tokens PPO's clip holds a ratio from below, from above, on either side."""
     below = (ratio < 1.0 - settings.value(CLIP_LOW)) & (batch.advantages < 0)
     above = (ratio > 1.0 + settings.value(CLIP_HIGH)) & (batch.advantages > 0)
-    return TokenLosses(losses * batch.kept, {"low": below, "high": above, "region": below | above})
+    return {"low": below, "high": above, "region": below | above}
 
 
 def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
