@@ -32,13 +32,13 @@ from rcdiag.trainers.trainer import (
 GUARD = Guard(bound=np.inf, epsilon=0.0)
 DIVERGENCES = ("binary_kl", "tv")
 RAW = Weighting("token", np.inf)  # each token's ratio as it is
-_THRESHOLD = "is_correction_threshold"
+_THRESHOLD, _LEVEL = "is_correction_threshold", "is_correction_level"
 _BYPASS = Correction(mode="bypass", loss="gspo", guard=GUARD)
 
 
 def read_gated(config: Config) -> Correction:
     """Read the settings of 0.11.2: a level, a mode and the statistic that is held to bounds."""
-    level = choice(config, "is_correction_level", ("off", "token", "seq"))
+    level = choice({**config, _LEVEL: _level(config)}, _LEVEL, ("off", "token", "seq"))
     mode = choice(config, "is_correction_mode", ("mask", "clip"))
     gating = choice(config, "is_correction_gating", ("ratio", *DIVERGENCES))
     lower, upper = _bounds(config, one_is_upper=True)
@@ -62,6 +62,11 @@ def read_gated(config: Config) -> Correction:
         return _gate(Rejection("geometric", upper, lower))
     place = "token" if level == "token" else "seq_mean"
     return _gate(Rejection(f"{place}_{gating}", upper, lower))
+
+
+def _level(config: Config) -> Any:
+    """Return the level; YAML takes the word off for false."""
+    return "off" if config[_LEVEL] is False else config[_LEVEL]
 
 
 def read_typed(config: Config) -> Correction:
@@ -148,7 +153,7 @@ def metrics_of_gates(batch: Batch, correction: Correction) -> Metrics:
 
 def traps(config: Config) -> list[Finding]:
     """Tell where the correction does not do what its name says."""
-    on = config.get("is_correction_enable") or config.get("is_correction_level", "off") != "off"
+    on = config.get("is_correction_enable") or config.get(_LEVEL, "off") not in ("off", False)
     if config["policy_loss_type"] != "gspo" or not on:
         return []
     return [
@@ -225,9 +230,9 @@ _NEWEST = Trainer(
     settings=_GATED,
     presets={
         "off": {},
-        "tis": {"is_correction_level": "token", "is_correction_mode": "clip"},
-        "icepop": {"is_correction_level": "token", "is_correction_mode": "mask"},
-        "seq-mask-tis": {"is_correction_level": "seq", "is_correction_mode": "mask"},
+        "token_clip": {_LEVEL: "token", "is_correction_mode": "clip"},
+        "token_mask": {_LEVEL: "token", "is_correction_mode": "mask"},
+        "seq_mask": {_LEVEL: "seq", "is_correction_mode": "mask"},
     },
     read=read_gated,
     ignored=_ignored_by_name("is_correction_level"),
@@ -251,9 +256,14 @@ GENERATIONS = (
         settings=_TYPED,
         presets={
             "off": {},
+            # By the names that 0.11.2 has for the same.
             **{
-                kind: {"is_correction_enable": True, "is_correction_type": kind}
-                for kind in ("tis", "icepop", "seq-mask-tis")
+                name: {"is_correction_enable": True, "is_correction_type": kind}
+                for name, kind in (
+                    ("token_clip", "tis"),
+                    ("token_mask", "icepop"),
+                    ("seq_mask", "seq-mask-tis"),
+                )
             },
         },
         read=read_typed,
