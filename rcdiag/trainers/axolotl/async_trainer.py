@@ -21,7 +21,7 @@ from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Trainer, choice, 
 from rcdiag.trainers.trl.emit import off_policy_mask as written_off_policy_mask
 from rcdiag.trainers.trl.emit import refuse_others
 from rcdiag.trainers.trl.grpo import MODES, off_policy_mask
-from rcdiag.trainers.trl.sampling import metrics, quantities
+from rcdiag.trainers.trl.sampling import metrics_of_responses, quantities
 
 _MODE, _CAP = "vllm_importance_sampling_mode", "vllm_importance_sampling_cap"
 _SETTINGS: dict[str, Any] = {
@@ -166,7 +166,7 @@ GENERATIONS = (
         ignored=ignored,
         traps=traps,
         quantities=quantities,
-        metrics=metrics,
+        metrics=metrics_of_responses,
         reads_masked=True,
         update=UPDATE,
         config=ConfigFile(

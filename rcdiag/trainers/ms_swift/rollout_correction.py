@@ -104,8 +104,10 @@ def _mode(correction: Correction) -> Written:
 
 
 def _claim(settings: Config, document: Document) -> Claim | None:
-    """Claim settings by names that no other trainer has."""
-    return Claim(1.0) if settings else None
+    """Claim settings by names that no other trainer has, or a file that says what it trains."""
+    if settings:
+        return Claim(1.0)
+    return Claim(0.7) if document.find("rlhf_type") == "grpo" else None
 
 
 GENERATIONS = (

@@ -284,6 +284,7 @@ GENERATIONS = (
         package="rcdiag.trainers.slime",
         newest=True,
         settings=_SETTINGS,
+        unset={"use_tis": False},
         presets={"default": {}},
         read=read,
         ignored=ignored,

@@ -111,10 +111,12 @@ _OF_WEIGHTS = tuple(name for name in _SETTINGS if name.startswith("vllm_"))
 
 
 def _claim(settings: Config, document: Document) -> Claim | None:
-    """Claim settings by TRL's names, which Axolotl hands to it, or faintly by `use_vllm`."""
+    """Claim settings by TRL's names, which Axolotl hands to it, or a run of its GRPOTrainer."""
     if any(name in settings for name in (*_OF_WEIGHTS, "off_policy_mask_threshold")):
         return Claim(0.9)
-    return Claim(0.3) if "use_vllm" in settings else None
+    run = "use_vllm" in settings or document.has("num_generations")
+    # ms-swift has the same names of a run; its files say what they train.
+    return Claim(0.6) if run and not document.has("rlhf_type") else None
 
 
 def _complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:

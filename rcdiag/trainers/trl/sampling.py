@@ -13,6 +13,7 @@ import numpy as np
 from rcdiag.corrections.apply import applied_weights
 from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.corrections.quantities import SUM, Array, Quantity, Reduction, Tokens, bounded
+from rcdiag.corrections.sequences import Rows
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
@@ -45,47 +46,53 @@ def quantities(correction: Correction) -> list[Quantity]:
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return what TRL logs where it corrects: nothing else of the two policies.
+    """Return what TRL logs where it corrects: nothing else of the two policies."""
+    return (
+        {} if correction.weighting is None else _logged(batch, correction.weighting, [batch.rows])
+    )
 
-    Where the rows have the tokens that the mask leaves out, which Axolotl asks for, those count.
-    """
+
+def metrics_of_responses(batch: Batch, correction: Correction) -> Metrics:
+    """Return the same of all tokens of responses, those among them that the mask leaves out."""
     if correction.weighting is None:
         return {}
-    parts = [batch.rows] if batch.rows.masked is None else [batch.rows, batch.rows.masked]
+    masked = [] if batch.rows.masked is None else [batch.rows.masked]
+    return _logged(batch, correction.weighting, [batch.rows, *masked])
+
+
+def _logged(batch: Batch, weighting: Weighting, parts: list[Rows]) -> Metrics:
+    """Return distances and weights; the first of the parts are the sampled tokens."""
     distances = [rows.columns[Distance()] for rows in parts]
     unknown = sum(rows.columns[Unknown()].sum.sum() for rows in parts)
     known = sum(rows.tokens for rows in parts) - unknown
     distance = sum(column.sum.sum() for column in distances)
-    key = "sampling/sampling_logp_difference"
+    masked = sum(rows.tokens for rows in parts[1:])
+    of_distance, of_ratio = (
+        f"sampling/{name}" for name in ("sampling_logp_difference", "importance_sampling_ratio")
+    )
+    least, mean, largest = _ratios(batch, weighting, masked)
     return {
-        f"{key}/mean": float(distance / known) if known else 0.0,
-        f"{key}/max": float(max(column.max.max() for column in distances)),
-    } | ratios(batch, correction.weighting)
+        f"{of_distance}/mean": float(distance / known) if known else 0.0,
+        f"{of_distance}/max": float(max(column.max.max() for column in distances)),
+        f"{of_ratio}/min": least,
+        f"{of_ratio}/mean": mean,
+        f"{of_ratio}/max": largest,
+    }
 
 
-def ratios(batch: Batch, weighting: Weighting) -> Metrics:
+def _ratios(batch: Batch, weighting: Weighting, masked: int) -> tuple[float, float, float]:
     """Return least, mean and largest weight: of tokens, or of sequences in the sequence modes.
 
     A token that the mask leaves out and a row without a token have ratio 1.
     """
-    column = applied_weights(batch.rows, weighting)
-    least, largest = column.min, column.max
+    column, one = applied_weights(batch.rows, weighting), weight_of_one(weighting)
     if not weighting.by_token:
-        least = largest = batch.padded(column.min, fill=weight_of_one(weighting))
-        mean = least.mean()
-    else:
-        total, count = column.sum.sum(), batch.rows.tokens
-        if batch.rows.masked is not None:
-            one = weight_of_one(weighting)
-            total, count = total + one * batch.rows.masked.tokens, count + batch.rows.masked.tokens
-            least, largest = np.append(least, one), np.append(largest, one)
-        mean = total / count
-    key = "sampling/importance_sampling_ratio"
-    return {
-        f"{key}/min": float(least.min()),
-        f"{key}/mean": float(mean),
-        f"{key}/max": float(largest.max()),
-    }
+        weights = batch.padded(column.min, fill=one)
+        return float(weights.min()), float(weights.mean()), float(weights.max())
+    others = [one] * min(masked, 1)
+    total, count = column.sum.sum() + one * masked, batch.rows.tokens + masked
+    least, largest = min([column.min.min(), *others]), max([column.max.max(), *others])
+    return float(least), float(total / count), float(largest)
 
 
 def weight_of_one(weighting: Weighting) -> float:
