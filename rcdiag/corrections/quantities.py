@@ -87,10 +87,6 @@ class Tokens:
         return self._guarded[guard]
 
     @cached_property
-<<<<<<< HEAD
-    def unclamped(self) -> Array:
-        """Log-ratios before any clamp, [tokens]; the guard says what NaN and infinity are."""
-=======
     def in_float32(self) -> Tokens:
         """The same tokens in float32, the log-probs rounded before their difference is taken."""
         behavior, target = (
@@ -108,9 +104,8 @@ class Tokens:
         )
 
     @cached_property
-    def log_ratio(self) -> Array:
-        """Log-ratios as sums and means take them, [tokens]."""
->>>>>>> core
+    def unclamped(self) -> Array:
+        """Log-ratios before any clamp, [tokens]; the guard says what NaN and infinity are."""
         values = self.raw_log_ratio
         if self.guard.non_finite == "equal":
             values = np.where(np.isfinite(values), values, values.dtype.type(0.0))
