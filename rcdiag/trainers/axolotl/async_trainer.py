@@ -25,6 +25,8 @@ from rcdiag.trainers.trl.sampling import metrics_of_responses, quantities
 
 _MODE, _CAP = "vllm_importance_sampling_mode", "vllm_importance_sampling_cap"
 _SETTINGS: dict[str, Any] = {
+    "async_prefetch": True,
+    "use_data_producer": False,
     "use_vllm": True,
     "vllm_importance_sampling_correction": True,
     _MODE: "token_truncate",
