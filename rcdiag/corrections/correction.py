@@ -37,8 +37,8 @@ class Weighting:
     upper: float
     lower: float | None = None  # None: 1 / upper where a lower bound is asked for
     # truncate: min(ratio, upper). clip: into [lower, upper]. zero: 0 outside (IcePop, MIS).
-    # mask: the ratio as it is, tokens outside are rejected.
-    outside: Literal["truncate", "clip", "zero", "mask"] = "truncate"
+    # mask: the ratio as it is, tokens outside are rejected. floor: the lower bound on either side.
+    outside: Literal["truncate", "clip", "zero", "mask", "floor"] = "truncate"
     nan_stays: bool = False  # zeroing by a product with 0, which leaves a NaN what it is
     # Ratios of sequences are taken over the tokens that these rejections leave; () over all.
     over: tuple[Rejection, ...] = ()
@@ -70,6 +70,9 @@ class Rejection:
     lower: float | None = None  # None: no lower bound
     # A statistic of sequences is taken over the tokens that these rejections leave; () over all.
     over: tuple[Rejection, ...] = ()
+    # The target of its log-ratio is the policy that is being updated, which at the first update is
+    # the trainer's policy before it; else that policy.
+    of_current: bool = False
 
     @property
     def needs_advantages(self) -> bool:

@@ -30,11 +30,12 @@ from rcdiag.losses.linear import DRO, GPG, ON_POLICY, REINFORCE
 from rcdiag.losses.on_rollout import CISPO_ROLLOUT, ROLLOUT_IS
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.selected import CLIP_COV, KL_COV
+from rcdiag.losses.vespo import VESPO
 from rcdiag.registry import Registry
 
 _LOSSES = (
     *(VANILLA, GSPO, GEO_MEAN, GPG, KL_COV, CLIP_COV),
-    *(REINFORCE, SAPO, CISPO, DPPO_TV, DPPO_KL, DRO),
+    *(REINFORCE, SAPO, CISPO, DPPO_TV, DPPO_KL, DRO, VESPO),
     *(ROLLOUT_IS, CISPO_ROLLOUT, ON_POLICY),
 )
 LOSSES: Registry[PolicyLoss] = Registry("policy loss", _LOSSES)

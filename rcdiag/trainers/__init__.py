@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
-from rcdiag.trainers import areal, nemo_rl, skyrl, slime, verl
+from rcdiag.trainers import (
+    areal,
+    axolotl,
+    ms_swift,
+    nemo_rl,
+    openrlhf,
+    skyrl,
+    slime,
+    trl,
+    verl,
+)
 from rcdiag.trainers.trainer import Trainer
 
 # The oldest generation of each trainer comes first.
@@ -18,9 +28,13 @@ TRAINERS: Registry[Trainer] = Registry(
     (
         *verl.GENERATIONS,
         *slime.GENERATIONS,
+        *trl.GENERATIONS,
+        *axolotl.GENERATIONS,
+        *openrlhf.GENERATIONS,
         *skyrl.GENERATIONS,
         *nemo_rl.GENERATIONS,
         *areal.GENERATIONS,
+        *ms_swift.GENERATIONS,
     ),
 )
 DEFAULT = verl.FAMILY

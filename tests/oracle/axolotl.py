@@ -51,15 +51,14 @@ CORRECTIONS: list[Settings] = [
     {"use_vllm": False},
 ]
 LOSSES: list[Settings] = [
-    *({"loss_type": name} for name in ("grpo", "bnpo", "dr_grpo", "dapo", "sapo", "luspo")),
+    *({"loss_type": name} for name in ("grpo", "bnpo", "dr_grpo", "dapo", "sapo")),
     *(
         {"loss_type": name, "importance_sampling_level": "sequence"}
-        for name in ("grpo", "dapo", "luspo", "sapo")
+        for name in ("grpo", "dapo", "sapo")
     ),
     {"loss_type": "cispo", "epsilon_high": 5.0},
     {"loss_type": "grpo", "delta": 1.25, "epsilon_high": 0.28},
     {"loss_type": "dapo", "vllm_importance_sampling_correction": False},
-    {"loss_type": "luspo", "vllm_importance_sampling_correction": False},
     {"loss_type": "dapo", "vllm_importance_sampling_mode": "sequence_mask"},
     {"loss_type": "dapo", "off_policy_mask_threshold": 0.02},
 ]

@@ -203,7 +203,7 @@ def updated(trainer: str, batch: str, settings: Settings) -> Updated:
         loss, clipped, ppo_kl, *logged = policy_loss(trainer, settings)(
             **given,
             batch_num_tokens=float(rows.mask.sum()),
-            global_batch_size=float(len(rows.mask)),
+            global_batch_size=float(rows.mask.any(axis=1).sum()),
         )
         loss.backward()
     metrics = {

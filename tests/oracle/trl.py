@@ -81,8 +81,9 @@ LOSSES: list[Settings] = [
     *({"loss_type": name} for name in ("grpo", "bnpo", "dr_grpo", "dapo", "sapo")),
     *(
         {"loss_type": name, "importance_sampling_level": "sequence"}
-        for name in ("grpo", "bnpo", "dapo", "luspo", "cispo", "sapo")
+        for name in ("grpo", "bnpo", "dapo", "luspo", "sapo")
     ),
+    {"loss_type": "cispo", "importance_sampling_level": "sequence", "epsilon_high": 1.02},
     {"loss_type": "luspo"},
     {"loss_type": "cispo", "epsilon_high": 5.0},
     {"loss_type": "cispo", "epsilon_high": 0.9},

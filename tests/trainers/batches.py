@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tests.corrections.builders import Padded
+from rcdiag.table.trajectories import Ragged, Trajectories
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,21 @@ class Batch:
     mask: np.ndarray  # of the response, what was sampled
     advantages: np.ndarray
 
-    @property
-    def padded(self) -> Padded:
-        return Padded(self.old, self.rollout, self.mask)
+    def trajectories(self, rows: slice = slice(None)) -> Trajectories:
+        """Rows as a table holds them: the whole response, with what the mask leaves out."""
+        within = self.response[rows]
+        lengths = within.sum(axis=1)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        first, _, _ = rows.indices(len(self.mask))
+        return Trajectories(
+            first_row=first,
+            response_ids=Ragged(np.zeros(within.sum(), np.int32), offsets),
+            mask=self.mask[rows][within],
+            log_probs={
+                name: getattr(self, name)[rows][within] for name in ("rollout", "old", "current")
+            },
+            advantage=self.advantages[rows],
+        )
 
     @property
     def token_advantages(self) -> np.ndarray:

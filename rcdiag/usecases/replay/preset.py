@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
+from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Tokens, under
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
@@ -54,12 +55,16 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     """Apply the correction of a preset, or none for `naive`, to a batch.
 
     In decoupled mode weights are those of old / rollout, in bypass mode those of current / rollout.
+    Rejections that look at the current policy do so in both.
     Source: verl 0.9.1, verl/trainer/ppo/core_algos.py, compute_policy_loss_bypass_mode.
     """
     if name == NAIVE:
         everything = np.ones(batch.num_tokens, np.bool_)
         return PresetEffect(everything, None, mode=NAIVE, loss=update.loss)
-    trainer, correction = update.plan.trainer, update.plan.corrections[name]
+    trainer, whole = update.plan.trainer, update.plan.corrections[name]
+    correction = replace(
+        whole, rejections=tuple(one for one in whole.rejections if not one.of_current)
+    )
     bypass = correction.mode == "bypass"
     own_loss = bypass or correction.weights_in_loss
     loss = trainer.update.loss_of_type(correction.loss) if own_loss else update.loss
@@ -77,10 +82,17 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
         ).under(correction.guard)
         effects = token_effects(correction, Tokens.of(pair), rows)
         metrics = trainer.metrics(Batch(rows), correction)
+        kept = effects.kept & _kept_by_current(whole, batch)
     weights = None if correction.weights_in_loss else effects.weights
     if weights is not None and correction.batch_normalize:
         weights = weights / trainer.normaliser(Batch(rows), correction)
-    return PresetEffect(effects.kept, weights, mode=correction.mode, loss=loss, metrics=metrics)
+    return PresetEffect(kept, weights, mode=correction.mode, loss=loss, metrics=metrics)
+
+
+def _kept_by_current(correction: Correction, batch: ReplayBatch) -> Flags:
+    """Tell which tokens stay under the rejections that look at the policy being updated."""
+    tokens = Tokens.of(batch.pair("rollout", "current")).under(correction.guard)
+    return tokens.kept([rejection for rejection in correction.rejections if rejection.of_current])
 
 
 def loss_of_preset(name: str, batch: ReplayBatch, update: Update) -> PresetLoss:
