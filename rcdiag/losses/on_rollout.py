@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import BOUND, CISPO
 from rcdiag.losses.policy_loss import PolicyLoss
@@ -30,13 +29,8 @@ def log_ratio_to_rollout(tokens: LossBatch) -> Tensor:
 
 
 def rollout_of(tokens: LossBatch) -> Tensor:
-    """Return the sampler's log-probs, [tokens], which this loss cannot do without."""
-    if tokens.rollout is None:
-        raise RcdiagError(
-            "this loss divides by the rollout's probability, and there are no such log-probs",
-            "give the table a column of the sampler's log-probs",
-        )
-    return tokens.rollout
+    """Return the sampler's log-probs, else those of the old policy, which stands for it."""
+    return tokens.old if tokens.rollout is None else tokens.rollout
 
 
 def rollout_is(tokens: LossBatch, settings: LossSettings) -> TokenLosses:

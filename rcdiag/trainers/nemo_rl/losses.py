@@ -72,10 +72,10 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
         # It has -1 where there is no token.
         numbers[f"{key}_min"] = float(values.min()) if len(values) else -1.0
         numbers[f"{key}_max"] = float(values.max()) if len(values) else -1.0
-    if batch.rollout is not None:
-        current = batch.current.detach()
-        entropy = (current - batch.rollout).exp() * current
-        numbers["approx_entropy"] = float(-entropy.sum() / count)
+    current = batch.current.detach()
+    sampler = batch.old if batch.rollout is None else batch.rollout
+    entropy = (current - sampler).exp() * current
+    numbers["approx_entropy"] = float(-entropy.sum() / count)
     return numbers
 
 
