@@ -81,6 +81,11 @@ class Rejection:
         return own or any(before.needs_advantages for before in self.over)
 
     @property
+    def leaves_denominators(self) -> bool:
+        """Whether what it drops counts as masked from then on, so that no denominator has it."""
+        return self._of_tokens is not None and self._of_tokens.before_everything
+
+    @property
     def needs_whole_batch(self) -> bool:
         """Whether its statistic compares a token with all others of the batch."""
         own = self._of_tokens is not None and self._of_tokens.needs_whole_batch
@@ -116,7 +121,7 @@ class Correction:
     batch_normalize: bool = False
     weights_applied: bool = True  # False: the trainer logs them and leaves the loss alone
     mode: Literal["decoupled", "bypass"] = "decoupled"
-    loss: str = "ppo_clip"
+    loss: str = "ppo_clip"  # of bypass mode; "" is the loss that the update has in any case
     # Outside of their bounds weights are 0 and the loss mask stays: statistics other than the
     # weight itself, for which `Weighting.outside` is `zero`.
     zeroing: tuple[Rejection, ...] = ()
@@ -166,7 +171,7 @@ class Correction:
     @property
     def ratio_corrects(self) -> bool:
         """Whether the PPO ratio is taken against the rollout, so that the mismatch is in it."""
-        return self.weights_in_loss or (self.mode == "bypass" and self.loss == "ppo_clip")
+        return self.weights_in_loss or (self.mode == "bypass" and self.loss in ("ppo_clip", ""))
 
     @property
     def counts_mismatch_twice(self) -> bool:

@@ -28,7 +28,9 @@ class Statistic:
     of: Callable[[Tokens], Array]  # [tokens]
     needs_advantages: bool = False
     needs_whole_batch: bool = False  # it compares a token with all others of the batch
-    # The level of ratios whose log it equals wherever log-probs are numbers: `geometric`.
+    # What it drops counts as masked from then on: no denominator of the trainer has it.
+    before_everything: bool = False
+    # The level of ratios that it equals wherever log-probs are numbers: `geometric`.
     ratio_of: str = ""
     source: str = ""
 

@@ -39,7 +39,7 @@ def describe(correction: Correction) -> str:
         parts.append(f"{does} a sequence with a token ratio below {correction.veto:g}")
     if correction.batch_normalize:
         parts.append("weights divided by their mean")
-    loss = f", loss {correction.loss}" if correction.mode == "bypass" else ""
+    loss = f", loss {correction.loss}" if correction.mode == "bypass" and correction.loss else ""
     return "; ".join([*parts, correction.mode + loss])
 
 

@@ -29,7 +29,7 @@ from tests.trainers.batches import BATCHES, Batch
 
 VERSION = "1.0.4"
 SCOPE = "ppo_actor/update/"
-RS = ("level", "action", "metric", "agg", "upper", "lower")
+RS = "rejection_sampling."
 # What an update logs of the correction; the rest is about the PPO ratio and entropy.
 OF_CORRECTION = ("behave_", "rs_filtered_fraction", "n_valid_tokens", "unclipped_behave_tokens")
 OF_LOSS = ("importance_weight", "approx_kl", "clip_ratio", "dual_clip_ratio", "actor_loss", "sapo")
@@ -37,7 +37,8 @@ DECOUPLED: Settings = {"use_decoupled_loss": True}
 
 
 def _of(**own: Any) -> Settings:
-    return {**DECOUPLED, "rejection_sampling": True, **own}
+    block = {RS + name: value for name, value in own.items()}
+    return {**DECOUPLED, "rejection_sampling": True, **block}
 
 
 NARROW = {"upper": 1.05, "lower": 0.95}
@@ -79,10 +80,15 @@ CORRECTIONS: list[Settings] = [
     {**_of(level="sequence", agg="sum", **NARROW), "m2_threshold": 0.1},
     {**_of(level="sequence", action="clamp", **NARROW), "m2_threshold": 1e-9},
     {"m2_threshold": 0.0005},
-    {"rejection_sampling": True, "level": "token", "upper": 1.05},
-    {"recompute_logprob": True, "rejection_sampling": True, "level": "sequence", "action": "clamp"},
+    {"rejection_sampling": True, RS + "upper": 1.05},
+    {
+        "recompute_logprob": True,
+        "rejection_sampling": True,
+        RS + "level": "sequence",
+        RS + "action": "clamp",
+    },
     # Refused by no check, and then everything is dropped: 1 is below the bound.
-    {"rejection_sampling": True, "level": "token", "upper": 2.0, "lower": 1.5},
+    {"rejection_sampling": True, RS + "upper": 2.0, RS + "lower": 1.5},
 ]
 LOSSES: list[Settings] = [
     {},
@@ -136,10 +142,10 @@ def settings_classes() -> SimpleNamespace:
 
 
 def actor(settings: Settings) -> Any:
-    """The settings of `actor`; those of its block `rejection_sampling` have their last names."""
-    own = {name: value for name, value in settings.items() if name not in RS}
+    """The settings of `actor`; those of its block are written `rejection_sampling.level`."""
+    own = {name: value for name, value in settings.items() if not name.startswith(RS)}
     if own.pop("rejection_sampling", False):
-        nested = {name: value for name, value in settings.items() if name in RS}
+        nested = {name[len(RS) :]: settings[name] for name in settings if name.startswith(RS)}
         own["rejection_sampling"] = settings_classes().RejectionSamplingConfig(**nested)
     return settings_classes().PPOActorConfig(**own)
 

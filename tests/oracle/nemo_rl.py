@@ -196,7 +196,8 @@ def updated(batch: str, settings: Settings) -> Updated:
         settings=settings,
         loss=loss.item(),
         metrics={
-            f"train/{name}": float(value)
+            # Where no micro-batch has a token, `grpo_train` logs -1 for an extreme.
+            f"train/{name}": -1.0 if np.isinf(value) else float(value)
             for name, value in logged.items()
             if name.startswith(names)
         },

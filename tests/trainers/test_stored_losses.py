@@ -17,6 +17,7 @@ from rcdiag.usecases.replay.update import Update
 from tests.trainers.answers import Settings, Updated, read_answers
 from tests.trainers.batches import BATCHES
 from tests.trainers.test_stored_answers import STORED, near
+from tests.trainers.update_settings import UPDATES
 
 # loss_type of TRL and of trainers that follow it: our loss, and how it is reduced.
 LOSS_TYPES = {
@@ -43,6 +44,8 @@ NAMES = {
 
 def of_loss(trainer: str, settings: Settings) -> dict[str, Any]:
     """The loss of a case in our names: `loss`, `aggregation`, settings."""
+    if (family := TRAINERS[trainer].family) in UPDATES:
+        return UPDATES[family](settings)
     own = {name: value for name, value in settings.items() if name not in of_correction(trainer)}
     if TRAINERS[trainer].family == "openrlhf":
         kind = own.pop("policy_loss_type", "ppo")
@@ -59,7 +62,8 @@ def of_loss(trainer: str, settings: Settings) -> dict[str, Any]:
 
 
 def of_correction(trainer: str) -> set[str]:
-    return TRAINERS[trainer].settings.keys() - {"policy_loss_type"}
+    of_loss = {"policy_loss_type"} if TRAINERS[trainer].family == "openrlhf" else set()
+    return TRAINERS[trainer].settings.keys() - of_loss
 
 
 def replayed(trainer: str, case: Updated) -> PresetLoss:

@@ -25,17 +25,25 @@ SETTINGS: Mapping[str, Any] = {
     "use_decoupled_loss": False,
     "recompute_logprob": False,
     "rejection_sampling": False,
-    "level": "token",
-    "action": "mask",
-    "metric": "ratio",
-    "agg": "mean",
-    "upper": 5.0,
-    "lower": None,
+    "rejection_sampling.level": "token",
+    "rejection_sampling.action": "mask",
+    "rejection_sampling.metric": "ratio",
+    "rejection_sampling.agg": "mean",
+    "rejection_sampling.upper": 5.0,
+    "rejection_sampling.lower": None,
     "m2_threshold": None,
     "prox_logp_method": "recompute",
 }
 # Those of the block `rejection_sampling`.
-OF_BLOCK = ("level", "action", "metric", "agg", "upper", "lower")
+BLOCK = "rejection_sampling"
+OF_BLOCK = tuple(name for name in SETTINGS if name.startswith(f"{BLOCK}."))
+
+
+def of_block(**own: Any) -> dict[str, Any]:
+    """Return settings of the block under their dotted names."""
+    return {f"{BLOCK}.{name}": value for name, value in own.items()}
+
+
 _DECOUPLED: Config = {"use_decoupled_loss": True}
 _RS: Config = {**_DECOUPLED, "rejection_sampling": True}
 # Modes at the defaults of RejectionSamplingConfig; the bound of M2PO, which has no default, is that
@@ -43,19 +51,19 @@ _RS: Config = {**_DECOUPLED, "rejection_sampling": True}
 PRESETS: Mapping[str, Config] = {
     "default": {},
     "recomputed": {"recompute_logprob": True},
-    "decoupled": _DECOUPLED,
+    "decoupled_loss": _DECOUPLED,
     "token_mask": _RS,
-    "token_clamp": {**_RS, "action": "clamp"},
-    "token_kl_k1": {**_RS, "metric": "kl_k1"},
-    "token_kl_k2": {**_RS, "metric": "kl_k2"},
-    "token_kl_k3": {**_RS, "metric": "kl_k3"},
-    "sequence_mask": {**_RS, "level": "sequence"},
-    "sequence_sum_mask": {**_RS, "level": "sequence", "agg": "sum"},
-    "sequence_max_mask": {**_RS, "level": "sequence", "agg": "max"},
-    "sequence_clamp": {**_RS, "level": "sequence", "action": "clamp"},
-    "sequence_kl_k1": {**_RS, "level": "sequence", "metric": "kl_k1"},
-    "sequence_kl_k2": {**_RS, "level": "sequence", "metric": "kl_k2"},
-    "sequence_kl_k3": {**_RS, "level": "sequence", "metric": "kl_k3"},
+    "token_clamp": {**_RS, **of_block(action="clamp")},
+    "token_kl_k1": {**_RS, **of_block(metric="kl_k1")},
+    "token_kl_k2": {**_RS, **of_block(metric="kl_k2")},
+    "token_kl_k3": {**_RS, **of_block(metric="kl_k3")},
+    "sequence_mask": {**_RS, **of_block(level="sequence")},
+    "sequence_sum_mask": {**_RS, **of_block(level="sequence", agg="sum")},
+    "sequence_max_mask": {**_RS, **of_block(level="sequence", agg="max")},
+    "sequence_clamp": {**_RS, **of_block(level="sequence", action="clamp")},
+    "sequence_kl_k1": {**_RS, **of_block(level="sequence", metric="kl_k1")},
+    "sequence_kl_k2": {**_RS, **of_block(level="sequence", metric="kl_k2")},
+    "sequence_kl_k3": {**_RS, **of_block(level="sequence", metric="kl_k3")},
     "m2po": {**_DECOUPLED, "m2_threshold": 0.04},
 }
 
@@ -108,6 +116,7 @@ STATISTICS.ship(
             unit="squared nats",
             of=_tail_mean,
             needs_whole_batch=True,
+            before_everything=True,
             source="arXiv 2510.01161; areal 1.0.4, areal/trainer/ppo/actor.py",
         ),
     )
@@ -132,8 +141,9 @@ def read(config: Config) -> Correction:
         guard=GUARD if decoupled else ONE_POLICY,
         # The sampler's log-probs are the old ones: the PPO ratio has the mismatch in it.
         mode="decoupled" if decoupled or recomputed else "bypass",
+        loss="ppo_clip" if decoupled or recomputed else "",
     )
-    if not config["rejection_sampling"]:
+    if not config[BLOCK]:
         return replace(correction, zeroing=())
     return _sampled(config, correction, first)
 
@@ -188,11 +198,14 @@ def _test(
 
 def checked(config: Config) -> tuple[str, str, str, str, float, float | None]:
     """Return the settings of the block, on some of which the trainer stops."""
-    level = str(choice(config, "level", ("token", "sequence")))
-    action = str(choice(config, "action", ("mask", "clamp")))
-    metric = str(choice(config, "metric", ("ratio", "kl_k1", "kl_k2", "kl_k3")))
-    agg = str(choice(config, "agg", ("sum", "mean", "max")))
-    upper, lower = optional_number(config, "upper"), optional_number(config, "lower")
+    level = str(choice(config, f"{BLOCK}.level", ("token", "sequence")))
+    action = str(choice(config, f"{BLOCK}.action", ("mask", "clamp")))
+    metric = str(choice(config, f"{BLOCK}.metric", ("ratio", "kl_k1", "kl_k2", "kl_k3")))
+    agg = str(choice(config, f"{BLOCK}.agg", ("sum", "mean", "max")))
+    upper, lower = (
+        optional_number(config, f"{BLOCK}.upper"),
+        optional_number(config, f"{BLOCK}.lower"),
+    )
     if upper is None:
         raise Refused("upper: wanted a number, got null", "its default is 5.0")
     if lower is not None and lower > upper:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.corrections.bounds import Window, weights_of, windows_of
 from rcdiag.corrections.correction import Correction, Rejection
+from rcdiag.trainers.areal.correction import BLOCK, of_block
 from rcdiag.trainers.settings_text import (
     ABOVE_ALL,
     BELOW_ALL,
@@ -32,7 +33,7 @@ def rejection_sampling(correction: Correction) -> Written:
     """Write M2PO, and one test with bare ratios beside it, or clipped ratios."""
     if correction.veto is not None or correction.batch_normalize:
         raise Inexpressible("veto and batch normalisation of weights")
-    if not correction.weights_applied or correction.loss != "ppo_clip":
+    if not correction.weights_applied or correction.loss not in ("ppo_clip", ""):
         raise Inexpressible("weights that are logged only, nor losses on the rollout")
     if correction.mode == "bypass":
         return _bypass(correction)
@@ -43,10 +44,10 @@ def rejection_sampling(correction: Correction) -> Written:
     if correction.weighting is None:
         if tests:
             raise Inexpressible("rejection without weights")
-        return written | Written({"rejection_sampling": None})
+        return written | Written({BLOCK: None})
     if len(tests) > 1:
         raise Inexpressible("two rejections")
-    return written | Written({"rejection_sampling": True}) | _block(correction, tests)
+    return written | Written({BLOCK: True}) | _block(correction, tests)
 
 
 def _bypass(correction: Correction) -> Written:
@@ -77,20 +78,24 @@ def _block(correction: Correction, tests: list[Rejection]) -> Written:
     aggregation = "mean"
     for test in correction.weighting.only_outside:
         aggregation = _TESTS[test.statistic][2] or "mean"
-    settings: dict[str, Value] = {"level": level, "action": "clamp", "metric": "ratio"}
+    settings: dict[str, Value] = {
+        f"{BLOCK}.level": level,
+        f"{BLOCK}.action": "clamp",
+        f"{BLOCK}.metric": "ratio",
+    }
     if level == "sequence":
-        settings["agg"] = aggregation
+        settings[f"{BLOCK}.agg"] = aggregation
     return Written({**settings, **_bounds(weights.window)})
 
 
 def _mask(test: Rejection) -> Written:
     place, _, statistic = test.statistic.partition("_forward")
     if f"forward{statistic}" in _KLS:
-        settings: dict[str, Value] = {"level": "token", "action": "mask"}
-        if place != "token":
-            settings = {"level": "sequence", "action": "mask", "agg": place.removeprefix("seq_")}
-        settings |= {"metric": f"kl{statistic}", "upper": test.upper, "lower": test.lower}
-        return Written(settings)
+        bounds = of_block(metric=f"kl{statistic}", upper=test.upper, lower=test.lower)
+        if place == "token":
+            return Written({**of_block(level="token", action="mask"), **bounds})
+        aggregation = place.removeprefix("seq_")
+        return Written({**of_block(level="sequence", action="mask", agg=aggregation), **bounds})
     windows = windows_of([Rejection(test.statistic, test.upper, test.lower)])
     if test.statistic not in _TESTS and not windows.keys() <= _TESTS.keys():
         raise Inexpressible(f"rejection by {test.statistic}")
@@ -99,16 +104,15 @@ def _mask(test: Rejection) -> Written:
     window = windows.get(name, Window(-np.inf, np.inf))
     if test.statistic == "seq_max_ratio":
         window = Window(float(np.log(test.lower)) if test.lower else -np.inf, np.log(test.upper))
-    settings = {"level": level, "action": "mask", "metric": metric}
-    if aggregation is not None:
-        settings["agg"] = aggregation
+    settings = of_block(level=level, action="mask", metric=metric)
+    settings |= {} if aggregation is None else of_block(agg=aggregation)
     return Written({**settings, **_bounds(window)})
 
 
 def _bounds(window: Window) -> dict[str, Value]:
     """Write bounds on ratios; the upper one has to be above 1."""
     lower, upper = np.exp(window.lower), np.exp(window.upper)
-    return {
-        "upper": ABOVE_ALL if np.isinf(upper) else rounded(upper),
-        "lower": None if window.lower == -np.inf else rounded(lower or BELOW_ALL),
-    }
+    return of_block(
+        upper=ABOVE_ALL if np.isinf(upper) else rounded(upper),
+        lower=None if window.lower == -np.inf else rounded(lower or BELOW_ALL),
+    )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rcdiag.results import Finding
-from rcdiag.trainers.areal.correction import OF_BLOCK, PRESETS, SETTINGS, read
+from rcdiag.trainers.areal.correction import BLOCK, OF_BLOCK, PRESETS, SETTINGS, read
 from rcdiag.trainers.areal.emit import rejection_sampling
 from rcdiag.trainers.areal.losses import UPDATE
 from rcdiag.trainers.areal.metrics import metrics, quantities
 from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer
 
-_BLOCK = "rejection_sampling"
 _CAP, _MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"
 # The removed modes: level and action of the block that takes their place.
 _MODES = {
@@ -25,14 +24,12 @@ _MODES = {
 
 def _places(name: str) -> tuple[str, ...]:
     """Return the dotted names of a setting, as in a whole config first."""
-    if name in OF_BLOCK:
-        return f"actor.{_BLOCK}.{name}", f"{_BLOCK}.{name}"
     return f"actor.{name}", name
 
 
 def _claim(config: Config, document: Document) -> Claim | None:
     """Claim a config whose actor has AReaL's names, or that part of it alone."""
-    names = ("use_decoupled_loss", _BLOCK, _CAP, "prox_logp_method", "m2_threshold")
+    names = ("use_decoupled_loss", BLOCK, _CAP, "prox_logp_method", "m2_threshold")
     halves = all(document.has(name) for name in ("actor", "rollout", "gconfig"))
     if halves or document.has(*(f"actor.{name}" for name in names)):
         return Claim(0.97)
@@ -42,9 +39,9 @@ def _claim(config: Config, document: Document) -> Claim | None:
 def _complete(config: Config, document: Document) -> tuple[Config, list[Finding]]:
     """Say whether the block is there, and read the removed settings as the block."""
     settings = dict(config)
-    block = settings.get(_BLOCK, MISSING)
-    if block is not MISSING:
-        settings[_BLOCK] = isinstance(block, Mapping) or block is True
+    written = settings.get(BLOCK, MISSING)
+    if written is not MISSING:
+        settings[BLOCK] = isinstance(written, Mapping) or written is True
     cap, mode = document.find(_CAP), document.find(_MODE)
     if cap is MISSING and mode is MISSING:
         return settings, []
@@ -58,24 +55,25 @@ def _complete(config: Config, document: Document) -> tuple[Config, list[Finding]
         evidence={"cap": None if cap is MISSING else cap, "mode": mode},
     )
     if mode == "disabled":
-        return {**settings, _BLOCK: False}, [finding]
+        return {**settings, BLOCK: False}, [finding]
     if mode not in _MODES:
         raise Refused(f"{_MODE}: {mode!r} is no mode", f"one of disabled, {', '.join(_MODES)}")
     level, action = _MODES[mode]
     upper = 5.0 if cap is MISSING else cap
-    return {**settings, _BLOCK: True, "level": level, "action": action, "upper": upper}, [finding]
+    block = {f"{BLOCK}.level": level, f"{BLOCK}.action": action, f"{BLOCK}.upper": upper}
+    return {**settings, BLOCK: True, **block}, [finding]
 
 
 def ignored(config: Config) -> list[str]:
     """List settings that AReaL takes and does nothing with."""
     sentences = []
-    if config[_BLOCK] and not config["use_decoupled_loss"]:
+    if config[BLOCK] and not config["use_decoupled_loss"]:
         sentences.append(
             "rejection_sampling has no effect without use_decoupled_loss: all log-ratios are 0"
         )
-    if config[_BLOCK] and config["level"] == "token" and config["agg"] != "mean":
+    if config[BLOCK] and config[f"{BLOCK}.level"] == "token" and config[f"{BLOCK}.agg"] != "mean":
         sentences.append("agg has no effect at the level of tokens")
-    if not config[_BLOCK]:
+    if not config[BLOCK]:
         changed = [name for name in OF_BLOCK if config[name] != SETTINGS[name]]
         sentences += [f"{name} has no effect without rejection_sampling" for name in changed]
     if config["m2_threshold"] is not None and not config["use_decoupled_loss"]:
@@ -85,7 +83,7 @@ def ignored(config: Config) -> list[str]:
 
 def traps(config: Config) -> list[Finding]:
     """Report a decoupled loss without weights, and log-probs that are overwritten."""
-    if config["use_decoupled_loss"] and not config[_BLOCK]:
+    if config["use_decoupled_loss"] and not config[BLOCK]:
         return [
             Finding(
                 slug="decoupled-without-weights",
@@ -128,7 +126,7 @@ GENERATIONS = (
             claim=_claim,
             complete=_complete,
             write=rejection_sampling,
-            blocks=(_BLOCK,),
+            blocks=(BLOCK,),
             hydra=True,
         ),
     ),

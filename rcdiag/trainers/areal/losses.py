@@ -1,4 +1,6 @@
-"""AReaL's policy losses: PPO with dual clip, GSPO and SAPO; rejection moves no denominator.
+"""AReaL's policy losses: PPO with dual clip and SAPO, on ratios of tokens or of sequences.
+
+Rejection moves no denominator.
 
 log_ratio = current - old, in nats, unclamped. Source: areal 1.0.4,
 areal/utils/functional/functional.py, `ppo_actor_loss_fn` and `sapo_loss_fn`.
@@ -15,6 +17,7 @@ from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import TAU_NEG, TAU_POS, ppo
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+from rcdiag.trainers.trl.losses import IMPORTANCE_SAMPLING_LEVEL, by_sequence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,33 +45,34 @@ def _ppo(
     return TokenLosses(losses.where(batch.kept, losses.new_zeros(())), logged)
 
 
-def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO on the ratio of each token, which is 0 at rejected ones."""
-    ratio = batch.log_ratio.exp()
-    return _ppo(batch, settings, ratio.where(batch.kept, ratio.new_zeros(())), batch.advantages)
-
-
-def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO on exp(mean log_ratio) and the mean advantage of each row's kept tokens."""
+def _levelled(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, Tensor]:
+    """Return ratio and advantage of each token, or those of the kept tokens of its sequence."""
+    if not by_sequence(settings):
+        return batch.log_ratio.exp(), batch.advantages
     none = batch.current.new_zeros(())
     ratio = _kept_means(batch, batch.log_ratio).exp().where(batch.kept, none)
-    advantages = _kept_means(batch, batch.advantages).where(batch.kept, none)
-    return _ppo(batch, settings, ratio, advantages)
+    return ratio, _kept_means(batch, batch.advantages).where(batch.kept, none)
+
+
+def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return PPO on the ratio of a token or of its sequence (GSPO), 0 at rejected tokens."""
+    ratio, advantages = _levelled(batch, settings)
+    return _ppo(batch, settings, ratio.where(batch.kept, ratio.new_zeros(())), advantages)
 
 
 def sapo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return -A sigmoid(tau (ratio - 1)) 4 / tau; tau is tau_pos where A > 0, else tau_neg."""
-    ratio = batch.log_ratio.exp()
+    ratio, advantages = _levelled(batch, settings)
     gates = {
         name: (settings.value(tau) * (ratio - 1.0)).sigmoid() * 4.0 / settings.value(tau)
         for name, tau in (("pos", TAU_POS), ("neg", TAU_NEG))
     }
-    gate = gates["pos"].where(batch.advantages > 0, gates["neg"])
+    gate = gates["pos"].where(advantages > 0, gates["neg"])
     never = batch.kept.new_zeros(batch.kept.shape)
     logged = {"importance_weight": ratio, "approx_kl": batch.log_ratio}
     logged |= {"clip_ratio": never, "dual_clip_ratio": never, "sapo_soft_gate": gate}
     logged |= {f"sapo_scaled_gate_{name}": value for name, value in gates.items()}
-    losses = -gate * batch.advantages
+    losses = -gate * advantages
     return TokenLosses(losses.where(batch.kept, losses.new_zeros(())), logged)
 
 
@@ -89,19 +93,18 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
 
 
 _FILE = "areal 1.0.4, areal/utils/functional/functional.py"
-_PPO_SETTINGS = (*CLIP_RANGE, CLIP_C)
+_PPO_SETTINGS = (*CLIP_RANGE, CLIP_C, IMPORTANCE_SAMPLING_LEVEL)
 VANILLA = replace(
     clipped.VANILLA, function=vanilla, source=f"{_FILE}, ppo_actor_loss_fn", settings=_PPO_SETTINGS
 )
-GSPO = replace(
-    clipped.GSPO,
-    function=gspo,
-    source=f"{_FILE}, importance_sampling_level sequence",
-    settings=_PPO_SETTINGS,
+SAPO = replace(
+    clipped.SAPO,
+    function=sapo,
+    source=f"{_FILE}, sapo_loss_fn",
+    settings=(TAU_POS, TAU_NEG, IMPORTANCE_SAMPLING_LEVEL),
 )
-SAPO = replace(clipped.SAPO, function=sapo, source=f"{_FILE}, sapo_loss_fn")
 UPDATE = UpdateRules(
-    losses=by_name((VANILLA, GSPO, SAPO)),
+    losses=by_name((VANILLA, SAPO)),
     aggregations={"token-mean": replace(TOKEN_MEAN, default="all")},
     prefix="ppo_actor/update/",
     sees_rejected=True,

@@ -48,13 +48,13 @@ def _truncated(kind: str, upper: float, lower: float | None = None) -> Config:
 PRESETS: Mapping[str, Config] = {
     "default": {},
     "importance_sampling": _IS,
-    "tis": _truncated("tis", 2.0),
-    "icepop": _truncated("icepop", 5.0, 0.5),
+    "token_tis": _truncated("tis", 2.0),
+    "token_icepop": _truncated("icepop", 5.0, 0.5),
     "seq_mask_tis": _truncated("seq-mask-tis", 1.002, 0.999),
-    "gspo": {**_IS, **_GSPO},
+    "gspo_weights": {**_IS, **_GSPO},
     "gspo_tis": {**_truncated("tis", 2.0), **_GSPO},
     "seq_error_filter": {"seq_logprob_error_threshold": 1.5},
-    "on_policy": {"force_on_policy_ratio": True},
+    "forced_on_policy": {"force_on_policy_ratio": True},
 }
 
 

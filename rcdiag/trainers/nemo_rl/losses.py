@@ -37,7 +37,7 @@ def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO on exp(row mean of log_ratio); the gradient goes through the mean."""
-    means = batch.row_sums(batch.log_ratio) / (batch.lengths + EPSILON)
+    means = batch.row_sums(batch.log_ratio) / (batch.lengths.double() + EPSILON)
     return _ppo(batch, settings, means[batch.rows].exp())
 
 

@@ -64,10 +64,10 @@ PRESETS: Mapping[str, Config] = {
         "outlier_token_is_threshold_high": 100.0,
     },
     "token_mask": {"token_mask_is_threshold_low": 0.5, "token_mask_is_threshold_high": 2.0},
-    "rollout_is": {"policy_loss_type": "rollout_is"},
-    "cispo_rollout": {"policy_loss_type": "cispo", "cispo_anchor": "rollout"},
-    "dppo_tv": {"policy_loss_type": "dppo"},
-    "dppo_kl": {
+    "loss_rollout_is": {"policy_loss_type": "rollout_is"},
+    "loss_cispo_rollout": {"policy_loss_type": "cispo", "cispo_anchor": "rollout"},
+    "loss_dppo_tv": {"policy_loss_type": "dppo"},
+    "loss_dppo_kl": {
         "policy_loss_type": "dppo",
         "dppo_type": "binary_kl",
         "delta_low": 0.05,

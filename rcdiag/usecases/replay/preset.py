@@ -15,6 +15,7 @@ from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.replay.advantages import formula_of, without_rejected
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.update import NAIVE, Update
@@ -30,11 +31,14 @@ class PresetEffect(TokenEffects):
     mode: str  # decoupled, bypass or naive
     loss: str  # name of the policy loss
     metrics: Mapping[str, float] = field(default_factory=dict)  # as the trainer logs them
+    # [tokens] what counts as sampled: the rest has left the mask before everything. None: all.
+    in_mask: Flags | None = None
 
     def take(self, tokens: Flags) -> PresetEffect:
         """The effect on some of the tokens."""
         weights = None if self.weights is None else self.weights[tokens]
-        return replace(self, kept=self.kept[tokens], weights=weights)
+        in_mask = None if self.in_mask is None else self.in_mask[tokens]
+        return replace(self, kept=self.kept[tokens], weights=weights, in_mask=in_mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +70,7 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
         whole, rejections=tuple(one for one in whole.rejections if not one.of_current)
     )
     bypass = correction.mode == "bypass"
-    own_loss = bypass or correction.weights_in_loss
+    own_loss = (bypass and correction.loss != "") or correction.weights_in_loss
     loss = trainer.update.loss_of_type(correction.loss) if own_loss else update.loss
     quantities = [
         under(correction.guard, quantity)
@@ -80,13 +84,18 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
             batch.empty,
             keep_ratios=trainer.percentiles,
         ).under(correction.guard)
-        effects = token_effects(correction, Tokens.of(pair), rows)
+        tokens = Tokens.of(pair)
+        effects = token_effects(correction, tokens, rows)
+        first = [one for one in correction.rejections if one.leaves_denominators]
+        in_mask = tokens.under(correction.guard).kept(first) if first else None
         metrics = trainer.metrics(Batch(rows), correction)
         kept = effects.kept & _kept_by_current(whole, batch)
     weights = None if correction.weights_in_loss else effects.weights
     if weights is not None and correction.batch_normalize:
         weights = weights / trainer.normaliser(Batch(rows), correction)
-    return PresetEffect(kept, weights, mode=correction.mode, loss=loss, metrics=metrics)
+    return PresetEffect(
+        kept, weights, mode=correction.mode, loss=loss, metrics=metrics, in_mask=in_mask
+    )
 
 
 def _kept_by_current(correction: Correction, batch: ReplayBatch) -> Flags:
@@ -109,16 +118,21 @@ def loss_of_effect(effect: PresetEffect, batch: ReplayBatch, update: Update) -> 
 
     The PPO ratio is taken against the rollout in bypass mode, else against the old policy.
     """
+    inside = np.ones(batch.num_tokens, np.bool_) if effect.in_mask is None else effect.in_mask
+    old = batch.rollout if effect.mode == "bypass" else batch.old
+    lengths = segment_sum(inside.astype(np.float64), batch.lengths).astype(np.int64)
     tokens = loss_batch(
-        batch.current,
-        batch.rollout if effect.mode == "bypass" else batch.old,
-        batch.advantages,
+        batch.current[inside],
+        old[inside],
+        batch.advantages[inside],
         # Rows without a token come last: some losses and denominators count them.
-        np.concatenate([batch.lengths, np.zeros(batch.empty, np.int64)]),
-        kept=effect.kept,
-        weights=effect.weights,
+        np.concatenate([lengths, np.zeros(batch.empty, np.int64)]),
+        kept=effect.kept[inside],
+        weights=None if effect.weights is None else effect.weights[inside],
         padded_width=batch.tokens.width,
-        rollout=batch.rollout,
+        rollout=batch.rollout[inside],
     )
-    rules = update.plan.trainer.update
-    return PresetLoss(effect, batch, evaluate(tokens, effect.loss, update.settings, rules))
+    result = evaluate(tokens, effect.loss, update.settings, update.plan.trainer.update)
+    coefficients = np.zeros(batch.num_tokens)
+    coefficients[inside] = result.coefficients
+    return PresetLoss(effect, batch, replace(result, coefficients=coefficients))
