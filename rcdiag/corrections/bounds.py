@@ -191,7 +191,7 @@ def equivalent(a: Correction, b: Correction) -> bool:
         and _same_windows(windows_of(a.rejections), windows_of(b.rejections))
         and _same_windows(windows_of(a.zeroing), windows_of(b.zeroing))
         and _same_veto(a, b)
-        and (a.mode, a.loss) == (b.mode, b.loss)
+        and (a.mode, a.loss or "ppo_clip") == (b.mode, b.loss or "ppo_clip")
     )
 
 

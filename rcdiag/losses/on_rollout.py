@@ -43,8 +43,8 @@ def rollout_is(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 ROLLOUT_IS = PolicyLoss(
-    name="rollout_is",
-    says="The ratio to the rollout as a constant weight on the policy gradient, and 0 outside an "
+    name="icepop_rollout",
+    says="rollout_is of SkyRL: the ratio to the rollout as a constant weight on the policy gradient, and 0 outside an "
     "open interval around 1.",
     formula="-sg(r) A log p_current where 1 - clip_low < r < 1 + clip_high, else 0; sg a constant "
     f"of the gradient, 0.2 and 0.2; {_SYMBOLS}",
@@ -74,5 +74,5 @@ CISPO_ROLLOUT = replace(
     source=f"arXiv 2506.13585; {SKYRL_FILE}, cispo_anchor rollout",
     function=cispo_rollout,
     settings=WIDE_CLIP,
-    see=("cispo", "rollout_is"),
+    see=("cispo", "icepop_rollout"),
 )

@@ -30,6 +30,9 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "trl": "trl-1.16",
         "axolotl": "axolotl-0.21",
         "openrlhf": "openrlhf-0.11.2",
+        "skyrl": "skyrl-0.4",
+        "nemo-rl": "nemo-rl",
+        "areal": "areal-1.0",
         "ms-swift": "ms-swift-4.6",
     }
     assert all(find_trainer(spoken_name(trainer)) is trainer for trainer in TRAINERS.values())

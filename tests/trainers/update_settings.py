@@ -38,7 +38,8 @@ def skyrl(settings: Settings) -> dict[str, Any]:
     if kind == "dppo":
         given |= _taken(settings, clip_low="delta_low", clip_high="delta_high")
         kind = "dppo_kl" if settings.get("dppo_type") == "binary_kl" else "dppo_tv"
-    return given | {"loss": {"regular": "vanilla", "dual_clip": "vanilla"}.get(kind, kind)}
+    names = {"regular": "vanilla", "dual_clip": "vanilla", "rollout_is": "icepop_rollout"}
+    return given | {"loss": names.get(kind, kind)}
 
 
 def nemo_rl(settings: Settings) -> dict[str, Any]:

@@ -35,12 +35,8 @@ def rejection_sampling(correction: Correction) -> Written:
         raise Inexpressible("veto and batch normalisation of weights")
     if not correction.weights_applied or correction.loss not in ("ppo_clip", ""):
         raise Inexpressible("weights that are logged only, nor losses on the rollout")
-    if correction.mode == "bypass":
-        return _bypass(correction)
-    if correction.guard.before_sums and not correction.guard.bound:
-        return Written({"use_decoupled_loss": False, "recompute_logprob": True})
     tests = [one for one in correction.rejections if one.statistic != M2PO]
-    written = Written({"use_decoupled_loss": True}) | _m2po(correction)
+    written = _policies(correction) | _m2po(correction)
     if correction.weighting is None:
         if tests:
             raise Inexpressible("rejection without weights")
@@ -50,10 +46,15 @@ def rejection_sampling(correction: Correction) -> Written:
     return written | Written({BLOCK: True}) | _block(correction, tests)
 
 
-def _bypass(correction: Correction) -> Written:
-    if correction.weighting is not None or correction.rejections:
-        raise Inexpressible("weights or rejection beside a PPO ratio against the rollout")
-    return Written({"use_decoupled_loss": False, "recompute_logprob": False})
+def _policies(correction: Correction) -> Written:
+    """Write how many policies the loss tells apart; one that stands for two has no log-ratio."""
+    one = correction.guard.before_sums and not correction.guard.bound
+    if correction.mode == "bypass" and not one and correction.weighting is not None:
+        raise Inexpressible("weights beside a PPO ratio against the rollout")
+    if correction.mode == "bypass" or one:
+        recomputed = correction.mode != "bypass"
+        return Written({"use_decoupled_loss": False, "recompute_logprob": recomputed})
+    return Written({"use_decoupled_loss": True})
 
 
 def _m2po(correction: Correction) -> Written:
@@ -94,8 +95,8 @@ def _mask(test: Rejection) -> Written:
         bounds = of_block(metric=f"kl{statistic}", upper=test.upper, lower=test.lower)
         if place == "token":
             return Written({**of_block(level="token", action="mask"), **bounds})
-        aggregation = place.removeprefix("seq_")
-        return Written({**of_block(level="sequence", action="mask", agg=aggregation), **bounds})
+        reduction = place.removeprefix("seq_")
+        return Written({**of_block(level="sequence", action="mask", agg=reduction), **bounds})
     windows = windows_of([Rejection(test.statistic, test.upper, test.lower)])
     if test.statistic not in _TESTS and not windows.keys() <= _TESTS.keys():
         raise Inexpressible(f"rejection by {test.statistic}")

@@ -89,17 +89,15 @@ def read(config: Config) -> Correction:
         )
     kind = choice(config, "truncated_importance_sampling_type", (None, *TYPES))
     low, high = _bounds(config, kind, on)
-    weighting, zeroing = None, ()
-    if on:
-        weighting, zeroing = _weights(kind, "sequence" if by_sequence else "token", low, high)
+    weighting, zeroing = _weights(kind, "sequence" if by_sequence else "token", low, high)
     threshold = optional_number(config, "seq_logprob_error_threshold")
     forced = bool(config["force_on_policy_ratio"])
     kl = str(choice(config, "reference_policy_kl_type", ("k1", "k2", "k3")))
     logs = [kl, *(["by sequence"] if by_sequence else [])]
     logs += ["no sequences"] if forced and threshold is None else []
     return Correction(
-        weighting=weighting,
-        zeroing=zeroing,
+        weighting=weighting if on else None,
+        zeroing=zeroing if on else (),
         rejections=() if threshold is None else (Rejection("seq_mean_error_factor", threshold),),
         guard=GUARD,
         mode="bypass" if forced else "decoupled",

@@ -27,13 +27,13 @@ def clipped_pg_loss(correction: Correction) -> Written:
     """Write weights, one test that sets weights to 0, and the filter."""
     _refuse_others(correction)
     written = _weights(correction)
+    if correction.mode == "bypass":
+        written |= Written({"force_on_policy_ratio": True})
     windows = windows_of(correction.rejections)
     if odd := [name for name in windows if name != FILTER]:
         raise Inexpressible(f"rejection by {odd[0]}: its weights are zeroed and nothing is dropped")
     if FILTER in windows:
         written |= Written({"seq_logprob_error_threshold": windows[FILTER].upper})
-    if correction.mode == "bypass":
-        written |= Written({"force_on_policy_ratio": True})
     return written
 
 

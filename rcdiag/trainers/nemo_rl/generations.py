@@ -19,7 +19,8 @@ _OF_GRPO = (f"grpo.{FILTER}", f"ppo.{FILTER}", FILTER)
 
 def _claim(config: Config, document: Document) -> Claim | None:
     """Claim a config with NeMo-RL's loss, or a part of it with names that it alone has."""
-    in_loss = document.has("loss_fn.ratio_clip_min", "loss_fn.truncated_importance_sampling_type")
+    names = ("ratio_clip_min", *(name for name in SETTINGS if name != FILTER))
+    in_loss = document.has(*(f"loss_fn.{name}" for name in names))
     alone = [name for name in config if name.startswith(("truncated_importance", "seq_logprob"))]
     if in_loss or alone or (document.has("loss_fn") and document.has("grpo")):
         return Claim(0.99)

@@ -219,7 +219,7 @@ def _of_rollout(config: Config, loss: str, correction: Correction) -> Correction
         low, high = _number(config, "eps_clip_low"), _number(config, "eps_clip_high")
         # An open interval: the bounds themselves are outside.
         inner = float(np.nextafter(1.0 + high, 0.0)), float(np.nextafter(1.0 - low, np.inf))
-        weighting = Weighting("token", *inner, outside="zero")
+        weighting, loss = Weighting("token", *inner, outside="zero"), "icepop_rollout"
     elif loss == "cispo":
         low, high = _number(config, "cispo_eps_clip_low"), _number(config, "cispo_eps_clip_high")
         weighting, loss = Weighting("token", 1.0 + high, 1.0 - low, outside="clip"), "cispo_rollout"

@@ -81,7 +81,7 @@ def _loss(correction: Correction) -> Written:
     assert weighting is not None
     above = rounded(weighting.upper - 1.0) if np.isfinite(weighting.upper) else 0.0
     below = rounded(1.0 - weighting.lower_or_reciprocal)
-    if correction.loss == "rollout_is":
+    if correction.loss == "icepop_rollout":
         bounds: dict[str, Value] = {"eps_clip_low": below, "eps_clip_high": above}
         return Written({"policy_loss_type": "rollout_is", **bounds})
     if correction.loss == "cispo_rollout":
