@@ -37,6 +37,8 @@ class ConfigFile:
     # Settings that stand elsewhere: setting -> dotted names under which it is looked for, at any
     # depth of the file. The first is the one under which rcdiag writes it.
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Keys of the trainer that stand beside its settings, are like them, and mean something else.
+    beside: tuple[str, ...] = ()
     # Settings that say whether a block of others is there: writing the block says true.
     blocks: tuple[str, ...] = ()
     form: Form = "yaml"  # in which rcdiag writes settings

@@ -88,6 +88,7 @@ GENERATIONS = (
                 **{name: (f"loss_fn.{name}", name) for name in SETTINGS},
                 FILTER: _OF_GRPO,
             },
+            beside=("reference_policy_kl_penalty",),
             claim=_claim,
             findings=_findings,
             write=clipped_pg_loss,
