@@ -13,8 +13,10 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Tokens, under
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.usecases.replay.advantages import formula_of, without_rejected
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.update import NAIVE, Update
@@ -67,6 +69,7 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     )
     bypass = correction.mode == "bypass"
     loss = trainer.update.loss_of_type(correction.loss) if bypass else update.loss
+    _check_level(name, correction, trainer.update.loss(loss))
     quantities = [
         under(correction.guard, quantity)
         for quantity in [*trainer.quantities(correction), *quantities_of(correction)]
@@ -86,6 +89,17 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     if weights is not None and correction.batch_normalize:
         weights = weights / trainer.normaliser(Batch(rows), correction)
     return PresetEffect(kept, weights, mode=correction.mode, loss=loss, metrics=metrics)
+
+
+def _check_level(name: str, correction: Correction, loss: PolicyLoss) -> None:
+    """Refuse weights of sequences under a loss that takes those of tokens alone."""
+    weighting = correction.loss_weighting
+    if loss.weights_of_tokens and weighting is not None and not weighting.by_token:
+        raise RcdiagError(
+            f"{name}: {loss.name} takes weights of tokens, and these are of level "
+            f"{weighting.level}; the trainer stops",
+            hint=f"choose others: {setting('presets', 'NAME', '--preset')}",
+        )
 
 
 def _kept_by_current(correction: Correction, batch: ReplayBatch) -> Flags:
