@@ -23,8 +23,9 @@ class Guard:
 
     bound: float = 20.0  # nats; log-ratios are clamped to +-bound before exp; inf: no clamp
     before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
-    # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `zero` makes the ratio 0.
-    non_finite: Literal["stays", "equal", "zero"] = "stays"
+    # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `nan_equal` that of a NaN alone,
+    # `zero` makes the ratio 0.
+    non_finite: Literal["stays", "equal", "nan_equal", "zero"] = "stays"
     epsilon: float = 1e-8  # what it adds to counts of tokens that it divides by
     nan_log_prob: float | None = None  # what takes the place of a log-prob that is NaN
 

@@ -111,6 +111,8 @@ class Tokens:
             values = self.target - self.behavior
         if self.guard.non_finite == "equal":
             values = np.where(np.isfinite(values), values, values.dtype.type(0.0))
+        elif self.guard.non_finite == "nan_equal":
+            values = np.where(np.isnan(values), values.dtype.type(0.0), values)
         return values
 
     @cached_property

@@ -77,4 +77,5 @@ VESPO = PolicyLoss(
     function=vespo,
     settings=(K_POS, LAMBDA_POS, K_NEG, LAMBDA_NEG),
     see=("cispo", "sequence"),
+    weights_of_tokens=True,
 )

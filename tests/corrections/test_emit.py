@@ -54,16 +54,18 @@ def plan_of_file(text: str, trainer: str | None) -> Plan:
     return plan_corrections(found.trainer, {"it": found.settings})
 
 
-def numbers(plan: Plan, batch: Padded) -> tuple:
+def numbers(plan: Plan, batch: Padded, within: float = 1e-12) -> tuple:
     found = results_of(plan, batch)["it"]
     # Bounds are written to 14 digits, and a NaN equals itself here.
-    weights = None if found.weight_sum is None else pytest.approx(found.weight_sum, 1e-12, 0, True)
+    weights = None if found.weight_sum is None else pytest.approx(found.weight_sum, within, 0, True)
     return found.kept_tokens, found.kept_sequences, weights
 
 
-def assert_reads_back(correction: Correction, trainer: str, batch: Padded) -> None:
+def assert_reads_back(
+    correction: Correction, trainer: str, batch: Padded, within: float = 1e-12
+) -> None:
     """The same numbers as the correction itself gives, whether the trainer is named or guessed."""
-    wanted = numbers(Plan(ANY, {"it": {}}, {"it": correction}), batch)
+    wanted = numbers(Plan(ANY, {"it": {}}, {"it": correction}), batch, within)
     text = emit(correction, trainer).text
     for name in (trainer, None):
         assert numbers(plan_of_file(text, name), batch) == wanted, (name, text)
@@ -95,7 +97,8 @@ def test_presets_move_to_every_trainer_that_can_have_them(source):
             except RcdiagError as error:
                 assert trainer != source, (name, error.message)  # noqa: PT017
             else:
-                assert_reads_back(correction, trainer, seeded(7, sd=0.05))
+                # Some trainers add 1e-8 to counts that they divide by.
+                assert_reads_back(correction, trainer, seeded(7, sd=0.05), within=1e-7)
                 moved += 1
     # The veto of 0.6.0 acts on weights; no other generation has that.
     assert moved >= {"verl-0.6.0": 0, "verl-20251027": 7}.get(source, 2)

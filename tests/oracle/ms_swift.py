@@ -206,7 +206,7 @@ def _key(name: str, short: dict[str, str]) -> str:
 
 def answers() -> Answers:
     """All that is stored of ms-swift."""
-    batches = [batch for batch in BATCHES if batch != "missing"]
+    batches = [batch for batch in BATCHES if batch not in ("missing", "infinite")]
     return Answers(
         trainer="ms-swift-4.6",
         source=f"ms-swift {VERSION} on PyPI, {FILE}: _compute_loss_and_metrics of GRPOTrainer, and "

@@ -222,7 +222,7 @@ def updated(trainer: str, batch: str, settings: Settings) -> Updated:
 
 def answers(trainer: str) -> Answers:
     """All that is stored of a generation."""
-    batches = [batch for batch in BATCHES if batch != "missing"]
+    batches = [batch for batch in BATCHES if batch not in ("missing", "infinite")]
     return Answers(
         trainer=trainer,
         source=f"openrlhf {VERSIONS[trainer]} on PyPI, {FILE}: PolicyLoss and aggregate_loss; "

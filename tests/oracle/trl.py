@@ -208,6 +208,11 @@ def weights_of(trainer: Any, given: SimpleNamespace) -> dict[str, Any]:
     return execute([makes, logs], space)
 
 
+def weight_sum(weights: Any, mask: Any) -> float:
+    """The sum over sampled tokens; a sequence has one weight or one for each token."""
+    return float(weights.expand(mask.shape)[mask.bool()].double().sum())
+
+
 def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
     """The correction of one generation batch."""
     import torch
@@ -231,7 +236,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
         batch=batch,
         settings=settings,
         arithmetic=dtype,
-        weight_sum=None if weights is None else float((weights * given.mask).double().sum()),
+        weight_sum=None if weights is None else weight_sum(weights, given.mask),
         kept_tokens=int(rows.mask.sum()),
         kept_sequences=int(rows.mask.any(axis=1).sum()),
         metrics=trainer._metrics.last,

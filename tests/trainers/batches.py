@@ -89,10 +89,19 @@ def missing() -> Batch:
     return replace(batch, rollout=rollout, mask=mask)
 
 
+def infinite() -> Batch:
+    """The sampler calls a token impossible that the trainer gives a log-prob: minus infinity."""
+    batch = drawn(5, [4, 6, 5], 0.4)
+    rollout, mask = batch.rollout.copy(), batch.mask.copy()
+    rollout[1, 3], mask[1, 3] = -np.inf, True
+    return replace(batch, rollout=rollout, mask=mask)
+
+
 BATCHES = {
     "toy": toy(),
     "mild": drawn(1, [9, 4, 12, 7, 1, 10], 0.05),
     "rough": drawn(2, [6, 11, 3, 8, 5], 1.2),
     "beyond": beyond(),
     "missing": missing(),
+    "infinite": infinite(),
 }

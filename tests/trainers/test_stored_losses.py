@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rcdiag.errors import RcdiagError
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.tokens import sampled_tokens
 from rcdiag.trainers import TRAINERS
@@ -106,6 +107,13 @@ def differences(trainer: str, case: Updated) -> list[str]:
         if not near(theirs, float(value), 1e-9)
     ]
     return [f"{case.batch} {case.settings}: {line}" for line in lines]
+
+
+def test_vespo_takes_no_weights_of_sequences() -> None:
+    """TRL stops on these settings."""
+    case = Updated(batch="mild", settings={"loss_type": "vespo"}, loss=0.0, metrics={}, gradient=[])
+    with pytest.raises(RcdiagError, match="vespo takes weights of tokens"):
+        replayed("trl-1.16", case)
 
 
 @pytest.mark.parametrize("trainer", STORED)

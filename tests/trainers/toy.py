@@ -32,7 +32,8 @@ def _settings(trainer: str) -> Iterator[Config]:
     """Settings under which a trainer logs all that it can, those of worked numbers first."""
     has = TRAINERS[trainer].settings
     if TRAINERS[trainer].family not in ("verl", "slime"):
-        yield from TRAINERS[trainer].presets.values()
+        presets = TRAINERS[trainer].presets
+        yield from (presets[name] for name in sorted(presets, key=lambda it: "token_" not in it))
         return
     tokens = {"rollout_is": "token", "rollout_is_threshold": 2.0}
     if "tis_mode" in has:

@@ -36,7 +36,7 @@ _SETTINGS: dict[str, Any] = {
     "off_policy_mask_threshold": None,
 }
 # Nothing is clamped before exp; where the sampler has no log-prob (NaN) the ratio is 1.
-GUARD = Guard(bound=np.inf, non_finite="equal", epsilon=0.0)
+GUARD = Guard(bound=np.inf, non_finite="nan_equal", epsilon=0.0)
 
 
 def read(config: Config) -> Correction:

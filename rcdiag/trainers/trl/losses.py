@@ -7,6 +7,7 @@ which it is reduced. Source: trl 1.16.0, trl/trainer/grpo_trainer.py, `_compute_
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -141,7 +142,8 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
             rows = row_shares(batch, losses.logged[name])
             if not by_sequence(settings):  # a row without a token is 0/0, which TRL leaves out
                 rows = rows[batch.lengths > 0]
-            shares[key] = float(rows.min() if name == "low" else rows.max())
+            extreme = rows.amin if name == "low" else rows.amax
+            shares[key] = float(extreme()) if len(rows) else math.nan
     return shares
 
 

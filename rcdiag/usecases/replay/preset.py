@@ -13,8 +13,10 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Tokens, under
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.replay.advantages import formula_of, without_rejected
 from rcdiag.usecases.replay.batch import ReplayBatch
@@ -72,6 +74,7 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     bypass = correction.mode == "bypass"
     own_loss = (bypass and correction.loss != "") or correction.weights_in_loss
     loss = trainer.update.loss_of_type(correction.loss) if own_loss else update.loss
+    _check_level(name, correction, trainer.update.loss(loss))
     quantities = [
         under(correction.guard, quantity)
         for quantity in [*trainer.quantities(correction), *quantities_of(correction)]
@@ -96,6 +99,17 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     return PresetEffect(
         kept, weights, mode=correction.mode, loss=loss, metrics=metrics, in_mask=in_mask
     )
+
+
+def _check_level(name: str, correction: Correction, loss: PolicyLoss) -> None:
+    """Refuse weights of sequences under a loss that takes those of tokens alone."""
+    weighting = correction.loss_weighting
+    if loss.weights_of_tokens and weighting is not None and not weighting.by_token:
+        raise RcdiagError(
+            f"{name}: {loss.name} takes weights of tokens, and these are of level "
+            f"{weighting.level}; the trainer stops",
+            hint=f"choose others: {setting('presets', 'NAME', '--preset')}",
+        )
 
 
 def _kept_by_current(correction: Correction, batch: ReplayBatch) -> Flags:
