@@ -157,7 +157,87 @@ def openrlhf_typed() -> SearchStrategy[Config]:
     )
 
 
+def skyrl() -> SearchStrategy[Config]:
+    """Every step of SkyRL's correction, or a loss on the rollout."""
+    names = ("tis_ratio_type", "sequence_mask_metric")
+    steps = st.fixed_dictionaries(
+        {
+            names[0]: st.sampled_from((None, "token", "sequence")),
+            "token_tis_ratio_clip_high": st.sampled_from((2.0, 1.2, 5.0)),
+            "sequence_tis_ratio_clip_high": st.sampled_from((5.0, 1.001)),
+            names[1]: st.sampled_from((None, "geometric", "product")),
+            "geo_mask_high": st.sampled_from((1.01, 2.0)),
+            "product_mask_low": st.sampled_from((0.5, 0.9)),
+            "outlier_token_is_threshold_low": OfVeto,
+            "outlier_token_is_threshold_high": st.sampled_from((None, 2.0, 100.0)),
+            "token_mask_is_threshold_low": st.sampled_from((None, 0.5, 0.9)),
+            "token_mask_is_threshold_high": st.sampled_from((None, 2.0, 1.2)),
+        }
+    )
+    losses = st.fixed_dictionaries(
+        {
+            "policy_loss_type": st.sampled_from(("rollout_is", "cispo")),
+            "cispo_anchor": st.just("rollout"),
+            "eps_clip_low": st.sampled_from((0.2, 0.5)),
+            "cispo_eps_clip_high": st.sampled_from((4.0, 0.2)),
+        }
+    )
+    return steps | losses
+
+
+def nemo_rl() -> SearchStrategy[Config]:
+    """A type of NeMo-RL's weights at a level, and its filter."""
+    name = "truncated_importance_sampling"
+    threshold = {"seq_logprob_error_threshold": st.sampled_from((None, 1.5, 1.05))}
+    plain = st.fixed_dictionaries(
+        {"use_importance_sampling_correction": st.booleans(), **threshold}
+    )
+    bounds = {
+        "use_importance_sampling_correction": st.just(True),
+        f"{name}_ratio": st.sampled_from((2.0, 5.0, 1.002)),
+        f"{name}_ratio_min": st.sampled_from((0.5, 0.999)),
+        **threshold,
+    }
+    by_token = st.sampled_from(("tis", "icepop", "seq-mask-tis"))
+    by_sequence = {
+        "sequence_level_importance_ratios": st.just(True),
+        "token_level_loss": st.just(False),
+        f"{name}_type": st.sampled_from(("tis", "icepop")),
+    }
+    return (
+        plain
+        | st.fixed_dictionaries({**bounds, f"{name}_type": by_token})
+        | st.fixed_dictionaries({**bounds, **by_sequence})
+    )
+
+
+def areal() -> SearchStrategy[Config]:
+    """AReaL's test at a level, and M2PO."""
+    block = "rejection_sampling"
+    on = {"use_decoupled_loss": st.just(True), block: st.just(True)}
+    on["m2_threshold"] = st.sampled_from((None, None, 0.04, 1e-6))
+    of_sequences = {
+        f"{block}.level": st.sampled_from(("token", "sequence")),
+        f"{block}.agg": st.sampled_from(("sum", "mean", "max")),
+    }
+    ratios = {
+        f"{block}.action": st.sampled_from(("mask", "clamp")),
+        f"{block}.upper": st.sampled_from((5.0, 1.2, 2.0)),
+        f"{block}.lower": st.sampled_from((None, 0.5, 0.9)),
+    }
+    kls = {
+        f"{block}.metric": st.sampled_from(("kl_k1", "kl_k2", "kl_k3")),
+        f"{block}.upper": st.sampled_from((0.01, 0.5)),
+    }
+    return st.fixed_dictionaries({**on, **of_sequences, **ratios}) | st.fixed_dictionaries(
+        {**on, **of_sequences, **kls}
+    )
+
+
 OTHERS = {
+    "skyrl-0.4": skyrl(),
+    "nemo-rl": nemo_rl(),
+    "areal-1.0": areal(),
     "slime": slime(),
     "trl-1.16": trl(),
     "axolotl-0.21": axolotl(),

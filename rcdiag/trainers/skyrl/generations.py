@@ -54,7 +54,8 @@ def _place(name: str) -> tuple[str, ...]:
 def _claim(config: Config, document: Document) -> Claim | None:
     """Claim a config with SkyRL's block, or with its two halves, or the block alone."""
     whole = document.has("trainer.algorithm") and document.has("generator")
-    if document.has("off_policy_correction") or whole or any(name in config for name in _OWN):
+    own = document.has("off_policy_correction", "trainer.algorithm.policy_loss_type")
+    if own or whole or any(name in config for name in _OWN):
         return Claim(0.98)
     return None
 
