@@ -44,8 +44,8 @@ def rollout_is(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 ROLLOUT_IS = PolicyLoss(
     name="icepop_rollout",
-    says="rollout_is of SkyRL: the ratio to the rollout as a constant weight on the policy gradient, and 0 outside an "
-    "open interval around 1.",
+    says="rollout_is of SkyRL: the ratio to the rollout as a constant weight on the policy "
+    "gradient, and 0 outside an open interval around 1.",
     formula="-sg(r) A log p_current where 1 - clip_low < r < 1 + clip_high, else 0; sg a constant "
     f"of the gradient, 0.2 and 0.2; {_SYMBOLS}",
     source=f"arXiv 2602.15763, section 4.1.2; {SKYRL_FILE}, policy_loss_type rollout_is",
