@@ -62,6 +62,8 @@ def test_off_policy_numbers_under_their_first_names(trainer):
 
 def test_metrics_carry_the_prefix_of_their_generation():
     for name, trainer in TRAINERS.items():
+        if trainer.family not in ("verl", "slime"):
+            continue
         result = result_of(name, next(iter(trainer.presets.values())), F1)
         prefix = "mismatch/" if name in ("verl-0.6.0", "verl-20251027") else "rollout_corr/"
         prefix = "mis_" if name == "slime" else prefix
