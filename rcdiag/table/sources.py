@@ -13,7 +13,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
-from rcdiag.table.remote import copy_files, is_url, local_path
+from rcdiag.table.remote import check_fetching, copy_files, is_url, local_path
 from rcdiag.table.scratch import Scratch
 
 
@@ -59,6 +59,12 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
     reader, paths = pick(source, list(urls), readers, format is not None, urls)
     files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))
     return SourceFiles(source, reader, files, scratch)
+
+
+def check_remote(sources: Sequence[str], format: str | None = None) -> None:
+    """End a dry run that has come to a URL: NotFetchedError says what a run would fetch."""
+    readers = _in_turn() if format is None else [READERS.find(format, "format")]
+    check_fetching(sources, lambda name: _fits(name, readers))
 
 
 def _in_turn() -> list[Reader]:
