@@ -110,6 +110,7 @@ def test_the_page_holds_every_preset_and_asks_for_nothing(stored):
     assert not re.search(r"(src|href)=[\"']https?://", page)
 
 
+@pytest.mark.slow
 def test_plots_are_png_and_svg(rcdiag, table, tmp_path):
     rcdiag("replay", table, "--plots", tmp_path / "plots", "-q")
     names = {path.stem: set() for path in (tmp_path / "plots").iterdir()}

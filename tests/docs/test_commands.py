@@ -26,9 +26,6 @@ COMMANDS = {
 # Pages that show how a command fails: the exit codes that its commands may have.
 CODES = {"docs/tutorials/explain.md": {0, 2}, "docs/tutorials/report.md": {0, 1}}
 
-# Their commands load models for half a minute: `make nightly` runs them.
-LONG = ("docs/tutorials/compare.md", "docs/tutorials/replay.md")
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
@@ -60,17 +57,14 @@ def test_commands_print_what_is_quoted(page, folder):
 
 
 @pytest.mark.engine
+@pytest.mark.slow  # half a minute a page
 # An engine's process is over before Python has closed its pipes.
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
 )
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.slow] if page in LONG else [])
-        for page, all_of in COMMANDS.items()
-        if without_engine(all_of) != all_of
-    ],
+    [page for page, all_of in COMMANDS.items() if without_engine(all_of) != all_of],
 )
 def test_commands_with_a_model_print_what_is_quoted(page, folder):
     quick = without_engine(COMMANDS[page])

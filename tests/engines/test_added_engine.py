@@ -58,6 +58,7 @@ def dump(tmp_path) -> Path:
     )
 
 
+@pytest.mark.slow  # tests/test_contributing.py installs and compares one too
 def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp_path, rcdiag):
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     plugin, out = install(tmp_path / "site", "toy_plugin", PLUGIN), tmp_path / "scored.parquet"

@@ -75,6 +75,7 @@ def test_a_recorded_policy_is_not_overwritten(rcdiag, table, model, tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_force_replaces_all_of_a_policy(scored, model, tmp_path):
     table, _ = scored
     out, policies = tmp_path / "out.parquet", ("--policy", "old=hf:float32")
@@ -109,6 +110,7 @@ def test_an_output_that_the_system_refuses_is_said(rcdiag, table, model):
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 def test_without_an_output_nothing_is_kept_but_the_numbers(table, model, tmp_path):
     done = rcdiag_alone("score", table, "--model", model, *NEW, "--json", cwd=tmp_path)
     assert done.code == 0, done.err

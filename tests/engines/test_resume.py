@@ -112,6 +112,7 @@ def test_a_run_killed_twice_ends_like_an_undisturbed_one(undisturbed, arguments,
     assert not list(tmp_path.glob(".*"))
 
 
+@SLOW
 def test_a_run_killed_after_its_last_rename_is_recognised(undisturbed, arguments):
     """The output is there and so are its parts: nothing is scored again, nothing is refused."""
     out, _ = undisturbed

@@ -153,13 +153,13 @@ def test_how_each_policy_was_scored_is_in_the_metadata(policy, rows, rows_of):
         pytest.param("quantizaton=fp8", "did you mean quantization?", marks=SLOW),
         pytest.param("enable_prefix_caching=true", "enable_prefix_caching", marks=SLOW),
         ("path=sideways", "path=sideways"),
-        pytest.param("quantization=gptq", "the engine failed", marks=SLOW),
+        pytest.param("quantization=gptq", "the engine failed", marks=SLOW),  # once it has started
         ("quantization=fp8", "needs a GPU"),
     ],
 )
-def test_what_the_engine_cannot_do_is_said(options, words, qwen3, table, tmp_path):
+def test_what_the_engine_cannot_do_is_said(rcdiag, options, words, qwen3, table, tmp_path):
     out = tmp_path / "out.parquet"
-    done = rcdiag_alone(
+    done = rcdiag(
         *("score", table, "--model", qwen3, "-o", out, "--behavior", "a", "--target", "b"),
         *("--policy", f"a=vllm:float32,{options}", "--policy", "b=hf:float32"),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.pages.browser import visit
-from tests.pages.makers import ONE_OF_EACH_KIND
 
 pytestmark = pytest.mark.browser
 
@@ -16,7 +15,6 @@ NUMBERED = """() => [...document.querySelectorAll('summary, a[href], input, pre,
 FOCUSED = "document.activeElement.dataset.number"
 
 
-@pytest.mark.parametrize("file", ONE_OF_EACH_KIND, indirect=True)
 def test_tab_reaches_every_fold_link_and_scrollable_region(browser, file):
     seen = visit(browser, file, viewport={"width": 390, "height": 900})
     seen.unfold()

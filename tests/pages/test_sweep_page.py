@@ -31,6 +31,13 @@ def result() -> SweepResult:
 
 
 @pytest.fixture(scope="module")
+def short(result) -> SweepResult:
+    """The result with two of its families, whose page is made in a moment."""
+    names = ("token_tis", "seq_tis")
+    return replace(result, families={name: result.families[name] for name in names})
+
+
+@pytest.fixture(scope="module")
 def text(result) -> str:
     return page(result)
 
@@ -57,21 +64,21 @@ def emitted(family: str, bounds: dict[str, float], trainer: str) -> str | None:
 
 
 @pytest.mark.parametrize(("holds", "word"), [(True, "holds"), (None, "not tested")])
-def test_a_forecast_that_did_not_fail_is_drawn_with_what_its_test_says(result, holds, word):
-    html = page(replace(result, forecast=replace(result.forecast, holds=holds)))
+def test_a_forecast_that_did_not_fail_is_drawn_with_what_its_test_says(short, holds, word):
+    html = page(replace(short, forecast=replace(short.forecast, holds=holds)))
     assert "By the law of single tokens, fitted on all sequences" in html
     assert f'">{word}</span> The forecast: ' in html
 
 
-def test_a_forecast_that_failed_is_not_drawn(result):
-    html = page(replace(result, forecast=replace(result.forecast, holds=False)))
+def test_a_forecast_that_failed_is_not_drawn(short):
+    html = page(replace(short, forecast=replace(short.forecast, holds=False)))
     assert "By the law of single tokens, fitted on all sequences" not in html
     assert '<span class="tag error">fails</span> The forecast: ' in html
     assert "do not believe it" in html
 
 
 def test_a_page_ranks_nothing_where_the_recorded_policy_did_not_sample():
-    html = page(sweep(open_table(STALE.with_name("temperature.parquet"))))
+    html = page(sweep(open_table(STALE.with_name("temperature.parquet")), thresholds=4))
     for absent in ("Efficiency", "Variance against bias", "as good", ">Candidates<"):
         assert absent not in html
     assert "no candidate was scored" in html

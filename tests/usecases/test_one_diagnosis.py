@@ -33,6 +33,11 @@ ROWS, COMMANDS = 64, ("score", "compare", "sweep", "replay")
 EVERY = np.arange(ROWS)
 
 
+def quick(command: str) -> tuple[object, ...]:
+    """A command with what makes it quick: no test here reads a sweep's thresholds."""
+    return (command, "--thresholds", 4) if command == "sweep" else (command,)
+
+
 def small(*laws: Any, **options: Any) -> Case:
     return made(*laws, rows=ROWS, length=30, **options)
 
@@ -105,7 +110,7 @@ def test_every_command_carries_the_same_block(name, paths, rcdiag):  # noqa: F81
     verdict, slug, _ = TABLES[name]
     blocks = {}
     for command in COMMANDS:
-        ran = rcdiag(command, paths[name], "--json")
+        ran = rcdiag(*quick(command), paths[name], "--json")
         assert ran.code == 0, ran.err
         assert "Warning" not in ran.err
         blocks[command] = document(ran)["diagnosis"]
@@ -147,7 +152,7 @@ def test_a_verdict_below_the_level_does_not_count(paths, rcdiag):  # noqa: F811
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_report_has_the_words_of_the_screen(command, paths, tmp_path, rcdiag):  # noqa: F811
     result, html = tmp_path / "r.json", tmp_path / "r.html"
-    screen = rcdiag(command, paths["temperature"], "--result", result).out
+    screen = rcdiag(*quick(command), paths["temperature"], "--result", result).out
     again = rcdiag("report", result, "--html", html).out
     diagnosis = api.load_result(result).diagnosis
     for text in (screen, again, html.read_text()):
@@ -162,7 +167,7 @@ def test_a_report_has_the_words_of_the_screen(command, paths, tmp_path, rcdiag):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_pages_of_tables_that_cannot_be_measured(command, name, paths, tmp_path, rcdiag):  # noqa: F811
     html = tmp_path / "r.html"
-    ran = rcdiag(command, paths[name], "--html", html)
+    ran = rcdiag(*quick(command), paths[name], "--html", html)
     assert ran.code == 0, ran.err
     assert "Warning" not in ran.err
     assert TABLES[name][1] in html.read_text()
@@ -248,7 +253,7 @@ def test_a_policy_that_is_asked_for_and_missing_is_an_error(command, alone, rcdi
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_documents_without_a_diagnosis_are_read(command, paths, tmp_path, rcdiag):  # noqa: F811
-    older = document(rcdiag(command, paths["drift"], "--json"))
+    older = document(rcdiag(*quick(command), paths["drift"], "--json"))
     del older["diagnosis"]
     path, html = tmp_path / "older.json", tmp_path / "r.html"
     path.write_text(json.dumps(older))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import pickle
@@ -366,7 +365,6 @@ def tower(depth: int) -> bytes:
     ],
 )
 def test_a_pickle_that_declares_much_or_makes_no_sense_takes_no_memory(data):
-    gc.collect()
     tracemalloc.start()
     with contextlib.suppress(RcdiagError):
         unpickled(data)
