@@ -30,6 +30,8 @@ from tests.diagnosis.tables import (
 )
 
 ROWS, COMMANDS = 64, ("score", "compare", "sweep", "replay")
+# The page of a sweep takes seconds.
+WITH_PAGES = ("score", "compare", pytest.param("sweep", marks=pytest.mark.slow), "replay")
 EVERY = np.arange(ROWS)
 
 
@@ -149,7 +151,7 @@ def test_a_verdict_below_the_level_does_not_count(paths, rcdiag):  # noqa: F811
         assert "verdict" not in rcdiag("score", paths[name], "--fail-on", "error").err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WITH_PAGES)
 def test_a_report_has_the_words_of_the_screen(command, paths, tmp_path, rcdiag):  # noqa: F811
     result, html = tmp_path / "r.json", tmp_path / "r.html"
     screen = rcdiag(*quick(command), paths["temperature"], "--result", result).out
@@ -164,7 +166,7 @@ def test_a_report_has_the_words_of_the_screen(command, paths, tmp_path, rcdiag):
 @pytest.mark.parametrize(
     "name", _often(["all NaN", "both NaN", "infinite", "positive", "constant"], "all NaN")
 )
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WITH_PAGES)
 def test_pages_of_tables_that_cannot_be_measured(command, name, paths, tmp_path, rcdiag):  # noqa: F811
     html = tmp_path / "r.html"
     ran = rcdiag(*quick(command), paths[name], "--html", html)
@@ -251,7 +253,7 @@ def test_a_policy_that_is_asked_for_and_missing_is_an_error(command, alone, rcdi
         assert f"{name}_log_probs" in ran.err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WITH_PAGES)
 def test_documents_without_a_diagnosis_are_read(command, paths, tmp_path, rcdiag):  # noqa: F811
     older = document(rcdiag(*quick(command), paths["drift"], "--json"))
     del older["diagnosis"]
