@@ -445,6 +445,7 @@ def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
     """
     if not given:
         return table
+    given_values.check_choices(given, (), table.name)
     schema = table.schema
     for name, value in given.items():
         column = given_values.column_of(name)

@@ -148,3 +148,8 @@ def test_joined_tables_have_what_is_given_for_each(tmp_path, path):
     assert column(joined, "temperature") == [0.7] * 12
     assert column(joined, "group_id") == [0] * 4 + [1] * 4 + [2] * 4
     assert joined.metadata["given"] == given
+
+
+def test_a_reward_is_chosen_only_where_a_dump_has_several(path):
+    with pytest.raises(RcdiagError, match="has no dictionaries of rewards"):
+        open_table(path, given={"reward_key": "right"})
