@@ -198,11 +198,13 @@ def _check_file(path: Path, url: str) -> None:
 
 
 def _unknown(name: str) -> RcdiagError:
+    written = "polars.read_ndjson(...).write_parquet(...)"
+    if name.endswith((".jsonl", ".ndjson")):
+        written = f"polars.read_ndjson({name!r}).write_parquet({Path(name).stem + '.parquet'!r})"
     return RcdiagError(
         f"{name}: not a format that rcdiag knows",
         hint=f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says "
-        "which it is; or write the dump as parquet, for example "
-        "polars.read_ndjson(...).write_parquet(...)",
+        f"which it is; or write the dump as parquet, in any names: {written}",
     )
 
 

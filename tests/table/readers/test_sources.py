@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
+import polars
 import pytest
 
 from rcdiag.errors import RcdiagError
@@ -96,6 +97,19 @@ def test_unknown_files_are_refused_where_they_are_named(tmp_path):
         assert said in caught.value.message
         assert "known formats: parquet" in caught.value.hint
         assert "toyjsonl" in caught.value.hint
+
+
+def test_lines_of_an_own_layout_are_refused_with_the_command_that_makes_a_table(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.jsonl").write_text('{"token_ids": [1, 2], "logprobs": [-1.0, -0.5]}\n')
+    with pytest.raises(RcdiagError) as caught:
+        find_files("mine.jsonl")
+    command = "polars.read_ndjson('mine.jsonl').write_parquet('mine.parquet')"
+    assert caught.value.hint.endswith(command)
+    polars.read_ndjson("mine.jsonl").write_parquet("mine.parquet")
+    assert open_table("mine.parquet").policies == ["rollout"]
 
 
 def test_an_empty_file_of_the_dump_is_refused(tmp_path):
