@@ -43,7 +43,7 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         path = item.path.as_posix()
-        found = [place for place, name in enumerate(LONGEST) if path.endswith(f"/tests/{name}")]
-        return found[0] if found else len(LONGEST)
+        result = [place for place, name in enumerate(LONGEST) if path.endswith(f"/tests/{name}")]
+        return result[0] if result else len(LONGEST)
 
     items.sort(key=rank)

@@ -73,7 +73,7 @@ def test_a_folder_of_figures_with_something_in_it_is_refused(rcdiag, three, tmp_
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "mine").write_text("")
     assert rcdiag("compare", three, "--plots", tmp_path / "plots").code == 2
-    assert [each.name for each in (tmp_path / "plots").iterdir()] == ["mine"]
+    assert [item.name for item in (tmp_path / "plots").iterdir()] == ["mine"]
 
 
 def test_a_report_renders_the_stored_result_to_the_same_bytes(rcdiag, written, tmp_path):
@@ -116,7 +116,7 @@ def test_a_dry_run_writes_nothing_and_says_what_would_run(rcdiag, three, tmp_pat
     assert ran.out == ""
     assert "12 sequences" in ran.err
     assert "rollout, vllm, vllm_again, old" in ran.err
-    assert [each.name for each in tmp_path.iterdir()] == ["three.parquet"]
+    assert [item.name for item in tmp_path.iterdir()] == ["three.parquet"]
 
 
 def test_quiet_says_nothing(rcdiag, three):

@@ -89,7 +89,7 @@ def test_a_dry_run_writes_nothing_and_says_what_would_run(rcdiag, table, tmp_pat
     ran = rcdiag("sweep", table, "--dry-run", *files)
     assert (ran.code, ran.out) == (0, "")
     assert "80 sequences; would sweep rollout -> old" in ran.err
-    assert [each.name for each in tmp_path.iterdir()] == ["table.parquet"]
+    assert [item.name for item in tmp_path.iterdir()] == ["table.parquet"]
 
 
 def test_quiet_says_nothing(rcdiag, table):

@@ -28,8 +28,8 @@ def found(tmp_path, trainer: str, correction: dict[str, Any], **places: Any) -> 
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(document))
     findings = read_trainer_config(file, trainer).findings
-    assert len({each.slug for each in findings}) == len(findings)
-    return {each.slug: each for each in findings}
+    assert len({item.slug for item in findings}) == len(findings)
+    return {item.slug: item for item in findings}
 
 
 MODE = "actor_rollout_ref__actor__policy_loss__loss_mode"

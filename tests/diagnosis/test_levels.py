@@ -102,8 +102,8 @@ def test_k_hat_is_judged_by_how_many_ratios_there_are(tokens, error):
 @pytest.mark.parametrize("clusters", [3, 10, 100])
 def test_few_clusters_need_a_larger_z_of_the_same_rarity(clusters):
     guide = guide_of("ratio_mean_z", Suite(make_state([[-1.0]] * clusters, [[-1.5]] * clusters)))
-    wanted = [t.isf(norm.sf(errors), clusters - 1) for errors in (2.0, 4.0)]
-    assert (guide.warning, guide.error) == pytest.approx(wanted, rel=1e-6)
+    expected = [t.isf(norm.sf(errors), clusters - 1) for errors in (2.0, 4.0)]
+    assert (guide.warning, guide.error) == pytest.approx(expected, rel=1e-6)
 
 
 def test_kappa_of_few_clusters_is_not_judged():
@@ -176,7 +176,7 @@ def test_a_number_with_one_end_and_no_guide_is_unknown():
 
 def test_every_guide_begins_to_warn_before_it_says_error():
     suite = Suite(make_state(*seeded_batch(0, sequences=200)))
-    guides = {name: each for name, metric in METRICS.items() if (each := metric.guide_on(suite))}
+    guides = {name: item for name, metric in METRICS.items() if (item := metric.guide_on(suite))}
     assert len(guides) >= 12
     for name, guide in guides.items():
         assert guide.warning != guide.error, name

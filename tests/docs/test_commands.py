@@ -52,8 +52,8 @@ def check(page: str, each: Shown, *, exact: bool) -> None:
 
 @pytest.mark.parametrize("page", COMMANDS)
 def test_commands_print_what_is_quoted(page, folder):
-    for each in without_engine(COMMANDS[page]):
-        check(page, each, exact=True)
+    for item in without_engine(COMMANDS[page]):
+        check(page, item, exact=True)
 
 
 @pytest.mark.engine
@@ -68,15 +68,15 @@ def test_commands_print_what_is_quoted(page, folder):
 )
 def test_commands_with_a_model_print_what_is_quoted(page, folder):
     quick = without_engine(COMMANDS[page])
-    for each in COMMANDS[page]:
-        if each not in quick:
-            check(page, each, exact=False)
+    for item in COMMANDS[page]:
+        if item not in quick:
+            check(page, item, exact=False)
 
 
 def test_every_tutorial_shows_its_command():
     for page in (ROOT / "docs" / "tutorials").glob("*.md"):
         commands = COMMANDS[page.relative_to(ROOT).as_posix()]
-        assert any(each.command.startswith(f"rcdiag {page.stem} ") for each in commands), page
+        assert any(item.command.startswith(f"rcdiag {page.stem} ") for item in commands), page
 
 
 def test_a_quote_may_leave_lines_out():
@@ -90,7 +90,7 @@ def test_a_quote_may_leave_lines_out():
 
 
 def test_a_quote_is_renewed_where_it_was_cut():
-    each = Shown("rcdiag score x", ("value 1", LEFT_OUT, "fine: 1"))
+    item = Shown("rcdiag score x", ("value 1", LEFT_OUT, "fine: 1"))
     output = ["value 2", "more", "more", "fine: 2"]
-    assert quoted_anew(each, output) == ["value 2", LEFT_OUT, "fine: 2"]
+    assert quoted_anew(item, output) == ["value 2", LEFT_OUT, "fine: 2"]
     assert quoted_anew(Shown("rcdiag score x", ()), output) == output

@@ -112,9 +112,11 @@ def entries(nav: object) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation():
-    there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    existing = {
+        path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")
+    }
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    assert there | reference_pages().keys() == set(entries(config["nav"]))
+    assert existing | reference_pages().keys() == set(entries(config["nav"]))
 
 
 def test_the_reference_has_every_name_that_explain_answers():
@@ -170,5 +172,5 @@ def test_examples_in_python_run(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_make_docs_builds_this_site():
-    said = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True)
-    assert "mkdocs build --strict" in said.stdout
+    output = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True)
+    assert "mkdocs build --strict" in output.stdout

@@ -77,16 +77,16 @@ def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp
 
     ran = rcdiag_with(plugin, "compare", out, "--target", "toy", "--json")
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    roles = {name: (each["role"], each["setup"]) for name, each in found["policies"].items()}
+    result = json.loads(ran.stdout)
+    roles = {name: (item["role"], item["setup"]) for name, item in result["policies"].items()}
     assert roles == {
         "rollout": ("sampler", "recorded"),
         "low": ("engine", "toy bfloat16 tilt 1"),
         "toy": ("engine", "toy float32"),
         "low_again": ("repeat", "toy bfloat16 tilt 1 beads=7"),
     }
-    assert found["ladder"]["policies"] == ["rollout", "low", "toy"]
-    assert found["noise_floor"]["policy"] == "low"
+    assert result["ladder"]["policies"] == ["rollout", "low", "toy"]
+    assert result["noise_floor"]["policy"] == "low"
 
     # Without the package its policies are still called by the name of what scored them.
     policies = rcdiag("compare", out, "--target", "toy", "--json").document["policies"]

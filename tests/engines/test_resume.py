@@ -83,9 +83,9 @@ def parts(out: Path, policy: str) -> int:
 def undisturbed(arguments, tmp_path_factory) -> tuple[Path, str]:
     """What a run writes that nobody kills, and its result document."""
     out = tmp_path_factory.mktemp("undisturbed") / "out.parquet"
-    done = rcdiag(*arguments(out), "--json")
-    assert done.returncode == 0, done.stderr
-    return out, done.stdout
+    run = rcdiag(*arguments(out), "--json")
+    assert run.returncode == 0, run.stderr
+    return out, run.stdout
 
 
 @SLOW

@@ -31,9 +31,9 @@ def differences(
     plan: Plan, batch: Padded, cuts: int, dtype: str = "float64", close: Close = within_a_millionth
 ) -> list[str]:
     """What rcdiag gives otherwise than verl, one line each."""
-    found = results_of(plan, batch, cuts)
+    outcome = results_of(plan, batch, cuts)
     lines = []
-    for name, result in found.items():
+    for name, result in outcome.items():
         try:
             answer = ask(plan.trainer.name, dict(plan.configs[name]), batch, dtype)
         except ZeroDivisionError:
@@ -68,7 +68,7 @@ def _between(answer: Answer, result: CorrectionResult, batch: Padded, close: Clo
     elif result.weight_sum is not None:
         lines.append(f"no weights at verl's, sum {result.weight_sum} at ours")
     return lines + [
-        f"{name}: verl {wanted!r}, ours {found!r}"
-        for name, (wanted, found) in pairs.items()
-        if not close(name, wanted, found)
+        f"{name}: verl {expected!r}, ours {outcome!r}"
+        for name, (expected, outcome) in pairs.items()
+        if not close(name, expected, outcome)
     ]

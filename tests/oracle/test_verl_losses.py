@@ -43,9 +43,9 @@ def differences(answer: Answer, result: LossResult, batch: PaddedLoss) -> list[s
         lines.append(f"undefined, but verl has the gradient {answer.gradient}")
     terms = float(np.abs(batch.advantages).max())
     return lines + [
-        f"{name}: verl {wanted!r}, ours {found!r}"
-        for name, (wanted, found) in pairs.items()
-        if not close(wanted, found, terms if name == "loss" else 0.0)
+        f"{name}: verl {expected!r}, ours {outcome!r}"
+        for name, (expected, outcome) in pairs.items()
+        if not close(expected, outcome, terms if name == "loss" else 0.0)
     ]
 
 

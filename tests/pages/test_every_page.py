@@ -61,5 +61,5 @@ def test_without_scripts_the_tables_are_there(browser, file):
     table = seen.page.locator("main table").first
     assert table.is_visible()
     assert table.locator("tbody tr").count() > 1
-    assert any(each.isdigit() for each in table.inner_text())
+    assert any(item.isdigit() for item in table.inner_text())
     seen.page.context.close()

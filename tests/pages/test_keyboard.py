@@ -18,12 +18,12 @@ FOCUSED = "document.activeElement.dataset.number"
 def test_tab_reaches_every_fold_link_and_scrollable_region(browser, file):
     seen = visit(browser, file, viewport={"width": 390, "height": 900})
     seen.unfold()
-    wanted = seen.page.evaluate(NUMBERED)
+    expected = seen.page.evaluate(NUMBERED)
     reached = set()
-    for _ in range(3 * len(wanted) + 20):
+    for _ in range(3 * len(expected) + 20):
         seen.page.keyboard.press("Tab")
         reached.add(seen.page.evaluate(FOCUSED))
-    assert {str(each) for each in wanted} <= reached
+    assert {str(item) for item in expected} <= reached
     seen.page.context.close()
 
 

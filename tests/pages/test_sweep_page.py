@@ -115,7 +115,7 @@ def test_every_completed_configuration_is_what_emit_gives(result, families, name
 def test_every_trainer_has_a_configuration_for_some_family(families):
     for place in range(len(on_sweep_page())):
         written = [
-            row["data-config"].split("|")[place] for each in families.values() for row in each.rows
+            row["data-config"].split("|")[place] for item in families.values() for row in item.rows
         ]
         assert any(written)
         assert not all(written)
@@ -165,7 +165,7 @@ def test_a_result_stored_before_configurations_says_that_it_has_none(result):
 
 
 def test_configurations_are_a_small_part_of_the_document(result):
-    families = {name: replace(each, configurations={}) for name, each in result.families.items()}
+    families = {name: replace(item, configurations={}) for name, item in result.families.items()}
     without = to_json(replace(result, families=families))
     assert len(to_json(result)) < 1.1 * len(without)
 

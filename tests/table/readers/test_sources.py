@@ -42,10 +42,10 @@ def test_files_of_a_folder_stand_in_the_order_of_their_numbers_and_others_are_le
     (tmp_path / "empty.log").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "gone.toyjsonl").symlink_to(tmp_path / "nowhere")
-    wanted = ["step_1.toyjsonl", "step_9.toyjsonl", "step_10.toyjsonl", "step_100.toyjsonl"]
-    assert names_of(tmp_path) == wanted
+    expected = ["step_1.toyjsonl", "step_9.toyjsonl", "step_10.toyjsonl", "step_100.toyjsonl"]
+    assert names_of(tmp_path) == expected
     assert open_table(tmp_path).num_rows == 4
-    assert names_of(f"{tmp_path}/step_*") == wanted[1:]
+    assert names_of(f"{tmp_path}/step_*") == expected[1:]
     assert names_of(f"{tmp_path}/**/step_*.toyjsonl", "toyjsonl")[0] == "step_1.toyjsonl"
 
 
@@ -87,14 +87,14 @@ def test_two_formats_in_a_folder_are_refused_with_both_names(tmp_path):
 
 def test_unknown_files_are_refused_where_they_are_named(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing")
-    for source, said in (
+    for source, output in (
         (tmp_path / "notes.txt", "notes.txt: not a format that rcdiag knows"),
         (tmp_path / "*.txt", "notes.txt: not a format that rcdiag knows"),
         (tmp_path, "no file in this directory is of a format that rcdiag knows (1 files)"),
     ):
         with pytest.raises(RcdiagError) as caught:
             find_files(str(source))
-        assert said in caught.value.message
+        assert output in caught.value.message
         assert "known formats: parquet" in caught.value.hint
         assert "toyjsonl" in caught.value.hint
 

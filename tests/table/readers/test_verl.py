@@ -286,13 +286,13 @@ def test_experts_of_response_tokens_are_cut_out_and_those_not_recorded_are_empty
     layers, chosen = 2, 3
     before, after = batch.attention()
     experts = torch.randint(1, 60, (4, 18, layers, chosen), dtype=torch.int16)
-    wanted = []
+    expected = []
     for row, size in enumerate(after.sum(1).tolist()):
         experts[row, 6 + size - 1 :] = 0  # the engine has no experts of the last token
         cells = experts[row, 6 : 6 + size].reshape(size, layers * chosen).tolist()
-        wanted.append([[] if not any(cell) else cell for cell in cells])
+        expected.append([[] if not any(cell) else cell for cell in cells])
     rows, _ = read(write_batch(tmp_path / "a.dp", batch, routed_experts=experts))
-    assert [row["rollout_routed_experts"] for row in rows] == wanted
+    assert [row["rollout_routed_experts"] for row in rows] == expected
     assert before.shape == (4, 6)
 
 

@@ -73,7 +73,7 @@ def noisy(
 
 def state_of_candidates(pairs: Sequence[PolicyPair], baseline: Baseline | None) -> SweepState:
     """The sum of the states of some batches, with the candidates alone."""
-    corrections = {name: [each.correction] for name, each in CANDIDATES.items()}
+    corrections = {name: [item.correction] for name, item in CANDIDATES.items()}
     recorded = any(pair.tokens.advantage is not None for pair in pairs)
     plan = SweepPlan(corrections, tuple(CANDIDATES), recorded=recorded, baseline=baseline)
     return summed(SweepState.of(pair, plan) for pair in pairs)
