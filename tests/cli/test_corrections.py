@@ -151,7 +151,7 @@ def test_a_batch_without_a_kept_token_is_said(rcdiag, table):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["--trainer", "verl-9"], "verl-0.9"),
         (["--preset", "decoupled_token"], "decoupled_token_is"),
@@ -161,17 +161,19 @@ def test_a_batch_without_a_kept_token_is_said(rcdiag, table):
         (["--trainer-config", "{tmp}/empty.yaml"], "no settings"),
     ],
 )
-def test_what_no_trainer_knows_is_an_error_with_a_way_out(rcdiag, table, tmp_path, arguments, said):
+def test_what_no_trainer_knows_is_an_error_with_a_way_out(
+    rcdiag, table, tmp_path, arguments, output
+):
     (tmp_path / "empty.yaml").write_text("model: x\n")
     ran = rcdiag("score", table, *[item.format(tmp=tmp_path) for item in arguments])
     assert ran.code == 2
-    assert said in ran.err
+    assert output in ran.err
     assert "\nhint: " in ran.err
     assert "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize(
-    ("yaml", "said"),
+    ("yaml", "output"),
     [
         ("rollout_is: token\nrollout_is_threshold: null\n", "computes no weights"),
         ("rollout_is: null\nrollout_is_batch_normalize: true\n", "without rollout_is"),
@@ -181,10 +183,10 @@ def test_what_no_trainer_knows_is_an_error_with_a_way_out(rcdiag, table, tmp_pat
         ("rollout_is_level: token\nrollout_is_threshold: null\n", "computes nothing"),
     ],
 )
-def test_what_verl_silently_ignores_is_a_finding(rcdiag, table, tmp_path, yaml, said):
+def test_what_verl_silently_ignores_is_a_finding(rcdiag, table, tmp_path, yaml, output):
     path = tmp_path / "config.yaml"
     path.write_text(yaml)
     document = rcdiag("score", table, "--json", "--trainer-config", path).document
     (finding,) = [f for f in document["findings"] if f["slug"] == "setting-without-effect"]
-    assert said in finding["message"]
+    assert output in finding["message"]
     assert finding["severity"] == "warning"

@@ -143,15 +143,15 @@ def test_outputs_that_are_there_are_kept(rcdiag, table, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [("def one(", "SyntaxError"), ("import no_such_module", "ModuleNotFoundError"), ("", "one")],
 )
-def test_a_reward_file_that_cannot_be_loaded(rcdiag, table, reward, text, said):
+def test_a_reward_file_that_cannot_be_loaded(rcdiag, table, reward, text, output):
     reward.write_text(text)
     ran = rcdiag("replay", table, "--model", "x", "--reward", f"{reward}:one")
     assert ran.code == 2
     assert f"(--reward {reward}:one): cannot be loaded" in ran.err
-    assert said in ran.err
+    assert output in ran.err
 
 
 def test_a_reward_that_is_no_function_is_refused(rcdiag, table, reward):

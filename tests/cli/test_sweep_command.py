@@ -102,7 +102,7 @@ def test_findings_at_or_above_the_level_make_the_exit_code(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["none.parquet"], "none.parquet"),
         (["{table}", "--behavior", "nope"], "nope_log_probs"),
@@ -115,13 +115,15 @@ def test_findings_at_or_above_the_level_make_the_exit_code(
         (["{table}", "--json", "--emit", "verl"], "--result"),
     ],
 )
-def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, table, tmp_path, arguments, said):
+def test_what_cannot_run_says_error_and_hint_and_exits_2(
+    rcdiag, table, tmp_path, arguments, output
+):
     given = [item.format(table=table) for item in arguments]
     ran = rcdiag("sweep", *given, "--result", tmp_path / "r.json")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: ")
     assert "\nhint: " in ran.err
-    assert said in ran.err
+    assert output in ran.err
     assert "Traceback" not in ran.err
     assert not (tmp_path / "r.json").exists()
 

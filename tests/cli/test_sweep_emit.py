@@ -95,14 +95,14 @@ def test_reading_back_gives_the_numbers_of_the_correction_itself_and_of_its_row(
         assert_numbers_of_the_row(result, swept, candidate)
 
 
-def assert_numbers_of_the_row(found: dict, swept: SweepResult, candidate: str) -> None:
+def assert_numbers_of_the_row(result: dict, swept: SweepResult, candidate: str) -> None:
     named = CANDIDATES[candidate]
     rows = swept.families[named.family].rows
     (row,) = [item for item in rows if item.bounds == named.bounds]
-    assert found["kept_tokens"] == row.kept_tokens
-    assert found["kept_sequences"] == row.kept_sequences
-    if row.kept_tokens == swept.num_tokens and found["weight_sum"] is not None:
-        mean = found["weight_sum"] / swept.num_tokens
+    assert result["kept_tokens"] == row.kept_tokens
+    assert result["kept_sequences"] == row.kept_sequences
+    if row.kept_tokens == swept.num_tokens and result["weight_sum"] is not None:
+        mean = result["weight_sum"] / swept.num_tokens
         assert mean == pytest.approx(row.mean_weight.value, rel=1e-9)
 
 
@@ -236,13 +236,13 @@ def refuses(correction):
 
 
 @pytest.mark.parametrize(
-    ("trainer", "said"),
+    ("trainer", "output"),
     [("trl", "no such trainer"), ("verl-0.6.0", "settings of verl-0.6.0 are not written")],
 )
 def test_a_trainer_that_is_not_written_is_refused_before_the_sweep(
-    rcdiag, table, tmp_path, trainer, said
+    rcdiag, table, tmp_path, trainer, output
 ):
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer, "--result", tmp_path / "r.json")
     assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
+    assert output in ran.err
     assert not (tmp_path / "r.json").exists()

@@ -49,7 +49,7 @@ def test_the_names_of_all_candidates_are_of_that_form(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "output"),
     [
         ("seq_tls_3", "no such candidate"),
         ("seq_tis", "sequence TIS wants 1 bound, above 0"),
@@ -58,8 +58,8 @@ def test_the_names_of_all_candidates_are_of_that_form(name, monkeypatch):
         ("seq_mis_2_0.5", "in ascending order"),
     ],
 )
-def test_other_names_are_refused_with_the_form_that_is_wanted(name, said):
-    with pytest.raises(RcdiagError, match=said) as caught:
+def test_other_names_are_refused_with_the_form_that_is_wanted(name, output):
+    with pytest.raises(RcdiagError, match=output) as caught:
         find_candidate(name)
     assert caught.value.hint
 

@@ -25,7 +25,7 @@ def gaussian(random: np.random.Generator, spread: float, length: int) -> Padded:
 
 def agrees(
     value: Callable[[CorrectionResult], float],
-    wanted: float,
+    expected: float,
     config: dict,
     spread: float,
     length: int = 1,
@@ -37,9 +37,9 @@ def agrees(
         [value(result_of(trainer, config, gaussian(random, spread, length))) for _ in range(BLOCKS)]
     )
     error = result.std(ddof=1) / np.sqrt(BLOCKS)
-    assert error < 0.05 * max(wanted, 0.2)  # or else the test says nothing
+    assert error < 0.05 * max(expected, 0.2)  # or else the test says nothing
     # Ratios of means are off by some 1 / SEQUENCES of themselves.
-    return bool(abs(result.mean() - wanted) < 4.5 * error + wanted / SEQUENCES)
+    return bool(abs(result.mean() - expected) < 4.5 * error + expected / SEQUENCES)
 
 
 def logged(name: str) -> Callable[[CorrectionResult], float]:
@@ -92,8 +92,8 @@ def test_sample_size_of_weights_as_they_are(spread):
     assert agrees(lambda found: found.actual["ess_seq_applied"], expected, config, spread, 4)
 
 
-def kept_share(found: CorrectionResult) -> float:
-    return found.kept_sequences / SEQUENCES
+def kept_share(result: CorrectionResult) -> float:
+    return result.kept_sequences / SEQUENCES
 
 
 @pytest.mark.parametrize("spread", SPREADS)

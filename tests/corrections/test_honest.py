@@ -21,8 +21,8 @@ TRAINERS = pytest.mark.parametrize("trainer", ["verl-0.7.0", "verl-0.9"])
 BATCHES = batches(kinds=("near", "wide", "equal"))
 
 
-def close(wanted: float | None) -> Any:
-    return None if wanted is None else pytest.approx(wanted, rel=1e-9, abs=1e-12)
+def close(expected: float | None) -> Any:
+    return None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def final_weights(row: Corrected) -> list[float]:

@@ -27,7 +27,7 @@ def guide_of(name: str, suite: Suite) -> Guide:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "wanted"),
+    ("name", "value", "expected"),
     [
         ("k3_kl", 0.0009, "ok"),
         ("k3_kl", 0.001, "warning"),
@@ -47,13 +47,13 @@ def guide_of(name: str, suite: Suite) -> Guide:
         ("kappa", -1.0, "error"),
     ],
 )
-def test_levels_follow_the_guide_values(name, value, wanted):
+def test_levels_follow_the_guide_values(name, value, expected):
     suite = Suite(make_state([[-1.0]] * 1000, [[-1.5]] * 1000))
-    assert level(guide_of(name, suite), value) == wanted
+    assert level(guide_of(name, suite), value) == expected
 
 
 @pytest.mark.parametrize(
-    ("guide", "value", "low", "high", "wanted"),
+    ("guide", "value", "low", "high", "expected"),
     [
         (UPWARD, 1.5, 0.9, 2.0, "unknown"),
         (UPWARD, 0.5, 0.4, 2.1, "unknown"),
@@ -72,8 +72,8 @@ def test_levels_follow_the_guide_values(name, value, wanted):
         (AROUND, 1.8, 0.1, 1.9, "unknown"),
     ],
 )
-def test_an_interval_from_ok_to_error_tells_nothing(guide, value, low, high, wanted):
-    assert level(guide, value, low, high) == wanted
+def test_an_interval_from_ok_to_error_tells_nothing(guide, value, low, high, expected):
+    assert level(guide, value, low, high) == expected
 
 
 def test_the_worst_of_levels():
@@ -143,20 +143,22 @@ def test_two_clusters_give_a_level():
 
 
 @pytest.mark.parametrize(
-    ("value", "high", "wanted"),
+    ("value", "high", "expected"),
     [(0.6, 0.8, "unknown"), (0.3, 0.4, "unknown"), (0.05, 0.09, "error"), (0.05, 0.6, "unknown")],
 )
-def test_an_interval_without_a_lower_end_reaches_down_to_error(value, high, wanted):
+def test_an_interval_without_a_lower_end_reaches_down_to_error(value, high, expected):
     guide = METRICS["ess_seq"].guide
     assert guide is not None
-    assert level(guide, value, None, high) == wanted
+    assert level(guide, value, None, high) == expected
 
 
-@pytest.mark.parametrize(("value", "low", "wanted"), [(2e-3, 5e-4, "unknown"), (0.2, 0.1, "error")])
-def test_an_interval_without_an_upper_end_reaches_up_to_error(value, low, wanted):
+@pytest.mark.parametrize(
+    ("value", "low", "expected"), [(2e-3, 5e-4, "unknown"), (0.2, 0.1, "error")]
+)
+def test_an_interval_without_an_upper_end_reaches_up_to_error(value, low, expected):
     guide = METRICS["k3_kl"].guide
     assert guide is not None
-    assert level(guide, value, low, None) == wanted
+    assert level(guide, value, low, None) == expected
 
 
 def test_a_number_with_one_end_and_no_guide_is_unknown():

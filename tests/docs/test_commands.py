@@ -35,10 +35,10 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def check(page: str, each: Shown, *, exact: bool) -> None:
-    code, output = run(each.command)
+def check(page: str, item: Shown, *, exact: bool) -> None:
+    code, output = run(item.command)
     assert code in CODES.get(page, {0}), "\n".join(output)
-    quoted = [line.rstrip() for line in each.quoted]
+    quoted = [line.rstrip() for line in item.quoted]
     if not exact:
         quoted, output = (
             [line if line == LEFT_OUT else without_digits(line) for line in lines]
@@ -46,7 +46,7 @@ def check(page: str, each: Shown, *, exact: bool) -> None:
         )
     assert agrees(quoted, output), (
         f"{page} quotes another output; python -m tools.docs.commands {page}\n"
-        + "\n".join([f"$ {each.command}", *output])
+        + "\n".join([f"$ {item.command}", *output])
     )
 
 

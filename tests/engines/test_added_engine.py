@@ -185,9 +185,9 @@ def test_a_backend_that_cannot_change_its_batches_is_refused_or_passed_over():
 
 
 @pytest.mark.parametrize(
-    ("noted", "wanted"), [({}, "recorded"), ({"backend": "sglang"}, "sglang"), (None, "sampler")]
+    ("noted", "expected"), [({}, "recorded"), ({"backend": "sglang"}, "sglang"), (None, "sampler")]
 )
-def test_a_policy_is_recorded_only_where_no_backend_is_named(noted, wanted):
-    assert role("rollout" if noted is None else "x", noted or {}, "rollout") == wanted
+def test_a_policy_is_recorded_only_where_no_backend_is_named(noted, expected):
+    assert role("rollout" if noted is None else "x", noted or {}, "rollout") == expected
     if noted:
         assert describe(noted).strip() == "sglang"

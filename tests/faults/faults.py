@@ -67,7 +67,7 @@ def spoilt(drawn: list[Fault], random: Random, batches: Sequence[Plan]) -> Choic
     return Choice(drawn, [item.spoil(recipe, random) for item in drawn], recipe)
 
 
-def serves(plan: Plan, wanted: str) -> bool:
+def serves(plan: Plan, expected: str) -> bool:
     single = len(plan.steps) == 1 and not plan.tools
     return {
         "any": True,
@@ -75,7 +75,7 @@ def serves(plan: Plan, wanted: str) -> bool:
         "plain": single and plan.temperature == 1,
         "tools": plan.tools,
         "steps": len(plan.steps) > 1,
-    }[wanted]
+    }[expected]
 
 
 def _weighted(faults: list[Fault], random: Random) -> Fault:

@@ -92,9 +92,9 @@ def reference_gradient(
     return {name: p.grad for name, p in model.named_parameters()}
 
 
-def gap(found: Gradient, expected: Gradient) -> float:
+def gap(result: Gradient, expected: Gradient) -> float:
     """|found - expected| / |expected|."""
-    return found.plus(expected.scaled(-1.0)).norm() / expected.norm()
+    return result.plus(expected.scaled(-1.0)).norm() / expected.norm()
 
 
 def take(one: Trainee, parts, seeds: tuple[int, int], settings=ADAMW) -> StepReport:

@@ -53,10 +53,10 @@ COUNTED = [
 ]
 
 
-@pytest.mark.parametrize(("loss", "aggregation", "said"), COUNTED)
-def test_what_is_counted_is_said(loss, aggregation, said):
+@pytest.mark.parametrize(("loss", "aggregation", "output"), COUNTED)
+def test_what_is_counted_is_said(loss, aggregation, output):
     result = evaluate(BATCH, loss, loss_settings(aggregation=aggregation), "verl-0.9").divided
-    assert (result.which, result.unit, result.used, result.kept, result.all) == said
+    assert (result.which, result.unit, result.used, result.kept, result.all) == output
 
 
 def test_what_generations_count_by_themselves():

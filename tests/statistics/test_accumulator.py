@@ -69,11 +69,11 @@ def plain(state: PairState) -> dict[str, Any]:
     }
 
 
-def assert_same_state(found: PairState, wanted: PairState) -> None:
-    assert_near(plain(found), plain(wanted), "state")
-    states = wanted.by_step()
-    assert list(found.by_step()) == list(states) == [1, 2, 3]
-    for step, state in found.by_step().items():
+def assert_same_state(result: PairState, expected: PairState) -> None:
+    assert_near(plain(result), plain(expected), "state")
+    states = expected.by_step()
+    assert list(result.by_step()) == list(states) == [1, 2, 3]
+    for step, state in result.by_step().items():
         assert_same_values(state, states[step])
 
 

@@ -28,8 +28,8 @@ def worst_of(*shards: tuple[Lists, Lists]) -> list[dict]:
     return summed(result).to_list()
 
 
-def places(found: list[dict]) -> list[tuple[int, int]]:
-    return [(item["row"], item["position"]) for item in found]
+def places(result: list[dict]) -> list[tuple[int, int]]:
+    return [(item["row"], item["position"]) for item in result]
 
 
 def test_worst_tokens_are_the_largest_log_ratios_with_their_places():

@@ -29,11 +29,11 @@ def sampled(s: float) -> dict[str, np.ndarray]:
     return {name: np.array([item[name] for item in result], dtype=float) for name in result[0]}
 
 
-def assert_near(values: np.ndarray, wanted: float, name: str, bias: float = 0.0) -> None:
+def assert_near(values: np.ndarray, expected: float, name: str, bias: float = 0.0) -> None:
     """The mean over batches is within 5 standard errors, and an estimate's own bias."""
     error = values.std(ddof=1) / sqrt(len(values))
-    assert abs(values.mean() - wanted) < 5 * error + bias * abs(wanted), name
-    assert error < 0.25 * abs(wanted) + 1e-3, name
+    assert abs(values.mean() - expected) < 5 * error + bias * abs(expected), name
+    assert error < 0.25 * abs(expected) + 1e-3, name
 
 
 def of_ratios(s: float) -> dict[str, float]:

@@ -23,11 +23,16 @@ ILL_CONDITIONED = {
 
 
 def assert_same(
-    found: dict[str, float], wanted: dict[str, float], rel: float = 1e-9, but: tuple[str, ...] = ()
+    result: dict[str, float],
+    expected: dict[str, float],
+    rel: float = 1e-9,
+    but: tuple[str, ...] = (),
 ) -> None:
     for name in set(METRICS) - ILL_CONDITIONED - set(but):
         absolute = 1e-6 if "_std" in name else 1e-9
-        assert found[name] == pytest.approx(wanted[name], rel=rel, abs=absolute, nan_ok=True), name
+        assert result[name] == pytest.approx(expected[name], rel=rel, abs=absolute, nan_ok=True), (
+            name
+        )
 
 
 @given(st.lists(st.lists(log_probs(-50.0), max_size=8), min_size=1, max_size=6).filter(any))

@@ -61,12 +61,12 @@ def rows_of(table: Trajectories, start: int, end: int) -> Trajectories:
     )
 
 
-def assert_same(found: TokenBatch, wanted: TokenBatch) -> None:
+def assert_same(result: TokenBatch, expected: TokenBatch) -> None:
     """Both hold the same in every field; no turns are turns of 1."""
     for field in fields(TokenBatch):
-        one, other = (_plain(getattr(item, field.name)) for item in (found, wanted))
+        one, other = (_plain(getattr(item, field.name)) for item in (result, expected))
         if field.name == "turn":
-            one, other = (item or [1] * len(found.token_id) for item in (one, other))
+            one, other = (item or [1] * len(result.token_id) for item in (one, other))
         assert one == other, field.name
 
 

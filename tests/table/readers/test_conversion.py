@@ -73,7 +73,7 @@ def test_rows_have_the_types_of_the_table_and_columns_of_others_are_kept(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "output"),
     [
         ({"rollout_log_probs": [-1.0]}, "3 response tokens, but 1 values of `rollout_log_probs`"),
         ({"response_mask": [1, 1]}, "3 response tokens, but 2 values of `response_mask`"),
@@ -85,13 +85,13 @@ def test_rows_have_the_types_of_the_table_and_columns_of_others_are_kept(tmp_pat
         ({"response_ids": None}, "no response tokens (null)"),
     ],
 )
-def test_a_bad_row_is_named_by_file_and_record(tmp_path, change, said):
+def test_a_bad_row_is_named_by_file_and_record(tmp_path, change, output):
     good = {"response_mask": [1, 1, 1], "advantages": [0.0, 0.0, 0.0], "policy_version": [1, 1, 1]}
     rows = [row(1, 2, 3, prompt_ids=[1], **good)] * 9
     rows[8] = {**rows[8], **change}
     error = refused(tmp_path, rows)
     assert error.message.startswith(f"{tmp_path / 'a.toyjsonl'}, row 8: ")
-    assert said in error.message
+    assert output in error.message
 
 
 def test_columns_that_some_files_lack_are_null_there(tmp_path, monkeypatch):

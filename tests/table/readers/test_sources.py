@@ -176,16 +176,16 @@ def test_errors_in_remote_files_name_the_url(memory, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("url", "said", "way"),
+    ("url", "output", "way"),
     [
         ("memory://nowhere/at/all", "no such file", "a glob"),
         ("wat://bucket/run", "no file system for wat://", "s3, gs, hf"),
     ],
 )
-def test_urls_that_lead_nowhere_are_refused(url, said, way):
+def test_urls_that_lead_nowhere_are_refused(url, output, way):
     with pytest.raises(RcdiagError) as caught:
         open_table(url)
-    assert caught.value.message.startswith(f"{url}: {said}")
+    assert caught.value.message.startswith(f"{url}: {output}")
     assert way in caught.value.hint
 
 

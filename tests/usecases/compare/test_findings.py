@@ -22,8 +22,8 @@ def compared(tmp_path, policies, scored=SCORED, **columns) -> CompareResult:
     return compare(open_table(path))
 
 
-def only(found: CompareResult, slug: str) -> Finding:
-    (finding,) = [item for item in found.findings if item.slug == slug]
+def only(result: CompareResult, slug: str) -> Finding:
+    (finding,) = [item for item in result.findings if item.slug == slug]
     return finding
 
 

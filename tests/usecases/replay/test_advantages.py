@@ -44,10 +44,10 @@ def test_reinforce_plus_plus_takes_no_notice_of_groups():
     assert advantages("reinforce++", rewards, [1, 2, 3, 4], lengths) == together
 
 
-@pytest.mark.parametrize(("source", "wanted"), [("grpo", 0.7 / (1 + 1e-6)), ("rloo", 0.7)])
-def test_a_group_of_one_among_others_keeps_its_reward(source, wanted):
+@pytest.mark.parametrize(("source", "expected"), [("grpo", 0.7 / (1 + 1e-6)), ("rloo", 0.7)])
+def test_a_group_of_one_among_others_keeps_its_reward(source, expected):
     """As verl: its mean is 0 and its std 1."""
-    assert advantages(source, [0.7, 1.0, 3.0], [9, 4, 4])[0] == pytest.approx(wanted, rel=1e-12)
+    assert advantages(source, [0.7, 1.0, 3.0], [9, 4, 4])[0] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("source", list(ADVANTAGES))

@@ -61,10 +61,10 @@ def test_every_prompt_is_sampled_as_often_as_it_was_recorded(trainee, table):
     assert part.mask.all()
 
 
-@pytest.mark.parametrize(("wanted", "given"), [(1, 4), (9, 12), (40, 40)])
-def test_a_number_of_samples_is_a_whole_number_of_each_prompt(trainee, table, wanted, given):
+@pytest.mark.parametrize(("expected", "given"), [(1, 4), (9, 12), (40, 40)])
+def test_a_number_of_samples_is_a_whole_number_of_each_prompt(trainee, table, expected, given):
     prompts = prompts_of(loaded(table)[0], rows_for)
-    result = sampler(trainee, prompts, twos, joined_ids)(wanted, 0)
+    result = sampler(trainee, prompts, twos, joined_ids)(expected, 0)
     assert len(result.reward) == given
 
 
@@ -144,16 +144,16 @@ def nothing(prompt: str, response: str, row: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("reward", "said"),
+    ("reward", "output"),
     [
         (broken, r"the function failed \(KeyError: 'expected_answer'\)"),
         (nothing, "the function gave nan"),
         (lambda prompt, response, row: None, r"the function failed \(TypeError"),
     ],
 )
-def test_a_reward_function_that_fails_is_an_error(model, table, reward, said):
+def test_a_reward_function_that_fails_is_an_error(model, table, reward, output):
     made = model_of(model, training_of(**FRESH), reward=reward)
-    with pytest.raises(RcdiagError, match=said):
+    with pytest.raises(RcdiagError, match=output):
         replay_model_of(table, made, "disabled")
 
 

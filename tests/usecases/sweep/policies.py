@@ -39,7 +39,7 @@ def table(
 
 
 def two_choices(
-    seed: int, sequences: int, sampled: float, wanted: float, recorded: float | None = None
+    seed: int, sequences: int, sampled: float, expected: float, recorded: float | None = None
 ) -> PolicyPair:
     """Two yes-or-no tokens, rewarded if they agree; P(yes) under either policy.
 
@@ -50,7 +50,7 @@ def two_choices(
     random = np.random.default_rng(seed)
     yes = random.random((sequences, 2)) < sampled
     recorded = sampled if recorded is None else recorded
-    behavior, target = (np.log(np.where(yes, p, 1 - p)) for p in (recorded, wanted))
+    behavior, target = (np.log(np.where(yes, p, 1 - p)) for p in (recorded, expected))
     reward = (yes[:, 0] == yes[:, 1]).astype(np.float64)
     return table(np.array([0, 2]) + yes, behavior, target, reward)
 

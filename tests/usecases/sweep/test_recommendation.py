@@ -24,8 +24,8 @@ from tests.usecases.sweep.policies import (
 )
 
 
-def efficiency(found: Recommendation, name: str) -> float:
-    (value,) = [item.efficiency.value for item in found.candidates if item.name == name]
+def efficiency(result: Recommendation, name: str) -> float:
+    (value,) = [item.efficiency.value for item in result.candidates if item.name == name]
     assert value is not None
     return value
 
@@ -50,14 +50,14 @@ def test_tokens_drawn_from_the_target_are_a_cause_to_fix():
     assert advice(noisy(1, 2000, 0.15)).answer != "fix-the-cause"
 
 
-def assert_nothing_is_ranked(found: Recommendation) -> None:
-    assert {item.name for item in found.candidates} == set(CANDIDATES)
-    for item in found.candidates:
+def assert_nothing_is_ranked(result: Recommendation) -> None:
+    assert {item.name for item in result.candidates} == set(CANDIDATES)
+    for item in result.candidates:
         assert (item.efficiency.value, item.efficiency.low, item.efficiency.high) == (None,) * 3
         assert item.rank is None
         assert not item.within_error_of_best
-    assert found.indistinguishable == []
-    assert found.choice is None
+    assert result.indistinguishable == []
+    assert result.choice is None
 
 
 @pytest.mark.parametrize("rewards", [True, False])
@@ -227,11 +227,11 @@ def half(pair: PolicyPair, which: int) -> PolicyPair:
     return taken(pair, np.arange(which, len(pair.lengths), 2))
 
 
-def same(found: Recommendation, wanted: Recommendation) -> None:
-    assert (found.answer, found.choice) == (wanted.answer, wanted.choice)
-    assert set(found.indistinguishable) == set(wanted.indistinguishable)
-    for item in wanted.candidates:
-        assert efficiency(found, item.name) == pytest.approx(efficiency(wanted, item.name))
+def same(result: Recommendation, expected: Recommendation) -> None:
+    assert (result.answer, result.choice) == (expected.answer, expected.choice)
+    assert set(result.indistinguishable) == set(expected.indistinguishable)
+    for item in expected.candidates:
+        assert efficiency(result, item.name) == pytest.approx(efficiency(expected, item.name))
 
 
 def test_ratios_above_the_clamp_refuse_what_they_weigh():

@@ -22,13 +22,13 @@ TRAINER_ESS = "rollout_corr/rollout_is_eff_sample_size"
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 
 
-def close(wanted: float | None) -> Any:
-    return None if wanted is None else pytest.approx(wanted, rel=1e-9, abs=1e-12)
+def close(expected: float | None) -> Any:
+    return None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def lost(found: CorrectionResult, correction: Correction) -> float | None:
+def lost(result: CorrectionResult, correction: Correction) -> float | None:
     by_token = any(item.of_tokens for item in correction.rejections)
-    return found.actual["lost_target_mass_token" if by_token else "lost_target_mass_seq"]
+    return result.actual["lost_target_mass_token" if by_token else "lost_target_mass_seq"]
 
 
 def same(row: SweepRow, family: str, batch: Padded) -> None:
@@ -48,14 +48,14 @@ def same(row: SweepRow, family: str, batch: Padded) -> None:
         assert row.mean_weight.value == close(finite(mean_weight(expected, batch)))
 
 
-def mean_weight(found: CorrectionResult, batch: Padded) -> float:
-    assert found.weight_sum is not None
-    return found.weight_sum / int(batch.mask.sum())
+def mean_weight(result: CorrectionResult, batch: Padded) -> float:
+    assert result.weight_sum is not None
+    return result.weight_sum / int(batch.mask.sum())
 
 
-def correlation(wanted: float | None) -> Any:
+def correlation(expected: float | None) -> Any:
     """Shares that differ in their last digits alone have a correlation of rounding."""
-    return None if wanted is None else pytest.approx(wanted, rel=1e-9, abs=1e-7)
+    return None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-7)
 
 
 def points(family: str, batch: Padded) -> list[float]:
