@@ -66,9 +66,9 @@ def long_numbers() -> Path:
     [
         ("table", [], 80),
         ("table", ["-v"], 80),
-        ("table", ["-v"], 100),
-        ("clean", ["-v"], 80),
-        ("bad", ["-v"], 80),
+        pytest.param("table", ["-v"], 100, marks=pytest.mark.slow),
+        pytest.param("clean", ["-v"], 80, marks=pytest.mark.slow),
+        pytest.param("bad", ["-v"], 80, marks=pytest.mark.slow),
         ("long_numbers", ["-v"], 80),
     ],
 )

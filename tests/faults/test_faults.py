@@ -118,7 +118,13 @@ def test_tables_follow_from_seed_and_number_alone(tmp_path):
         assert first.equals(second)
 
 
-@pytest.mark.parametrize("number", range(len(HONEST)))
+@pytest.mark.parametrize(
+    "number",
+    [
+        *range(3),
+        *(pytest.param(number, marks=pytest.mark.slow) for number in range(3, len(HONEST))),
+    ],
+)
 def test_honest_tables_obey_that_the_mean_ratio_is_one(number):
     draft = drafted(HONEST[number], number)
     excess = np.expm1(ratio(draft))

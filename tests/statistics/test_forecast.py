@@ -135,7 +135,7 @@ def test_unequal_kl_is_found_and_tells_of_eight_times_the_length():
         assert point.ess_seq == pytest.approx(np.exp(-2 * kl * 8192).mean(), abs=0.02)
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.8])
+@pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
 def test_data_of_the_law_hold(spread):
     verdicts = [forecast(*table(seed, 1200, spread=spread)).holds for seed in range(10)]
     # At 5% for all bins together, 3 of 10 are passed by chance once in 90 times.
