@@ -97,6 +97,14 @@ def score(
     pair_named = [name for name in (behavior, target) if name is not None]
     pair_needed = pair_named if policies else (behavior or "rollout", target or "old")
     needed = needed_columns(pair_needed, policies, model, ladder)
+    corrections = plan_of(
+        trainer=trainer,
+        presets=presets,
+        settings=settings,
+        trainer_config=trainer_config,
+        arithmetic=arithmetic,
+        carry=carry,
+    )
     table = drawn(
         open_table(
             source,
@@ -116,14 +124,6 @@ def score(
         ladder=ladder,
         noise_floor=noise_floor,
         progress=progress,
-    )
-    corrections = plan_of(
-        trainer=trainer,
-        presets=presets,
-        settings=settings,
-        trainer_config=trainer_config,
-        arithmetic=arithmetic,
-        carry=carry,
     )
     check_output(written, specs, force=force)
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]

@@ -23,6 +23,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
+from rcdiag.table.observed import unobserved
 from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
@@ -63,6 +64,7 @@ def score(
     state, rows = reading.state, reading.rows
     whole = _whole(state.by_step())
     count = sum(reading.sizes.values(), RowCount())
+    lacking = unobserved(dump, (behavior, target))
     values = _values(whole, count)
     policies = {
         name: about
@@ -75,7 +77,7 @@ def score(
         target=target,
         num_sequences=count.sequences,
         num_tokens=count.tokens,
-        empty_sequences=dump.num_rows - count.sequences,
+        empty_sequences=dump.num_rows - lacking.rows - count.sequences,
         num_clusters=len(whole.tokens),
         scoring=policies,
         mismatch=values,
@@ -96,6 +98,7 @@ def score(
     given = CheckInput(
         result=result,
         non_finite=reading.non_finite,
+        unobserved=lacking,
         values=values,
         plan=plan,
         where=(origin or dump).where,
@@ -152,7 +155,7 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
                 rows.add(corrected.result())
     non_finite = bad.total()
     if non_finite is None or not sizes:
-        raise no_tokens(dump)
+        raise no_tokens(dump, (behavior, target))
     state = states.total() or _state_of_all_rows(dump, behavior, target)
     order = sorted(sizes, key=lambda step: -1 if step is None else step)
     return Reading(state, rows.total(), non_finite, {step: sizes[step] for step in order})
