@@ -15,6 +15,8 @@ EPILOG = """Examples
 --policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32
 --behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`
 
+`rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl`
+
 Metrics (`rcdiag explain NAME`): {metrics}"""
 
 
@@ -34,6 +36,7 @@ def score(
     setting: corrections.Setting = None,
     trainer_config: corrections.TrainerConfigFile = None,
     arithmetic: corrections.ArithmeticOption = corrections.Arithmetic.float64,
+    logged: corrections.LogFile = None,
     output: options.OutputTable = None,
     result: options.ResultFile = None,
     csv: options.CsvFile = None,
@@ -73,6 +76,7 @@ def score(
             settings=corrections.parse_settings(setting),
             trainer_config=trainer_config,
             arithmetic=arithmetic.value,
+            logged=logged,
             include_text=include_text,
             rows=rows,
             seed=seed,

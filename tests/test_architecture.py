@@ -18,7 +18,7 @@ LAYERS = (
     ("losses", "results"),
     ("table",),
     ("statistics",),
-    ("corrections", "engines", "recorders"),
+    ("corrections", "engines", "logs", "recorders"),
     ("learning",),
     ("trainers",),
     ("diagnosis",),

@@ -1,0 +1,402 @@
+"""What could make a trainer's number another than ours is computed, and the first that does wins.
+
+To add a reason: a function that yields `Reason`s, and its name in `REASONS`, where the likelier
+ones come first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rcdiag.corrections.correction import in_float32
+from rcdiag.corrections.sequences import Rows
+from rcdiag.logs import Log, LoggedNumber
+from rcdiag.statistics.accumulator import Step
+from rcdiag.table.table import Table
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.plan import Plan, plan_corrections
+from rcdiag.trainers.trainer import Trainer
+from rcdiag.trainers.words import read_renamed_presets
+from rcdiag.usecases.corrected import answerable
+from rcdiag.usecases.logged.names import Names
+from rcdiag.usecases.logged.rows import Numbers, Reading, logged_by, read_again
+from rcdiag.usecases.logged.sides import NEAR, Sides
+
+GIVEN, OTHER_ARITHMETIC, OTHER_PRESETS = "given", "arithmetic", "presets"
+# Micro-batches are tried down to the size at which a step has so many of them.
+MOST_BATCHES = 4096
+# A number of float32 between 1/2 and 1 is rounded by half of this at most.
+UNIT = 2.0**-24
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a number stands: its key in the log and as the trainer has it, and both steps."""
+
+    log_key: str
+    key: str
+    log_step: int | None
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """A number of the log that differs from ours."""
+
+    place: Place
+    theirs: LoggedNumber
+    ours: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A way in which the trainer may have made its numbers, with the numbers that it gives."""
+
+    name: str
+    says: Callable[[str], str]  # key of the trainer -> the reason in one sentence
+    numbers: Mapping[tuple[Step, str], float]  # step of the table, key of the trainer -> number
+    rounding: bool = False  # it is a matter of rounding alone
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What reasons are computed from."""
+
+    plan: Plan
+    names: Names
+    sides: Sides
+    reading: Reading
+    places: tuple[Place, ...]  # of the numbers that differ
+    ours: Mapping[tuple[Step, str], float]
+    single: dict[Step, list[Numbers]] = field(default_factory=dict)  # of every row alone
+
+    @property
+    def steps(self) -> list[Step]:
+        """Return the steps of the table that have a number which differs."""
+        return list(dict.fromkeys(place.step for place in self.places))
+
+    def batch(self, step: Step) -> Rows | None:
+        """Return the rows of a step, as the chosen preset needs them."""
+        rows = self.reading.rows.get(GIVEN)
+        return None if rows is None else rows.steps[step]
+
+    def logged(self, rows: Rows) -> Numbers:
+        """Return what the trainer logs of some rows with the chosen preset."""
+        assert self.sides.preset is not None
+        return logged_by(self.plan, self.sides.preset, rows)
+
+
+def evidence_for(
+    differing: Sequence[Differing],
+    dump: Table,
+    pair: tuple[str, str],
+    plan: Plan,
+    names: Names,
+    sides: Sides,
+) -> Evidence:
+    """Read the table once more, with all plans whose numbers may be those of the log."""
+    places = tuple(one.place for one in differing)
+    metrics = {metric for place in places if (metric := names.metric(place.key)) is not None}
+    plans = {name: answerable(one, dump) for name, one in _plans(plan, sides.preset).items()}
+    steps = {place.step for place in places}
+    reading = read_again(dump, *pair, steps, plans, sides.preset, metrics)
+    ours = {(one.place.step, one.place.key): one.ours for one in differing}
+    return Evidence(plan, names, sides, reading, places, ours)
+
+
+def _plans(plan: Plan, preset: str | None) -> dict[str, Plan]:
+    """Return the plans that are tried: the given one, other arithmetic, presets, generations."""
+    if preset is None:
+        return {}
+    given = _only(plan, [preset])
+    plans = {GIVEN: given, OTHER_ARITHMETIC: _other_arithmetic(given)}
+    plans |= _generations(plan, preset)
+    trainer = plan.trainer
+    others = {**trainer.presets, **{name: plan.configs[name] for name in plan.corrections}}
+    others.pop(preset, None)
+    presets = _in_arithmetic(plan_corrections(trainer, others), plan)
+    return plans | {OTHER_PRESETS: _only(presets, list(presets.corrections))}
+
+
+def _only(plan: Plan, presets: Sequence[str]) -> Plan:
+    return replace(
+        plan,
+        configs={name: plan.configs[name] for name in presets},
+        corrections={name: plan.corrections[name] for name in presets},
+        findings=(),
+    )
+
+
+def _in_arithmetic(plan: Plan, like: Plan) -> Plan:
+    return _float32(plan) if like.dtype == np.float32 else plan
+
+
+def _float32(plan: Plan) -> Plan:
+    corrections = {name: in_float32(one) for name, one in plan.corrections.items()}
+    return replace(plan, corrections=corrections, dtype=np.float32)
+
+
+def _other_arithmetic(plan: Plan) -> Plan:
+    """Return the plan in float32, or in float64 where it is in float32 already."""
+    if plan.dtype != np.float32:
+        return _float32(plan)
+    return plan_corrections(plan.trainer, plan.configs)
+
+
+def _generations(plan: Plan, preset: str) -> dict[str, Plan]:
+    """Return the preset as all other generations of the trainer have it, by generation."""
+    plans = {}
+    family = [other for other in TRAINERS.values() if other.family == plan.trainer.family]
+    # The nearest generation comes first.
+    own = family.index(plan.trainer)
+    for other in sorted(family, key=lambda one: abs(family.index(one) - own)):
+        if other is plan.trainer:
+            continue
+        config = _config_of(other, plan, preset)
+        plans[other.name] = _in_arithmetic(plan_corrections(other, {preset: config}), plan)
+    return plans
+
+
+def _config_of(other: Trainer, plan: Plan, preset: str) -> dict[str, object]:
+    """Return the settings of another generation: its preset, changed as ours is changed."""
+    trainer = plan.trainer
+    config = dict(plan.configs[preset])
+    renamed = read_renamed_presets(trainer.package).get(preset, ())
+    own = next((name for name in (preset, *renamed) if name in other.presets), None)
+    if own is None or preset not in trainer.presets:
+        return {name: value for name, value in config.items() if name in other.settings}
+    before = {**trainer.settings, **trainer.presets[preset]}
+    changed = {
+        name: value
+        for name, value in config.items()
+        if name in other.settings and before.get(name) != value
+    }
+    return {**other.presets[own], **changed}
+
+
+def _arithmetic(evidence: Evidence) -> Iterator[Reason]:
+    """Compute the numbers in the other arithmetic."""
+    numbers: dict[tuple[Step, str], float] = {}
+    for step in evidence.steps:
+        if OTHER_ARITHMETIC in evidence.reading.rows:
+            for logged in evidence.reading.of(step, OTHER_ARITHMETIC).values():
+                numbers |= {(step, key): value for key, value in logged.items()}
+    for place in evidence.places:
+        metric = evidence.names.metric(place.key)
+        value = None if metric is None else evidence.reading.rounded(place.step, metric)
+        if value is not None:
+            numbers[place.step, place.key] = value
+    already = evidence.plan.dtype == np.float32
+    sentence = (
+        "both are in float32, and the difference is what rounding makes of it in another order"
+        if already
+        else "the trainer computes in float32, and the difference is its rounding (--arithmetic "
+        "float32)"
+    )
+    yield Reason("float32", lambda key: sentence, numbers, rounding=True)
+
+
+def _other_generations(evidence: Evidence) -> Iterator[Reason]:
+    """Compute the numbers as other generations of the trainer define them."""
+    for name, plan in evidence.reading.plans.items():
+        if name in (GIVEN, OTHER_ARITHMETIC, OTHER_PRESETS):
+            continue
+        numbers = {}
+        for step in evidence.steps:
+            for logged in evidence.reading.of(step, name).values():
+                for place in evidence.places:
+                    other = evidence.names.in_generation(place.key, plan.trainer)
+                    if other is not None and other in logged:
+                        numbers[step, place.key] = logged[other]
+        yield Reason(name, _Definition(evidence.names, name), numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """The sentence on a number that is defined as another generation has it."""
+
+    names: Names
+    generation: str
+
+    def __call__(self, key: str) -> str:
+        words = self.names.words.get(key)
+        detail = words.generations.get(self.generation, "") if words else ""
+        return f"it is {self.generation}'s definition{f': {detail}' if detail else ''}"
+
+
+def _presets(evidence: Evidence) -> Iterator[Reason]:
+    """Compute the numbers with the other presets of the trainer."""
+    if OTHER_PRESETS not in evidence.reading.rows:
+        return
+    by_step = {step: evidence.reading.of(step, OTHER_PRESETS) for step in evidence.steps}
+    for preset in evidence.reading.plans[OTHER_PRESETS].corrections:
+        numbers = {
+            (step, key): value
+            for step, presets in by_step.items()
+            for key, value in presets[preset].items()
+        }
+        sentence = f"it is the number of preset {preset}, ours is that of {evidence.sides.preset}"
+        yield Reason(preset, _constant(sentence), numbers)
+
+
+def _constant(sentence: str) -> Callable[[str], str]:
+    return lambda key: sentence
+
+
+def _micro_batches(evidence: Evidence) -> Iterator[Reason]:
+    """Compute means over micro-batches of rows in the order of the table, the smallest first."""
+    sizes: dict[int, dict[tuple[Step, str], float]] = {}
+    for step in evidence.steps:
+        rows = evidence.batch(step)
+        if rows is None or (rows.ratios is not None and rows.ratios.raw is None):
+            continue
+        count = len(rows) + rows.empty
+        places = evidence.reading.places(step, rows)
+        size = 1
+        while size < count:
+            if -(-count // size) <= MOST_BATCHES:
+                parts = _parts(evidence, rows, places, count, size)
+                if size == 1:
+                    evidence.single[step] = parts
+                means = sizes.setdefault(size, {})
+                means |= {(step, key): mean for key, mean in _means(parts).items()}
+            size *= 2
+    for size, numbers in sorted(sizes.items()):
+        name = "sequences" if size == 1 else f"micro-batches of {size}"
+        sentence = (
+            "it is the mean of the numbers of every sequence (micro-batches of 1 row)"
+            if size == 1
+            else f"it is the mean over micro-batches of {size} rows in the order of the table"
+        )
+        yield Reason(name, _constant(sentence), numbers)
+
+
+def _parts(
+    evidence: Evidence, rows: Rows, places: np.ndarray, count: int, size: int
+) -> list[Numbers]:
+    """Return what the trainer logs of every micro-batch that has a token."""
+    edges = np.searchsorted(places, np.arange(0, count + size, size))
+    parts = []
+    for index, (start, stop) in enumerate(itertools.pairwise(edges)):
+        if stop > start:
+            empty = min(size, count - index * size) - (stop - start)
+            parts.append(evidence.logged(rows.take(int(start), int(stop), int(empty))))
+    return parts
+
+
+def _means(parts: Sequence[Numbers], weights: Sequence[float] | None = None) -> dict[str, float]:
+    """Return the mean over parts of every number that all of them have."""
+    keys = [key for key in parts[0] if all(key in part for part in parts)]
+    with np.errstate(all="ignore"):
+        return {
+            key: float(np.average([part[key] for part in parts], weights=weights)) for key in keys
+        }
+
+
+def _sign(evidence: Evidence) -> Iterator[Reason]:
+    """Turn the sign of our numbers."""
+    numbers = {place: -value for place, value in evidence.ours.items()}
+    yield Reason("sign", _constant("it has the opposite sign"), numbers)
+
+
+def _tokens(evidence: Evidence) -> Iterator[Reason]:
+    """Weigh the numbers of every sequence by its tokens."""
+    numbers: dict[tuple[Step, str], float] = {}
+    for step, parts in evidence.single.items():
+        rows = evidence.batch(step)
+        assert rows is not None
+        means = _means(parts, rows.lengths.tolist())
+        numbers |= {(step, key): mean for key, mean in means.items()}
+    sentence = (
+        "it is a mean over tokens of the numbers of every sequence, so that long ones weigh more"
+    )
+    yield Reason("tokens", _constant(sentence), numbers)
+
+
+def _after_rejection(evidence: Evidence) -> Iterator[Reason]:
+    """Compute the numbers of the tokens that rejection leaves."""
+    kept = evidence.reading.kept
+    if kept is None:
+        return
+    numbers: dict[tuple[Step, str], float] = {}
+    for step in evidence.steps:
+        rows = kept.steps[step]
+        if len(rows):
+            numbers |= {(step, key): value for key, value in evidence.logged(rows).items()}
+    sentence = (
+        f"it is taken over the tokens that rejection leaves, where {evidence.plan.trainer.name} "
+        "takes all"
+    )
+    yield Reason("after rejection", _constant(sentence), numbers)
+
+
+# What is tried, in this order.
+REASONS: tuple[Callable[[Evidence], Iterable[Reason]], ...] = (
+    _arithmetic,
+    _other_generations,
+    _presets,
+    _micro_batches,
+    _sign,
+    _tokens,
+    _after_rejection,
+)
+
+
+def explained(log: Log, differing: Sequence[Differing], evidence: Evidence) -> dict[Place, Reason]:
+    """Return the reason of every number that has one.
+
+    Of several that give a number the one that gives the most numbers counts, then the first:
+    one reason for a whole log is likelier than many that happen to fit a number each.
+    """
+    slack: Mapping[tuple[Step, str], float] = {}
+    given: list[tuple[Reason, set[Place]]] = []
+    for make in REASONS:
+        for reason in make(evidence):
+            if reason.rounding:
+                slack = _slack(evidence, reason)
+            places = {one.place for one in differing if _gives(log, one, reason, slack)}
+            if places:
+                given.append((reason, places))
+        if {place for _, places in given for place in places} == {one.place for one in differing}:
+            break
+    informative = {one.place for one in differing if one.theirs.value not in (0.0, 1.0)}
+    given.sort(key=lambda item: -len(item[1] & informative))  # stable: the first of equals
+    return {place: reason for reason, places in reversed(given) for place in places}
+
+
+def _slack(evidence: Evidence, reason: Reason) -> dict[tuple[Step, str], float]:
+    """Return by how much rounding may move a number: twice what float32 makes of ours."""
+    return {
+        place: 2.0 * abs(reason.numbers[place] - ours) + UNIT
+        for place, ours in evidence.ours.items()
+        if place in reason.numbers
+    }
+
+
+def _gives(
+    log: Log, one: Differing, reason: Reason, slack: Mapping[tuple[Step, str], float]
+) -> bool:
+    """Tell whether a reason gives the trainer's number, up to digits and rounding."""
+    place = one.place.step, one.place.key
+    if place not in reason.numbers:
+        return False
+    theirs, number = one.theirs.value, reason.numbers[place]
+    if np.isnan(theirs) and np.isnan(number):
+        return True
+    if not (np.isfinite(theirs) and np.isfinite(number)):
+        return theirs == number
+    size = max(abs(theirs), abs(number))
+    exact = max(NEAR * size, log.rounding(one.place.log_key, one.theirs))
+    if abs(theirs - number) <= exact:
+        return True
+    if not np.isfinite(one.ours):
+        return False
+    rounding, apart = slack.get(place, 0.0), abs(theirs - one.ours)
+    if reason.rounding:
+        return bool(apart <= rounding + exact)
+    # A trainer rounds to float32 as well; the reason has to make up for nearly all of it.
+    return bool(abs(theirs - number) <= min(rounding + exact, 0.1 * apart))
