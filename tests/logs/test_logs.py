@@ -29,8 +29,10 @@ def text(path: Path, content: str) -> Log:
 LINES = {
     "verl": '{"step": 3, "data": {"train/mis_k3_kl": 0.25, "actor/lr": 1e-06}}\n'
     '{"step": 4, "data": {"train/mis_k3_kl": 0.5}}\n',
-    "flat": '{"train/step": 3, "train/mis_k3_kl": 0.25}\n\n{"train/step": 4, "train/mis_k3_kl": 0.5}',
-    "nested": '{"train": {"mis_k3_kl": 0.25, "step": 3}}\n{"train": {"mis_k3_kl": 0.5, "step": 4}}\n',
+    "flat": '{"train/step": 3, "train/mis_k3_kl": 0.25}\n\n'
+    '{"train/step": 4, "train/mis_k3_kl": 0.5}',
+    "nested": '{"train": {"mis_k3_kl": 0.25, "step": 3}}\n'
+    '{"train": {"mis_k3_kl": 0.5, "step": 4}}\n',
     "wandb": '{"_step": 3, "_runtime": 1.5, "train/mis_k3_kl": 0.25, "note": "x"}\n'
     '{"_step": 4, "train/mis_k3_kl": 0.5, "flag": true, "gone": null}\n',
     "swift": '{"global_step/max_steps": "3/9", "train/mis_k3_kl": 0.25}\n'
@@ -167,13 +169,12 @@ def test_rounding_is_read_off_the_digits_of_the_whole_log(tmp_path, numbers, rou
 
 
 def test_rounding_of_one_key_among_exact_ones(tmp_path):
+    numbers = [(round(0.1234 + step / 1000, 4), 0.1234567890123 / 7 * step) for step in (1, 2, 3)]
     lines = [
-        json.dumps({"step": step, "loss": 0.1234 + step / 1000, "kl": 0.1234567890123 / 7 * step})
-        for step in range(1, 5)
+        json.dumps({"step": n, "loss": loss, "kl": kl}) for n, (loss, kl) in enumerate(numbers)
     ]
-    content = "\n".join(line.replace("0000000000001", "") for line in lines)
-    log = text(tmp_path / "a.jsonl", content)
-    assert log.rounding("loss", LoggedNumber(0.1244, "0.1244")) == pytest.approx(5e-5)
+    log = text(tmp_path / "a.jsonl", "\n".join(lines))
+    assert log.rounding("loss", log.rows[1]["loss"]) == pytest.approx(5e-5)
     assert log.rounding("kl", log.rows[1]["kl"]) < 1e-12
 
 

@@ -15,6 +15,7 @@ from tests.logs import verl_run
 from tests.logs.verl_run import PREFIX, ROLLOUTS, write_log
 
 STEPS = (0, 1)
+STALE = ROLLOUTS.parent / "stale.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +71,20 @@ def test_without_a_log_there_is_nothing_beside_our_numbers(tmp_path):
 def test_float32(rows, tmp_path):
     log = write_log(tmp_path / "log.jsonl", {s: verl_run.in_float32(rows[s]) for s in STEPS})
     result = scored(log)
-    for one in by_key(result).values():
-        assert not one.agrees
-        assert one.explained_by == "float32", one
-        assert "--arithmetic float32" in (one.reason or "")
+    found = by_key(result)
+    for key in ("k3_kl", "chi2_token"):
+        assert not found[key].agrees
+        assert found[key].explained_by == "float32", found[key]
+        assert "--arithmetic float32" in (found[key].reason or "")
     assert slugs(result) == {"logged-agrees"}
+
+
+def test_rounding_is_no_reason_for_one_per_cent(rows, tmp_path):
+    numbers = {s: verl_run.in_float32(rows[s]) for s in STEPS}
+    numbers[0]["k3_kl"] *= 1.01
+    found = scored(write_log(tmp_path / "log.jsonl", numbers))
+    assert by_key(found)["k3_kl"].explained_by is None
+    assert by_key(found, 1)["k3_kl"].explained_by == "float32"
 
 
 @pytest.mark.parametrize("size", [4, 32])
@@ -99,10 +109,11 @@ def test_means_over_sequences(rows, tmp_path):
         assert found[key].explained_by == "sequences", found[key]
 
 
-def test_another_generation(rows, tmp_path):
-    numbers = {s: verl_run.weights(rows[s], verl_run.SEQ_IS_RS, raw=True) for s in STEPS}
-    log = write_log(tmp_path / "log.jsonl", numbers)
-    found = by_key(scored(log, presets=["decoupled_seq_is"]))
+def test_another_generation(tmp_path):
+    rows = verl_run.rows_of_table(STALE, steps=[8])[8]
+    numbers = verl_run.weights(rows, verl_run.SEQ_IS_RS, raw=True)
+    log = write_log(tmp_path / "log.jsonl", {8: numbers})
+    found = by_key(scored(log, STALE, presets=["decoupled_seq_is"]), 8)
     for key in ("rollout_is_mean", "rollout_is_seq_mean", "rollout_is_seq_max"):
         one = found[key]
         assert one.theirs > one.ours
