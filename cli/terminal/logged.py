@@ -13,18 +13,21 @@ from rcdiag.pages.score.logged import AGREES, LoggedLine, lines_of, sentences
 from rcdiag.results import LogComparison, LoggedKey
 from rcdiag.results.doc import heading_of
 
+# Keys without an explanation whose notes are written where the screen is not verbose.
+NOTES = 3
+
 
 def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
     """Draw one line for each key with the step that is furthest off, then why."""
     lines = lines_of(comparison)
     out.print(f"[bold]{escape(comparison.file)}[/] beside {_beside(comparison)}")
     out.print(_table(out, lines, comparison))
-    for name, sentence in sentences(comparison).items():
+    for name, sentence in sentences(comparison, None if verbose else NOTES).items():
         out.print(f"[dim]{escape(name)}: {escape(sentence)}[/]")
     if comparison.step_reason:
         out.print(f"[dim]steps: {escape(comparison.step_reason)}[/]")
-    others = f"{len(comparison.not_ours)} keys of the log are no numbers of ours"
-    missing = f"{len(comparison.not_logged)} of ours are not in the log"
+    others = f"keys of the log that are no numbers of ours: {len(comparison.not_ours)}"
+    missing = f"of ours that are not in the log: {len(comparison.not_logged)}"
     out.print(f"[dim]{others}; {missing}{'' if verbose else ' (-v names them)'}[/]")
     if verbose:
         for names in (comparison.not_ours, comparison.not_logged):

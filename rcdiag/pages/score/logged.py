@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rcdiag.results import LogComparison, LoggedKey
@@ -67,14 +66,18 @@ def _apart(theirs: float, ours: float) -> tuple[str, str]:
     return f"{theirs:.4g}", f"{ours:.4g}"
 
 
-def sentences(comparison: LogComparison) -> dict[str, str]:
-    """Return what is said of each reason, by its name; of several sentences the first."""
+def sentences(comparison: LogComparison, notes: int | None = None) -> dict[str, str]:
+    """Return what is said of each reason, by its name; of several sentences the first.
+
+    Of keys that nothing explains, what is known of the key is said; of the first `notes` alone.
+    """
     by_name: dict[str, str] = {}
-    for one in _differing(comparison):
-        if one.reason and one.explained_by:
+    unexplained: dict[str, str] = {}
+    for one in comparison.keys:
+        if one.agrees or not one.reason:
+            continue
+        if one.explained_by:
             by_name.setdefault(one.explained_by, one.reason)
-    return by_name
-
-
-def _differing(comparison: LogComparison) -> Iterable[LoggedKey]:
-    return (one for one in comparison.keys if not one.agrees)
+        else:
+            unexplained.setdefault(one.key.rpartition("/")[2], one.reason)
+    return {**dict(list(unexplained.items())[:notes]), **by_name}

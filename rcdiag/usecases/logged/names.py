@@ -60,7 +60,7 @@ class Names:
         if words is None:
             return ""
         detail = words.generations.get(self.trainer.name, "")
-        return "; ".join(text.rstrip(".") for text in (detail, words.note or "") if text)
+        return ". ".join(text.rstrip(".") for text in (detail, words.note or "") if text)
 
 
 def _parts(key: str) -> Iterator[str]:
