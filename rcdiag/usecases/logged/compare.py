@@ -8,7 +8,7 @@ from rcdiag.table.columns import known_steps
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.logged.names import Names
-from rcdiag.usecases.logged.reasons import Differing, Place, Reason, evidence_for, explained
+from rcdiag.usecases.logged.reasons import Differing, Place, Reason, Sought, explained
 from rcdiag.usecases.logged.sides import Sides, agree, batches_of, side_by_side
 
 
@@ -24,8 +24,7 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
     reasons: dict[Place, Reason] = {}
     if differing:
         pair = (result.behavior, result.target)
-        evidence = evidence_for(differing, dump, pair, plan, names, sides)
-        reasons = explained(log, differing, evidence)
+        reasons = explained(log, differing, Sought(dump, pair, plan, names, sides))
     keys = [_key(one, one not in differing, reasons.get(one.place), names) for one in numbers]
     ours = {key for pair in sides.pairs for key in pair.batch.numbers(names, sides.preset)}
     logged = {place.key for one in numbers for place in [one.place]}

@@ -7,7 +7,7 @@ ones come first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,8 +29,10 @@ from rcdiag.usecases.logged.sides import NEAR, Sides
 GIVEN, OTHER_ARITHMETIC, OTHER_PRESETS = "given", "arithmetic", "presets"
 # Micro-batches are tried down to the size at which a step has so many of them.
 MOST_BATCHES = 4096
-# A number of float32 between 1/2 and 1 is rounded by half of this at most.
-UNIT = 2.0**-24
+# Step of the table and key of the trainer -> by how much rounding may move the number.
+Slack = Mapping[tuple[Step, str], float]
+# What sums of thousands of float32 numbers around 1 may be off by: four roundings of such a number.
+UNIT = 2.0**-22
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,6 @@ class Reason:
     name: str
     says: Callable[[str], str]  # key of the trainer -> the reason in one sentence
     numbers: Mapping[tuple[Step, str], float]  # step of the table, key of the trainer -> number
-    rounding: bool = False  # it is a matter of rounding alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,36 +91,48 @@ class Evidence:
         return logged_by(self.plan, self.sides.preset, rows)
 
 
-def evidence_for(
-    differing: Sequence[Differing],
-    dump: Table,
-    pair: tuple[str, str],
-    plan: Plan,
-    names: Names,
-    sides: Sides,
-) -> Evidence:
-    """Read the table once more, with all plans whose numbers may be those of the log."""
-    places = tuple(one.place for one in differing)
-    metrics = {metric for place in places if (metric := names.metric(place.key)) is not None}
-    plans = {name: answerable(one, dump) for name, one in _plans(plan, sides.preset).items()}
-    steps = {place.step for place in places}
-    reading = read_again(dump, *pair, steps, plans, sides.preset, metrics)
-    ours = {(one.place.step, one.place.key): one.ours for one in differing}
-    return Evidence(plan, names, sides, reading, places, ours)
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What reasons are sought in: the table and its two policies, the plan, both sides."""
+
+    dump: Table
+    pair: tuple[str, str]
+    plan: Plan
+    names: Names
+    sides: Sides
+
+    def evidence(
+        self,
+        differing: Sequence[Differing],
+        plans: Mapping[str, Plan],
+        preset: str | None = None,
+        metrics: Collection[str] = (),
+    ) -> Evidence:
+        """Read the steps with a number that differs once more, for all plans together."""
+        places = tuple(one.place for one in differing)
+        steps = {place.step for place in places}
+        plans = {name: answerable(one, self.dump) for name, one in plans.items()}
+        reading = read_again(self.dump, *self.pair, steps, plans, preset, metrics)
+        ours = {(one.place.step, one.place.key): one.ours for one in differing}
+        return Evidence(self.plan, self.names, self.sides, reading, places, ours)
+
+    @property
+    def given(self) -> Plan | None:
+        """Return the plan with the chosen preset alone; None without any."""
+        return None if self.sides.preset is None else _only(self.plan, [self.sides.preset])
 
 
-def _plans(plan: Plan, preset: str | None) -> dict[str, Plan]:
-    """Return the plans that are tried: the given one, other arithmetic, presets, generations."""
-    if preset is None:
-        return {}
-    given = _only(plan, [preset])
-    plans = {GIVEN: given, OTHER_ARITHMETIC: _other_arithmetic(given)}
-    plans |= _generations(plan, preset)
+def _plans(plan: Plan, preset: str) -> dict[str, Plan]:
+    """Return the plans that are tried: the given one, other generations, other presets."""
     trainer = plan.trainer
     others = {**trainer.presets, **{name: plan.configs[name] for name in plan.corrections}}
     others.pop(preset, None)
     presets = _in_arithmetic(plan_corrections(trainer, others), plan)
-    return plans | {OTHER_PRESETS: _only(presets, list(presets.corrections))}
+    return {
+        GIVEN: _only(plan, [preset]),
+        **_generations(plan, preset),
+        OTHER_PRESETS: _only(presets, list(presets.corrections)),
+    }
 
 
 def _only(plan: Plan, presets: Sequence[str]) -> Plan:
@@ -178,32 +191,36 @@ def _config_of(other: Trainer, plan: Plan, preset: str) -> dict[str, object]:
     return {**other.presets[own], **changed}
 
 
-def _arithmetic(evidence: Evidence) -> Iterator[Reason]:
+def _arithmetic(differing: Sequence[Differing], sought: Sought) -> Reason:
     """Compute the numbers in the other arithmetic."""
+    given, names = sought.given, sought.names
+    metrics = {metric for one in differing if (metric := names.metric(one.place.key)) is not None}
+    plans = {} if given is None else {OTHER_ARITHMETIC: _other_arithmetic(given)}
+    evidence = sought.evidence(differing, plans, metrics=metrics)
     numbers: dict[tuple[Step, str], float] = {}
     for step in evidence.steps:
         if OTHER_ARITHMETIC in evidence.reading.rows:
             for logged in evidence.reading.of(step, OTHER_ARITHMETIC).values():
                 numbers |= {(step, key): value for key, value in logged.items()}
     for place in evidence.places:
-        metric = evidence.names.metric(place.key)
+        metric = names.metric(place.key)
         value = None if metric is None else evidence.reading.rounded(place.step, metric)
         if value is not None:
             numbers[place.step, place.key] = value
-    already = evidence.plan.dtype == np.float32
+    already = sought.plan.dtype == np.float32
     sentence = (
         "both are in float32, and the difference is what rounding makes of it in another order"
         if already
         else "the trainer computes in float32, and the difference is its rounding (--arithmetic "
         "float32)"
     )
-    yield Reason("float32", lambda key: sentence, numbers, rounding=True)
+    return Reason("float32", _constant(sentence), numbers)
 
 
 def _other_generations(evidence: Evidence) -> Iterator[Reason]:
     """Compute the numbers as other generations of the trainer define them."""
     for name, plan in evidence.reading.plans.items():
-        if name in (GIVEN, OTHER_ARITHMETIC, OTHER_PRESETS):
+        if name in (GIVEN, OTHER_PRESETS):
             continue
         numbers = {}
         for step in evidence.steps:
@@ -334,9 +351,8 @@ def _after_rejection(evidence: Evidence) -> Iterator[Reason]:
     yield Reason("after rejection", _constant(sentence), numbers)
 
 
-# What is tried, in this order.
+# What is tried in this order, where rounding is not the reason.
 REASONS: tuple[Callable[[Evidence], Iterable[Reason]], ...] = (
-    _arithmetic,
     _other_generations,
     _presets,
     _micro_batches,
@@ -346,18 +362,35 @@ REASONS: tuple[Callable[[Evidence], Iterable[Reason]], ...] = (
 )
 
 
-def explained(log: Log, differing: Sequence[Differing], evidence: Evidence) -> dict[Place, Reason]:
+def explained(log: Log, differing: Sequence[Differing], sought: Sought) -> dict[Place, Reason]:
+    """Return the reason of every number that has one.
+
+    Numbers that differ by rounding alone come first, and are not asked about further.
+    """
+    arithmetic = _arithmetic(differing, sought)
+    slack = _slack(differing, arithmetic)
+    reasons = {
+        one.place: arithmetic for one in differing if _is_rounding(log, one, arithmetic, slack)
+    }
+    rest = [one for one in differing if one.place not in reasons]
+    preset = sought.sides.preset
+    if not rest:
+        return reasons
+    plans = {} if preset is None else _plans(sought.plan, preset)
+    return reasons | _likeliest(log, rest, sought.evidence(rest, plans, preset), slack)
+
+
+def _likeliest(
+    log: Log, differing: Sequence[Differing], evidence: Evidence, slack: Slack
+) -> dict[Place, Reason]:
     """Return the reason of every number that has one.
 
     Of several that give a number the one that gives the most numbers counts, then the first:
     one reason for a whole log is likelier than many that happen to fit a number each.
     """
-    slack: Mapping[tuple[Step, str], float] = {}
     given: list[tuple[Reason, set[Place]]] = []
     for make in REASONS:
         for reason in make(evidence):
-            if reason.rounding:
-                slack = _slack(evidence, reason)
             places = {one.place for one in differing if _gives(log, one, reason, slack)}
             if places:
                 given.append((reason, places))
@@ -368,18 +401,38 @@ def explained(log: Log, differing: Sequence[Differing], evidence: Evidence) -> d
     return {place: reason for reason, places in reversed(given) for place in places}
 
 
-def _slack(evidence: Evidence, reason: Reason) -> dict[tuple[Step, str], float]:
-    """Return by how much rounding may move a number: twice what float32 makes of ours."""
-    return {
-        place: 2.0 * abs(reason.numbers[place] - ours) + UNIT
-        for place, ours in evidence.ours.items()
-        if place in reason.numbers
-    }
+def _slack(differing: Sequence[Differing], arithmetic: Reason) -> dict[tuple[Step, str], float]:
+    """Return by how much rounding may move a number: twice what float32 makes of ours, and a unit.
+
+    Of a standard deviation, sqrt(E[x^2] - E[x]^2), it is the square that is off by the unit.
+    """
+    slack = {}
+    for one in differing:
+        place = one.place.step, one.place.key
+        moved = abs(arithmetic.numbers.get(place, np.nan) - one.ours)
+        if np.isfinite(moved):
+            of_root = one.place.key.endswith("_std") and one.ours > 0.0
+            slack[place] = 2.0 * moved + (UNIT / min(one.ours, 1.0) if of_root else UNIT)
+    return slack
 
 
-def _gives(
-    log: Log, one: Differing, reason: Reason, slack: Mapping[tuple[Step, str], float]
-) -> bool:
+def _exact(log: Log, one: Differing, number: float) -> float:
+    """Return how far a number may be from the log's: its digits, or 1e-6 of its size."""
+    size = max(abs(one.theirs.value), abs(number))
+    return max(NEAR * size, log.rounding(one.place.log_key, one.theirs))
+
+
+def _is_rounding(log: Log, one: Differing, arithmetic: Reason, slack: Slack) -> bool:
+    """Tell whether a number differs from ours by what float32 makes of it."""
+    place, theirs = (one.place.step, one.place.key), one.theirs.value
+    if _gives(log, one, arithmetic, {}):
+        return True
+    return place in slack and bool(
+        abs(theirs - one.ours) <= slack[place] + _exact(log, one, theirs)
+    )
+
+
+def _gives(log: Log, one: Differing, reason: Reason, slack: Slack) -> bool:
     """Tell whether a reason gives the trainer's number, up to digits and rounding."""
     place = one.place.step, one.place.key
     if place not in reason.numbers:
@@ -389,14 +442,9 @@ def _gives(
         return True
     if not (np.isfinite(theirs) and np.isfinite(number)):
         return theirs == number
-    size = max(abs(theirs), abs(number))
-    exact = max(NEAR * size, log.rounding(one.place.log_key, one.theirs))
-    if abs(theirs - number) <= exact:
+    exact, apart = _exact(log, one, number), abs(theirs - number)
+    if apart <= exact:
         return True
-    if not np.isfinite(one.ours):
-        return False
-    rounding, apart = slack.get(place, 0.0), abs(theirs - one.ours)
-    if reason.rounding:
-        return bool(apart <= rounding + exact)
     # A trainer rounds to float32 as well; the reason has to make up for nearly all of it.
-    return bool(abs(theirs - number) <= min(rounding + exact, 0.1 * apart))
+    rounding = exact + slack.get(place, 0.0)
+    return bool(apart <= min(rounding, 0.1 * abs(theirs - one.ours)))
