@@ -1,4 +1,4 @@
-"""`score --logged` on logs that verl's own code makes of the sample table, in float32 as it runs."""
+"""`score --logged` on logs that verl's own code makes of the sample table, in float32."""
 
 from __future__ import annotations
 
