@@ -240,6 +240,9 @@ def test_a_log_of_another_run_or_trainer_is_refused(rows, tmp_path):
     with pytest.raises(RcdiagError, match="no key of verl") as refused:
         scored(other)
     assert "--trainer slime" in refused.value.hint
+    of_weights = write_log(tmp_path / "weights.jsonl", {0: {"rollout_is_mean": 1.0}})
+    with pytest.raises(RcdiagError, match="preset disabled has none of its keys"):
+        scored(of_weights, presets=["disabled"])
     with pytest.raises(RcdiagError, match="all rows"):
         scored(log, rows=10)
 

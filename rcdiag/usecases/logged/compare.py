@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log
 from rcdiag.results import LogComparison, LoggedKey, ScoreResult
 from rcdiag.table.columns import known_steps
@@ -20,6 +21,8 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
     batches = batches_of(result, steps[0] if len(steps) == 1 else None)
     sides = side_by_side(log, batches, names, given="step" in dump.given)
     numbers = _both(log, names, sides)
+    if not numbers:
+        raise _nothing_in_common(log, names, sides)
     differing = [one for one in numbers if not agree(log, one.place.log_key, one.theirs, one.ours)]
     reasons: dict[Place, Reason] = {}
     if differing:
@@ -38,6 +41,17 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
         keys=sorted(keys, key=lambda key: (key.agrees, key.explained_by is not None)),
         not_ours={key: count for key, count in log.keys.items() if names.ours(key) not in ours},
         not_logged=sorted(ours - logged),
+    )
+
+
+def _nothing_in_common(log: Log, names: Names, sides: Sides) -> RcdiagError:
+    """Return the error for a log whose keys of the trainer are none of the chosen preset's."""
+    theirs = [key for key in log.keys if names.ours(key) is not None]
+    preset = f"preset {sides.preset}" if sides.preset else "the mismatch"
+    return RcdiagError(
+        f"{log.path}: {preset} has none of its keys at the steps of the table",
+        hint=f"the log has {', '.join(theirs[:4])}: give the preset that logs them, or "
+        f"{setting('trainer_config')}",
     )
 
 
