@@ -365,7 +365,8 @@ REASONS: tuple[Callable[[Evidence], Iterable[Reason]], ...] = (
 def explained(log: Log, differing: Sequence[Differing], sought: Sought) -> dict[Place, Reason]:
     """Return the reason of every number that has one.
 
-    Numbers that differ by rounding alone come first, and are not asked about further.
+    Numbers that differ by rounding alone come first. Where others have another reason that gives
+    one of these as well, far nearer than rounding would, it counts for both.
     """
     arithmetic = _arithmetic(differing, sought)
     slack = _slack(differing, arithmetic)
@@ -377,13 +378,20 @@ def explained(log: Log, differing: Sequence[Differing], sought: Sought) -> dict[
     if not rest:
         return reasons
     plans = {} if preset is None else _plans(sought.plan, preset)
-    return reasons | _likeliest(log, rest, sought.evidence(rest, plans, preset), slack)
+    steps = {one.place.step for one in rest}
+    beside = [one for one in differing if one.place in reasons and one.place.step in steps]
+    evidence = sought.evidence([*rest, *beside], plans, preset)
+    return reasons | _likeliest(log, rest, beside, evidence, slack)
 
 
 def _likeliest(
-    log: Log, differing: Sequence[Differing], evidence: Evidence, slack: Slack
+    log: Log,
+    differing: Sequence[Differing],
+    rounded: Sequence[Differing],
+    evidence: Evidence,
+    slack: Slack,
 ) -> dict[Place, Reason]:
-    """Return the reason of every number that has one.
+    """Return the reason of every number that has one; of `rounded` ones where it is far nearer.
 
     Of several that give a number the one that gives the most numbers counts, then the first:
     one reason for a whole log is likelier than many that happen to fit a number each.
@@ -393,8 +401,9 @@ def _likeliest(
         for reason in make(evidence):
             places = {one.place for one in differing if _gives(log, one, reason, slack)}
             if places:
+                places |= {one.place for one in rounded if _is_far_nearer(log, one, reason)}
                 given.append((reason, places))
-        if {place for _, places in given for place in places} == {one.place for one in differing}:
+        if {one.place for one in differing} <= {place for _, places in given for place in places}:
             break
     informative = {one.place for one in differing if one.theirs.value not in (0.0, 1.0)}
     given.sort(key=lambda item: -len(item[1] & informative))  # stable: the first of equals
@@ -448,3 +457,10 @@ def _gives(log: Log, one: Differing, reason: Reason, slack: Slack) -> bool:
     # A trainer rounds to float32 as well; the reason has to make up for nearly all of it.
     rounding = exact + slack.get(place, 0.0)
     return bool(apart <= min(rounding, 0.1 * abs(theirs - one.ours)))
+
+
+def _is_far_nearer(log: Log, one: Differing, reason: Reason) -> bool:
+    """Tell whether a reason gives a number, and makes up for nearly all of the difference."""
+    number = reason.numbers.get((one.place.step, one.place.key), np.nan)
+    apart = abs(one.theirs.value - number)
+    return _gives(log, one, reason, {}) and bool(apart <= 0.1 * abs(one.theirs.value - one.ours))
