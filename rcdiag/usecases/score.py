@@ -14,6 +14,7 @@ from typing import Any
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
+from rcdiag.logs import Log
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
 from rcdiag.statistics.accumulator import PairState, Step, added_by_key
 from rcdiag.statistics.adding import RunningSum
@@ -34,6 +35,7 @@ from rcdiag.usecases.corrected import (
     wanted_quantities,
 )
 from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.logged import compared
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 
@@ -51,10 +53,12 @@ def score(
     decode: Decode | None = None,
     plan: Plan | None = None,
     pair_reason: str | None = None,
+    log: Log | None = None,
 ) -> ScoreResult:
     """Mismatch of two recorded policies over all steps and per step, and corrections of it.
 
-    `pair_reason` says why it is these two, where the user named none.
+    `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
+    which is set beside what the plan computes.
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
     result holds the text of the tokens that it names.
     """
@@ -95,6 +99,8 @@ def score(
     )
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)
+    if log is not None and plan is not None:
+        result = replace(result, logged=compared(log, result, dump, plan))
     given = CheckInput(
         result=result,
         non_finite=reading.non_finite,

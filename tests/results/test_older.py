@@ -30,7 +30,7 @@ def older(kind: str) -> str:
 
 # With their defaults in documents of format 1.
 ADDED_SINCE = {
-    *("rows_left_out", "pair_reason", "diagnosis", "token_means", "sequence_means"),
+    *("rows_left_out", "pair_reason", "diagnosis", "logged", "token_means", "sequence_means"),
     *("matched_by", "gradient_bias", "gradient_noise"),
 }
 
