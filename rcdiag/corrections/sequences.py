@@ -87,6 +87,7 @@ class Rows:
     guard: Guard = UNSAID  # of the columns
     width: int = 0  # tokens of the longest response, masked ones counted
     prompt_width: int = 0  # tokens of the longest prompt; 0 where no trainer asks for it
+    masked: Rows | None = None  # tokens that the mask leaves out; None where no trainer asks
 
     def under(self, guard: Guard) -> Rows:
         """Return the rows with the columns that were made under a guard."""
@@ -97,7 +98,8 @@ class Rows:
             for quantity, column in self.columns.items()
             if isinstance(quantity, Guarded) and quantity.guard == guard
         }
-        return replace(self, columns=columns, guard=guard)
+        masked = None if self.masked is None else self.masked.under(guard)
+        return replace(self, columns=columns, guard=guard, masked=masked)
 
     def in_float32(self) -> Rows:
         """Return the rows with the columns that were computed in float32."""
@@ -157,12 +159,15 @@ class Rows:
             self.guard,
             max(self.width, other.width),
             max(self.prompt_width, other.prompt_width),
+            self.masked + other.masked
+            if self.masked is not None and other.masked is not None
+            else self.masked or other.masked,
         )
 
     @property
     def epsilon(self) -> float:
         """Return what trainers add to counts before they divide; in float32 a count swallows it."""
-        return EPSILON if self.dtype == np.float64 else 0.0
+        return self.guard.epsilon if self.dtype == np.float64 else 0.0
 
     @property
     def tokens(self) -> int:
@@ -196,4 +201,15 @@ def rows_of(
             dtype,
             width=pair.tokens.width,
             prompt_width=pair.tokens.prompt_width,
+            masked=_masked_rows(pair, quantities, dtype),
         )
+
+
+def _masked_rows(
+    pair: PolicyPair, quantities: Sequence[Quantity], dtype: type[np.floating]
+) -> Rows | None:
+    """Reduce the tokens that the mask leaves out, where they were read."""
+    masked = pair.tokens.masked
+    if masked is None or not len(masked.lengths):
+        return None
+    return rows_of(PolicyPair(masked, pair.behavior, pair.target), quantities, 0, dtype=dtype)

@@ -9,11 +9,21 @@ from __future__ import annotations
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
-from rcdiag.trainers import slime, verl
+from rcdiag.trainers import axolotl, ms_swift, openrlhf, slime, trl, verl
 from rcdiag.trainers.trainer import Trainer
 
 # The oldest generation of each trainer comes first.
-TRAINERS: Registry[Trainer] = Registry("trainer", (*verl.GENERATIONS, *slime.GENERATIONS))
+TRAINERS: Registry[Trainer] = Registry(
+    "trainer",
+    (
+        *verl.GENERATIONS,
+        *slime.GENERATIONS,
+        *trl.GENERATIONS,
+        *axolotl.GENERATIONS,
+        *openrlhf.GENERATIONS,
+        *ms_swift.GENERATIONS,
+    ),
+)
 DEFAULT = verl.FAMILY
 
 

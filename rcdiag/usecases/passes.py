@@ -16,15 +16,22 @@ T = TypeVar("T")
 
 
 def token_batches(
-    dump: Table, policies: Sequence[str], executor: Executor, *, prompts: bool = False
+    dump: Table,
+    policies: Sequence[str],
+    executor: Executor,
+    *,
+    prompts: bool = False,
+    masked: bool = False,
 ) -> Iterator[TokenBatch]:
     """Yield the sampled tokens of all rows, batch by batch; a batch may hold no token at all.
 
-    `prompts` reads prompts too, for their width alone, where the table has them.
+    `prompts` reads prompts too, for their width alone, where the table has them; `masked` takes
+    the tokens too that the mask leaves out.
     """
     prompts = prompts and "prompt_ids" in dump.columns
     trajectories = read_trajectories(dump, policies, prompts=prompts)
-    return read_ahead((sampled_tokens(rows, policies) for rows in trajectories), executor)
+    batches = (sampled_tokens(rows, policies, masked=masked) for rows in trajectories)
+    return read_ahead(batches, executor)
 
 
 def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:

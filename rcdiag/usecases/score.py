@@ -145,8 +145,11 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
     sizes: dict[Step, RowCount] = {}
     quantities = [] if plan is None else wanted_quantities(plan)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        prompts = plan is not None and any(one.reads_prompts for one in plan.trainers)
-        for batch in token_batches(dump, (behavior, target), executor, prompts=prompts):
+        trainers = [] if plan is None else plan.trainers
+        prompts = any(trainer.reads_prompts for trainer in trainers)
+        masked = any(trainer.reads_masked for trainer in trainers)
+        batches = token_batches(dump, (behavior, target), executor, prompts=prompts, masked=masked)
+        for batch in batches:
             pair = PolicyPair(batch, behavior, target)
             bad.add(NonFinite.of(batch))
             steps = pair.by_step()

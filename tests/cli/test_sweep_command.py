@@ -130,7 +130,7 @@ def test_what_cannot_run_says_error_and_hint_and_exits_2(
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["{table}", "--emit", "trl"], ["{table}", "--thresholds", "1"], ["{table}", "--trainer"]],
+    [[], ["{table}", "--emit", "acme"], ["{table}", "--thresholds", "1"], ["{table}", "--trainer"]],
 )
 def test_wrong_usage_exits_2(rcdiag, table, arguments):
     assert rcdiag("sweep", *[item.format(table=table) for item in arguments]).code == 2

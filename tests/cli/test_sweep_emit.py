@@ -241,7 +241,7 @@ def refuses(correction):
 
 @pytest.mark.parametrize(
     ("trainer", "output"),
-    [("trl", "no such trainer"), ("verl-0.6.0", "settings of verl-0.6.0 are not written")],
+    [("acme", "no such trainer"), ("verl-0.6.0", "settings of verl-0.6.0 are not written")],
 )
 def test_a_trainer_that_is_not_written_is_refused_before_the_sweep(
     rcdiag, table, tmp_path, trainer, output

@@ -34,7 +34,7 @@ every_trainer = pytest.mark.parametrize("trainer", list(TRAINERS))
 
 
 def tokens_of(batch: Padded) -> Tokens:
-    return Tokens(batch.log_ratio[batch.mask])
+    return Tokens.of(pair_of(trajectories_of(batch), "rollout", "old"))
 
 
 def effects_of(plan: Plan, name: str, batch: Padded) -> TokenEffects:

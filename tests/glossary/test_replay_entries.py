@@ -153,6 +153,7 @@ def test_a_setting_of_a_loss_says_its_default_and_what_trainers_call_it():
     assert explain("clip_c").generations == {
         verl: "clip_ratio_c, default 3.0",
         "slime": "--eps-clip-c, default null",
+        "openrlhf-0.11.0, openrlhf-0.11.2": "--actor.dual_clip, default null",
     }
     assert list(explain("dro_beta").generations) == ["verl-0.9"]
     assert list(explain("tis_clip").generations) == ["slime"]

@@ -113,11 +113,12 @@ def test_every_completed_configuration_is_what_emit_gives(result, families, name
 
 
 def test_every_trainer_has_a_configuration_for_some_family(families):
-    for place in range(len(on_sweep_page())):
+    for place, trainer in enumerate(on_sweep_page()):
         written = [
             row["data-config"].split("|")[place] for item in families.values() for row in item.rows
         ]
-        assert any(written)
+        # No family is swept that is held between 1 / cap and cap.
+        assert any(written) == (trainer != "axolotl")
         assert not all(written)
 
 

@@ -192,3 +192,23 @@ def test_unknown_rewards_are_nan():
     tokens = sampled_tokens(make_trajectories([[-1.0], [-2.0]], [[-1.0], [-2.0]]), POLICIES)
     assert tokens.reward is None
     assert np.isnan(tokens.rewards).tolist() == [True, True]
+
+
+def test_masked_tokens_are_there_where_they_are_asked_for():
+    """A row without a sampled token has masked ones; steps and shards part and join them."""
+    rows = make_trajectories(
+        [[-1.0, -2.0, -3.0], [-4.0, -5.0], [-6.0]],
+        [[-1.5, -2.5, -3.5], [-4.5, -5.5], [-6.5]],
+        mask=[[1, 0, 1], [0, 0], [1]],
+        step=[1, 2, 2],
+    )
+    assert sampled_tokens(rows, ("rollout", "old")).masked is None
+    found = sampled_tokens(rows, ("rollout", "old"), masked=True)
+    assert found.log_probs["rollout"].tolist() == [-1.0, -3.0, -6.0]
+    assert found.masked is not None
+    assert found.masked.log_probs["rollout"].tolist() == [-2.0, -4.0, -5.0]
+    by_step = {step: part.masked for step, part in found.by_step().items()}
+    assert by_step[1].log_probs["old"].tolist() == [-2.5]
+    assert by_step[2].log_probs["old"].tolist() == [-4.5, -5.5]
+    joined = found + found
+    assert joined.masked.lengths.tolist() == [1, 2, 1, 2]

@@ -31,6 +31,10 @@ Config = dict[str, Any]
 def _settings(trainer: str) -> Iterator[Config]:
     """Settings under which a trainer logs all that it can, those of worked numbers first."""
     has = TRAINERS[trainer].settings
+    if TRAINERS[trainer].family not in ("verl", "slime"):
+        presets = TRAINERS[trainer].presets
+        yield from (presets[name] for name in sorted(presets, key=lambda it: "token_" not in it))
+        return
     tokens = {"rollout_is": "token", "rollout_is_threshold": 2.0}
     if "tis_mode" in has:
         yield from ({"tis_mode": mode} for mode in ("truncate", "clip", "mask"))
