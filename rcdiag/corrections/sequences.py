@@ -59,6 +59,12 @@ class Column:
             *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
         )
 
+    def take(self, rows: slice, tokens: slice) -> Column:
+        """Take some sequences that follow each other, by their rows and by their tokens."""
+        return Column(
+            self.sum[rows], self.squares[rows], self.max[rows], self.min[rows], self.values[tokens]
+        )
+
     @classmethod
     def of_sequences(cls, values: Array, lengths: NDArray[np.int64]) -> Column:
         """Return a quantity that is the same at every token of a sequence."""
@@ -120,6 +126,30 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def take(self, start: int, stop: int, empty: int) -> Rows:
+        """Take the sequences `start` to `stop` and so many rows without a token.
+
+        Widths stay those of the whole. Ratios that are kept as counts cannot be taken apart, and
+        are left out.
+        """
+        rows = slice(start, stop)
+        before = int(self.lengths[:start].sum())
+        tokens = slice(before, before + int(self.lengths[rows].sum()))
+        ratios = None
+        if self.ratios is not None and self.ratios.raw is not None:
+            ratios = Sketch((np.concatenate(self.ratios.raw)[tokens],))
+        return replace(
+            self,
+            lengths=self.lengths[rows],
+            behavior=self.behavior[rows],
+            target=self.target[rows],
+            cluster=self.cluster[rows],
+            reward=self.reward[rows],
+            columns={name: column.take(rows, tokens) for name, column in self.columns.items()},
+            empty=empty,
+            ratios=ratios,
+        )
 
     def __add__(self, other: Rows) -> Rows:
         """Join the sequences of both shards, in order."""

@@ -149,7 +149,7 @@ def sampled_tokens(
     mask, counts = trajectories.mask, trajectories.sampled_lengths
     filled = counts > 0
     ids, prompts = trajectories.response_ids, trajectories.prompt_ids
-    rows = trajectories.first_row + np.arange(len(trajectories))
+    rows = trajectories.row
     position = np.arange(len(mask)) - np.repeat(ids.offsets[:-1], ids.lengths)
     keep = slice(None) if mask.all() else mask  # then nothing is copied
 

@@ -86,7 +86,7 @@ def test_without_normalisation_the_divisor_is_one(name: str) -> None:
 @pytest.mark.parametrize("name", TRAINERS)
 def test_rules_name_losses_and_aggregations_that_are_there(name: str) -> None:
     rules = TRAINERS[name].update
-    assert all(loss == each.name for loss, each in rules.losses.items())
-    assert all(aggregation == each.name for aggregation, each in rules.aggregations.items())
+    assert all(loss == item.name for loss, item in rules.losses.items())
+    assert all(aggregation == item.name for aggregation, item in rules.aggregations.items())
     assert set(rules.fixed.values()) <= set(rules.aggregations)
     assert rules.defaults.aggregation in rules.aggregations

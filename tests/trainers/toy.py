@@ -61,11 +61,11 @@ def logged(trainer: str) -> dict[str, float]:
     configs = {str(number): config for number, config in enumerate(_settings(trainer))}
     plan = plan_corrections(TRAINERS[trainer], configs)
     rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
-    found: dict[str, float] = {}
+    outcome: dict[str, float] = {}
     for name, result in reversed(correction_results(plan, rows).items()):
         assert name in configs
-        found |= result.metrics
-    return found
+        outcome |= result.metrics
+    return outcome
 
 
 def update(trainer: str, kept: list[bool] | None = None) -> LossBatch:
