@@ -210,13 +210,8 @@ def step(
         final = used
         return code().reducer(lengths_, responses, used, *rest, **named)
 
-    reduce = code().reducer(
-        lengths,
-        lengths,
-        masks,
-        args.calculate_per_token_loss,
-        denominators=data["rollout_mask_sums"],
-    )
+    sums, per_token = data["rollout_mask_sums"], args.calculate_per_token_loss
+    reduce = code().reducer(lengths, lengths, masks, per_token, denominators=sums)
     space = code().loss.__globals__
     with patch.dict(space, {"get_sum_of_sample_mean": watched}):
         loss, logged = code().loss(args, data, torch.empty(0), reduce)
