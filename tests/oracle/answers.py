@@ -32,3 +32,21 @@ def numbers_of(answer: Answer, batch: Batch) -> Numbers:
         "kept_sequences": int(kept.any(axis=1).sum()),
         "metrics": answer.metrics,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class LossAnswer:
+    """The loss of one update, its gradient by log-prob [rows, longest], and logged numbers."""
+
+    loss: float
+    gradient: np.ndarray
+    metrics: dict[str, float]
+
+
+def loss_numbers_of(answer: LossAnswer, batch: Batch) -> Numbers:
+    """Return what is stored of a loss: the gradient at unmasked tokens, in the order of rows."""
+    return {
+        "loss": answer.loss,
+        "gradient": answer.gradient[batch.grid(batch.mask) > 0].tolist(),
+        "metrics": answer.metrics,
+    }

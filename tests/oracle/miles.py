@@ -17,9 +17,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from tests.oracle.answers import Answer
+from tests.oracle.answers import Answer, LossAnswer
 from tests.oracle.checkouts import MILES, taken
-from tests.trainers.batches import Batch
+from tests.trainers.batches import Batch, Rows
 
 HUB = "miles/backends/training_utils/loss_hub"
 HELPER = "examples/infra_features/train_infer_mismatch_helper"
@@ -252,3 +252,11 @@ def _weights(config: dict[str, Any], batch: Batch, dtype: str) -> np.ndarray | N
         response_lengths=batch.lengths,
     )
     return batch.grid([part.tolist() for part in weights.split(batch.lengths)])
+
+
+def update(config: dict[str, Any], batch: Batch, current: Rows) -> LossAnswer:
+    """Return the loss of one micro-batch and its gradient."""
+    loss, metrics, variables, _ = step(config, batch, current)
+    loss.backward()
+    gradient = batch.grid([variable.grad.tolist() for variable in variables])
+    return LossAnswer(loss.item(), gradient, metrics)

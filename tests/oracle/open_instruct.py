@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.oracle.answers import Answer
+from tests.oracle.answers import Answer, LossAnswer
 from tests.oracle.checkouts import OPEN_INSTRUCT, taken
-from tests.trainers.batches import Batch
+from tests.trainers.batches import Batch, Rows
 
 UTILS = "open_instruct/grpo_utils.py"
 FUNCTIONS = (
@@ -87,4 +87,40 @@ def ask(config: dict[str, Any], batch: Batch, dtype: str = "float64") -> Answer:
             **code().compute_vllm_local_debug_metrics(old, rollout, mask),
             **{key: value for key, value in logged.items() if key.startswith("val/rho")},
         },
+    )
+
+
+def update(config: dict[str, Any], batch: Batch, current: Rows) -> LossAnswer:
+    """Return the loss of one pack without its KL term, and its gradient.
+
+    `loss_fn`, `clip_lower`, `clip_higher` and `loss_denominator` are read from the config.
+    """
+    import torch
+
+    values = {"loss_fn": "dapo", "clip_lower": 0.2, "clip_higher": 0.272, **DEFAULTS, **config}
+    denominator = values.pop("loss_denominator", "token")
+    settings = SimpleNamespace(**values)
+    mask = torch.tensor(batch.grid(batch.mask) > 0)
+    old, rollout, new = (
+        code().mask_logprobs(torch.tensor(batch.grid(rows)), mask)
+        for rows in (batch.old, batch.rollout, current)
+    )
+    new.requires_grad_()
+    advantages = torch.tensor(batch.advantages)[:, None].double().expand_as(old)
+    correction = code().compute_rho_correction(old, rollout, mask, advantages, settings)
+    ratio = torch.exp(new - old)
+    losses, clipped, _ = code().compute_grpo_loss(
+        new, ratio, advantages, None, settings, correction.weights
+    )
+    mean = masked_mean()
+    divisor = float(mask.sum()) if denominator == "token" else float(denominator)
+    loss = mean(losses, mask, None, divisor)
+    loss.backward()
+    metrics = {
+        "policy/clipfrac_avg": mean(clipped, mask),
+        "loss/policy_avg": mean(losses, mask),
+        "val/ratio": mean(ratio, mask),
+    }
+    return LossAnswer(
+        loss.item(), new.grad.numpy(), {key: value.item() for key, value in metrics.items()}
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.oracle.answers import Answer
+from tests.oracle.answers import Answer, LossAnswer
 from tests.oracle.checkouts import PRIME_RL, taken
-from tests.trainers.batches import Batch
+from tests.trainers.batches import Batch, Rows
 
 LOSS = "src/prime_rl/trainer/rl/loss.py"
 UTILS = "src/prime_rl/trainer/utils.py"
@@ -157,4 +157,15 @@ def _weights(config: dict[str, Any], batch: Batch, dtype: str) -> np.ndarray:
             (-variable.grad / advantage).tolist()
             for variable, advantage in zip(variables, advantages, strict=True)
         ]
+    )
+
+
+def update(config: dict[str, Any], batch: Batch, current: Rows) -> LossAnswer:
+    """Return the loss of a step of one micro-batch, over all its tokens, and its gradient."""
+    moved = Batch(current, batch.rollout, batch.mask, batch.advantages)
+    outputs, variables = losses(config, moved)
+    total = sum(output.loss for output in outputs) / sum(map(sum, batch.mask))
+    total.backward()
+    return LossAnswer(
+        total.item(), batch.grid([variable.grad.tolist() for variable in variables]), {}
     )

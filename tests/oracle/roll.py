@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tests.oracle.answers import Answer
+import numpy as np
+
+from tests.oracle.answers import Answer, LossAnswer
 from tests.oracle.checkouts import ROLL, taken
-from tests.trainers.batches import Batch
+from tests.trainers.batches import Batch, Rows
 
 CORRECTIONS = "roll/utils/train_infer_corrections.py"
 FUNCTIONALS = "roll/utils/functionals.py"
@@ -80,3 +82,91 @@ def ask(config: dict[str, Any], batch: Batch, dtype: str = "float64") -> Answer:
         kept=kept.numpy(),
         metrics=metrics,
     )
+
+
+RLVR = "roll/pipeline/rlvr"
+
+
+def _workers() -> SimpleNamespace:
+    import torch
+
+    shared = taken(ROLL, FUNCTIONALS, ("compute_approx_kl",), torch=torch)
+    space = {
+        "torch": torch,
+        "np": np,
+        "masked_mean": functionals().masked_mean,
+        "agg_loss": functionals().agg_loss,
+        "compute_approx_kl": shared.compute_approx_kl,
+        "compute_train_infer_correction": code().compute_train_infer_correction,
+    }
+    base = ROLL.definitions(
+        f"{RLVR}/actor_worker.py", ("ActorWorker",), {**space, "BaseActorWorker": object}
+    )["ActorWorker"]
+    variants = ROLL.definitions(
+        f"{RLVR}/actor_pg_worker.py", ("ActorPGWorker",), {**space, "ActorWorker": base}
+    )["ActorPGWorker"]
+    return SimpleNamespace(ppo=base, variants=variants)
+
+
+def update(config: dict[str, Any], batch: Batch, current: Rows) -> LossAnswer:
+    """Return the loss of one micro-batch by the RLVR worker, and its gradient.
+
+    `pg_variant` takes the worker of that name; other keys than those of the correction are the
+    pipeline's.
+    """
+    import torch
+
+    pipeline = {
+        "enable_old_logprobs_recompute": False,
+        "loss_agg_mode": "seq-mean-token-mean",
+        "importance_sampling": "token",
+        "pg_clip": 0.2,
+        "use_pg_clip_range": False,
+        "dual_clip_loss": False,
+        "use_kl_loss": False,
+        "rl_loss_coef": 1.0,
+        "entropy_loss_coef": 0.0,
+        "difficulty_loss_weight": False,
+        "length_loss_weight": False,
+        **{key: value for key, value in config.items() if key not in ("is_weight", "filters")},
+    }
+    variant = pipeline.pop("pg_variant", None)
+    mask = torch.tensor(batch.grid(batch.mask) > 0).long()
+    old, rollout, variable = (
+        torch.tensor(batch.grid(rows)) * mask for rows in (batch.old, batch.rollout, current)
+    )
+    variable.requires_grad_()
+    first = torch.zeros(len(mask), 1).long()  # the prompt's token: masks are one longer
+    tokens, samples = int(mask.sum()), int((mask.sum(1) > 0).sum())
+    data = SimpleNamespace(
+        batch={
+            "response_mask": torch.cat([first, mask], 1),
+            "ref_log_probs": old,
+            # ROLL's advantages are 0 where the mask is.
+            "advantages": torch.tensor(batch.advantages)[:, None].double() * mask,
+            "infer_logprobs": rollout,
+            "old_log_probs": old,
+            "input_ids": None,
+            "scores": torch.tensor(batch.advantages).double(),
+        },
+        meta_info={
+            "batch_num_tokens": {"response_mask": tokens},
+            "global_valid_samples": {"response_mask": samples},
+        },
+        non_tensor_batch={},
+    )
+    worker = (_workers().variants if variant else _workers().ppo)()
+    worker.pipeline_config = SimpleNamespace(
+        **pipeline,
+        train_infer_correction=settings_of(config),
+        actor_train=SimpleNamespace(pg_variant=variant),
+    )
+    worker.logger = SimpleNamespace(info=lambda text: None, warning=lambda text: None)
+    worker.strategy = SimpleNamespace(
+        op_compute_log_probs=lambda **_: variable,
+        op_compute_entropy=lambda **_: torch.zeros_like(variable),
+    )
+    worker.get_old_log_probs_with_cache = lambda data, log_probs: data.batch["old_log_probs"]
+    total, logged = worker.loss_func(data, None)
+    total.backward()
+    return LossAnswer(total.item(), variable.grad.numpy(), logged)

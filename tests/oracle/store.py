@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.oracle import miles, open_instruct, prime_rl, roll
-from tests.oracle.answers import Answer, Numbers, numbers_of
+from tests.oracle.answers import Answer, LossAnswer, Numbers, loss_numbers_of, numbers_of
 from tests.oracle.checkouts import MILES, OPEN_INSTRUCT, PRIME_RL, ROLL, Checkout
-from tests.trainers.batches import BATCHES, Batch
+from tests.trainers.batches import BATCHES, CURRENT, Batch, Rows
 
 FOLDER = Path(__file__).parent.parent / "trainers"
 
@@ -29,10 +29,12 @@ class Oracle:
     checkout: Checkout
     sources: tuple[str, ...]  # file and functions
     ask: Callable[[dict[str, Any], Batch], Answer]
+    update: Callable[[dict[str, Any], Batch, Rows], LossAnswer]
 
     @property
-    def variants(self) -> dict[str, dict[str, Any]]:
-        return importlib.import_module(f"tests.trainers.{self.folder}.variants").VARIANTS
+    def settings(self) -> Any:
+        """Return the module with VARIANTS of the correction and UPDATES of the loss."""
+        return importlib.import_module(f"tests.trainers.{self.folder}.variants")
 
     @property
     def path(self) -> Path:
@@ -42,12 +44,22 @@ class Oracle:
         """Ask for every variant on two batches, and for the default on all."""
         cases = [
             {"variant": variant, "batch": batch, **numbers_of(self.ask(config, rows), rows)}
-            for variant, config in self.variants.items()
+            for variant, config in self.settings.VARIANTS.items()
             for batch, rows in BATCHES.items()
             if variant == "default" or batch in ("toy", "wild", "advantage 0")
         ]
+        updates = [
+            {"update": update, "batch": batch, **self._loss_numbers(config, batch)}
+            for update, config in self.settings.UPDATES.items()
+            for batch in CURRENT
+            if batch != "wild" or self.folder == "prime_rl"
+        ]
         source = {"url": self.checkout.url, "commit": self.checkout.commit, "code": self.sources}
-        return {"source": source, "cases": cases}
+        return {"source": source, "cases": cases, "updates": updates}
+
+    def _loss_numbers(self, config: dict[str, Any], batch: str) -> Numbers:
+        answer = self.update(config, BATCHES[batch], CURRENT[batch])
+        return loss_numbers_of(answer, BATCHES[batch])
 
 
 ORACLES = (
@@ -56,16 +68,18 @@ ORACLES = (
         PRIME_RL,
         (f"{prime_rl.LOSS}: default_loss_fn, ipo_loss_fn", f"{prime_rl.UTILS}: Tensors"),
         prime_rl.ask,
+        prime_rl.update,
     ),
     Oracle(
         "open_instruct",
         OPEN_INSTRUCT,
         (
             f"{open_instruct.UTILS}: compute_rho_correction, compute_vllm_local_debug_metrics, "
-            "mask_logprobs, compute_metrics_from_loss_stats",
+            "mask_logprobs, compute_metrics_from_loss_stats, compute_grpo_loss",
             "open_instruct/rl_utils.py: masked_mean",
         ),
         open_instruct.ask,
+        open_instruct.update,
     ),
     Oracle(
         "roll",
@@ -74,8 +88,10 @@ ORACLES = (
             f"{roll.CORRECTIONS}: compute_train_infer_correction",
             f"{roll.FUNCTIONALS}: agg_loss, masked_mean, masked_sum",
             f"{roll.AGENTIC}: compute_segment_masked_mean",
+            f"{roll.RLVR}/actor_worker.py, {roll.RLVR}/actor_pg_worker.py: loss_func",
         ),
         roll.ask,
+        roll.update,
     ),
     Oracle(
         "miles",
@@ -86,6 +102,7 @@ ORACLES = (
             f"{miles.HELPER}/mis.py: compute_mis_weights_with_cp",
         ),
         miles.ask,
+        miles.update,
     ),
 )
 

@@ -85,3 +85,16 @@ BATCHES = {
     ),
     "a log-prob that is NaN": _with(MILD, 2, 0, float("nan")),
 }
+
+
+def moved(batch: Batch, seed: int) -> Rows:
+    """Draw log-probs of a policy that an update moved away from the old one."""
+    random = np.random.default_rng(seed)
+    return [
+        np.round(np.minimum(np.array(row) + random.normal(0.0, 0.25, len(row)), -1e-4), 6).tolist()
+        for row in batch.old
+    ]
+
+
+# Batches on which the losses of an update are stored, with the policy that is updated.
+CURRENT = {"toy": moved(TOY, 21), "wild": moved(WILD, 22), "advantage 0": moved(WILD, 22)}

@@ -44,3 +44,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "use_tis": False,
     },
 }
+UPDATES: dict[str, dict[str, Any]] = {
+    f"{estimator}{said}": {"advantage_estimator": estimator, **config}
+    for estimator in ("grpo", "gspo")
+    for said, config in (
+        ("", {}),
+        (", tis", {"use_tis": True, "tis_clip": 1.1, "tis_clip_low": 0.8}),
+        (", icepop per token", _icepop(tis_clip=1.2, tis_clip_low=0.8, **PER_TOKEN)),
+        (", helper", _helper()),
+        (", helper per token", _helper(**PER_TOKEN)),
+        (", opsm", {"use_opsm": True, "opsm_delta": 0.01}),
+        (", rollout as old", {"use_rollout_logprobs": True}),
+    )
+}

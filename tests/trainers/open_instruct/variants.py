@@ -43,3 +43,11 @@ VARIANTS = {
         "rho_mask_lower_bound": 0.3,
     },
 }
+UPDATES = {
+    "dapo": {},
+    "cispo": {"loss_fn": "cispo"},
+    "dapo masked": {"rho_mask_lower_bound": 0.7, "rho_mask_upper_bound": 1.2},
+    "cispo masked": {"loss_fn": "cispo", "rho_mask_lower_bound": 0.7, "clip_higher": 0.1},
+    "dapo without correction": {"use_rho_correction": False},
+    "dapo over a constant": {"loss_denominator": "64"},
+}

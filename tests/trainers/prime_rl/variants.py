@@ -19,3 +19,9 @@ VARIANTS = {
     "ipo zero": {"type": "ipo", "ipo_threshold": 0.0},
     "ipo all": {"type": "ipo", "ipo_threshold": 1.0},
 }
+UPDATES = {
+    "default": {},
+    "ipo": {"type": "ipo"},
+    "unequal": {"dppo_mask_low": 0.05, "dppo_mask_high": 0.02, "kl_tau": 0.1},
+    "ipo scaled": {"type": "ipo", "ipo_threshold": 0.05, "adv_tau": 0.5, "kl_tau": 0.0},
+}

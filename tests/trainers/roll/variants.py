@@ -45,3 +45,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "filters that are all off": {"filters": [{"enabled": False}]},
     "filter without a test": _filters({"ratio_enabled": False}),
 }
+_CORRECTED = _weight() | _filters({"ratio_low": 0.5, "ratio_high": 1.1})
+_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+_LOSSES: dict[str, dict[str, Any]] = {
+    "vanilla": {},
+    "gspo": {"importance_sampling": "seq"},
+    "gpg": {"pg_variant": "vanilla"},
+    "tis": {"pg_variant": "tis"},
+    "topr": {"pg_variant": "topr"},
+    "cispo": {"pg_variant": "cispo"},
+    "kimi15": {"pg_variant": "kimi15"},
+}
+# Every loss under the default correction and with weights and a filter, in every aggregation.
+UPDATES = {
+    f"{loss}, {mode}{said}": {**config, **correction, "loss_agg_mode": mode}
+    for loss, config in _LOSSES.items()
+    for mode in _MODES
+    for said, correction in (("", {}), (", corrected", _CORRECTED))
+    if loss == "vanilla" or (mode == "seq-mean-token-mean" and said)
+} | {"vanilla, dual clip": {"dual_clip_loss": True}}
