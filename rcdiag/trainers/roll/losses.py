@@ -1,0 +1,2 @@
+from rcdiag.losses.rules import UpdateRules
+UPDATE = UpdateRules(losses={}, aggregations={})
