@@ -43,7 +43,7 @@ def needed(correction: Correction) -> list[Quantity]:
     kept = kept_quantity(correction.rejections, TrueRatio())
     quantities += [kept] if kept is not None else []
     weighting = correction.loss_weighting
-    if weighting is not None and weighting.level == "token":
+    if weighting is not None and weighting.level == "token" and np.isfinite(weighting.upper):
         quantities.append(Excess(weighting.upper))
     if (by_documents := mirrored(correction)) is not None:
         quantities += quantities_of(by_documents)
@@ -116,6 +116,8 @@ def _truncation_loss(rows: Rows, correction: Correction) -> float | None:
     """Return E[(ratio - C)+] / E[ratio] at the level of the weights; None without truncation."""
     weighting = correction.loss_weighting
     if weighting is None or weighting.outside not in ("truncate", "clip"):
+        return None
+    if weighting.level == "segment" or weighting.upper == np.inf:
         return None
     if weighting.level == "token":
         excess, all_of_it = rows.columns[Excess(weighting.upper)], rows.columns[TrueRatio()]

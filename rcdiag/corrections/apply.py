@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import (
-    SAFETY_BOUND,
     Beyond,
     K,
     Kept,
@@ -23,47 +22,76 @@ from rcdiag.corrections.quantities import (
     Quantity,
     Ratio,
     Tokens,
+    Within,
     bounded,
+    guarded_exp,
+    row_statistic,
+    token_statistic,
     within,
 )
 from rcdiag.corrections.sequences import Column, Rows
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Over = tuple[Rejection, ...]
 
 
-def log_ratio(rows: Rows, level: Level) -> Array:
-    """Return the summed (`sequence`) or mean (`geometric`) unclamped log-ratio of rows, nats."""
-    total = rows.columns[LogRatio()].sum
-    return total if level == "sequence" else total / (rows.lengths + rows.epsilon)
+def log_ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
+    """Return the summed (`sequence`) or mean (`geometric`) log-ratio of rows before exp, nats.
+
+    It is that of the tokens which the rejections `over` leave; a row that they empty has 0.
+    """
+    if not over:
+        total = rows.columns[LogRatio()].sum
+        return total if level == "sequence" else total / (rows.lengths + rows.epsilon)
+    total = rows.columns[Within(over, LogRatio())].sum
+    return total if level == "sequence" else total / np.maximum(rows.columns[Within(over)].sum, 1.0)
 
 
-def ratio(rows: Rows, level: Level) -> Array:
-    """Return exp of each row's log-ratio, clamped to +-20 nats."""
-    values = np.clip(log_ratio(rows, level), -SAFETY_BOUND, SAFETY_BOUND).astype(rows.dtype)
-    return np.exp(values).astype(np.float64)
+def ratio(rows: Rows, level: Level, over: Over = ()) -> Array:
+    """Return exp of each row's log-ratio, clamped as the trainer does, [sequences]."""
+    values = log_ratio(rows, level, over).astype(rows.dtype)
+    return guarded_exp(values, rows.guard).astype(np.float64)
 
 
 def raw_weights(rows: Rows, weighting: Weighting) -> Column:
     """Return the ratio before anything happens to it outside the bounds."""
-    if weighting.level == "token":
-        return rows.columns[Ratio()]
-    return Column.of_sequences(ratio(rows, weighting.level), rows.lengths)
+    if weighting.by_token:
+        return rows.columns[Ratio(level=weighting.level)]
+    return Column.of_sequences(ratio(rows, weighting.level, weighting.over), rows.lengths)
 
 
 def bounded_quantity(weighting: Weighting) -> Ratio:
     """Return the weight of single tokens: the ratio, with its treatment at the bounds."""
-    lower, upper = weighting.lower_or_reciprocal, weighting.upper
+    lower, upper, level = weighting.lower_or_reciprocal, weighting.upper, weighting.level
     if weighting.outside == "mask":
-        return Ratio()
+        return Ratio(level=level)
     if weighting.outside == "truncate":
-        return Ratio(upper=upper, outside="truncate")
-    return Ratio(lower, upper, weighting.outside, weighting.nan_stays)
+        return Ratio(upper=upper, outside="truncate", level=level)
+    return Ratio(lower, upper, weighting.outside, weighting.nan_stays, level=level)
+
+
+def weight_quantity(correction: Correction) -> Quantity:
+    """Return the weight of single tokens that goes into the loss, 0 where it is zeroed.
+
+    Where a sequence has one weight it is 1 at each token that keeps this weight.
+    """
+    assert correction.weighting is not None
+    if not correction.weighting.by_token:
+        return Within(correction.zeroing)
+    weights: Quantity = bounded_quantity(correction.weighting)
+    return Within(correction.zeroing, weights) if correction.zeroing else weights
+
+
+def weights_by_token(correction: Correction) -> bool:
+    """Tell whether tokens of one sequence may have different weights, a zero among them."""
+    weighting = correction.weighting
+    return weighting is not None and (weighting.by_token or bool(correction.zeroing))
 
 
 def applied_weights(rows: Rows, weighting: Weighting) -> Column:
-    """Return the weights that go into the loss, before batch normalisation."""
-    if weighting.level == "token":
+    """Return the weights that go into the loss, before zeroing by others and normalisation."""
+    if weighting.by_token:
         return rows.columns[bounded_quantity(weighting)]
     return Column.of_sequences(_sequence_weights(rows, weighting), rows.lengths)
 
@@ -71,27 +99,43 @@ def applied_weights(rows: Rows, weighting: Weighting) -> Column:
 def clipped_weights(rows: Rows, weighting: Weighting) -> Column:
     """Return the ratio clipped to [lower, upper], which older generations log."""
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
-    if weighting.level == "token":
-        return rows.columns[Ratio(lower, upper)]
-    return Column.of_sequences(np.clip(ratio(rows, weighting.level), lower, upper), rows.lengths)
+    if weighting.by_token:
+        return rows.columns[Ratio(lower, upper, level=weighting.level)]
+    clipped = np.clip(ratio(rows, weighting.level, weighting.over), lower, upper)
+    return Column.of_sequences(clipped, rows.lengths)
 
 
-def statistic_of_rows(rows: Rows, name: str) -> Array:
-    """Return `sequence`, `geometric` (ratios) or `seq_{sum,mean,max}_{k}` (nats) of each row."""
+def statistic_of_rows(rows: Rows, rejection: Rejection) -> Array:
+    """Return the statistic of a rejection by sequence, [sequences]."""
+    name, over = rejection.statistic, rejection.over
     if name in ("sequence", "geometric"):
-        return ratio(rows, name)  # type: ignore[arg-type]
-    _, aggregation, k = name.split("_")
-    column = rows.columns[K(k)]
-    if aggregation == "sum":
+        return ratio(rows, name, over)  # type: ignore[arg-type]
+    place, of_tokens = row_statistic(name)
+    column = rows.columns[Within(over, K(of_tokens)) if over else K(of_tokens)]
+    if place in ("max", "min"):
+        assert not over, "the extreme of a sequence is that of all its tokens"
+        return column.max if place == "max" else column.min
+    if place == "sum":
         return column.sum
-    return column.max if aggregation == "max" else column.sum / (rows.lengths + rows.epsilon)
+    if over:
+        return column.sum / np.maximum(rows.columns[Within(over)].sum, 1.0)
+    return column.sum / (rows.lengths + rows.epsilon)
+
+
+def _read_by_rows(rejection: Rejection) -> list[Quantity]:
+    """Return the quantities of tokens that the statistic of a rejection by sequence reads."""
+    if rejection.of_tokens:
+        return []
+    one: Quantity = LogRatio() if rejection.of_ratio else K(row_statistic(rejection.statistic)[1])
+    if not rejection.over:
+        return [one]
+    return [Within(rejection.over, one), Within(rejection.over)]
 
 
 def token_bounds(rejection: Rejection) -> tuple[str, float, float]:
     """Return the statistic and the bounds of a rejection by token."""
-    name = "ratio" if rejection.statistic == "token" else rejection.statistic.removeprefix("token_")
     lower = -np.inf if rejection.lower is None else rejection.lower
-    return name, lower, rejection.upper
+    return token_statistic(rejection.statistic), lower, rejection.upper
 
 
 def kept_quantity(
@@ -116,11 +160,16 @@ def vetoed_rows(rows: Rows, veto: float | None) -> Flags:
 
 def quantities_of(correction: Correction) -> list[Quantity]:
     """Return the quantities of tokens that `outcome` reads, beyond what every trainer reads."""
-    quantities: list[Quantity | None] = [kept_quantity(correction.rejections)]
+    quantities: list[Quantity | None] = [LogRatio(), kept_quantity(correction.rejections)]
+    for rejection in (*correction.rejections, *correction.zeroing):
+        quantities += _read_by_rows(rejection)
     if correction.veto is not None:
         quantities.append(veto_quantity(correction.veto))
-    if correction.weighting is not None and correction.weighting.level == "token":
-        weights = bounded_quantity(correction.weighting)
+    weighting = correction.weighting
+    if weighting is not None and weighting.over:
+        quantities += [Within(weighting.over, LogRatio()), Within(weighting.over)]
+    if weighting is not None and weights_by_token(correction):
+        weights = weight_quantity(correction)
         quantities += [weights, kept_quantity(correction.rejections, weights)]
     return [quantity for quantity in quantities if quantity is not None]
 
@@ -136,6 +185,7 @@ class Settings:
     rejections: tuple[Rejection, ...]  # of the first; their bounds are in reject_lower and _upper
     reject_lower: Array  # [rejections, settings]
     reject_upper: Array  # [rejections, settings]
+    zeroing: tuple[Rejection, ...]  # of all settings: their bounds are not swept
     veto: Array | None  # smallest log-ratio of a token that takes no sequence out, nats
     veto_on_weights: bool  # then the veto zeroes weights and leaves the mask alone
 
@@ -172,6 +222,7 @@ class Settings:
             first.rejections,
             edges[:, :, 0].T,
             edges[:, :, 1].T,
+            first.zeroing,
             np.array(vetoes) if vetoes else None,
             first.veto_on_weights,
         )
@@ -186,7 +237,7 @@ class Settings:
 
     @property
     def weighs_tokens(self) -> bool:
-        return self.weighting is not None and self.weighting.level == "token"
+        return self.weighting is not None and self.weighting.by_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +292,10 @@ class Effect:
 
 
 def apply(sums: TokenSums, settings: Settings) -> Effect:
-    """Apply every setting to every sequence; all rejections look at the original mask."""
+    """Apply every setting to every sequence.
+
+    A rejection looks at the original mask, unless it says `over` which tokens it is taken.
+    """
     rows = sums.rows
     vetoed = None if settings.veto is None else sums.vetoed(settings)
     kept = sums.kept_tokens(settings)
@@ -263,7 +317,7 @@ def _stays(rows: Rows, settings: Settings) -> Flags | None:
     bounds = zip(settings.rejections, settings.reject_lower, settings.reject_upper, strict=True)
     for rejection, lower, upper in bounds:
         if not rejection.of_tokens:
-            values = statistic_of_rows(rows, rejection.statistic)[:, None]
+            values = statistic_of_rows(rows, rejection)[:, None]
             inside = within(values, lower, upper)
             stays = inside if stays is None else stays & inside
     return stays
@@ -276,20 +330,23 @@ def _weights(
     weighting = settings.weighting
     if weighting is None:
         return None, None
-    if weighting.level == "token":
+    if weighting.by_token:
         weights = sums.weights(settings)
         return weights, sums.kept_weights(settings) if settings.rejects_tokens else weights
     of_rows = bounded(
-        ratio(sums.rows, weighting.level)[:, None],
+        ratio(sums.rows, weighting.level, weighting.over)[:, None],
         settings.weight_lower,
         settings.weight_upper,
         weighting.outside,
         nan_stays=weighting.nan_stays,
     )
-    lengths = sums.rows.lengths[:, None]
+    counts: Array = sums.rows.lengths[:, None].astype(np.float64)
+    if settings.zeroing:  # the counts of tokens that keep a weight
+        counts = sums.weights(settings).sum
+        kept = sums.kept_weights(settings).sum if settings.rejects_tokens else counts
     squares = np.square(of_rows)
     return (
-        WeightSums(of_rows * lengths, squares * lengths),
+        WeightSums(of_rows * counts, squares * counts),
         WeightSums(of_rows * kept, squares * kept),
     )
 
@@ -318,13 +375,10 @@ class StreamedSums:
         return self.rows.columns[by_token].sum[:, None]
 
     def weights(self, settings: Settings) -> WeightSums:
-        assert self.correction.weighting is not None
-        return self._of(bounded_quantity(self.correction.weighting))
+        return self._of(weight_quantity(self.correction))
 
     def kept_weights(self, settings: Settings) -> WeightSums:
-        assert self.correction.weighting is not None
-        weights = bounded_quantity(self.correction.weighting)
-        quantity = kept_quantity(self.correction.rejections, weights)
+        quantity = kept_quantity(self.correction.rejections, weight_quantity(self.correction))
         assert quantity is not None
         return self._of(quantity)
 
@@ -355,7 +409,7 @@ class Outcome:
 
 
 def outcome(rows: Rows, correction: Correction) -> Outcome:
-    """Apply one correction; `rows` hold the quantities of `quantities_of`."""
+    """Apply one correction; `rows` hold the quantities of `quantities_of`, under its guard."""
     effect = apply(StreamedSums(rows, correction), Settings.of([correction]))
     applied = correction.weights_applied
     return Outcome(
@@ -386,6 +440,7 @@ class TokenEffects:
 
 def token_effects(correction: Correction, tokens: Tokens, rows: Rows) -> TokenEffects:
     """Apply one correction to single tokens; `rows` are those of the same tokens."""
+    tokens, rows = tokens.under(correction.guard), rows.under(correction.guard)
     vetoed = vetoed_rows(rows, correction.veto)
     stays = _stays(rows, Settings.of([correction]))
     of_rows = np.ones(len(rows), np.bool_) if stays is None else stays[:, 0]
@@ -404,15 +459,16 @@ def _token_weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array 
     weighting = correction.loss_weighting
     if weighting is None:
         return None
-    if weighting.level == "token":
-        return bounded_quantity(weighting).of(tokens).astype(np.float64, copy=False)
-    return np.repeat(_sequence_weights(rows, weighting), rows.lengths)
+    if weighting.by_token:
+        return weight_quantity(correction).of(tokens).astype(np.float64, copy=False)
+    weights = np.repeat(_sequence_weights(rows, weighting), rows.lengths)
+    return np.where(tokens.kept(correction.zeroing), weights, 0.0)
 
 
 def _sequence_weights(rows: Rows, weighting: Weighting) -> Array:
     """Return the weight of each sequence at its level, [sequences]."""
     return bounded(
-        ratio(rows, weighting.level),
+        ratio(rows, weighting.level, weighting.over),
         weighting.lower_or_reciprocal,
         weighting.upper,
         weighting.outside,

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
+from rcdiag.corrections.correction import PLACES, Correction, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import SAFETY_BOUND
 from rcdiag.errors import RcdiagError
 
-_LEVELS = {"seq_sum": "sequence", "seq_mean": "geometric", "token": "token"}
+_PLACES = {
+    "seq_sum": "sequence",
+    "seq_mean": "geometric",
+    "token": "token",
+    "segment": "segment",
+}
 
 
 def log_bounds(correction: Correction) -> dict[str, list[float]]:
@@ -29,12 +34,20 @@ def log_bounds(correction: Correction) -> dict[str, list[float]]:
     return by_level
 
 
+def place_and_statistic(name: str) -> tuple[str, str]:
+    """Take the name of a statistic apart: `seq_mean_k3` is `seq_mean` and `k3`."""
+    for place in PLACES:
+        if name.startswith(place):
+            return place.removesuffix("_"), name.removeprefix(place)
+    return name, "ratio"
+
+
 def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
-    if rejection.of_ratio:
+    if rejection.of_ratio and not rejection.over:
         bounds = [rejection.upper, *([] if rejection.lower is None else [rejection.lower])]
         return rejection.statistic, _logs(bounds)
-    aggregation, _, k = rejection.statistic.rpartition("_")
-    level = _LEVELS.get(aggregation, "sequence")
+    aggregation, k = place_and_statistic(rejection.statistic)
+    level = _PLACES.get(aggregation, "sequence")
     if k == "k1":  # held against -log_ratio
         return level, [-rejection.upper, *([] if rejection.lower is None else [-rejection.lower])]
     if k == "k2" and level == "token":
@@ -44,14 +57,15 @@ def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
 
 
 def _logs(bounds: list[float]) -> list[float]:
-    """Take logs of bounds on ratios; a bound of 0 bounds nothing and is left out."""
-    return [float(np.log(bound)) for bound in bounds if bound > 0.0]
+    """Take logs of bounds on ratios; bounds of 0 and infinity bound nothing and are left out."""
+    return [float(np.log(bound)) for bound in bounds if 0.0 < bound < np.inf]
 
 
 TOLERANCE = 1e-9  # nats
 # A ratio's statistic -> its level. k1 = -log_ratio says the same with the signs turned.
 LEVELS: dict[str, Level] = {
     "token": "token",
+    "segment": "segment",
     "sequence": "sequence",
     "geometric": "geometric",
     "token_k1": "token",
@@ -118,8 +132,11 @@ def window_of(rejection: Rejection) -> Window:
     lower, upper = rejection.lower, rejection.upper
     if rejection.of_ratio:
         return within_reach(log_of(lower), log_of(upper))
-    if rejection.statistic not in LEVELS:  # k2 and k3, never below 0
-        return Window(-np.inf if lower is None or lower <= 0.0 else lower, upper)
+    if rejection.statistic not in LEVELS:
+        never_below_0 = place_and_statistic(rejection.statistic)[1] in ("k2", "k3")
+        if lower is None or (never_below_0 and lower <= 0.0):
+            lower = -np.inf
+        return Window(lower, upper)
     turned = Window(-upper, np.inf if lower is None else -lower)
     if rejection.statistic == "seq_sum_k1":
         return turned
@@ -127,10 +144,14 @@ def window_of(rejection: Rejection) -> Window:
 
 
 def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
-    """Return the window that all rejections keep, by level or by name of a k2 or k3 statistic."""
+    """Return the window that all rejections keep, by level or by name of another statistic.
+
+    A statistic that is taken over what other rejections leave says so in its name.
+    """
     windows: dict[str, Window] = {}
     for rejection in rejections:
         name, window = LEVELS.get(rejection.statistic, rejection.statistic), window_of(rejection)
+        name += "".join(f" after {other}" for other in map(_in_words, rejection.over))
         if name in windows:
             both = (windows[name], window)
             window = Window(max(part.lower for part in both), min(part.upper for part in both))
@@ -138,16 +159,22 @@ def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
     return {name: window for name, window in windows.items() if not window.bounds_nothing}
 
 
+def _in_words(rejection: Rejection) -> str:
+    window = window_of(rejection)
+    return f"{rejection.statistic} within [{window.lower:.9g}, {window.upper:.9g}]"
+
+
 def equivalent(a: Correction, b: Correction) -> bool:
     """Tell whether two corrections keep the same tokens with the same weights in the same loss.
 
-    Bounds are compared as log-ratios, to 1e-9 nats. Two things are not looked at: what becomes of a
-    NaN, and sums of k1 with a token beyond the clamp of +-20 (a product of ratios is not clamped by
-    token).
+    Bounds are compared as log-ratios, to 1e-9 nats. Three things are not looked at: what becomes of
+    a NaN, sums of k1 with a token beyond the clamp of +-20 (a product of ratios is not clamped by
+    token), and guards, by which trainers differ at ratios beyond e^10 alone.
     """
     return (
         _same_weights(a, b)
         and _same_windows(windows_of(a.rejections), windows_of(b.rejections))
+        and _same_windows(windows_of(a.zeroing), windows_of(b.zeroing))
         and _same_veto(a, b)
         and (a.mode, a.loss) == (b.mode, b.loss)
     )
@@ -160,6 +187,7 @@ def _same_weights(a: Correction, b: Correction) -> bool:
     return (
         (one.level, one.zeroes) == (other.level, other.zeroes)
         and one.window.near(other.window)
+        and a.weighting.over == b.weighting.over
         and (a.batch_normalize, a.weights_applied) == (b.batch_normalize, b.weights_applied)
     )
 

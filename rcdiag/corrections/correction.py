@@ -7,7 +7,21 @@ from typing import Literal
 
 import numpy as np
 
-Level = Literal["token", "sequence", "geometric"]
+# A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
+# `geometric`, is exp of a mean of log-ratios.
+Level = Literal["token", "segment", "sequence", "geometric"]
+PLACES = ("token_", "segment_", "seq_sum_", "seq_mean_", "seq_max_", "seq_min_")
+BY_TOKEN = ("token", "segment")  # levels at which tokens of one sequence may have other values
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What a trainer does to log-ratios before it takes exp of them or of their sums."""
+
+    bound: float = 20.0  # nats; log-ratios are clamped to +-bound before exp; inf: no clamp
+    before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
+    # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `zero` makes the ratio 0.
+    non_finite: Literal["stays", "equal", "zero"] = "stays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +35,13 @@ class Weighting:
     # mask: the ratio as it is, tokens outside are rejected.
     outside: Literal["truncate", "clip", "zero", "mask"] = "truncate"
     nan_stays: bool = False  # zeroing by a product with 0, which leaves a NaN what it is
+    # Ratios of sequences are taken over the tokens that these rejections leave; () over all.
+    over: tuple[Rejection, ...] = ()
+
+    @property
+    def by_token(self) -> bool:
+        """Whether tokens of one sequence may have different weights."""
+        return self.level in BY_TOKEN
 
     @property
     def lower_or_reciprocal(self) -> float:
@@ -31,21 +52,37 @@ class Weighting:
 class Rejection:
     """Tokens or sequences whose statistic lies outside [lower, upper] leave the loss mask.
 
-    Statistics: `token`, `sequence`, `geometric` are ratios; `{token,seq_sum,seq_mean,seq_max}_{k}`
-    are k1 = -log_ratio, k2, k3 in nats, and their bounds are in nats too.
+    Statistics: `token`, `segment`, `sequence`, `geometric` are ratios. Others are a place and a
+    name of `rcdiag.corrections.statistics`, such as `token_k1` or `seq_mean_k3`: the places are
+    `token`, `segment` (mean over the run), `seq_sum`, `seq_mean`, `seq_max`, `seq_min`; bounds have
+    the unit of the statistic.
     """
 
     statistic: str
     upper: float
     lower: float | None = None  # None: no lower bound
+    # A statistic of sequences is taken over the tokens that these rejections leave; () over all.
+    over: tuple[Rejection, ...] = ()
+
+    @property
+    def needs_advantages(self) -> bool:
+        """Whether its statistic looks at the advantage of tokens."""
+        # Statistics are defined on tokens, which know the guards of corrections.
+        from rcdiag.corrections.statistics import STATISTICS
+
+        place = next((name for name in PLACES if self.statistic.startswith(name)), "")
+        of_tokens = STATISTICS.get(self.statistic.removeprefix(place))
+        own = of_tokens is not None and of_tokens.needs_advantages
+        return own or any(before.needs_advantages for before in self.over)
 
     @property
     def of_ratio(self) -> bool:
-        return self.statistic in ("token", "sequence", "geometric")
+        return self.statistic in (*BY_TOKEN, "sequence", "geometric")
 
     @property
     def of_tokens(self) -> bool:
-        return self.statistic.startswith("token")
+        """Whether it looks at tokens or their segments, and not at whole sequences."""
+        return self.statistic.startswith(BY_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +97,10 @@ class Correction:
     weights_applied: bool = True  # False: the trainer logs them and leaves the loss alone
     mode: Literal["decoupled", "bypass"] = "decoupled"
     loss: str = "ppo_clip"
+    # Outside of their bounds weights are 0 and the loss mask stays: statistics other than the
+    # weight itself, for which `Weighting.outside` is `zero`.
+    zeroing: tuple[Rejection, ...] = ()
+    guard: Guard = Guard()
 
     @property
     def loss_weighting(self) -> Weighting | None:
@@ -71,6 +112,12 @@ class Correction:
         """Whether the loss has no weight, no rejection and no mismatch in its PPO ratio."""
         rejects = bool(self.rejections) or self.veto is not None
         return self.loss_weighting is None and not rejects and not self.ratio_corrects
+
+    @property
+    def needs_advantages(self) -> bool:
+        """Whether it looks at the advantage of tokens, and not at log-probs alone."""
+        over = self.weighting.over if self.weighting is not None else ()
+        return any(test.needs_advantages for test in (*self.rejections, *self.zeroing, *over))
 
     @property
     def ratio_corrects(self) -> bool:
@@ -92,11 +139,20 @@ def in_float32(correction: Correction) -> Correction:
     weighting = correction.weighting
     if weighting is not None:
         upper = float(np.float32(weighting.upper))
-        weighting = replace(weighting, upper=upper, lower=_rounded(weighting.lower))
-    rejections = tuple(
-        replace(
-            rejection, upper=float(np.float32(rejection.upper)), lower=_rounded(rejection.lower)
-        )
-        for rejection in correction.rejections
+        over = tuple(map(_bounds_in_float32, weighting.over))
+        weighting = replace(weighting, upper=upper, lower=_rounded(weighting.lower), over=over)
+    return replace(
+        correction,
+        weighting=weighting,
+        zeroing=tuple(map(_bounds_in_float32, correction.zeroing)),
+        rejections=tuple(map(_bounds_in_float32, correction.rejections)),
     )
-    return replace(correction, weighting=weighting, rejections=rejections)
+
+
+def _bounds_in_float32(rejection: Rejection) -> Rejection:
+    return replace(
+        rejection,
+        upper=float(np.float32(rejection.upper)),
+        lower=_rounded(rejection.lower),
+        over=tuple(map(_bounds_in_float32, rejection.over)),
+    )

@@ -1,10 +1,11 @@
 """Corrections read quantities of single tokens: functions of the log-ratio, hashable by value.
 
-Trainers clamp log-ratios to +-20 before exp; `ratio` here is that of the clamped log-ratio.
+Trainers clamp log-ratios before exp, most of them to +-20; `ratio` is that of the clamped one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, Protocol, TypeVar
@@ -12,43 +13,231 @@ from typing import ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.corrections.correction import Guard, Level, Rejection
+from rcdiag.corrections.statistics import STATISTICS
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.table.segments import segment_max, segment_sum
+
 Array = NDArray[np.floating]
 T = TypeVar("T", bound=np.floating)
 
-SAFETY_BOUND = 20.0
+SAFETY_BOUND = 20.0  # nats, of a guard that is not said otherwise
 
 Outside = Literal["truncate", "clip", "zero", "mask"]
+UNSAID = Guard()
 
 
 class Tokens:
-    """Log-ratios of tokens in the arithmetic of the trainer, and what is made of them, once."""
+    """Log-ratios of tokens in the arithmetic of the trainer, and what is made of them, once.
 
-    def __init__(self, log_ratio: Array) -> None:
-        self.log_ratio = log_ratio
+    Some statistics read more than the log-ratio: the two log-probs, the sequences that the tokens
+    belong to, the turn and the advantage of each token.
+    """
+
+    def __init__(
+        self,
+        log_ratio: Array,
+        *,
+        behavior: Array | None = None,
+        target: Array | None = None,
+        lengths: NDArray[np.int64] | None = None,
+        turn: NDArray[np.int64] | None = None,
+        advantage: Array | None = None,
+        guard: Guard = UNSAID,
+    ) -> None:
+        self.raw_log_ratio = log_ratio  # before the guard
+        self.guard = guard
+        self._behavior, self._target = behavior, target
+        self._lengths, self._turn = lengths, turn
+        self._advantage = advantage
+        self._guarded: dict[Guard, Tokens] = {guard: self}
+
+    @classmethod
+    def of(cls, pair: PolicyPair, dtype: type[np.floating] = np.float64) -> Tokens:
+        """Return the tokens of a pair, log-probs rounded to the arithmetic of the trainer."""
+        behavior = pair.values.behavior.astype(dtype, copy=False)
+        target = pair.values.target.astype(dtype, copy=False)
+        batch = pair.tokens
+        advantage = batch.advantages
+        if advantage is None and batch.advantage is not None:
+            advantage = np.repeat(batch.advantage, batch.lengths)
+        return cls(
+            target - behavior,
+            behavior=behavior,
+            target=target,
+            lengths=batch.lengths,
+            turn=batch.turn,
+            advantage=advantage,
+        )
+
+    def under(self, guard: Guard) -> Tokens:
+        """Return the same tokens under another guard; made once for each guard."""
+        if guard not in self._guarded:
+            other = Tokens(
+                self.raw_log_ratio,
+                behavior=self._behavior,
+                target=self._target,
+                lengths=self._lengths,
+                turn=self._turn,
+                advantage=self._advantage,
+                guard=guard,
+            )
+            other._guarded = self._guarded
+            self._guarded[guard] = other
+        return self._guarded[guard]
+
+    @cached_property
+    def log_ratio(self) -> Array:
+        """Log-ratios as sums and means take them, [tokens]."""
+        values = self.raw_log_ratio
+        if self.guard.non_finite == "equal":
+            values = np.where(np.isfinite(values), values, values.dtype.type(0.0))
+        if self.guard.before_sums:
+            values = np.clip(values, -self.guard.bound, self.guard.bound)
+        return values
 
     @cached_property
     def clamped(self) -> Array:
-        return np.clip(self.log_ratio, -SAFETY_BOUND, SAFETY_BOUND)
+        """Log-ratios as exp takes them, [tokens]."""
+        if self.guard.before_sums or np.isinf(self.guard.bound):
+            return self.log_ratio
+        return np.clip(self.log_ratio, -self.guard.bound, self.guard.bound)
 
     @cached_property
     def ratio(self) -> Array:
-        return np.exp(self.clamped)
-
-    def k(self, which: str) -> Array:
-        """Return k1 = -log_ratio, k2 = log_ratio^2 / 2 or k3 = ratio - 1 - log_ratio, nats."""
-        if which == "k1":
-            return -self.clamped
-        return 0.5 * np.square(self.clamped) if which == "k2" else self._k3
+        return finite_or_zero(np.exp(self.clamped), self.guard)
 
     @cached_property
-    def _k3(self) -> Array:
+    def k3(self) -> Array:
+        """Clamped log-ratios as ratio - 1 - log_ratio, nats, [tokens]."""
         if self.clamped.dtype == np.float64:
             return np.expm1(self.clamped) - self.clamped
         # Trainers write it so, and lose digits in their arithmetic.
         return self.ratio - self.clamped.dtype.type(1.0) - self.clamped
 
+    @property
+    def behavior(self) -> Array:
+        """Log-probs of the policy that sampled, nats, [tokens]."""
+        assert self._behavior is not None, "the log-probs themselves are needed"
+        return self._behavior
 
-Reduction = Literal["sum", "squares", "max", "min"]
+    @property
+    def target(self) -> Array:
+        """Log-probs of the policy that expectations are wanted under, nats, [tokens]."""
+        assert self._target is not None, "the log-probs themselves are needed"
+        return self._target
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Sampled tokens of each sequence, [sequences]."""
+        assert self._lengths is not None, "the sequences of the tokens are needed"
+        return self._lengths
+
+    @property
+    def advantage(self) -> Array:
+        """Advantage of each token, NaN where it is unknown, [tokens]."""
+        if self._advantage is None:
+            return np.full(len(self.raw_log_ratio), np.nan)
+        return self._advantage
+
+    @cached_property
+    def segment_lengths(self) -> NDArray[np.int64]:
+        """Sampled tokens of each run of neighbours, [segments]."""
+        starts = np.zeros(len(self.raw_log_ratio), np.bool_)
+        starts[np.cumsum(self.lengths)[:-1]] = True
+        if self._turn is not None:
+            starts[1:] |= np.diff(self._turn) != 0
+        edges = np.flatnonzero(starts)
+        return np.diff(np.concatenate([[0], edges, [len(starts)]]))
+
+    def row_sum(self, values: Array) -> Array:
+        """Sum values over each sequence, [sequences], in float64."""
+        return segment_sum(values.astype(np.float64, copy=False), self.lengths)
+
+    def row_mean(self, values: Array) -> Array:
+        """Average values over each sequence, [sequences], in float64."""
+        return self.row_sum(values) / self.lengths
+
+    def on_tokens(self, of_rows: NDArray) -> NDArray:
+        """Give each token the value of its sequence, [tokens]."""
+        return np.repeat(of_rows, self.lengths)
+
+    def segment_mean(self, values: Array) -> Array:
+        """Give each token the mean of its segment, [tokens], in float64."""
+        sums = segment_sum(values.astype(np.float64, copy=False), self.segment_lengths)
+        return np.repeat(sums / self.segment_lengths, self.segment_lengths)
+
+    def kept(self, rejections: Sequence[Rejection]) -> NDArray[np.bool_]:
+        """Tell which tokens stay under rejections by token, segment or sequence, [tokens]."""
+        keep = np.ones(len(self.raw_log_ratio), np.bool_)
+        for rejection in rejections:
+            lower = -np.inf if rejection.lower is None else rejection.lower
+            keep &= within(self._statistic(rejection), lower, rejection.upper)
+        return keep
+
+    def _statistic(self, rejection: Rejection) -> Array:
+        """Return the statistic of a rejection at each token, [tokens]."""
+        if rejection.of_tokens:
+            return statistic(self, token_statistic(rejection.statistic))
+        keep, counts = self.kept(rejection.over), self.lengths.astype(np.float64)
+        if rejection.over:
+            counts = np.maximum(self.row_sum(keep.astype(np.float64)), 1.0)
+        if rejection.of_ratio:
+            sums = self.row_sum(np.where(keep, self.log_ratio, 0.0))
+            logs = sums if rejection.statistic == "sequence" else sums / counts
+            return self.on_tokens(self.exp(logs))
+        place, name = row_statistic(rejection.statistic)
+        values = statistic(self, name)
+        if place in ("max", "min"):
+            assert not rejection.over, "the extreme of a sequence is that of all its tokens"
+            sign = 1.0 if place == "max" else -1.0
+            extremes = segment_max((sign * values).astype(np.float64, copy=False), self.lengths)
+            return self.on_tokens(sign * extremes)
+        sums = self.row_sum(np.where(keep, values, 0.0))
+        return self.on_tokens(sums if place == "sum" else sums / counts)
+
+    def exp(self, logs: Array) -> Array:
+        """Return ratios of summed or averaged log-ratios, under the guard."""
+        return guarded_exp(logs, self.guard)
+
+
+def guarded_exp(logs: NDArray[T], guard: Guard) -> NDArray[T]:
+    """Return exp of log-ratios that are held within the guard's bound."""
+    bounded = logs if np.isinf(guard.bound) else np.clip(logs, -guard.bound, guard.bound)
+    return finite_or_zero(np.exp(bounded), guard)
+
+
+def finite_or_zero(ratio: NDArray[T], guard: Guard) -> NDArray[T]:
+    """Set ratios that are no finite number to 0 where the guard says so."""
+    if guard.non_finite != "zero":
+        return ratio
+    return np.where(np.isfinite(ratio), ratio, ratio.dtype.type(0.0))
+
+
+def token_statistic(name: str) -> str:
+    """Return the statistic of tokens that a rejection by token reads: `token_k1` is k1."""
+    if name == "token":
+        return "ratio"
+    return name if name.startswith("segment") else name.removeprefix("token_")
+
+
+def row_statistic(name: str) -> tuple[str, str]:
+    """Return place and statistic of a rejection by sequence: `seq_mean_k3` is mean, k3."""
+    _, place, of_tokens = name.split("_", 2)
+    return place, of_tokens
+
+
+def statistic(tokens: Tokens, name: str) -> Array:
+    """Return a statistic of tokens by its name, [tokens]."""
+    if name == "segment":
+        return tokens.exp(tokens.segment_mean(tokens.log_ratio))
+    if name.startswith("segment_"):
+        return tokens.segment_mean(statistic(tokens, name.removeprefix("segment_")))
+    return STATISTICS[name].of(tokens)
+
+
+# `values` keeps every token's value: 8 bytes for each token of the table.
+Reduction = Literal["sum", "squares", "max", "min", "values"]
 SUM: tuple[Reduction, ...] = ("sum",)
 
 
@@ -95,7 +284,7 @@ class SquaredRatio:
 
 @dataclass(frozen=True, slots=True)
 class K:
-    """k1, k2 or k3, kept within [lower, upper] where bounds are given."""
+    """A statistic such as k1, k2 or k3, kept within [lower, upper] where bounds are given."""
 
     which: str
     lower: float = -np.inf
@@ -110,7 +299,7 @@ class K:
         return bool(np.isinf(self.lower) and np.isinf(self.upper))
 
     def of(self, tokens: Tokens) -> Array:
-        values = tokens.k(self.which)
+        values = statistic(tokens, self.which)
         if self._unbounded:
             return values
         return np.clip(values, self.lower, self.upper)
@@ -124,11 +313,12 @@ class Ratio:
     upper: float = np.inf
     outside: Outside = "clip"
     nan_stays: bool = False
+    level: Level = "token"  # or segment
 
     keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
 
     def of(self, tokens: Tokens) -> Array:
-        ratio = tokens.ratio
+        ratio = tokens.ratio if self.level == "token" else statistic(tokens, "segment")
         if self.lower == 0.0 and np.isinf(self.upper):
             return ratio
         return bounded(ratio, self.lower, self.upper, self.outside, nan_stays=self.nan_stays)
@@ -164,7 +354,7 @@ def bounded(
 class Beyond:
     """1 where a statistic is above (or, with `below`, under) a bound; NaN is not."""
 
-    statistic: str  # ratio, log_ratio, k1, k2, k3
+    statistic: str  # a name of `rcdiag.corrections.statistics`
     bound: float
     below: bool = False
 
@@ -196,6 +386,40 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class Within:
+    """`quantity` (or 1) at tokens that rejections of any kind leave, else 0."""
+
+    over: tuple[Rejection, ...]
+    quantity: Quantity | None = None
+
+    keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
+
+    def of(self, tokens: Tokens) -> Array:
+        values = 1.0 if self.quantity is None else self.quantity.of(tokens)
+        return np.where(tokens.kept(self.over), values, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A quantity of the tokens under a guard of its own."""
+
+    guard: Guard
+    quantity: Quantity
+
+    @property
+    def keeps(self) -> tuple[Reduction, ...]:
+        return self.quantity.keeps
+
+    def of(self, tokens: Tokens) -> Array:
+        return self.quantity.of(tokens.under(self.guard))
+
+
+def under(guard: Guard, quantity: Quantity) -> Quantity:
+    """Return a quantity as it is under a guard; the one that is not said needs no wrapping."""
+    return quantity if guard == UNSAID else Guarded(guard, quantity)
+
+
+@dataclass(frozen=True, slots=True)
 class TrueRatio:
     """The ratio without any clamp, which the honest numbers read."""
 
@@ -203,7 +427,7 @@ class TrueRatio:
 
     def of(self, tokens: Tokens) -> Array:
         with np.errstate(over="ignore"):
-            return np.exp(tokens.log_ratio.astype(np.float64))
+            return np.exp(tokens.raw_log_ratio.astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +437,7 @@ class Unsafe:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        return (np.abs(tokens.log_ratio) >= SAFETY_BOUND).astype(np.float64)
+        return (np.abs(tokens.raw_log_ratio) >= SAFETY_BOUND).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +450,6 @@ class Excess:
 
     def of(self, tokens: Tokens) -> Array:
         return np.maximum(TrueRatio().of(tokens) - self.bound, 0.0)
-
-
-def statistic(tokens: Tokens, name: str) -> Array:
-    """Return a statistic of tokens by its name."""
-    if name == "ratio":
-        return tokens.ratio
-    return tokens.log_ratio if name == "log_ratio" else tokens.k(name)
 
 
 def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray[np.bool_]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.quantities import Array, Quantity, Reduction, Tokens
+from rcdiag.corrections.correction import Guard
+from rcdiag.corrections.quantities import UNSAID, Array, Guarded, Quantity, Reduction, Tokens
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch
 from rcdiag.table.segments import segment_max, segment_sum
@@ -24,6 +25,7 @@ class Column:
     squares: NDArray[np.float64]
     max: NDArray[np.float64]
     min: NDArray[np.float64]
+    values: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # [tokens]
 
     @classmethod
     def of_tokens(
@@ -38,11 +40,12 @@ class Column:
             else none,
             segment_max(wide, lengths) if "max" in keeps else none,
             -segment_max(-wide, lengths) if "min" in keeps else none,
+            wide if "values" in keeps else none,
         )
 
     def __add__(self, other: Column) -> Column:
         """Join the sequences of both shards, in order."""
-        names = ("sum", "squares", "max", "min")
+        names = ("sum", "squares", "max", "min", "values")
         return Column(
             *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
         )
@@ -67,6 +70,20 @@ class Rows:
     empty: int
     ratios: Sketch | None = None  # of tokens, clamped; where percentiles are logged
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer
+    guard: Guard = UNSAID  # of the columns
+    width: int = 0  # tokens of the longest response, masked ones counted
+    prompt_width: int = 0  # tokens of the longest prompt; 0 where no trainer asks for it
+
+    def under(self, guard: Guard) -> Rows:
+        """Return the rows with the columns that were made under a guard."""
+        if guard == self.guard:
+            return self
+        columns = {
+            quantity.quantity: column
+            for quantity, column in self.columns.items()
+            if isinstance(quantity, Guarded) and quantity.guard == guard
+        }
+        return replace(self, columns=columns, guard=guard)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -90,6 +107,9 @@ class Rows:
             self.empty + other.empty,
             ratios,
             self.dtype,
+            self.guard,
+            max(self.width, other.width),
+            max(self.prompt_width, other.prompt_width),
         )
 
     @property
@@ -111,22 +131,22 @@ def rows_of(
     dtype: type[np.floating] = np.float64,
 ) -> Rows:
     """Reduce the tokens of a pair; `empty` of its sequences have none."""
-    behavior = pair.values.behavior.astype(dtype, copy=False)
-    target = pair.values.target.astype(dtype, copy=False)
     with np.errstate(all="ignore"):
-        tokens = Tokens(target - behavior)
+        tokens = Tokens.of(pair, dtype)
         columns = {
             quantity: Column.of_tokens(quantity.of(tokens), pair.lengths, quantity.keeps)
             for quantity in quantities
         }
         return Rows(
             pair.lengths,
-            segment_sum(behavior.astype(np.float64), pair.lengths),
-            segment_sum(target.astype(np.float64), pair.lengths),
+            segment_sum(tokens.behavior.astype(np.float64), pair.lengths),
+            segment_sum(tokens.target.astype(np.float64), pair.lengths),
             pair.tokens.cluster,
             pair.tokens.rewards,
             columns,
             empty,
             Sketch((tokens.ratio.astype(np.float64),)) if keep_ratios else None,
             dtype,
+            width=pair.tokens.width,
+            prompt_width=pair.tokens.prompt_width,
         )

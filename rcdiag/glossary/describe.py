@@ -6,19 +6,32 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from rcdiag.corrections.bounds import place_and_statistic
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary.generations import grouped
 from rcdiag.glossary.options import statistic
 from rcdiag.trainers.emit import emit, writers
 
-_RATIOS = {"seq_mean": "geometric mean ratio", "seq_sum": "product of ratios", "token": "ratio"}
-_OF_LEVEL = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean"}
+_RATIOS = {
+    "seq_mean": "geometric mean ratio",
+    "seq_sum": "product of ratios",
+    "token": "ratio",
+    "segment": "geometric mean ratio",
+}
+_OF_LEVEL = {
+    "token": "token",
+    "segment": "segment",
+    "sequence": "seq_sum",
+    "geometric": "seq_mean",
+}
+_WHOLE = {"token": "tokens", "segment": "segments (runs of sampled tokens)"}
 
 
 def describe(correction: Correction) -> str:
     """Say what a correction does to weights and loss mask, and in which mode."""
-    parts = [_weights(correction), *map(_rejection, correction.rejections)]
+    parts = [_weights(correction), *map(_zeroing, correction.zeroing)]
+    parts += map(_rejection, correction.rejections)
     if not correction.rejections and correction.veto is None:
         parts.append("nothing rejected")
     if correction.veto is not None:
@@ -40,6 +53,8 @@ def _weights(correction: Correction) -> str:
 
 def _outside(weighting: Weighting) -> str:
     bounds = f"[{weighting.lower_or_reciprocal:g}, {weighting.upper:g}]"
+    if math.isinf(weighting.upper) and weighting.outside in ("truncate", "mask"):
+        return "as they are"
     return {
         "truncate": f"truncated at {weighting.upper:g} (TIS)",
         "clip": f"clipped to {bounds}",
@@ -53,11 +68,19 @@ def _rejection(rejection: Rejection) -> str:
     if rejection.of_ratio:
         over, lower, upper = _OF_LEVEL[rejection.statistic], rejection.lower, rejection.upper
         return _kept(over, lower or 0.0, upper)
-    over, _, k = rejection.statistic.rpartition("_")
-    if k == "k1":
+    over, k = place_and_statistic(rejection.statistic)
+    if k == "k1" and over in _RATIOS:
         ends = sorted(math.exp(-end) for end in (rejection.upper, rejection.lower or 0.0))
         return _kept(over, *ends)
-    return f"keeps {_whole(over)} up to {rejection.upper:g} of {statistic(rejection.statistic)}"
+    bounds = f"up to {rejection.upper:g}"
+    if rejection.lower is not None:
+        bounds = f"within [{rejection.lower:g}, {rejection.upper:g}]"
+    return f"keeps {_whole(over)} {bounds} of {statistic(rejection.statistic)}"
+
+
+def _zeroing(rejection: Rejection) -> str:
+    """Say which tokens have weight 0 and stay in the loss mask."""
+    return _rejection(rejection).replace("keeps", "gives weight 0 to all but", 1)
 
 
 def _kept(over: str, lower: float, upper: float) -> str:
@@ -65,7 +88,7 @@ def _kept(over: str, lower: float, upper: float) -> str:
 
 
 def _whole(over: str) -> str:
-    return "tokens" if over == "token" else "sequences"
+    return _WHOLE.get(over, "sequences")
 
 
 def settings_of(correction: Correction) -> dict[str, str]:

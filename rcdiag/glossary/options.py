@@ -5,19 +5,18 @@ Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 
 from __future__ import annotations
 
+from rcdiag.corrections.bounds import place_and_statistic
+from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.glossary.entry import LOG_RATIO, Entry, Kind
 from rcdiag.trainers import TRAINERS
 
-_K = {
-    "k1": "-log_ratio",
-    "k2": "log_ratio^2 / 2",
-    "k3": "ratio - 1 - log_ratio",
-}
 _OVER = {
     "token": ("of the token", "{k}"),
+    "segment": ("averaged over the run of sampled tokens", "mean of {k}"),
     "seq_sum": ("summed over the sequence", "sum of {k}"),
     "seq_mean": ("averaged over the sequence", "mean of {k}"),
     "seq_max": ("largest of the sequence", "max of {k}"),
+    "seq_min": ("smallest of the sequence", "min of {k}"),
 }
 # What a k1 bound is a bound on.
 _RATIO = {
@@ -27,6 +26,7 @@ _RATIO = {
 }
 LEVELS = {
     "token": "the token's ratio",
+    "segment": "the geometric mean of the ratios of a run of sampled tokens, exp(mean log_ratio)",
     "sequence": "the product of the sequence's ratios, exp(sum log_ratio)",
     "geometric": "the geometric mean of the sequence's ratios, exp(mean log_ratio)",
 }
@@ -45,8 +45,8 @@ _GUIDES = {
 
 def statistic(option: str) -> str:
     """Write the statistic of an option: `k1 = -log_ratio, averaged over the sequence`."""
-    over, _, k = option.rpartition("_")
-    return f"{k} = {_K[k]}, {_OVER[over][0]}"
+    over, name = place_and_statistic(option)
+    return f"{name} = {STATISTICS[name].formula}, {_OVER[over][0]}"
 
 
 def _what(option: str) -> str:
@@ -78,7 +78,7 @@ def _of_ratio(level: str) -> Entry:
 def _of_k(option: str) -> Entry:
     over, _, k = option.rpartition("_")
     is_k1 = k == "k1"
-    formula = _OVER[over][1].format(k=_K[k])
+    formula = _OVER[over][1].format(k=STATISTICS[k].formula)
     return Entry(
         name=option,
         kind=KIND.title,

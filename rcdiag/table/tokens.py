@@ -37,6 +37,7 @@ class TokenBatch:
     advantages: Array | None = None  # [tokens]
     empty: Mapping[int | None, int] = field(default_factory=dict)  # step -> rows without a token
     width: int = 0  # tokens of the longest response, masked ones counted
+    prompt_width: int = 0  # tokens of the longest prompt; 0 where prompts were not read
 
     @property
     def owner(self) -> NDArray[np.int64]:
@@ -76,6 +77,7 @@ class TokenBatch:
             sample_id=ids,
             empty={**self.empty, **counts},
             width=max(self.width, other.width),
+            prompt_width=max(self.prompt_width, other.prompt_width),
         )
 
     def take(self, keep: Flags, empty: Mapping[int | None, int]) -> TokenBatch:
@@ -126,7 +128,7 @@ def sampled_tokens(trajectories: Trajectories, policies: Sequence[str]) -> Token
     """Take the sampled tokens of rows under some policies: the response mask is applied here."""
     mask, counts = trajectories.mask, trajectories.sampled_lengths
     filled = counts > 0
-    ids = trajectories.response_ids
+    ids, prompts = trajectories.response_ids, trajectories.prompt_ids
     rows = trajectories.first_row + np.arange(len(trajectories))
     position = np.arange(len(mask)) - np.repeat(ids.offsets[:-1], ids.lengths)
     keep = slice(None) if mask.all() else mask  # then nothing is copied
@@ -150,6 +152,7 @@ def sampled_tokens(trajectories: Trajectories, policies: Sequence[str]) -> Token
         advantages=None if trajectories.advantages is None else trajectories.advantages[keep],
         empty=_count_empty(filled, trajectories.step),
         width=int(ids.lengths.max(initial=0)),
+        prompt_width=0 if prompts is None else int(prompts.lengths.max(initial=0)),
     )
 
 

@@ -1,4 +1,7 @@
-"""A trainer's own YAML is read as it is: which trainer, which generation, which settings."""
+"""A trainer's own configuration is read as it is: which trainer, which generation, which settings.
+
+Files are YAML, JSON, TOML or a shell script with flags; see `rcdiag.trainers.document`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, nearest, setting
 from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
+from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.trainer import Claim, Config, Trainer
 
 
@@ -24,62 +28,70 @@ class TrainerConfig:
 
 def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig:
     """Read a whole trainer config, the part of it above the settings, or the settings alone."""
-    import yaml
-
-    try:
-        text = path.read_text()
-        document = yaml.safe_load(text)
-        as_written = yaml.load(text, Loader=yaml.BaseLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RcdiagError(
-            f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})",
-            hint="give the trainer's config file, or its correction block alone",
-        ) from error
+    document = Document.read(path)
     chosen, claim = _chosen(document, path) if trainer is None else (find_trainer(trainer), None)
-    block, written = settings_in(document, chosen), settings_in(as_written, chosen)
-    if not _is_of_some_trainer(block):
-        raise _nothing_in(path)
-    settings = {name: value for name, value in block.items() if name in chosen.settings}
-    if _is_bare(block) and len(settings) < len(block):
-        settings = dict(block)
-    findings = [
-        *_number_trap(settings, written),
-        *chosen.config.findings(document, {**chosen.settings, **settings}),
-    ]
+    settings: Config = settings_in(document, chosen)
+    if not chosen.config.places and not _is_of_some_trainer(document.under(chosen.config.path)):
+        raise _nothing_in(path, [chosen] if trainer else None)
+    _check_slips(document, chosen, settings, path)
+    findings = _number_trap(settings, document.texts_under(chosen.config.path))
+    settings, notes = chosen.config.complete(settings, document)
+    findings += notes
+    findings += chosen.config.findings(document.tree, {**chosen.settings, **settings})
     if claim is not None and claim.doubt:
         findings.append(_guessed(chosen, claim.doubt))
+    if not settings:
+        findings.append(_defaults(chosen, path))
     return TrainerConfig(chosen, settings, tuple(findings))
 
 
-def settings_in(document: Any, trainer: Trainer) -> Mapping[str, Any]:
-    """Return the part of a document at the trainer's place, as far down as the document goes."""
-    place = document
-    for name in trainer.config.path:
-        if isinstance(place, dict) and isinstance(place.get(name), dict):
-            place = place[name]
-    return place if isinstance(place, dict) else {}
+def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
+    """Return the settings of a trainer that a document has, wherever they stand in it.
+
+    A block of nothing but settings of a correction is taken whole: one that the trainer does not
+    know is an error later, with the name that was meant.
+    """
+    block = document.under(trainer.config.path)
+    found: dict[str, Any] = {}
+    for name in trainer.settings:
+        if name in trainer.config.places:
+            value = document.find(*trainer.config.places[name])
+        else:
+            value = block.get(name, MISSING)
+        if value is not MISSING:
+            found[name] = value
+    if not trainer.config.places and _is_bare(block) and len(found) < len(block):
+        return dict(block)
+    return found
 
 
-def _chosen(document: Any, path: Path) -> tuple[Trainer, Claim]:
-    """Choose the generation that claims the settings most surely; the first of equals."""
+def _as_claimed(document: Document, trainer: Trainer) -> Config:
+    """Return what a trainer may claim: its settings, or the block in which they would stand."""
+    if trainer.config.places:
+        return settings_in(document, trainer)
+    return document.under(trainer.config.path)
+
+
+def _chosen(document: Document, path: Path) -> tuple[Trainer, Claim]:
+    """Choose the generation that claims the document most surely; the first of equals."""
     claims = [
         (trainer, claim)
         for trainer in TRAINERS.values()
-        if (claim := trainer.config.claim(settings_in(document, trainer))) is not None
+        if (claim := trainer.config.claim(_as_claimed(document, trainer), document)) is not None
     ]
     if not claims:
         raise _nothing_in(path)
     return max(claims, key=lambda candidate: candidate[1].certainty)
 
 
-def _nothing_in(path: Path) -> RcdiagError:
+def _nothing_in(path: Path, trainers: list[Trainer] | None = None) -> RcdiagError:
     examples = [
-        f"{next(iter(trainer.settings), '')}... in {trainer.words.place} ({family})"
-        for family, trainer in families().items()
+        f"{next(iter(trainer.settings), '')}... in {trainer.words.place} ({trainer.family})"
+        for trainer in trainers or families().values()
     ]
     return RcdiagError(
         f"{path}: no settings of a rollout correction in it",
-        hint=f"wanted {', or '.join(examples)}",
+        hint=f"looked for {', or '.join(examples)}; `--trainer NAME` says whose file it is",
     )
 
 
@@ -97,6 +109,22 @@ def _first_word(name: str) -> str:
     return name.partition("_")[0]
 
 
+def _check_slips(document: Document, trainer: Trainer, settings: Config, path: Path) -> None:
+    """Refuse a key that is nearly one of the trainer's settings, beside one that is."""
+    places = trainer.config.places
+    if not places:
+        return
+    known = {place.rpartition(".")[2] for name in places for place in places[name]}
+    for name in settings:
+        last = places[name][0].rpartition(".")[2] if name in places else name
+        for key in document.neighbours(last):
+            near = nearest(key, known, likeness=0.85)
+            if key not in known and near:
+                raise RcdiagError(
+                    f"{path}: {trainer.name} has no setting `{key}`", hint=f"did you mean {near}?"
+                )
+
+
 def _guessed(trainer: Trainer, doubt: str) -> Finding:
     return Finding(
         slug="trainer-guessed",
@@ -104,6 +132,18 @@ def _guessed(trainer: Trainer, doubt: str) -> Finding:
         message=f"the settings are read as those of {trainer.name}: {doubt}",
         fix=f"say which it is: {setting('trainer', trainer.name)}",
         evidence={"trainer": trainer.name},
+    )
+
+
+def _defaults(trainer: Trainer, path: Path) -> Finding:
+    return Finding(
+        slug="trainer-defaults",
+        severity="note",
+        message=f"{path} sets nothing of the correction: {trainer.name} then runs its defaults, "
+        "and these are computed",
+        fix=f"where the settings stand elsewhere, give that file; they stand in "
+        f"{trainer.words.place}",
+        evidence={"trainer": trainer.name, "config": dict(trainer.settings)},
     )
 
 

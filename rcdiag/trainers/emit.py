@@ -9,7 +9,7 @@ from rcdiag.corrections.bounds import equivalent
 from rcdiag.corrections.correction import Correction
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
-from rcdiag.trainers.settings_text import Inexpressible, Value, Written, block, overrides
+from rcdiag.trainers.settings_text import Inexpressible, Value, Written, overrides, text_of
 from rcdiag.trainers.trainer import Refused, Trainer
 
 
@@ -19,7 +19,7 @@ class Emitted:
 
     trainer: str  # its full name
     settings: dict[str, Value]  # by the trainer's own names
-    text: str  # YAML to paste, with comments
+    text: str  # to paste into its configuration, with comments
 
 
 def writers() -> dict[str, Trainer]:
@@ -75,7 +75,9 @@ def emitted(correction: Correction, trainer: Trainer) -> Emitted:
         f"rcdiag reads it with --trainer-config FILE --trainer {trainer.name}",
         *trainer.config.needs,
     )
-    return Emitted(trainer.name, written.settings, block(written, head, trainer.config.path))
+    names = {name: trainer.config.dotted(name) for name in written.settings}
+    text = text_of(written, head, names, trainer.config.form)
+    return Emitted(trainer.name, written.settings, text)
 
 
 def other_ways(written: Emitted) -> list[str]:

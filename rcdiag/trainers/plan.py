@@ -62,6 +62,7 @@ def plan_corrections(
     whole: dict[str, Config] = {}
     corrections = {}
     refused = []
+    traps: dict[str, Finding] = {}  # one for each slug and message
     for name, config in configs.items():
         unknown = [key for key in config if key not in trainer.settings]
         if unknown:
@@ -73,9 +74,16 @@ def plan_corrections(
             refused.append(_refused(trainer, name, settings, error))
         else:
             whole[name] = settings
+            traps |= {finding.message: finding for finding in trainer.traps(settings)}
     if arithmetic == "float32":
         corrections = {name: in_float32(correction) for name, correction in corrections.items()}
-    return Plan(trainer, whole, corrections, ARITHMETICS[arithmetic], tuple([*findings, *refused]))
+    return Plan(
+        trainer,
+        whole,
+        corrections,
+        ARITHMETICS[arithmetic],
+        tuple([*findings, *refused, *traps.values()]),
+    )
 
 
 def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -> RcdiagError:

@@ -1,13 +1,16 @@
-"""Settings are written as the YAML that a trainer reads: numbers, quotes, comments."""
+"""Settings are written as a trainer reads them: YAML, TOML or flags, with comments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from rcdiag.errors import RcdiagError
 
-Value = str | float | bool | None
+Value = str | float | bool | None | Sequence[Any]
+# Flags have a value each; switches have dashes, and no value where they are true.
+Form = Literal["yaml", "toml", "flags", "switches"]
 # Trainers clamp log-ratios to +-20: ratios end at 2.1e-9 and 4.9e8, and nothing is beyond these.
 BELOW_ALL, ABOVE_ALL = 1e-9, 1e9
 
@@ -56,9 +59,21 @@ def scalar(value: Value) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        return dotted(repr(value))
+    if isinstance(value, (int, float)):
+        return dotted(repr(float(value)))
+    if not isinstance(value, str):
+        return _flow(value)
     return value if value[0].isalpha() else f'"{value}"'
+
+
+def _flow(value: Any) -> str:
+    """Write a list or a mapping on one line, as YAML does between brackets."""
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{name}: {_flow(inner)}" for name, inner in value.items())
+        return f"{{{inside}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_flow, value))}]"
+    return scalar(value)
 
 
 def overrides(settings: Mapping[str, Value], places: Sequence[str]) -> list[str]:
@@ -77,13 +92,70 @@ def _hydra_value(value: Value) -> str:
     return f'"{value}"' if is_text else scalar(value)
 
 
-def block(written: Written, head: Sequence[str], places: Sequence[str]) -> str:
-    """Write the YAML to paste: comments of the head, then settings below the names of `places`."""
-    lines = [f"# {line}" for line in head]
-    lines += [f"{'  ' * depth}{place}:" for depth, place in enumerate(places)]
-    indent = "  " * len(places)
+def text_of(written: Written, head: Sequence[str], names: Mapping[str, str], form: Form) -> str:
+    """Write settings to paste, with the comments of the head; `names` are their dotted names."""
+    return "\n".join([*(f"# {line}" for line in head), *_FORMS[form](written, names)]) + "\n"
+
+
+def _yaml_lines(written: Written, names: Mapping[str, str]) -> list[str]:
+    lines: list[str] = []
+    above: list[str] = []
     for name, value in written.settings.items():
+        *place, last = names[name].split(".")
+        same = 0
+        while same < min(len(place), len(above)) and place[same] == above[same]:
+            same += 1
+        lines += [f"{'  ' * depth}{place[depth]}:" for depth in range(same, len(place))]
+        above, indent = place, "  " * len(place)
         if name in written.comments:
             lines.append(f"{indent}# {written.comments[name]}")
-        lines.append(f"{indent}{name}: {scalar(value)}")
-    return "\n".join(lines) + "\n"
+        lines.append(f"{indent}{last}: {scalar(value)}")
+    return lines
+
+
+def _toml_lines(written: Written, names: Mapping[str, str]) -> list[str]:
+    """Write TOML, in which an absent key says null."""
+    lines: list[str] = []
+    table = ""
+    for name, value in written.settings.items():
+        above, _, last = names[name].rpartition(".")
+        if above != table:
+            lines += [f"[{above}]"]
+            table = above
+        if name in written.comments:
+            lines.append(f"# {written.comments[name]}")
+        if value is not None:
+            quoted = f'"{value}"' if isinstance(value, str) else scalar(value)
+            lines.append(f"{last} = {quoted}")
+    return lines
+
+
+def _flag_lines(written: Written, names: Mapping[str, str]) -> list[str]:
+    """Write flags with a value each: `--rho_clamp_upper_bound 2.0`; null is left out."""
+    lines = [f"# {comment}" for comment in written.comments.values()]
+    for name, value in written.settings.items():
+        if isinstance(value, (list, tuple)):
+            lines.append(f"--{names[name]} {' '.join(scalar(item) for item in value)}")
+        elif value is not None:
+            lines.append(f"--{names[name]} {value if isinstance(value, str) else scalar(value)}")
+    return lines
+
+
+def _switch_lines(written: Written, names: Mapping[str, str]) -> list[str]:
+    """Write flags with dashes, of which true ones have no value and false ones are left out."""
+    lines = [f"# {comment}" for comment in written.comments.values()]
+    for name, value in written.settings.items():
+        flag = f"--{names[name].replace('_', '-')}"
+        if value is True:
+            lines.append(flag)
+        elif value is not None and value is not False:
+            lines.append(f"{flag} {value if isinstance(value, str) else scalar(value)}")
+    return lines
+
+
+_FORMS = {
+    "yaml": _yaml_lines,
+    "toml": _toml_lines,
+    "flags": _flag_lines,
+    "switches": _switch_lines,
+}

@@ -12,7 +12,8 @@ from rcdiag.corrections.trainer_means import Batch
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
-from rcdiag.trainers.settings_text import Written
+from rcdiag.trainers.document import Document
+from rcdiag.trainers.settings_text import Form, Written
 from rcdiag.trainers.words import GenerationWords, read_generations
 
 Config = Mapping[str, Any]
@@ -33,8 +34,19 @@ class ConfigFile:
 
     # Names that lead to the settings in a whole file; () where the settings are the file.
     path: tuple[str, ...] = ()
-    # It takes the settings of a file; None where another trainer or generation is likelier.
-    claim: Callable[[Config], Claim | None] = lambda settings: None
+    # Settings that stand elsewhere: setting -> dotted names under which it is looked for, at any
+    # depth of the file. The first is the one under which rcdiag writes it.
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    form: Form = "yaml"  # in which rcdiag writes settings
+    # It takes the settings of a file and the whole file; None where another trainer or generation
+    # is likelier.
+    claim: Callable[[Config, Document], Claim | None] = lambda settings, document: None
+    # It takes the same and returns the settings as the trainer's own parser completes them (one
+    # that implies another, an old name), with findings on what it read into them.
+    complete: Callable[[Config, Document], tuple[Config, list[Finding]]] = lambda s, document: (
+        s,
+        [],
+    )
     # It takes a whole file and its settings, defaults filled in, and judges the rest of the file.
     findings: Callable[[Mapping[str, Any], Config], list[Finding]] = lambda document, settings: []
     # Settings for a correction; raises Inexpressible. None where rcdiag writes none.
@@ -42,6 +54,12 @@ class ConfigFile:
     needs: tuple[str, ...] = ()  # what else has to be set there, in words
     hydra: bool = False  # its command line takes settings as `path.name=value`
     on_sweep_page: bool = False  # beside the newest generation of each trainer
+
+    def dotted(self, name: str) -> str:
+        """Return the dotted name under which a setting is written."""
+        if name in self.places:
+            return self.places[name][0]
+        return ".".join([*self.path, name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +69,8 @@ class Trainer:
     name: str
     family: str  # the trainer's name without the generation
     # Where its words are: a package with generations.toml, keys.toml, settings.toml and possibly
-    # terms.toml, or a module with `WORDS`, one TOML text. See `rcdiag.trainers.words`.
+    # terms.toml and findings.toml, or a module with `WORDS`, one TOML text: see
+    # `rcdiag.trainers.words`.
     package: str
     newest: bool = False  # the family's name alone means this generation
     # Its rollout correction.
@@ -62,11 +81,14 @@ class Trainer:
     rejects_by: tuple[str, ...] = ()
     # Settings that the trainer takes and silently does nothing with: one sentence each.
     ignored: Callable[[Config], list[str]] = lambda config: []
+    # Traps of its settings that no error tells of, as findings; words in `findings.toml`.
+    traps: Callable[[Config], list[Finding]] = lambda config: []
     # What it logs of the correction.
     # What `metrics` reads of the tokens besides the ratios and weights of the batch's rows.
     quantities: Callable[[Correction], list[Quantity]] = lambda correction: []
     metrics: Callable[[Batch, Correction], Metrics]
     percentiles: bool = False  # it logs percentiles of token weights
+    reads_prompts: bool = False  # its numbers depend on the width of the padded prompts
     # What the weights of the loss are divided by; 1 without batch normalisation.
     normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0
     update: UpdateRules

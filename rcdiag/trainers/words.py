@@ -1,6 +1,6 @@
 """TOML files beside a trainer's code say what its keys and settings mean.
 
-A trainer's package holds four files, with one table for each thing that has a name:
+A trainer's package holds these files, with one table for each thing that has a name:
 
 - `generations.toml`: a table for each generation of the trainer, the oldest first, with
   `released`, `place` (where its settings stand in its own config), `says` and `source`.
@@ -19,8 +19,13 @@ A trainer's package holds four files, with one table for each thing that has a n
   generation; `numbers` is what comes out on the example of the name. A table may be of several
   names, separated by commas. The file may be missing.
 
+- `findings.toml`: a table for each finding that the trainer's code makes of its settings, by slug,
+  with `severity` (error, warning, note), `asks`, `says`, `fix`, and possibly `example`, `source`
+  and `see`. The file may be missing.
+
 A trainer that is one module has no files beside it. Its module then has `WORDS`, one TOML text
-with the tables `generations`, `keys`, `settings` and `terms`; each holds what the file would.
+with the tables `generations`, `keys`, `settings`, `terms` and `findings`; each holds what the file
+would.
 
 Generations are written as `a`, `a to c`, `c on` (c and all later ones), or several of these,
 separated by commas. A text may hold `{name}` for a text of `[header.texts]`. A key's name may
@@ -106,6 +111,20 @@ class TermWords:
     numbers: Mapping[str, float]  # generation -> what comes out on the example of the name
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingWords:
+    """The meaning of a finding that a trainer's code makes of its own settings."""
+
+    slug: str
+    severity: str  # error, warning or note
+    asks: str  # the question that it answers
+    says: str
+    fix: str
+    example: str = ""
+    source: str = ""
+    see: tuple[str, ...] = ()
+
+
 @cache
 def read_generations(package: str) -> dict[str, GenerationWords]:
     """Return the generations of the trainer in `package`, the oldest first."""
@@ -166,6 +185,20 @@ def read_terms(package: str) -> dict[str, TermWords]:
         for name in table.name.split(","):
             terms[name.strip()] = TermWords(name=name.strip(), says=says, numbers=numbers)
     return terms
+
+
+@cache
+def read_findings(package: str) -> dict[str, FindingWords]:
+    """Return what the findings of the trainer in `package` on its settings mean, by slug."""
+    fields = ("severity", "asks", "says", "fix", "example", "source")
+    findings = {}
+    for table in _File.read(package, "findings.toml", needed=False).tables():
+        table.allows(*fields, "see")
+        texts = {field: table.text(field) or "" for field in fields}
+        for field in ("severity", "asks", "says", "fix"):
+            table.needed(field)
+        findings[table.name] = FindingWords(slug=table.name, see=table.names("see"), **texts)
+    return findings
 
 
 @cache

@@ -11,14 +11,15 @@ from rcdiag.corrections.actual import honest, needed
 from rcdiag.corrections.apply import outcome, quantities_of
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import Quantity
+from rcdiag.corrections.quantities import Quantity, under
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
-from rcdiag.results import CorrectionResult
+from rcdiag.results import CorrectionResult, Finding
 from rcdiag.statistics.accumulator import Step, added_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import bounded_sketches
+from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 
 KHats = Mapping[str, float | None]  # level -> Pareto k-hat of the raw ratios
@@ -66,12 +67,37 @@ def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:
     return {step: replace(rows, ratios=sketches.get(step)) for step, rows in steps.items()}
 
 
+def answerable(plan: Plan, dump: Table) -> Plan:
+    """Return the plan without corrections that look at advantages where the table has none."""
+    if {"advantages", "advantage"} & set(dump.columns):
+        return plan
+    lacking = [name for name, one in plan.corrections.items() if one.needs_advantages]
+    if not lacking:
+        return plan
+    finding = Finding(
+        slug="advantages-missing",
+        severity="warning",
+        message=f"{', '.join(lacking)}: not computed, {plan.trainer.name} looks at the sign of "
+        "the advantages there, and the table has none",
+        fix="record them in a column `advantages` (one per row) or per token",
+        evidence={"presets": lacking},
+    )
+    return replace(
+        plan,
+        configs={name: one for name, one in plan.configs.items() if name not in lacking},
+        corrections={name: one for name, one in plan.corrections.items() if name not in lacking},
+        findings=(*plan.findings, finding),
+    )
+
+
 def wanted_quantities(plan: Plan) -> list[Quantity]:
     """List what all corrections of a plan together read of the tokens."""
     quantities: dict[Quantity, None] = {}
     for correction in plan.corrections.values():
-        quantities |= dict.fromkeys(plan.trainer.quantities(correction))
-        quantities |= dict.fromkeys([*quantities_of(correction), *needed(correction)])
+        read = [*plan.trainer.quantities(correction), *quantities_of(correction)]
+        quantities |= dict.fromkeys(
+            under(correction.guard, quantity) for quantity in [*read, *needed(correction)]
+        )
     return list(quantities)
 
 
@@ -98,6 +124,7 @@ def correction_results(
 def _result(
     plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
 ) -> CorrectionResult:
+    rows = rows.under(correction.guard)
     left = outcome(rows, correction)
     weighting = correction.loss_weighting
     k_hat = None if weighting is None else k_hats.get(weighting.level)

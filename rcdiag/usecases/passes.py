@@ -14,11 +14,16 @@ from rcdiag.table.tokens import TokenBatch, sampled_tokens
 T = TypeVar("T")
 
 
-def token_batches(dump: Table, policies: Sequence[str], executor: Executor) -> Iterator[TokenBatch]:
-    """The sampled tokens of all rows, batch by batch; a batch may hold no token at all."""
-    return read_ahead(
-        (sampled_tokens(rows, policies) for rows in read_trajectories(dump, policies)), executor
-    )
+def token_batches(
+    dump: Table, policies: Sequence[str], executor: Executor, *, prompts: bool = False
+) -> Iterator[TokenBatch]:
+    """Yield the sampled tokens of all rows, batch by batch; a batch may hold no token at all.
+
+    `prompts` reads prompts too, for their width alone, where the table has them.
+    """
+    prompts = prompts and "prompt_ids" in dump.columns
+    trajectories = read_trajectories(dump, policies, prompts=prompts)
+    return read_ahead((sampled_tokens(rows, policies) for rows in trajectories), executor)
 
 
 def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:

@@ -26,7 +26,12 @@ from rcdiag.statistics.vocabulary import worst_ids
 from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.corrected import (
+    CorrectionRows,
+    answerable,
+    correction_results,
+    wanted_quantities,
+)
 from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
@@ -53,6 +58,7 @@ def score(
     result holds the text of the tokens that it names.
     """
     check_pair(dump, behavior, target)
+    plan = None if plan is None else answerable(plan, dump)
     reading = _read(dump, behavior, target, plan)
     state, rows = reading.state, reading.rows
     whole = _whole(state.by_step())
@@ -130,7 +136,8 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
     sizes: dict[Step, RowCount] = {}
     quantities = [] if plan is None else wanted_quantities(plan)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for batch in token_batches(dump, (behavior, target), executor):
+        prompts = plan is not None and plan.trainer.reads_prompts
+        for batch in token_batches(dump, (behavior, target), executor, prompts=prompts):
             pair = PolicyPair(batch, behavior, target)
             bad.add(NonFinite.of(batch))
             steps = pair.by_step()

@@ -17,7 +17,7 @@ from rcdiag.diagnosis.checks.corrections import CORRECTION_CHECKS, SWEEP_CHECKS
 from rcdiag.diagnosis.checks.families import family_checks
 from rcdiag.diagnosis.checks.policies import POLICY_CHECKS
 from rcdiag.diagnosis.checks.table import FEW_PROMPT_GROUPS, TABLE_CHECKS
-from rcdiag.diagnosis.checks.trainer_config import TRAINER_CONFIG_CHECKS
+from rcdiag.diagnosis.checks.trainer_config import TRAINER_CONFIG_CHECKS, trainer_checks
 from rcdiag.diagnosis.checks.updates import UPDATE_CHECKS
 from rcdiag.results import Finding
 
@@ -38,7 +38,8 @@ CHECKS.ship(
 
 def all_checks() -> dict[str, Check]:
     """Return every check by its slug: one for each family of metrics, and the registered ones."""
-    return {check.slug: check for check in (*family_checks(), *CHECKS.values())}
+    every = (*family_checks(), *CHECKS.values(), *trainer_checks())
+    return {check.slug: check for check in every}
 
 
 def findings(given: CheckInput) -> list[Finding]:

@@ -1,9 +1,14 @@
-"""These are the words of findings that `rcdiag.trainers` makes while it reads settings."""
+"""These are the words of findings that are made while settings of a trainer are read.
+
+Those that a trainer makes of its own settings stand in the `findings.toml` beside its code.
+"""
 
 from __future__ import annotations
 
 from rcdiag.diagnosis.checks.check import Check
 from rcdiag.errors import setting
+from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.words import read_findings
 
 _VERL = "verl, verl/trainer/ppo/rollout_corr_helper.py"
 
@@ -56,62 +61,6 @@ TRAINER_CONFIG_CHECKS = (
         _VERL,
     ),
     _of_settings(
-        "bypass-not-active",
-        "error",
-        "Does bypass mode do anything in this config?",
-        "Bypass mode is on in the correction block and does nothing, because of the rest of the "
-        "trainer's config: another loss mode under verl's V1 trainer, or one mini-batch and one "
-        "epoch under its legacy actor, which makes the PPO ratio 1.",
-        "set the loss mode, or keep the rollout log-probs, as the message says",
-        "actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode",
-        ("bypass_mode", "loss_type"),
-        "verl issue #4912, https://github.com/verl-project/verl/issues/4912",
-    ),
-    _of_settings(
-        "rejected-in-denominator",
-        "warning",
-        "Do rejected tokens leave the denominator of the loss?",
-        "Rejected tokens give no gradient and still count in the denominator of the loss, so "
-        "rejection lowers the learning rate.",
-        "raise the learning rate by 1 / kept share where much is rejected, or fix the denominator",
-        "half of the tokens rejected: half of the loss",
-        ("kept_tokens", "rollout_rs"),
-        "verl issue #4852, https://github.com/verl-project/verl/issues/4852",
-    ),
-    _of_settings(
-        "rejected-in-baseline",
-        "note",
-        "Do rewards of rejected rows leave the baseline of their group?",
-        "Rejection comes after or beside the advantages: rewards of rejected rows still make the "
-        "baseline of their group.",
-        "look at kept groups and at the advantages recomputed without rejected rows",
-        "adv_estimator: grpo with rollout_rs: seq_mean_k1",
-        ("rollout_rs",),
-        "verl issue #6362, https://github.com/verl-project/verl/issues/6362",
-    ),
-    _of_settings(
-        "rollout-log-probs-off",
-        "error",
-        "Does the sampler record log-probs?",
-        "The trainer's config asks for a correction and not for the sampler's log-probs, without "
-        "which there is none. They are off by default in verl until 0.8.0.",
-        "set actor_rollout_ref.rollout.calculate_log_probs=true",
-        "actor_rollout_ref.rollout.calculate_log_probs=true",
-        (),
-        "verl, verl/trainer/config/rollout/rollout.yaml",
-    ),
-    _of_settings(
-        "sampler-law-differs",
-        "warning",
-        "Does the sampler record the log-probs that the trainer computes?",
-        "By the trainer's config the sampler records log-probs of another distribution than the "
-        "trainer computes: renormalised over a top-p or top-k set, or before the temperature.",
-        "sample from the whole distribution (top_p 1, top_k -1), record processed_logprobs",
-        "top_p: 0.9 with processed_logprobs: log-ratios are below 0 throughout",
-        (),
-        "verl issue #4162, https://github.com/verl-project/verl/issues/4162; vLLM, logprobs_mode",
-    ),
-    _of_settings(
         "trainer-guessed",
         "note",
         "Which generation of the trainer is the config of?",
@@ -119,4 +68,43 @@ TRAINER_CONFIG_CHECKS = (
         f"say which it is with {setting('trainer')}",
         "rcdiag score rollouts.parquet --trainer-config config.yaml --trainer verl-0.8.0",
     ),
+    _of_settings(
+        "trainer-defaults",
+        "note",
+        "Does the file set anything of the correction?",
+        "A trainer's config has no setting of its correction; what is computed is what the trainer "
+        "then does, which is a correction for some trainers.",
+        "give the file in which the settings stand",
+        "a TRL config with use_vllm: true alone runs sequence_mask with clip_max 3",
+    ),
+    _of_settings(
+        "advantages-missing",
+        "warning",
+        "Does the table have what the correction looks at?",
+        "A correction that looks at the sign of the advantages is not computed for a table without "
+        "them.",
+        "record them in a column `advantages`",
+        "DPPO drops tokens whose probability rose where the advantage is above 0",
+    ),
 )
+
+
+def trainer_checks() -> tuple[Check, ...]:
+    """Return the words of findings that trainers make of their own settings, one per slug."""
+    packages = dict.fromkeys(trainer.package for trainer in TRAINERS.values())
+    words = {
+        finding.slug: finding for package in packages for finding in read_findings(package).values()
+    }
+    return tuple(
+        _of_settings(
+            finding.slug,
+            finding.severity,
+            finding.asks,
+            finding.says,
+            finding.fix,
+            finding.example,
+            finding.see,
+            finding.source,
+        )
+        for finding in words.values()
+    )

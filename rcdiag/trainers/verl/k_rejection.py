@@ -15,6 +15,7 @@ from rcdiag.corrections.apply import outcome
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.trainers.document import Document
 from rcdiag.trainers.trainer import (
     Claim,
     Config,
@@ -229,7 +230,7 @@ _PRESETS: dict[str, Config] = {
 }
 
 
-def _claim(config: Config) -> Claim | None:
+def _claim(config: Config, document: Document) -> Claim | None:
     """Claim settings that all generations from 0.7.1 on have, and older ones in part."""
     if not _SETTINGS.keys() & config.keys():
         return None

@@ -189,7 +189,7 @@ def _token_k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
 
 
 def _sequence_k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
-    values = statistic_of_rows(batch.rows, rejection.statistic)
+    values = statistic_of_rows(batch.rows, rejection)
     lengths = batch.rows.lengths
     lower = 0.0 if rejection.lower is None else rejection.lower
     keep = (values <= rejection.upper) & (rejection.lower is None or values >= lower)

@@ -14,6 +14,7 @@ from rcdiag.corrections.apply import outcome, veto_quantity, vetoed_rows
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.trainers.document import Document
 from rcdiag.trainers.trainer import (
     Claim,
     Config,
@@ -166,13 +167,13 @@ def _is_ratio_style(config: Config) -> bool:
     return bool(names & set(config)) or config.get("rollout_rs") in levels
 
 
-def _claim_061(config: Config) -> Claim | None:
+def _claim_061(config: Config, document: Document) -> Claim | None:
     if not _is_ratio_style(config) or "use_policy_gradient" not in config:
         return None
     return Claim(0.8, "verl-20251203 has the same settings")
 
 
-def _claim_070(config: Config) -> Claim | None:
+def _claim_070(config: Config, document: Document) -> Claim | None:
     if not _is_ratio_style(config) or "use_policy_gradient" in config:
         return None
     return Claim(0.8, "" if "loss_type" in config else "verl-0.6.1 has these settings too")

@@ -14,6 +14,7 @@ from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import Kept, Quantity, within
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.statistics.quantiles import Ordered
+from rcdiag.trainers.document import Document
 from rcdiag.trainers.trainer import (
     Claim,
     Config,
@@ -150,7 +151,7 @@ _SETTINGS = {
 _EXAMPLE = {"rollout_is": True, "rollout_is_threshold": 2.0}
 
 
-def _claim(config: Config) -> Claim | None:
+def _claim(config: Config, document: Document) -> Claim | None:
     """Claim settings by names that no other generation has."""
     names = {
         "rollout_is_level",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
-from rcdiag.corrections.quantities import Tokens
+from rcdiag.corrections.quantities import Tokens, under
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.losses.batch import loss_batch
@@ -62,7 +62,10 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     trainer, correction = update.plan.trainer, update.plan.corrections[name]
     bypass = correction.mode == "bypass"
     loss = trainer.update.loss_of_type(correction.loss) if bypass else update.loss
-    quantities = [*trainer.quantities(correction), *quantities_of(correction)]
+    quantities = [
+        under(correction.guard, quantity)
+        for quantity in [*trainer.quantities(correction), *quantities_of(correction)]
+    ]
     with np.errstate(all="ignore"):
         pair = batch.pair("rollout", "current" if bypass else "old")
         rows = rows_of(
@@ -70,8 +73,8 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
             list(dict.fromkeys(quantities)),
             batch.empty,
             keep_ratios=trainer.percentiles,
-        )
-        effects = token_effects(correction, Tokens(pair.log_ratio), rows)
+        ).under(correction.guard)
+        effects = token_effects(correction, Tokens.of(pair), rows)
         metrics = trainer.metrics(Batch(rows), correction)
     weights = effects.weights
     if weights is not None and correction.batch_normalize:

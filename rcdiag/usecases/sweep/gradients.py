@@ -141,7 +141,7 @@ def candidate_gradients(
     bucket, sign = buckets(pair.tokens.token_id)
     cells = pair.tokens.owner * DIMENSIONS + bucket
     slope = sign * pair.values.target_miss
-    tokens, rows = Tokens(pair.log_ratio), rows_of(pair, _quantities(candidates.values()), 0)
+    tokens, rows = Tokens.of(pair), rows_of(pair, _quantities(candidates.values()), 0)
     true, of_rows = np.exp(log_ratio(rows, "sequence")), ratio(rows, "sequence")
     lengths = pair.lengths.astype(np.float64)
 

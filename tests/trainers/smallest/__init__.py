@@ -75,7 +75,7 @@ SMALLEST = Trainer(
     update=UpdateRules(losses={"cool": COOL}, aggregations={"token-mean": TOKEN_MEAN}),
     config=ConfigFile(
         path=("training", "weights"),
-        claim=lambda settings: Claim(1.0) if "smallest_cap" in settings else None,
+        claim=lambda settings, document: Claim(1.0) if "smallest_cap" in settings else None,
         write=write,
     ),
 )

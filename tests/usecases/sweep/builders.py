@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,8 +42,14 @@ def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[S
 
 
 def single(correction: Correction, pair: PolicyPair) -> CorrectionResult:
-    """What the code for one threshold gives, with the metrics of the newest verl."""
-    plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
+    """What the code for one threshold gives, with what the newest verl logs of the weights."""
+    verl = find_trainer("verl-0.9")
+    trainer = replace(
+        verl,
+        quantities=lambda any_one: verl.quantities(replace(any_one, rejections=())),
+        metrics=lambda batch, any_one: verl.metrics(batch, replace(any_one, rejections=())),
+    )
+    plan = Plan(trainer, {"it": {}}, {"it": correction})
     rows = CorrectionRows.of({None: pair}, plan, wanted_quantities(plan))
     return correction_results(plan, rows.whole)["it"]
 

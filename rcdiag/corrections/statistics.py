@@ -1,0 +1,123 @@
+"""Statistics of single tokens by which trainers reject, mask or zero: one definition each.
+
+A rejection names a place and one of these: `token_k1`, `seq_mean_k3`, `segment_prob_change`. A
+trainer that tests something else adds its own: `STATISTICS.add(Statistic(...))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rcdiag.registry import Registry
+
+if TYPE_CHECKING:
+    from rcdiag.corrections.quantities import Array, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistic:
+    """A number of each sampled token that a trainer holds against bounds."""
+
+    name: str
+    formula: str  # in log_ratio = target - behavior log-prob, ratio, and the two probabilities
+    unit: str = "nats"
+    of: Callable[[Tokens], Array]  # [tokens]
+    needs_advantages: bool = False
+    source: str = ""
+
+
+def _prob_change(tokens: Tokens) -> Array:
+    """Return target - behavior probability of each sampled token."""
+    return np.exp(tokens.target) - np.exp(tokens.behavior)
+
+
+def _binary_kl(tokens: Tokens) -> Array:
+    """Return KL(behavior || target) of the two-sided choice "this token or another", nats."""
+    kind = tokens.behavior.dtype.type
+    p, q = (
+        np.clip(np.exp(values), kind(1e-6), kind(1.0) - kind(1e-6))
+        for values in (tokens.behavior, tokens.target)
+    )
+    one = kind(1.0)
+    return p * np.log(p / q) + (one - p) * np.log((one - p) / (one - q))
+
+
+STATISTICS: Registry[Statistic] = Registry(
+    "statistic",
+    (
+        Statistic(name="k1", formula="-log_ratio", of=lambda tokens: -tokens.clamped),
+        Statistic(
+            name="k2",
+            formula="log_ratio^2 / 2",
+            of=lambda tokens: 0.5 * np.square(tokens.clamped),
+        ),
+        Statistic(name="k3", formula="ratio - 1 - log_ratio", of=lambda tokens: tokens.k3),
+        Statistic(
+            name="k3_reverse",
+            formula="1 / ratio - 1 + log_ratio",
+            of=lambda tokens: np.expm1(-tokens.clamped) + tokens.clamped,
+        ),
+        Statistic(
+            name="ratio",
+            formula="exp(log_ratio)",
+            unit="ratio",
+            of=lambda tokens: tokens.ratio,
+        ),
+        Statistic(name="log_ratio", formula="log_ratio", of=lambda tokens: tokens.log_ratio),
+        Statistic(
+            name="distance",
+            formula="|ratio - 1|",
+            unit="ratio",
+            of=lambda tokens: np.abs(tokens.ratio - tokens.ratio.dtype.type(1.0)),
+        ),
+        Statistic(
+            name="error_factor",
+            formula="exp(|log_ratio|)",
+            unit="ratio",
+            of=lambda tokens: np.exp(np.abs(tokens.clamped)),
+        ),
+        Statistic(
+            name="prob_change",
+            formula="target - behavior probability",
+            unit="probability",
+            of=_prob_change,
+        ),
+        Statistic(
+            name="tv",
+            formula="|target - behavior probability|",
+            unit="probability",
+            of=lambda tokens: np.abs(_prob_change(tokens)),
+        ),
+        Statistic(
+            name="binary_kl",
+            formula="p log(p / q) + (1 - p) log((1 - p) / (1 - q)), p the behavior's probability "
+            "of the token and q the target's, both kept within [1e-6, 1 - 1e-6]",
+            of=_binary_kl,
+        ),
+        # The next three act on one sign of the advantage; elsewhere no upper bound is passed.
+        Statistic(
+            name="rise",
+            formula="target - behavior probability where the advantage is above 0",
+            unit="probability",
+            of=lambda tokens: np.where(tokens.advantage > 0, _prob_change(tokens), -np.inf),
+            needs_advantages=True,
+        ),
+        Statistic(
+            name="fall",
+            formula="behavior - target probability where the advantage is not above 0",
+            unit="probability",
+            of=lambda tokens: np.where(tokens.advantage > 0, -np.inf, -_prob_change(tokens)),
+            needs_advantages=True,
+        ),
+        Statistic(
+            name="negative_lag",
+            formula="-log_ratio where the advantage is below 0",
+            of=lambda tokens: np.where(tokens.advantage < 0, -tokens.log_ratio, -np.inf),
+            needs_advantages=True,
+        ),
+    ),
+)

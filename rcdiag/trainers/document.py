@@ -1,0 +1,228 @@
+"""A trainer's configuration file becomes one tree of settings: YAML, JSON, TOML or shell flags.
+
+Keys may be nested or dotted, and dashes in them are underscores, as trainers' own parsers have it.
+The format is told from the text, whatever the file is called.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rcdiag.errors import RcdiagError
+
+Format = Literal["yaml", "toml", "flags"]
+
+
+class _Missing:
+    """The value of a key that is not in the file; null is a value."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING = _Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A configuration file as nested mappings."""
+
+    tree: Mapping[str, Any]
+    format: Format = "yaml"
+    # The same tree with the text of each value, from YAML alone.
+    texts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Document:
+        """Read a file, or refuse it with what it would have to be."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise _unreadable(path, str(error)) from error
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str, path: Path) -> Document:
+        """Tell the format from the text: TOML, else YAML or JSON, else flags of a command line."""
+        import yaml
+
+        toml = _toml(text)
+        if toml:
+            return cls(_nested(toml), "toml")
+        tree, problem = None, None
+        try:
+            tree = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            problem = error
+        if isinstance(tree, dict):
+            texts = yaml.load(text, Loader=yaml.BaseLoader)
+            return cls(_nested(tree), "yaml", _nested(texts))
+        flags = _flags(text)
+        if flags:
+            return cls(_nested(flags), "flags")
+        if problem is not None:
+            raise _unreadable(path, str(problem).splitlines()[0]) from problem
+        return cls({}, "yaml")
+
+    def under(self, path: Sequence[str]) -> Mapping[str, Any]:
+        """Return the mapping at a place, as far down as the document goes."""
+        return _under(self.tree, path)
+
+    def texts_under(self, path: Sequence[str]) -> Mapping[str, Any]:
+        """Return the texts of the values at a place."""
+        return _under(self.texts, path)
+
+    def find(self, *names: str) -> Any:
+        """Return the value of the first of some dotted names that is there, at any depth.
+
+        `loss_fn.kind` is found below any mapping that has it; the shallowest is taken. MISSING
+        where there is none.
+        """
+        for name in names:
+            levels: list[Mapping[str, Any]] = [self.tree]
+            parts = name.split(".")
+            while levels:
+                for mapping in levels:
+                    if (value := _down(mapping, parts)) is not MISSING:
+                        return value
+                levels = [
+                    value
+                    for mapping in levels
+                    for value in mapping.values()
+                    if isinstance(value, Mapping)
+                ]
+        return MISSING
+
+    def has(self, *names: str) -> bool:
+        """Tell whether any of some dotted names is in the document, at any depth."""
+        return any(self.find(name) is not MISSING for name in names)
+
+    def neighbours(self, name: str) -> list[str]:
+        """Return the keys of all mappings that hold a key of this name."""
+        return [
+            key for mapping in _mappings(self.tree) if name in mapping for key in map(str, mapping)
+        ]
+
+
+def _down(mapping: Mapping[str, Any], parts: Sequence[str]) -> Any:
+    value: Any = mapping
+    for part in parts:
+        if not isinstance(value, Mapping) or part not in value:
+            return MISSING
+        value = value[part]
+    return value
+
+
+def _under(tree: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    place = tree
+    for name in path:
+        if isinstance(inner := place.get(name), Mapping):
+            place = inner
+    return place
+
+
+def _mappings(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield tree
+    for value in tree.values():
+        if isinstance(value, Mapping):
+            yield from _mappings(value)
+
+
+def _nested(flat: Mapping[Any, Any]) -> dict[str, Any]:
+    """Take dotted keys apart, at every depth; what two keys say of one mapping is joined."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        if isinstance(value, dict):
+            value = _nested(value)
+        *above, last = str(key).replace("-", "_").split(".")
+        place = tree
+        for name in above:
+            inner = place.setdefault(name, {})
+            if not isinstance(inner, dict):
+                inner = place[name] = {}
+            place = inner
+        if isinstance(value, dict) and isinstance(place.get(last), dict):
+            place[last].update(value)
+        else:
+            place[last] = value
+    return tree
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+_FLAG = re.compile(r"--[A-Za-z][\w.-]*")
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+
+
+def _flags(text: str) -> dict[str, Any]:
+    """Read `--name value`, `--name=value`, `--name` and `a.b=value` of a command line.
+
+    Text without any flag is no command line, and gives nothing.
+    """
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    if not re.search(r"(?m)(^|\s|\()--[A-Za-z]", code) and "\\\n" not in code:
+        return {}
+    try:
+        words = shlex.split(code.replace("\\\n", " "), comments=True)
+    except ValueError:
+        return {}
+    flags: dict[str, Any] = {}
+    values: dict[str, list[str]] = {}
+    current: str | None = None
+    for word in words:
+        word = word.strip("()")
+        if _FLAG.match(word):
+            name, has_value, value = word.removeprefix("--").partition("=")
+            values[name] = [value] if has_value else []
+            current = None if has_value else name
+        elif "." in word and (override := _OVERRIDE.fullmatch(word)):
+            values[override[1]] = [override[2]]
+            current = None
+        elif current is not None:
+            values[current].append(word)
+    for name, written in values.items():
+        flags[name] = _value(written)
+    return flags
+
+
+def _value(words: Sequence[str]) -> Any:
+    """Read the values of a flag: none is true, one a value, several a list."""
+    import yaml
+
+    def one(word: str) -> Any:
+        try:
+            value = yaml.safe_load(word)
+        except yaml.YAMLError:
+            return word
+        if isinstance(value, str):
+            try:
+                return float(value)  # 1e-4, which YAML 1.1 takes for text
+            except ValueError:
+                return None if value in ("None", "none") else value
+        return word if value is None and word else value
+
+    if not words:
+        return True
+    return one(words[0]) if len(words) == 1 else [one(word) for word in words]
+
+
+def _unreadable(path: Path, problem: str) -> RcdiagError:
+    return RcdiagError(
+        f"{path}: cannot be read as a configuration ({problem})",
+        hint="give the trainer's config file (YAML, JSON, TOML, or a shell script with its flags), "
+        "or its correction block alone",
+    )
