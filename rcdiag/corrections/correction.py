@@ -22,6 +22,7 @@ class Guard:
     before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
     # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `zero` makes the ratio 0.
     non_finite: Literal["stays", "equal", "zero"] = "stays"
+    nan_log_prob: float | None = None  # what takes the place of a log-prob that is NaN
 
 
 @dataclass(frozen=True, slots=True)

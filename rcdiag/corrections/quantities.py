@@ -90,6 +90,8 @@ class Tokens:
     def log_ratio(self) -> Array:
         """Log-ratios as sums and means take them, [tokens]."""
         values = self.raw_log_ratio
+        if self.guard.nan_log_prob is not None:
+            values = self.target - self.behavior
         if self.guard.non_finite == "equal":
             values = np.where(np.isfinite(values), values, values.dtype.type(0.0))
         if self.guard.before_sums:
@@ -119,13 +121,20 @@ class Tokens:
     def behavior(self) -> Array:
         """Log-probs of the policy that sampled, nats, [tokens]."""
         assert self._behavior is not None, "the log-probs themselves are needed"
-        return self._behavior
+        return self._without_nan(self._behavior)
 
     @property
     def target(self) -> Array:
         """Log-probs of the policy that expectations are wanted under, nats, [tokens]."""
         assert self._target is not None, "the log-probs themselves are needed"
-        return self._target
+        return self._without_nan(self._target)
+
+    def _without_nan(self, log_probs: Array) -> Array:
+        """Put what the guard says in place of log-probs that are NaN, [tokens]."""
+        instead = self.guard.nan_log_prob
+        if instead is None:
+            return log_probs
+        return np.where(np.isnan(log_probs), log_probs.dtype.type(instead), log_probs)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

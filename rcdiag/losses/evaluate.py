@@ -48,6 +48,8 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
     current = batch.current.detach().to(torch.float64).requires_grad_()
     batch = replace(batch, current=current)
     seen = batch if rules.sees_rejected else batch.only_kept()
+    if rules.ratio_in_loss:
+        seen = replace(seen, weights=None)
     losses = policy_loss(seen, settings)
     reduction = ROW_MEAN if losses.by_row else rules.aggregation(loss, settings)
     total = _total(reduction, batch, seen, _weighted(losses, seen), settings)

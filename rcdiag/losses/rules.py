@@ -29,6 +29,9 @@ class UpdateRules:
     zeros: tuple[str, ...] = ()  # keys that are logged as 0 where a loss has no such number
     # Rejected tokens reach the loss function, and its metrics are aggregated as the loss is.
     sees_rejected: bool = False
+    # The loss takes the mismatch into its own ratio: weights of the correction, which say how much
+    # a token counts, are not multiplied in once more.
+    ratio_in_loss: bool = False
     defaults: LossSettings = field(default_factory=LossSettings)
 
     @property

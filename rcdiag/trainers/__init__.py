@@ -9,11 +9,21 @@ from __future__ import annotations
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
-from rcdiag.trainers import slime, verl
+from rcdiag.trainers import miles, open_instruct, prime_rl, roll, slime, verl
 from rcdiag.trainers.trainer import Trainer
 
 # The oldest generation of each trainer comes first.
-TRAINERS: Registry[Trainer] = Registry("trainer", (*verl.GENERATIONS, *slime.GENERATIONS))
+TRAINERS: Registry[Trainer] = Registry(
+    "trainer",
+    (
+        *verl.GENERATIONS,
+        *slime.GENERATIONS,
+        *prime_rl.GENERATIONS,
+        *roll.GENERATIONS,
+        *open_instruct.GENERATIONS,
+        *miles.GENERATIONS,
+    ),
+)
 DEFAULT = verl.FAMILY
 
 

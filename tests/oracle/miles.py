@@ -230,10 +230,13 @@ def ask(config: dict[str, Any], batch: Batch, dtype: str = "float64") -> Answer:
 
 
 def _weights(config: dict[str, Any], batch: Batch, dtype: str) -> np.ndarray | None:
-    """Return what the chosen function multiplies a loss of 1 by; None where nothing does."""
+    """Return what the chosen function multiplies a loss of 1 by, before batch normalisation.
+
+    None where it multiplies by nothing.
+    """
     import torch
 
-    args = arguments(config, [])
+    args = arguments({**config, "tis_batch_normalize": False}, [])
     if not args.use_tis:
         return None
 

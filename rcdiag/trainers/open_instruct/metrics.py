@@ -115,7 +115,9 @@ def _rho(batch: Batch, correction: Correction, weighting: Weighting) -> Metrics:
         for test in correction.zeroing
     }
     return {
-        "val/rho_drop_frac": float(1.0 - rows.columns[Within(correction.zeroing)].sum.sum() / count),
+        "val/rho_drop_frac": float(
+            1.0 - rows.columns[Within(correction.zeroing)].sum.sum() / count
+        ),
         "val/rho_drop_low_frac": float(dropped.get("low", 0.0) / count),
         "val/rho_drop_high_frac": float(dropped.get("high", 0.0) / count),
         "val/rho_weight": float(weights.sum.sum() / count),

@@ -52,17 +52,17 @@ def _of_rising(of_others: float) -> Any:
 
 _RISING = "mean |ratio - 1| of the sequence, at tokens with log_ratio x advantage above 0"
 _FILE = "open-instruct commit e6c3044a, open_instruct/grpo_utils.py, compute_rho_correction"
-for _name, _of_others in (("rising_tv", -np.inf), ("rising_tv_lower", np.inf)):
-    STATISTICS.add(
-        Statistic(
-            name=_name,
-            formula=f"{_RISING}; {_of_others:g} at others",
-            unit="ratio",
-            of=_of_rising(_of_others),
-            needs_advantages=True,
-            source=_FILE,
-        )
+STATISTICS.ship(
+    Statistic(
+        name=name,
+        formula=f"{_RISING}; {of_others:g} at others",
+        unit="ratio",
+        of=_of_rising(of_others),
+        needs_advantages=True,
+        source=_FILE,
     )
+    for name, of_others in (("rising_tv", -np.inf), ("rising_tv_lower", np.inf))
+)
 
 
 def read(config: Config) -> Correction:
@@ -75,7 +75,9 @@ def read(config: Config) -> Correction:
             "the sampler's log-probs are the old ones then, and rho is 1; turn one off",
         )
     if not switches["use_rho_correction"]:
-        return Correction(guard=GUARD, mode="bypass" if switches["use_vllm_logprobs"] else "decoupled")
+        return Correction(
+            guard=GUARD, mode="bypass" if switches["use_vllm_logprobs"] else "decoupled"
+        )
     _check(bounds)
     level = "geometric" if switches["rho_mask_sequence_level"] else "token"
     low, high = bounds["rho_clamp_lower_bound"], bounds["rho_clamp_upper_bound"]
@@ -141,7 +143,7 @@ def _claim(config: Config, document: Document) -> Claim | None:
     return Claim(1.0) if own or document.find("no_use_rho_correction") is not MISSING else None
 
 
-def findings(document: Mapping[str, Any], settings: Config) -> list[Finding]:
+def traps(settings: Config) -> list[Finding]:
     """Report what open-instruct does with these settings that their names do not say."""
     if settings["use_rho_correction"] is not True:
         return []
@@ -206,12 +208,12 @@ GENERATIONS = (
         quantities=quantities,
         metrics=metrics,
         update=UPDATE,
+        traps=traps,
         config=ConfigFile(
             places={name: (name,) for name in _SETTINGS},
             form="flags",
             claim=_claim,
             complete=_complete,
-            findings=findings,
             write=flags,
             needs=("flags of grpo_fast.py or grpo.py",),
         ),

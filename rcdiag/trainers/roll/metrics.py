@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.corrections.apply import log_ratio, outcome, raw_weights, ratio
+from rcdiag.corrections.apply import (
+    outcome,
+    ratio,
+    raw_weights,
+    statistic_of_rows,
+    token_bounds,
+)
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import (
     Beyond,
@@ -22,10 +28,8 @@ from rcdiag.corrections.quantities import (
     LogRatio,
     Quantity,
     Ratio,
-    token_statistic,
     within,
 )
-from rcdiag.corrections.apply import statistic_of_rows, token_bounds
 from rcdiag.corrections.trainer_means import EPSILON, Batch
 
 Metrics = dict[str, float]

@@ -57,3 +57,5 @@ UPDATES: dict[str, dict[str, Any]] = {
         (", rollout as old", {"use_rollout_logprobs": True}),
     )
 }
+# Numbers of the PPO ratio and the loss, which a replayed update logs.
+OF_THE_UPDATE = (*("loss", "pg_loss", "entropy_loss", "pg_clipfrac", "ppo_kl", "ess_ratio", "ois"),)

@@ -52,7 +52,6 @@ _LOSSES: dict[str, dict[str, Any]] = {
     "gspo": {"importance_sampling": "seq"},
     "gpg": {"pg_variant": "vanilla"},
     "tis": {"pg_variant": "tis"},
-    "topr": {"pg_variant": "topr"},
     "cispo": {"pg_variant": "cispo"},
     "kimi15": {"pg_variant": "kimi15"},
 }
