@@ -17,9 +17,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from tests.oracle.answers import Answer, LossAnswer
+from tests.oracle.checkout_answers import Answer, LossAnswer
 from tests.oracle.checkouts import MILES, taken
-from tests.trainers.batches import Batch, Rows
+from tests.trainers.checkout_batches import Batch, Rows
 
 HUB = "miles/backends/training_utils/loss_hub"
 HELPER = "examples/infra_features/train_infer_mismatch_helper"

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.oracle.answers import Answer, LossAnswer
+from tests.oracle.checkout_answers import Answer, LossAnswer
 from tests.oracle.checkouts import OPEN_INSTRUCT, taken
-from tests.trainers.batches import Batch, Rows
+from tests.trainers.checkout_batches import Batch, Rows
 
 UTILS = "open_instruct/grpo_utils.py"
 FUNCTIONS = (

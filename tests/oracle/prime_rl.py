@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.oracle.answers import Answer, LossAnswer
+from tests.oracle.checkout_answers import Answer, LossAnswer
 from tests.oracle.checkouts import PRIME_RL, taken
-from tests.trainers.batches import Batch, Rows
+from tests.trainers.checkout_batches import Batch, Rows
 
 LOSS = "src/prime_rl/trainer/rl/loss.py"
 UTILS = "src/prime_rl/trainer/utils.py"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.oracle.answers import Answer, LossAnswer
+from tests.oracle.checkout_answers import Answer, LossAnswer
 from tests.oracle.checkouts import ROLL, taken
-from tests.trainers.batches import Batch, Rows
+from tests.trainers.checkout_batches import Batch, Rows
 
 CORRECTIONS = "roll/utils/train_infer_corrections.py"
 FUNCTIONALS = "roll/utils/functionals.py"

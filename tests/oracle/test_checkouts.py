@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.oracle.store import ORACLES, Oracle
+from tests.oracle.store_checkouts import ORACLES, Oracle
 from tests.trainers.differences import differing
 
 pytestmark = pytest.mark.oracle
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.oracle
 @pytest.mark.parametrize(
     "oracle", [pytest.param(each, marks=each.checkout.needed, id=each.folder) for each in ORACLES]
 )
-def test_stored_numbers(oracle: Oracle) -> None:
+def test_checkout_numbers(oracle: Oracle) -> None:
     stored, asked = json.loads(oracle.path.read_text()), oracle.numbers()
     assert stored["source"] == json.loads(json.dumps(asked["source"]))
     for kind in ("cases", "updates"):

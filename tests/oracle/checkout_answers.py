@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.trainers.batches import Batch
+from tests.trainers.checkout_batches import Batch
 
 Numbers = dict[str, Any]
 

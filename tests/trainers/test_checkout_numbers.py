@@ -18,7 +18,7 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
-from tests.trainers.batches import BATCHES, Batch
+from tests.trainers.checkout_batches import BATCHES, Batch
 from tests.trainers.differences import differing
 
 FOLDERS = ("prime_rl", "open_instruct", "roll", "miles")

@@ -1,6 +1,6 @@
-"""Stores what trainers' own code gives: `python -m tests.oracle.store`, with checkouts named.
+"""Stores what trainers' own code gives: `python -m tests.oracle.store_checkouts`, with checkouts named.
 
-The files are read by `tests/trainers/test_stored_numbers.py`, which needs no checkout.
+The files are read by `tests/trainers/test_checkout_numbers.py`, which needs no checkout.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.oracle import miles, open_instruct, prime_rl, roll
-from tests.oracle.answers import Answer, LossAnswer, Numbers, loss_numbers_of, numbers_of
+from tests.oracle.checkout_answers import Answer, LossAnswer, Numbers, loss_numbers_of, numbers_of
 from tests.oracle.checkouts import MILES, OPEN_INSTRUCT, PRIME_RL, ROLL, Checkout
-from tests.trainers.batches import BATCHES, CURRENT, Batch, Rows
+from tests.trainers.checkout_batches import BATCHES, CURRENT, Batch, Rows
 
 FOLDER = Path(__file__).parent.parent / "trainers"
 
