@@ -22,6 +22,7 @@ class Guard:
     before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
     # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `zero` makes the ratio 0.
     non_finite: Literal["stays", "equal", "zero"] = "stays"
+    epsilon: float = 1e-8  # what it adds to counts of tokens that it divides by
     nan_log_prob: float | None = None  # what takes the place of a log-prob that is NaN
 
 
@@ -102,6 +103,7 @@ class Correction:
     # weight itself, for which `Weighting.outside` is `zero`.
     zeroing: tuple[Rejection, ...] = ()
     guard: Guard = Guard()
+    logging: str = ""  # a choice among its settings that changes what it logs and nothing else
 
     @property
     def loss_weighting(self) -> Weighting | None:

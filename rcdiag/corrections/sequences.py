@@ -115,7 +115,7 @@ class Rows:
     @property
     def epsilon(self) -> float:
         """Return what trainers add to counts before they divide; in float32 a count swallows it."""
-        return EPSILON if self.dtype == np.float64 else 0.0
+        return self.guard.epsilon if self.dtype == np.float64 else 0.0
 
     @property
     def tokens(self) -> int:

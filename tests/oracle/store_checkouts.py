@@ -1,4 +1,6 @@
-"""Stores what trainers' own code gives: `python -m tests.oracle.store_checkouts`, with checkouts named.
+"""Stores what trainers' own code gives: `python -m tests.oracle.store_checkouts`.
+
+Checkouts are named by environment variables.
 
 The files are read by `tests/trainers/test_checkout_numbers.py`, which needs no checkout.
 """

@@ -26,8 +26,8 @@ def custom_config(correction: Correction) -> Written:
     if _is_plain(correction):
         return _plain(correction)
     written = mis(correction)
-    helper = {"custom_tis_function_path": f"{_HELPER}.mis.compute_mis_weights_with_cp"}
-    return Written(helper) | written
+    helper = Written({"custom_tis_function_path": f"{_HELPER}.mis.compute_mis_weights_with_cp"})
+    return helper | written
 
 
 def _rest(correction: Correction, written: Written) -> Written:
@@ -54,6 +54,6 @@ def _plain(correction: Correction) -> Written:
     window = within_reach(weights.window.lower, weights.window.upper)
     low = 0.0 if window.lower == -np.inf else rounded(float(np.exp(window.lower)))
     high = ABOVE_ALL if window.upper == np.inf else rounded(float(np.exp(window.upper)))
-    function = {"custom_tis_function_path": f"{_CORRECTIONS}.icepop_function"}
+    icepop = Written({"custom_tis_function_path": f"{_CORRECTIONS}.icepop_function"})
     bounds = Written({"use_tis": True, "tis_clip": high, "tis_clip_low": low})
-    return (Written(function) | bounds) if weights.zeroes else bounds
+    return icepop | bounds if weights.zeroes else bounds

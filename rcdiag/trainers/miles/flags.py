@@ -7,7 +7,7 @@ examples/infra_features/train_infer_mismatch_helper (`mis.py` and `mis.yaml`).
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from rcdiag.results import Finding
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.miles.emit import custom_config
 from rcdiag.trainers.miles.losses import UPDATE
-from rcdiag.trainers.miles.metrics import Function, MilesCorrection, metrics, quantities
+from rcdiag.trainers.miles.metrics import Function, logging, metrics, quantities
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer
 
@@ -67,12 +67,11 @@ def read(config: Config) -> Correction:
     _check(config)
     function = function_of(config)
     correction = _of_helper(config) if function == "helper" else _of_miles(config, function)
-    base = {field.name: getattr(correction, field.name) for field in fields(Correction)}
     bypass = _switch(config, "use_rollout_logprobs")
-    return MilesCorrection(
-        **{**base, "mode": "bypass" if bypass else "decoupled"},
-        function=function,
-        per_token=_switch(config, "calculate_per_token_loss"),
+    return replace(
+        correction,
+        mode="bypass" if bypass else "decoupled",
+        logging=logging(function, _switch(config, "calculate_per_token_loss")),
     )
 
 
@@ -84,8 +83,8 @@ def _of_miles(config: Config, function: Function) -> Correction:
     if function == "none":
         return Correction(guard=UNCLAMPED)
     low, high = _number(config, "tis_clip_low"), _number(config, "tis_clip")
-    outside = "clip" if function == "tis" else "zero"
-    return Correction(weighting=Weighting("token", high, low, outside), guard=UNCLAMPED)
+    weighting = Weighting("token", high, low, "clip" if function == "tis" else "zero")
+    return Correction(weighting=weighting, guard=UNCLAMPED)
 
 
 def _check(config: Config) -> None:
@@ -125,6 +124,7 @@ def _number(config: Config, name: str) -> float:
 def ignored(config: Config) -> list[str]:
     """List settings that the chosen function does not read."""
     function = function_of(config)
+    unread: tuple[str, ...]
     if function == "helper":
         unread, why = ("tis_clip", "tis_clip_low"), "the helper has bounds of its own"
         sentences = mis.ignored({name: config[name] for name in mis.SETTINGS})

@@ -32,12 +32,15 @@ Metrics = dict[str, float]
 Function = Literal["none", "tis", "icepop", "helper"]
 
 
-@dataclass(frozen=True, slots=True)
-class MilesCorrection(Correction):
-    """A correction of miles: which function made it, and what means are taken over."""
+def logging(function: Function, per_token: bool) -> str:
+    """Write what decides about the logged numbers, as `Correction.logging` has it."""
+    return f"{function} per {'token' if per_token else 'sequence'}"
 
-    function: Function = "none"
-    per_token: bool = False  # means are over tokens, not over sequences
+
+def _of(correction: Correction) -> tuple[str, bool]:
+    """Return the function that made a correction, and whether means are over tokens."""
+    function, _, unit = correction.logging.partition(" per ")
+    return function, unit == "token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +70,6 @@ _OF_POLICIES: dict[str, Quantity] = {
     "train_rollout_logprob_abs_diff": FiniteDistance(),
     "train_rollout_kl": LowVarianceKL(),
 }
-
-
-def _of(correction: Correction) -> tuple[Function, bool]:
-    if isinstance(correction, MilesCorrection):
-        return correction.function, correction.per_token
-    return "helper", False
 
 
 def quantities(correction: Correction) -> list[Quantity]:

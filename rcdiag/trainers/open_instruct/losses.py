@@ -44,7 +44,8 @@ _FILE = "open-instruct commit e6c3044a, open_instruct/grpo_utils.py, compute_grp
 VANILLA = replace(
     clipped.VANILLA,
     says="PPO on the ratio of each token, with clip-higher and without dual clip: --loss_fn dapo.",
-    formula=f"max(-A r, -A clip(r)), clip to [1 - clip_low, 1 + clip_high], 0.2 and 0.272; {SYMBOLS}",
+    formula="max(-A r, -A clip(r)), clip to [1 - clip_low, 1 + clip_high], 0.2 and 0.272; "
+    f"{SYMBOLS}",
     source=f"arXiv 2503.14476; {_FILE}",
     function=dapo,
     settings=CLIP_RANGE,

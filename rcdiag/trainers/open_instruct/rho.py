@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Guard, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import Array, Tokens
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.results import Finding
@@ -23,7 +23,7 @@ from rcdiag.trainers.open_instruct.metrics import metrics, quantities
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer
 
 INVALID_LOGPROB = 1.0  # in place of a log-prob that is NaN
-GUARD = Guard(bound=10.0, before_sums=True, nan_log_prob=INVALID_LOGPROB)
+GUARD = Guard(bound=10.0, before_sums=True, epsilon=0.0, nan_log_prob=INVALID_LOGPROB)
 _SETTINGS: dict[str, Any] = {
     "use_rho_correction": True,
     "rho_clamp_lower_bound": 0.0,
@@ -79,7 +79,7 @@ def read(config: Config) -> Correction:
             guard=GUARD, mode="bypass" if switches["use_vllm_logprobs"] else "decoupled"
         )
     _check(bounds)
-    level = "geometric" if switches["rho_mask_sequence_level"] else "token"
+    level: Level = "geometric" if switches["rho_mask_sequence_level"] else "token"
     low, high = bounds["rho_clamp_lower_bound"], bounds["rho_clamp_upper_bound"]
     return Correction(
         weighting=Weighting(level, high or np.inf, low, "clip"),

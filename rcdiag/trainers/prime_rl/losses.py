@@ -36,9 +36,8 @@ def trust_region(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return -keep adv_tau A ratio + kl_tau log_ratio^2, ratio = current / rollout."""
     log_ratio = tokens.log_ratio
     policy = settings.value(ADV_TAU) * tokens.advantages * log_ratio.exp()
-    return TokenLosses(
-        settings.value(KL_TAU) * log_ratio.square() - policy.where(tokens.kept, 0.0), {}
-    )
+    pull = settings.value(KL_TAU) * log_ratio.square()
+    return TokenLosses(pull - policy.where(tokens.kept, 0.0), {}, weighted=True)
 
 
 _FILE = "prime-rl commit 559b4477, src/prime_rl/trainer/rl/loss.py"
@@ -71,5 +70,5 @@ UPDATE = UpdateRules(
     losses=by_name((DPPO_TV, IPO)),
     aggregations={"token-mean": replace(TOKEN_MEAN, default="all")},
     sees_rejected=True,
-    ratio_in_loss=True,
+    logged=lambda tokens, losses, settings: {},  # all of it is of the correction
 )

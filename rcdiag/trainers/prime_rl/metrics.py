@@ -58,7 +58,11 @@ class Dropped:
 def quantities(correction: Correction) -> list[Quantity]:
     """Return the quantities of tokens that `metrics` reads."""
     dropped = correction.rejections
-    of_kl = [MismatchKL(), Within(dropped, UnclampedK3()), Dropped(dropped, quantity=UnclampedK3())]
+    of_kl: list[Quantity] = [
+        MismatchKL(),
+        Within(dropped, UnclampedK3()),
+        Dropped(dropped, quantity=UnclampedK3()),
+    ]
     return [*of_kl, Dropped(dropped), *(Dropped(dropped, sign) for sign in _signs(correction))]
 
 

@@ -76,7 +76,7 @@ def _claim(config: Config, document: Document) -> Claim | None:
     if any(name in config for name in _OWN):
         return Claim(1.0)
     tables = ("trainer", "orchestrator", "inference")
-    whole = document.form == "toml" and sum(name in document.tree for name in tables) > 1
+    whole = document.format == "toml" and sum(name in document.tree for name in tables) > 1
     return Claim(0.7) if whole else None
 
 

@@ -8,8 +8,6 @@ roll/utils/functionals.py (`agg_loss`, `masked_mean`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,13 +34,7 @@ Metrics = dict[str, float]
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Filtered(Correction):
-    """A correction of ROLL: a list of filters is logged even if none of them is on."""
-
-    filters_listed: bool = False
-
-
+FILTERS = "filters"  # a list of filters is logged even if none of them is on
 _RATIOS: dict[str, Quantity] = {"token": Ratio(), "segment": Ratio(level="segment")}
 _DIFFERENCES: dict[str, Quantity] = {"token": K("prob_change"), "segment": K("segment_prob_change")}
 
@@ -69,7 +61,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
         logged["is_weight_clipfrac@sum"] = _clipped(batch, weighting)
     for test in correction.rejections:
         logged[f"train_infer_{_spoken(test)}_mask_mean@sum"] = _passed(batch, test)
-    if isinstance(correction, Filtered) and correction.filters_listed:
+    if correction.logging == FILTERS:
         kept = outcome(batch.rows, correction).kept_tokens
         logged["train_infer_final_mask_mean"] = batch.token_share(kept)
     return {f"actor/{name}": value for name, value in logged.items()}

@@ -17,7 +17,7 @@ from rcdiag.results import Finding
 from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.roll.emit import block
 from rcdiag.trainers.roll.losses import UPDATE
-from rcdiag.trainers.roll.metrics import Filtered, metrics, quantities
+from rcdiag.trainers.roll.metrics import FILTERS, metrics, quantities
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer, choice
 
 LEVELS = ("token", "segment", "geometric", "sequence")
@@ -65,11 +65,11 @@ class Filter:
 def read(config: Config) -> Correction:
     """Read weights and all filters that are on; each looks at the mask before any of them."""
     filters = filters_of(config["filters"])
-    return Filtered(
+    return Correction(
         weighting=_weighting(config) if _switch(config, "is_weight.enabled") else None,
         rejections=tuple(test for each in filters for test in each.rejections),
         guard=UNCLAMPED,
-        filters_listed=bool(config["filters"]),
+        logging=FILTERS if config["filters"] else "",
     )
 
 
@@ -201,8 +201,8 @@ def _no_log_probs() -> Finding:
     return Finding(
         slug="no-sampler-log-probs",
         severity="error",
-        message="actor_infer.generating_args.logprobs is off: without log-probs of the sampler ROLL "
-        "skips the correction, with a warning",
+        message="actor_infer.generating_args.logprobs is off: without log-probs of the sampler "
+        "ROLL skips the correction, with a warning",
         fix="set actor_infer.generating_args.logprobs: 1",
     )
 
@@ -261,9 +261,3 @@ GENERATIONS = (
         ),
     ),
 )
-
-
-def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a nested block by their dotted names."""
-    weight = {f"is_weight.{name}": value for name, value in config.get("is_weight", {}).items()}
-    return {**weight, **{name: value for name, value in config.items() if name != "is_weight"}}
