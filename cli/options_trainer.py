@@ -25,7 +25,8 @@ TrainerName = Annotated[
     typer.Option(
         "--trainer",
         metavar="NAME",
-        help="Trainer whose definitions and names are used: {trainers}",
+        help="Trainer whose definitions and names are used, or `all` for the default of each: "
+        "{trainers}",
         rich_help_panel=PANEL,
     ),
 ]
@@ -50,7 +51,8 @@ TrainerConfigFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="The trainer's own YAML, taken as it is, instead of presets",
+        help="The trainer's own configuration (YAML, TOML, JSON or a script with flags), taken as "
+        "it is, instead of presets",
         rich_help_panel=PANEL,
     ),
 ]
@@ -59,6 +61,15 @@ ArithmeticOption = Annotated[
     typer.Option(
         "--arithmetic",
         help="float32 reproduces the rounding of the trainer's own numbers",
+        rich_help_panel=PANEL,
+    ),
+]
+
+Carry = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TRAINER:PRESET",
+        help="Set a preset beside what each other trainer has for it, e.g. trl:sequence_mask",
         rich_help_panel=PANEL,
     ),
 ]

@@ -71,8 +71,10 @@ def _cells(name: str, value: MetricValue) -> list[str]:
 
 def _correction_table(out: Console, result: ScoreResult) -> Table:
     """Draw what each preset would have kept; ESS is that of its weights, truncated if it does."""
-    trainer = next(iter(result.corrections.values())).trainer
+    trainers = {correction.trainer for correction in result.corrections.values()}
+    several = len(trainers) > 1
     numbers = [
+        *([(CorrectionNumbers, "bias_bound", 2)] if several else []),
         (CorrectionResult, "kept_tokens", 3),
         (CorrectionResult, "kept_sequences", 2),
         (CorrectionNumbers, "ess_token_applied", 5),
@@ -81,7 +83,8 @@ def _correction_table(out: Console, result: ScoreResult) -> Table:
         (CorrectionNumbers, "lost_target_mass_token", 4),
     ]
     columns = [
-        Column(heading=f"preset of {trainer}", align="left"),
+        Column(heading="trainer" if several else f"preset of {trainers.pop()}", align="left"),
+        *([Column(heading=" mean weight", leaves=2)] if several else []),
         *(
             Column(heading=f" {heading_of(owner, name)}", leaves=leaves)
             for owner, name, leaves in numbers
@@ -91,6 +94,7 @@ def _correction_table(out: Console, result: ScoreResult) -> Table:
     rows = [
         [
             escape(row.name),
+            *([row.mean_weight, row.bias_bound] if several else []),
             *(row.kept_tokens, row.kept_sequences, row.ess_tokens, row.ess_sequences),
             *(row.k_hat, row.lost_mass, level(row.level)),
         ]

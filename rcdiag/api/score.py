@@ -49,6 +49,7 @@ def score(
     settings: Settings | None = None,
     trainer_config: str | Path | None = None,
     arithmetic: str = "float64",
+    carry: str | None = None,
     include_text: bool = False,
     rows: int | None = None,
     seed: int = 0,
@@ -76,10 +77,13 @@ def score(
         noise_floor: score one policy once more, in other batches, as NAME_again.
         output: parquet file to write the table with the scored columns to.
         trainer: whose definitions and names the corrections have; the newest verl by default.
+            `all` gives what every trainer does by default, one correction for each.
         presets: presets of the trainer to compute; all by default.
         settings: changes to presets: `{"decoupled_token_is": {"rollout_is_threshold": 3}}`.
         trainer_config: the trainer's own configuration file, in place of presets.
         arithmetic: `float64`, or `float32` to reproduce the rounding of the trainer's own numbers.
+        carry: `trainer:preset`, such as `trl:sequence_mask`, to see beside what each other trainer
+            has for it, and what a near one does otherwise.
         include_text: put the text of the worst tokens and sequences into the result.
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
@@ -119,6 +123,7 @@ def score(
         settings=settings,
         trainer_config=trainer_config,
         arithmetic=arithmetic,
+        carry=carry,
     )
     check_output(written, specs, force=force)
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,35 @@ ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": n
 class Plan:
     """The corrections to compute, in a trainer's own settings and in canonical form."""
 
-    trainer: Trainer
+    trainer: Trainer  # of all corrections that `others` does not name
     configs: Mapping[str, Config]  # name of the preset -> the trainer's settings
     corrections: Mapping[str, Correction]
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer's numbers
     findings: tuple[Finding, ...] = ()  # on how the settings were read
+    others: Mapping[str, Trainer] = field(default_factory=dict)  # correction -> its trainer
+
+    def trainer_of(self, name: str) -> Trainer:
+        """Return the trainer whose definitions a correction has."""
+        return self.others.get(name, self.trainer)
+
+    @property
+    def trainers(self) -> list[Trainer]:
+        """Return the trainers of all corrections, each once."""
+        return list({one.name: one for one in map(self.trainer_of, self.corrections)}.values())
+
+    @classmethod
+    def joined(cls, plans: Mapping[str, Plan], findings: Sequence[Finding] = ()) -> Plan:
+        """Make one plan of several that have one correction each, under other names."""
+        first = next(iter(plans.values()))
+        able = {name: plan for name, plan in plans.items() if plan.corrections}
+        return cls(
+            first.trainer,
+            {name: next(iter(plan.configs.values())) for name, plan in able.items()},
+            {name: next(iter(plan.corrections.values())) for name, plan in able.items()},
+            first.dtype,
+            tuple([*findings, *(one for plan in plans.values() for one in plan.findings)]),
+            {name: plan.trainer for name, plan in able.items()},
+        )
 
 
 def preset_configs(

@@ -75,6 +75,9 @@ class Trainer:
     newest: bool = False  # the family's name alone means this generation
     # Its rollout correction.
     settings: Config  # every setting with its default
+    # Settings that differ from the defaults in a run whose configuration says nothing of the
+    # correction: where the block of settings is missing it may be off.
+    unset: Config = field(default_factory=dict)
     presets: Mapping[str, Config]  # name -> settings that differ from the default
     read: Callable[[Config], Correction]  # raises Refused where the trainer would
     # The statistics of k1, k2 and k3 that it can reject by, such as `seq_mean_k1`.

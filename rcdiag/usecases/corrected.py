@@ -77,8 +77,8 @@ def answerable(plan: Plan, dump: Table) -> Plan:
     finding = Finding(
         slug="advantages-missing",
         severity="warning",
-        message=f"{', '.join(lacking)}: not computed, {plan.trainer.name} looks at the sign of "
-        "the advantages there, and the table has none",
+        message=f"{', '.join(lacking)}: not computed, the trainer looks at the sign of the "
+        "advantages there, and the table has none",
         fix="record them in a column `advantages` (one per row) or per token",
         evidence={"presets": lacking},
     )
@@ -93,8 +93,8 @@ def answerable(plan: Plan, dump: Table) -> Plan:
 def wanted_quantities(plan: Plan) -> list[Quantity]:
     """List what all corrections of a plan together read of the tokens."""
     quantities: dict[Quantity, None] = {}
-    for correction in plan.corrections.values():
-        read = [*plan.trainer.quantities(correction), *quantities_of(correction)]
+    for name, correction in plan.corrections.items():
+        read = [*plan.trainer_of(name).quantities(correction), *quantities_of(correction)]
         quantities |= dict.fromkeys(
             under(correction.guard, quantity) for quantity in [*read, *needed(correction)]
         )
@@ -105,7 +105,7 @@ def _keep_ratios(plan: Plan) -> bool:
     """Tell whether the trainer logs percentiles of token weights: then single ratios are kept."""
     weightings = [correction.weighting for correction in plan.corrections.values()]
     by_token = any(one is not None and one.level == "token" for one in weightings)
-    return plan.trainer.percentiles and by_token
+    return any(trainer.percentiles for trainer in plan.trainers) and by_token
 
 
 def correction_results(
@@ -124,18 +124,18 @@ def correction_results(
 def _result(
     plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
 ) -> CorrectionResult:
-    rows = rows.under(correction.guard)
+    trainer, rows = plan.trainer_of(name), rows.under(correction.guard)
     left = outcome(rows, correction)
     weighting = correction.loss_weighting
     k_hat = None if weighting is None else k_hats.get(weighting.level)
     numbers = {**honest(rows, correction, left), "khat": k_hat}
     return CorrectionResult(
-        trainer=plan.trainer.name,
+        trainer=trainer.name,
         config=dict(plan.configs[name]),
         kept_tokens=left.kept_tokens,
         kept_sequences=left.kept_sequences,
         weight_sum=None if left.weights is None else float(left.weights.sum.sum()),
-        metrics=plan.trainer.metrics(Batch(rows), correction),
+        metrics=trainer.metrics(Batch(rows), correction),
         actual=numbers,
         log_bounds=log_bounds(correction),
         level=correction_level(numbers, correction, left),

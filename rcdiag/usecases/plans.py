@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError, one_of, setting
-from rcdiag.trainers import DEFAULT, find_trainer
+from rcdiag.results import Finding
+from rcdiag.trainers import DEFAULT, families, find_trainer, spoken_name
+from rcdiag.trainers.carry import Carried, carried, named
 from rcdiag.trainers.config import read_trainer_config
 from rcdiag.trainers.plan import ARITHMETICS, Plan, plan_corrections, preset_configs
 
 Settings = Mapping[str, Mapping[str, Any]]  # preset -> setting -> value
 # The name that the correction of a trainer's configuration file goes by, in place of a preset's.
 CONFIG = "config"
+ALL = "all"  # in place of a trainer's name
 PRESETS, SETTINGS = setting("presets", option="--preset"), setting("settings", option="--set")
 
 
@@ -24,15 +27,20 @@ def plan_of(
     settings: Settings | None = None,
     trainer_config: str | Path | None = None,
     arithmetic: str = "float64",
+    carry: str | None = None,
 ) -> Plan:
     """Read the presets of a trainer (all without names) or its configuration into corrections.
 
     `settings` changes some: preset -> setting -> value, and `config` is the preset's name where
-    `trainer_config` is given.
+    `trainer_config` is given. Trainer `all` means the default of each; `carry` is TRAINER:PRESET,
+    which is carried over to all others.
     """
     one_of("arithmetic", arithmetic, ARITHMETICS)
     overrides = dict(settings or {})
     names = [presets] if isinstance(presets, str) else list(dict.fromkeys(presets))
+    if trainer == ALL or carry is not None:
+        _check_alone(trainer, carry, names, overrides, trainer_config)
+        return _of_all(arithmetic) if carry is None else _carried_plan(carry, arithmetic)
     if trainer_config is None:
         chosen = find_trainer(trainer or DEFAULT)
         return plan_corrections(chosen, preset_configs(chosen, names, overrides), arithmetic)
@@ -48,3 +56,72 @@ def plan_of(
             hint=f"change `{CONFIG}`, for example --set {CONFIG}.SETTING=VALUE",
         )
     return plan_corrections(read.trainer, {CONFIG: changed}, arithmetic, read.findings)
+
+
+def _check_alone(
+    trainer: str | None,
+    carry: str | None,
+    names: Sequence[str],
+    overrides: Settings,
+    trainer_config: str | Path | None,
+) -> None:
+    """Refuse what has no meaning beside the defaults of all trainers."""
+    if trainer not in (None, ALL):
+        raise RcdiagError(
+            f"{setting('carry')} takes all trainers",
+            hint=f"leave {setting('trainer')} out; whose preset it is stands in TRAINER:PRESET",
+        )
+    given = {PRESETS: names, SETTINGS: overrides, setting("trainer_config"): trainer_config}
+    if both := [name for name, value in given.items() if value]:
+        what = setting("trainer", ALL) if carry is None else setting("carry", carry)
+        raise RcdiagError(
+            f"{what} and {both[0]} are given", hint="take one or the other: these are all trainers"
+        )
+
+
+def _of_all(arithmetic: str) -> Plan:
+    """Plan what the newest generation of every trainer does by default."""
+    plans = {
+        family: plan_corrections(trainer, {"default": trainer.unset}, arithmetic)
+        for family, trainer in families().items()
+    }
+    return Plan.joined(plans)
+
+
+def _carried_plan(text: str, arithmetic: str) -> Plan:
+    """Plan a preset of one trainer, and what every other trainer has for it."""
+    source, preset = named(text)
+    first = plan_corrections(source, {preset: source.presets[preset]}, arithmetic)
+    if not first.corrections:
+        return first
+    plans = {f"{spoken_name(source)}:{preset}": first}
+    findings = []
+    for other in carried(first.corrections[preset], source):
+        findings.append(_carried_finding(text, other))
+        if other.settings is not None:
+            name = spoken_name(other.trainer)
+            settings = {name: other.settings.settings}
+            plans[name] = plan_corrections(other.trainer, settings, arithmetic)
+    return Plan.joined(plans, findings)
+
+
+def _carried_finding(text: str, other: Carried) -> Finding:
+    """Say what another trainer has for a preset."""
+    name = spoken_name(other.trainer)
+    if other.settings is None:
+        reads, message = "none", f"{name} has nothing near {text}: it has no {other.lacks}"
+    elif other.differs:
+        reads = "near"
+        message = f"{name} has only something near {text}: it {', and '.join(other.differs)}"
+    else:
+        reads, message = "equal", f"{name} has an equal of {text}"
+    settings = None if other.settings is None else other.settings.settings
+    return Finding(
+        slug="carried-over",
+        severity="note",
+        message=message,
+        fix=f"its settings: {setting('carry', text)} gives them in `corrections.{name}.config`"
+        if settings
+        else "choose another preset to carry over",
+        evidence={"trainer": other.trainer.name, "reads": reads, "settings": settings},
+    )

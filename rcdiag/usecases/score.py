@@ -136,7 +136,7 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
     sizes: dict[Step, RowCount] = {}
     quantities = [] if plan is None else wanted_quantities(plan)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        prompts = plan is not None and plan.trainer.reads_prompts
+        prompts = plan is not None and any(one.reads_prompts for one in plan.trainers)
         for batch in token_batches(dump, (behavior, target), executor, prompts=prompts):
             pair = PolicyPair(batch, behavior, target)
             bad.add(NonFinite.of(batch))

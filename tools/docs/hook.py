@@ -16,19 +16,20 @@ from tools.docs.causes import cause_pages, with_causes  # noqa: E402
 from tools.docs.figure import index_figure  # noqa: E402
 from tools.docs.reference import reference_pages  # noqa: E402
 from tools.docs.tables import TABLES  # noqa: E402
+from tools.docs.trainers import trainer_pages, with_trainers  # noqa: E402
 
 _PLACE = re.compile(r"^<!-- table: (.+?) -->$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
-    """Add the pages of causes to the navigation."""
-    config["nav"] = with_causes(config["nav"])
+    """Add the pages of causes and of trainers to the navigation."""
+    config["nav"] = with_trainers(with_causes(config["nav"]))
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made from definitions, and the figure of the first page."""
-    for path, text in {**reference_pages(), **cause_pages()}.items():
+    for path, text in {**reference_pages(), **cause_pages(), **trainer_pages()}.items():
         files.append(File.generated(config, path, content=text))
     files.append(File.generated(config, "assets/three_tables.svg", content=index_figure(ROOT)))
     return files

@@ -23,6 +23,7 @@ from rcdiag.table.names import KnownName, known_names
 from rcdiag.trainers import TRAINERS
 from tools.docs.causes import index_of_causes
 from tools.docs.links import linked
+from tools.docs.trainers import all_trainers
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -372,6 +373,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "generations slime": partial(generations, "slime"),
     "presets verl": partial(presets, "verl"),
     "presets slime": partial(presets, "slime"),
+    "trainers": all_trainers,
     "engine options": engine_options,
     "ladders": ladders,
     "frames": frames,

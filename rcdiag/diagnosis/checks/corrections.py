@@ -50,11 +50,13 @@ def _without_effect(given: CheckInput) -> Iterator[Observation]:
     if plan is None:
         return
     for name, config in plan.configs.items():
-        for sentence in plan.trainer.ignored(config):
+        trainer = plan.trainer_of(name)
+        own = name in trainer.presets or name in plan.others
+        for sentence in trainer.ignored(config):
             yield Observation(
                 message=f"{name}: {sentence}",
-                evidence={"trainer": plan.trainer.name},
-                severity="note" if name in plan.trainer.presets else "warning",
+                evidence={"trainer": trainer.name},
+                severity="note" if own else "warning",
             )
 
 

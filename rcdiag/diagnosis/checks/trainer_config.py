@@ -78,6 +78,15 @@ TRAINER_CONFIG_CHECKS = (
         "a TRL config with use_vllm: true alone runs sequence_mask with clip_max 3",
     ),
     _of_settings(
+        "carried-over",
+        "note",
+        "Which other trainers have this correction?",
+        "A preset of one trainer is carried over to another: it has an equal, only something near, "
+        "which does otherwise what the sentence says, or nothing.",
+        "take the settings of an equal; a near one gives other numbers",
+        "rcdiag score rollouts.parquet --carry verl:decoupled_token_is",
+    ),
+    _of_settings(
         "advantages-missing",
         "warning",
         "Does the table have what the correction looks at?",

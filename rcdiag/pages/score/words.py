@@ -62,6 +62,9 @@ class CorrectionRow:
     k_hat: str
     lost_mass: str
     level: str
+    trainer: str = ""
+    mean_weight: str = ""  # over all tokens, before rejection
+    bias_bound: str = ""
 
 
 def correction_rows(result: ScoreResult) -> list[CorrectionRow]:
@@ -84,4 +87,9 @@ def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -
         k_hat="" if actual["khat"] is None else f"{actual['khat']:.2f}",
         lost_mass=fraction(max((share for share in lost if share is not None), default=None)),
         level=correction.level or "",
+        trainer=correction.trainer,
+        mean_weight=""
+        if correction.weight_sum is None or not tokens
+        else f"{correction.weight_sum / tokens:.4g}",
+        bias_bound="" if actual["bias_bound"] is None else f"{actual['bias_bound']:.2g}",
     )

@@ -295,6 +295,7 @@ GENERATIONS = (
         package="rcdiag.trainers.slime",
         newest=True,
         settings=SETTINGS,
+        unset={"use_tis": False},
         presets={"default": {}},
         read=read,
         ignored=ignored,

@@ -27,7 +27,7 @@ from rcdiag.trainers.trainer import (
     positive,
 )
 from rcdiag.trainers.verl.emit import by_k
-from rcdiag.trainers.verl.family import FAMILY, NEEDS, PACKAGE, PATH
+from rcdiag.trainers.verl.family import FAMILY, NEEDS, PACKAGE, PATH, UNSET
 from rcdiag.trainers.verl.ignored import ignored
 from rcdiag.trainers.verl.metrics import (
     ALWAYS,
@@ -258,6 +258,7 @@ GENERATIONS = (
         family=FAMILY,
         package=PACKAGE,
         settings=_SETTINGS,
+        unset=UNSET,
         presets=_PRESETS_071,
         read=partial(read, icepop=False, ordered=False),
         rejects_by=OPTIONS,
@@ -273,6 +274,7 @@ GENERATIONS = (
         family=FAMILY,
         package=PACKAGE,
         settings=_SETTINGS,
+        unset=UNSET,
         presets=_PRESETS,
         read=partial(read, icepop=True, ordered=False),
         rejects_by=OPTIONS,
@@ -289,6 +291,7 @@ GENERATIONS = (
         package=PACKAGE,
         newest=True,
         settings=_SETTINGS,
+        unset=UNSET,
         presets=_PRESETS,
         read=partial(read, icepop=True, ordered=True),
         rejects_by=OPTIONS,

@@ -1,0 +1,157 @@
+"""A correction of one trainer is carried over to the others: who has an equal, who a near one.
+
+Near is what an equal of is written after one or two of the changes of CHANGES, each of which is
+said. A change that gives nothing else up than what it says is a line there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from rcdiag.corrections.correction import Correction, Rejection
+from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.trainers import families, find_trainer
+from rcdiag.trainers.emit import Emitted, emitted
+from rcdiag.trainers.settings_text import Inexpressible
+from rcdiag.trainers.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What another trainer has for a correction."""
+
+    trainer: Trainer
+    settings: Emitted | None  # None: it has nothing near
+    differs: tuple[str, ...] = ()  # what a near one does otherwise; () for an equal
+    lacks: str = ""  # what an equal would need
+
+    @property
+    def equal(self) -> bool:
+        """Whether the same tokens keep the same weights."""
+        return self.settings is not None and not self.differs
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A neighbour of a correction."""
+
+    says: str  # what the neighbour does, after "where it"
+    of: Callable[[Correction], Correction | None]  # None where it does not apply
+
+
+def _zeroing_rejects(correction: Correction) -> Correction | None:
+    if not correction.zeroing:
+        return None
+    rejections = (*correction.rejections, *correction.zeroing)
+    return replace(correction, zeroing=(), rejections=rejections)
+
+
+def _zero_rejects(correction: Correction) -> Correction | None:
+    weighting = correction.weighting
+    if weighting is None or weighting.outside != "zero":
+        return None
+    bounds = Rejection(weighting.level, weighting.upper, weighting.lower_or_reciprocal)
+    return replace(
+        correction,
+        weighting=replace(weighting, outside="mask"),
+        rejections=(*correction.rejections, bounds),
+    )
+
+
+def _rejection_zeroes(correction: Correction) -> Correction | None:
+    if not correction.rejections or correction.weighting is None:
+        return None
+    zeroing = (*correction.zeroing, *correction.rejections)
+    return replace(correction, rejections=(), zeroing=zeroing)
+
+
+def _zero_truncates(correction: Correction) -> Correction | None:
+    weighting = correction.weighting
+    if weighting is None or weighting.outside != "zero":
+        return None
+    return replace(correction, weighting=replace(weighting, outside="truncate"))
+
+
+def _clip_truncates(correction: Correction) -> Correction | None:
+    weighting = correction.weighting
+    if weighting is None or weighting.outside != "clip":
+        return None
+    return replace(correction, weighting=replace(weighting, outside="truncate", lower=None))
+
+
+def _without_order(correction: Correction) -> Correction | None:
+    weighting = correction.weighting
+    alone = replace(
+        correction,
+        weighting=None if weighting is None else replace(weighting, over=()),
+        rejections=tuple(replace(one, over=()) for one in correction.rejections),
+    )
+    return None if alone == correction else alone
+
+
+def _other_normalisation(correction: Correction) -> Correction | None:
+    if correction.weighting is None:
+        return None
+    return replace(correction, batch_normalize=not correction.batch_normalize)
+
+
+def _decoupled(correction: Correction) -> Correction | None:
+    if correction.mode == "decoupled":
+        return None
+    return replace(correction, mode="decoupled", loss="ppo_clip")
+
+
+CHANGES = (
+    Change("rejects tokens where the other gives them weight 0", _zeroing_rejects),
+    Change("rejects what lies outside the bounds, where the other gives weight 0", _zero_rejects),
+    Change("gives weight 0 where the other rejects", _rejection_zeroes),
+    Change("has no lower bound on the weights", _clip_truncates),
+    Change("takes sequences whole, not what earlier steps leave of them", _without_order),
+    Change("divides weights by their mean, or does not, unlike the other", _other_normalisation),
+    Change("truncates at the upper bound where the other gives weight 0", _zero_truncates),
+    Change("does it in decoupled mode, on old / rollout", _decoupled),
+)
+
+
+def named(text: str) -> tuple[Trainer, str]:
+    """Take `trainer:preset` apart, or say what it should be."""
+    name, colon, preset = text.partition(":")
+    trainer = find_trainer(name)
+    if not colon or preset not in trainer.presets:
+        guess = did_you_mean(preset, trainer.presets)
+        raise RcdiagError(
+            f"{text}: wanted TRAINER:PRESET",
+            hint=f"{guess}presets of {trainer.name}: {', '.join(trainer.presets)}",
+        )
+    return trainer, preset
+
+
+def carried(correction: Correction, source: Trainer) -> list[Carried]:
+    """Carry a correction over to the newest generation of every other trainer, in their order."""
+    others = [trainer for trainer in families().values() if trainer.family != source.family]
+    return [_carried(correction, trainer) for trainer in others]
+
+
+def _carried(correction: Correction, trainer: Trainer) -> Carried:
+    if trainer.config.write is None:
+        return Carried(trainer, None, lacks="settings that rcdiag writes")
+    lacks = ""
+    for neighbour, differs in _neighbours(correction):
+        try:
+            return Carried(trainer, emitted(neighbour, trainer), differs, lacks)
+        except Inexpressible as error:
+            lacks = lacks or error.message
+    return Carried(trainer, None, lacks=lacks)
+
+
+def _neighbours(correction: Correction) -> Iterator[tuple[Correction, tuple[str, ...]]]:
+    """Yield the correction itself, then what one change makes of it, then two."""
+    for count in range(3):
+        for changes in combinations(CHANGES, count):
+            changed: Correction | None = correction
+            for change in changes:
+                changed = None if changed is None else change.of(changed)
+            if changed is not None:
+                yield changed, tuple(change.says for change in changes)
