@@ -6,7 +6,6 @@ Source: open-instruct commit e6c3044a, open_instruct/grpo_utils.py, `compute_grp
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import TOKEN_MEAN
@@ -16,20 +15,22 @@ from rcdiag.losses.policy_loss import SYMBOLS
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_RANGE, LossSettings
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-
-def _logged(tokens: LossBatch, clipped_tokens: Tensor) -> dict[str, Tensor]:
-    """Return what is logged; a token of weight 0 is never counted as clipped."""
-    weighed = clipped_tokens if tokens.weights is None else clipped_tokens & (tokens.weights != 0)
-    return {"policy/clipfrac_avg": weighed, "val/ratio": tokens.log_ratio.exp()}
+def logged(tokens: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
+    """Return means over all tokens, whatever the loss is divided by; weights are in the loss."""
+    weights = 1.0 if tokens.weights is None else tokens.weights
+    of_tokens = {
+        "policy/clipfrac_avg": losses.logged["clipped"] * (weights != 0),
+        "loss/policy_avg": losses.values.detach() * weights,
+        "val/ratio": tokens.log_ratio.detach().exp(),
+    }
+    return {name: values.double().mean().item() for name, values in of_tokens.items()}
 
 
 def dapo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO with clip-higher on the ratio of each token, not clamped."""
     losses, beyond = ppo(tokens.log_ratio.exp(), tokens.advantages, settings)
-    return TokenLosses(losses, _logged(tokens, beyond))
+    return TokenLosses(losses, {"clipped": beyond})
 
 
 def cispo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -37,7 +38,7 @@ def cispo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     ratio = tokens.log_ratio.exp().detach()
     highest = 1.0 + settings.value(CLIP_HIGH)
     losses = -tokens.advantages * ratio.clamp(max=highest) * tokens.current
-    return TokenLosses(losses, _logged(tokens, ratio > highest))
+    return TokenLosses(losses, {"clipped": ratio > highest})
 
 
 _FILE = "open-instruct commit e6c3044a, open_instruct/grpo_utils.py, compute_grpo_loss"
@@ -64,5 +65,6 @@ UPDATE = UpdateRules(
     losses=by_name((VANILLA, CISPO)),
     aggregations={"token-mean": replace(TOKEN_MEAN, default="all")},
     sees_rejected=True,
+    logged=logged,
     defaults=LossSettings(own={"clip_high": 0.272}),
 )

@@ -7,6 +7,7 @@ Sources: ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_worker.py and actor_pg_w
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,15 @@ from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import dual_clip, ppo
 from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, Denominator, LossSettings, above_one
+from rcdiag.losses.settings import (
+    CLIP_C,
+    CLIP_HIGH,
+    CLIP_LOW,
+    CLIP_RANGE,
+    Denominator,
+    LossSettings,
+    above_one,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,17 +42,14 @@ CISPO_EPSILON = 0.1
 KIMI15_TAU = 0.1
 
 
-def _logged(batch: LossBatch) -> dict[str, Tensor]:
-    """Return the distances of current and old policy that every loss logs."""
-    d = batch.log_ratio
-    return {"policykl": d * batch.kept, "approxkl": 0.5 * d.square() * batch.kept}
-
-
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
-    losses, beyond = ppo(log_ratio.exp(), batch.advantages, settings)
+    ratio = log_ratio.exp()
+    losses, beyond = ppo(ratio, batch.advantages, settings)
     if (bound := settings.value(CLIP_C)) is not None:
         losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
-    return TokenLosses(losses, {"clipfrac": beyond, **_logged(batch)})
+    low, high = 1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH)
+    clipped_sides = {"ppo_ratio_low": ratio < low, "ppo_ratio_high": ratio > high}
+    return TokenLosses(losses, {"ratio": ratio, "clipfrac": beyond, **clipped_sides})
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -60,7 +66,7 @@ def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 def _weighted(batch: LossBatch, weights: Tensor) -> TokenLosses:
     """Return -stop_gradient(weights) A current."""
-    return TokenLosses(-weights.detach() * batch.advantages * batch.current, _logged(batch))
+    return TokenLosses(-weights.detach() * batch.advantages * batch.current, {})
 
 
 def tis(batch: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -75,13 +81,13 @@ def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 def gpg(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return -A current: pg_variant vanilla."""
-    return TokenLosses(-batch.advantages * batch.current, _logged(batch))
+    return TokenLosses(-batch.advantages * batch.current, {})
 
 
 def kimi15(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return -A current + tau / 2 log_ratio^2, tau 0.1."""
     pull = 0.5 * KIMI15_TAU * batch.log_ratio.square()
-    return TokenLosses(pull - batch.advantages * batch.current, _logged(batch))
+    return TokenLosses(pull - batch.advantages * batch.current, {})
 
 
 _PPO = "ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_worker.py"
@@ -120,21 +126,61 @@ def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
 
 # `global_valid_samples`: rows with a token, counted before the filters.
 ROWS = Count("sequences", SEQUENCES.kept, lambda batch: float((batch.lengths > 0).sum()))
+AGGREGATIONS = {
+    "seq-mean-token-mean": replace(
+        SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=ROWS, default="all", epsilon=EPSILON
+    ),
+    # Without the mask: rejected tokens are in the sum.
+    "token-mean": replace(TOKEN_MEAN, default="all"),
+    "seq-mean-token-sum": replace(
+        SEQ_MEAN_TOKEN_SUM, within=row_sum, count=ROWS, default="all", epsilon=EPSILON
+    ),
+    "seq-mean-token-sum-norm": replace(
+        SEQ_MEAN_TOKEN_SUM_NORM, within=row_sum, count=NOTHING, horizon="width"
+    ),
+}
+
+
+def _aggregated(batch: LossBatch, values: Tensor, name: str) -> float:
+    """Reduce values of tokens as ROLL does by an aggregation of that name."""
+    aggregation = AGGREGATIONS[name]
+    divisor = aggregation.divisor(batch, LossSettings(aggregation=name))
+    summed = (aggregation.within(batch, aggregation.default) * values.detach().double()).sum()
+    return (summed / divisor).item() if divisor else math.nan
+
+
+def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
+    """Return what ROLL logs of a loss; the tag after @ is cut off by its tracker."""
+    mode, ratio = settings.aggregation, losses.logged.get("ratio", batch.log_ratio.exp())
+    weights = 1.0 if batch.weights is None else batch.weights
+    distance = batch.log_ratio * batch.kept
+    numbers = {
+        "pg_loss@sum": _aggregated(batch, losses.values * weights, mode),
+        "policykl@sum": _aggregated(batch, distance, mode),
+        "approxkl@sum": _aggregated(batch, 0.5 * distance.square(), mode),
+        "ratio_mean@sum": _aggregated(batch, ratio, "seq-mean-token-mean"),
+        "ratio_max@max": (ratio * batch.kept).max().item(),
+        "ratio_min@min": ratio.where(batch.kept, 1e10).min().item(),
+    }
+    if "clipfrac" not in losses.logged:
+        return numbers
+    low, high = losses.logged["ppo_ratio_low"], losses.logged["ppo_ratio_high"]
+    sides = {"low_": low, "high_": high, "": low | high}
+    shares = {
+        f"ppo_ratio_{side}clipfrac@sum": _aggregated(batch, flags, "token-mean")
+        for side, flags in sides.items()
+    }
+    return {
+        **numbers,
+        **shares,
+        "clipfrac@sum": _aggregated(batch, losses.logged["clipfrac"], mode),
+    }
+
+
 UPDATE = UpdateRules(
     losses=by_name((VANILLA, GSPO, GPG, TIS, CISPO, KIMI15)),
-    aggregations={
-        "seq-mean-token-mean": replace(
-            SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=ROWS, default="all", epsilon=EPSILON
-        ),
-        # Without the mask: rejected tokens are in the sum.
-        "token-mean": replace(TOKEN_MEAN, default="all"),
-        "seq-mean-token-sum": replace(
-            SEQ_MEAN_TOKEN_SUM, within=row_sum, count=ROWS, default="all", epsilon=EPSILON
-        ),
-        "seq-mean-token-sum-norm": replace(
-            SEQ_MEAN_TOKEN_SUM_NORM, within=row_sum, count=NOTHING, horizon="width"
-        ),
-    },
+    aggregations=AGGREGATIONS,
+    logged=logged,
     prefix="actor/",
     sees_rejected=True,
     defaults=LossSettings(aggregation="seq-mean-token-mean", own={"clip_c": None}),
