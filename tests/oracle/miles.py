@@ -192,7 +192,7 @@ def step(
     masks, lengths = rows(batch.mask), batch.lengths
     data = {
         "advantages": [
-            torch.full_like(row, advantage)
+            advantage * row  # opsm_clipfrac counts masked tokens with an advantage below 0
             for row, advantage in zip(masks, batch.advantages, strict=True)
         ],
         "log_probs": rows(batch.old),

@@ -48,8 +48,8 @@ def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLo
     if (bound := settings.value(CLIP_C)) is not None:
         losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
     low, high = 1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH)
-    clipped_sides = {"ppo_ratio_low": ratio < low, "ppo_ratio_high": ratio > high}
-    return TokenLosses(losses, {"ratio": ratio, "clipfrac": beyond, **clipped_sides})
+    sides = {"ppo_ratio_low": (ratio < low).double(), "ppo_ratio_high": (ratio > high).double()}
+    return TokenLosses(losses, {"ratio": ratio, "clipfrac": beyond, **sides})
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -61,7 +61,11 @@ def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """PPO on exp(mean log_ratio of the row's kept tokens): importance_sampling seq."""
     sums = batch.row_sums(batch.log_ratio.where(batch.kept, 0.0))
     means = sums / (batch.kept_counts + EPSILON)
-    return _ppo(batch, settings, means[batch.rows])
+    losses = _ppo(batch, settings, means[batch.rows])
+    # The row's ratio stands at every place of its padded width, and each is counted as clipped.
+    places = (batch.padded_width / batch.lengths.double())[batch.rows]
+    sides = {name: losses.logged[name] * places for name in ("ppo_ratio_low", "ppo_ratio_high")}
+    return replace(losses, logged={**losses.logged, **sides})
 
 
 def _weighted(batch: LossBatch, weights: Tensor) -> TokenLosses:
@@ -165,16 +169,13 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
     if "clipfrac" not in losses.logged:
         return numbers
     low, high = losses.logged["ppo_ratio_low"], losses.logged["ppo_ratio_high"]
-    sides = {"low_": low, "high_": high, "": low | high}
+    sides = {"low_": low, "high_": high, "": low + high}
     shares = {
         f"ppo_ratio_{side}clipfrac@sum": _aggregated(batch, flags, "token-mean")
         for side, flags in sides.items()
     }
-    return {
-        **numbers,
-        **shares,
-        "clipfrac@sum": _aggregated(batch, losses.logged["clipfrac"], mode),
-    }
+    clipfrac = _aggregated(batch, losses.logged["clipfrac"], mode)
+    return {**numbers, **shares, "clipfrac@sum": clipfrac}
 
 
 UPDATE = UpdateRules(
