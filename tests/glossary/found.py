@@ -33,7 +33,7 @@ def _more_settings(trainer: str) -> Iterator[dict[str, Any]]:
         for level in LEVELS:
             options = {"rollout_rs": level, "rollout_rs_threshold": 2.0}
             yield {**options, "rollout_is_batch_normalize": True}
-    else:
+    elif "rollout_rs" in settings:
         for option in OPTIONS:
             bounds = "0.6_1.6" if option.endswith("k1") else "0.1"
             options = {"rollout_rs": option, "rollout_rs_threshold": bounds}

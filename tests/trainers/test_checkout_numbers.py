@@ -107,7 +107,9 @@ def loss_of(folder: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]
     told |= {"clip_c": 1.4} if config.get("dual_clip_loss") else {}
     if config.get("importance_sampling") == "seq":
         return "gspo", told
-    return {"vanilla": "gpg", None: "vanilla"}.get(name := config.get("pg_variant"), name), told
+    return {"vanilla": "gpg", "tis": "pg_tis", None: "vanilla"}.get(
+        name := config.get("pg_variant"), name
+    ), told
 
 
 # Settings of an update that are none of the correction.

@@ -36,7 +36,7 @@ from tests.trainers.toy import (
     replayed,
 )
 
-PACKAGES = ("rcdiag.trainers.verl", "rcdiag.trainers.slime")
+PACKAGES = tuple(dict.fromkeys(trainer.package for trainer in TRAINERS.values()))
 PACKAGE_OF = {name: package for package in PACKAGES for name in read_generations(package)}
 
 
@@ -122,12 +122,12 @@ def test_the_texts_of_worked_numbers_are_those_of_the_toy() -> None:
         return ", ".join(f"[{', '.join(f'{each:g}' for each in part)}]" for part in parts)
 
     for package in PACKAGES:
-        keys = read_keys(package)
-        assert keys["kl"].example == f"log-ratios {rows(LOG_RATIOS)} and a row without a token"
-        assert keys["ppo_kl"].example == (
-            f"vanilla, old log-probs {rows(BEHAVIOR)}, log-ratios {rows(LOG_RATIOS)} of current to "
-            "old, advantages 1 and -1"
-        )
+        examples = [str(key.example) for key in read_keys(package).values()]
+        toy = f"log-ratios {rows(LOG_RATIOS)}"
+        assert any(each.startswith(f"{toy} and a row without a token") for each in examples)
+        update = f"vanilla, old log-probs {rows(BEHAVIOR)}, {toy} of current to old, advantages 1"
+        of_losses = any(key.family == "losses" for key in read_keys(package).values())
+        assert f"{update} and -1" in examples or not of_losses
 
 
 @pytest.mark.parametrize("package", PACKAGES)

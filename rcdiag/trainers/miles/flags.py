@@ -168,9 +168,9 @@ GENERATIONS = (
         settings=_SETTINGS,
         presets={
             "default": {},
-            "tis": {"use_tis": True},
-            "icepop": {"use_tis": True, "custom_tis_function_path": ICEPOP},
-            "mis": {"use_tis": True, "custom_tis_function_path": MIS},
+            "use_tis": {"use_tis": True},
+            "icepop_function": {"use_tis": True, "custom_tis_function_path": ICEPOP},
+            "mis_helper": {"use_tis": True, "custom_tis_function_path": MIS},
         },
         read=read,
         ignored=ignored,

@@ -54,10 +54,11 @@ DPPO_TV = PolicyLoss(
     source=f"arXiv 2602.04879, 2602.02276; {_FILE}, default_loss_fn",
     function=trust_region,
     settings=(ADV_TAU, KL_TAU),
-    see=("ipo", "dppo_kl"),
+    see=("ipo_tv", "dppo_kl"),
 )
 IPO = PolicyLoss(
-    name="ipo",
+    name="ipo_tv",
+    alias="ipo",
     says="Tokens whose probability moved by more than ipo_threshold either way leave the policy "
     "term alone.",
     formula=_FORMULA.format("|p - q| > ipo_threshold, p current, q old"),

@@ -101,12 +101,12 @@ GSPO = replace(clipped.GSPO, function=gspo, source=_PPO, settings=(*CLIP_RANGE, 
 CISPO = replace(clipped.CISPO, function=cispo, source=_VARIANTS, settings=())
 GPG = replace(linear.GPG, function=gpg, source=_VARIANTS)
 TIS = PolicyLoss(
-    name="tis",
+    name="pg_tis",
     says="Policy gradient times the PPO ratio within [0, 1]; it says nothing of the mismatch.",
     formula=f"-sg(clip(r, 0, 1)) A log p_current, sg a constant of the gradient; {SYMBOLS}",
     source=_VARIANTS,
     function=tis,
-    see=("cispo",),
+    see=("cispo", "TIS"),
 )
 KIMI15 = PolicyLoss(
     name="kimi15",
