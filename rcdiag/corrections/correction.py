@@ -117,6 +117,16 @@ class Correction:
         return self.loss_weighting is None and not rejects and not self.ratio_corrects
 
     @property
+    def decides(self) -> bool:
+        """Whether a token or a sequence just beside a bound fares otherwise than one just inside.
+
+        Truncation moves a weight by as little as its ratio moves; rejection and zeroing do not.
+        """
+        weighting = self.loss_weighting
+        zeroes = weighting is not None and weighting.outside in ("zero", "mask")
+        return zeroes or bool(self.rejections or self.zeroing) or self.veto is not None
+
+    @property
     def needs_advantages(self) -> bool:
         """Whether it looks at the advantage of tokens, and not at log-probs alone."""
         over = self.weighting.over if self.weighting is not None else ()

@@ -87,6 +87,23 @@ class Tokens:
         return self._guarded[guard]
 
     @cached_property
+    def in_float32(self) -> Tokens:
+        """The same tokens in float32, the log-probs rounded before their difference is taken."""
+        behavior, target = (
+            self.behavior.astype(np.float32, copy=False),
+            self.target.astype(np.float32, copy=False),
+        )
+        return Tokens(
+            target - behavior,
+            behavior=behavior,
+            target=target,
+            lengths=self._lengths,
+            turn=self._turn,
+            advantage=self._advantage,
+            guard=self.guard,
+        )
+
+    @cached_property
     def log_ratio(self) -> Array:
         """Log-ratios as sums and means take them, [tokens]."""
         values = self.raw_log_ratio
@@ -421,6 +438,20 @@ class Guarded:
 
     def of(self, tokens: Tokens) -> Array:
         return self.quantity.of(tokens.under(self.guard))
+
+
+@dataclass(frozen=True, slots=True)
+class InFloat32:
+    """A quantity of the tokens in float32, in which trainers compute."""
+
+    quantity: Quantity
+
+    @property
+    def keeps(self) -> tuple[Reduction, ...]:
+        return self.quantity.keeps
+
+    def of(self, tokens: Tokens) -> Array:
+        return self.quantity.of(tokens.in_float32)
 
 
 def under(guard: Guard, quantity: Quantity) -> Quantity:

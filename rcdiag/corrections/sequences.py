@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.correction import Guard
-from rcdiag.corrections.quantities import UNSAID, Array, Guarded, Quantity, Reduction, Tokens
+from rcdiag.corrections.quantities import (
+    UNSAID,
+    Array,
+    Guarded,
+    InFloat32,
+    Quantity,
+    Reduction,
+    Tokens,
+)
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch
 from rcdiag.table.segments import segment_max, segment_sum
@@ -84,6 +92,15 @@ class Rows:
             if isinstance(quantity, Guarded) and quantity.guard == guard
         }
         return replace(self, columns=columns, guard=guard)
+
+    def in_float32(self) -> Rows:
+        """Return the rows with the columns that were computed in float32."""
+        columns = {
+            quantity.quantity: column
+            for quantity, column in self.columns.items()
+            if isinstance(quantity, InFloat32)
+        }
+        return replace(self, columns=columns, dtype=np.float32)
 
     def __len__(self) -> int:
         return len(self.lengths)

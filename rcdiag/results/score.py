@@ -14,6 +14,7 @@ from rcdiag.results.base import (
     LEVELS,
     LOG_RATIO,
     RATIO,
+    SPARSE,
     TOY,
     TRUNCATION_LOSS,
     Behavior,
@@ -46,6 +47,17 @@ from rcdiag.results.base import (
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
 from rcdiag.results.show import Shown
+
+WeightSum = Annotated[
+    float | None,
+    Doc(
+        "Sum of the weights over all unmasked tokens, rejected ones too, before batch "
+        "normalisation; null without weights.",
+        unit="ratio",
+        formula="sum of applied weights over tokens",
+        example=TOY + "6.365",
+    ),
+]
 
 
 class _CorrectionNumbers(TypedDict):
@@ -208,6 +220,14 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
     ]
 
 
+class InFloat32Numbers(TypedDict):
+    """These numbers of a correction are those of the trainer's own arithmetic."""
+
+    kept_tokens: KeptTokens
+    kept_sequences: KeptSequences
+    weight_sum: WeightSum
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectionResult:
     """A correction result shows what a trainer logs of a correction, and its actual numbers."""
@@ -216,16 +236,7 @@ class CorrectionResult:
     config: Config
     kept_tokens: KeptTokens
     kept_sequences: KeptSequences
-    weight_sum: Annotated[
-        float | None,
-        Doc(
-            "Sum of the weights over all unmasked tokens, rejected ones too, before batch "
-            "normalisation; null without weights.",
-            unit="ratio",
-            formula="sum of applied weights over tokens",
-            example=TOY + "6.365",
-        ),
-    ]
+    weight_sum: WeightSum
     metrics: LoggedMetrics
     actual: Annotated[
         dict[str, Any],
@@ -255,6 +266,15 @@ class CorrectionResult:
             one_of=LEVELS,
         ),
     ] = None
+    in_float32: Annotated[
+        dict[str, Any] | None,
+        Doc(
+            "What the correction keeps in float32, in which trainers compute: kept tokens, kept "
+            "sequences and the weight sum; null where float64 decides the same for every token.",
+            see=("float32-decides", "kept_tokens", "weight_sum"),
+            keys=InFloat32Numbers,
+        ),
+    ] = field(default=None, metadata=SPARSE)
 
 
 Corrections = Annotated[

@@ -183,8 +183,10 @@ def _flags(text: str) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     values: dict[str, list[str]] = {}
     current: str | None = None
-    for word in words:
-        word = word.strip("()")
+    for part in words:
+        word = part.strip("()")  # of an array of the shell
+        if part and not word:
+            continue
         if _FLAG.match(word):
             name, has_value, value = word.removeprefix("--").partition("=")
             values[name] = [value] if has_value else []

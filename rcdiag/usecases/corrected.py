@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from rcdiag.corrections.actual import honest, needed
-from rcdiag.corrections.apply import outcome, quantities_of
+from rcdiag.corrections.apply import Outcome, outcome, quantities_of
 from rcdiag.corrections.bounds import log_bounds
-from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import Quantity, under
+from rcdiag.corrections.correction import Correction, in_float32
+from rcdiag.corrections.quantities import InFloat32, Quantity, under
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
@@ -98,6 +99,11 @@ def wanted_quantities(plan: Plan) -> list[Quantity]:
         quantities |= dict.fromkeys(
             under(correction.guard, quantity) for quantity in [*read, *needed(correction)]
         )
+        if plan.dtype == np.float64 and correction.decides:
+            quantities |= dict.fromkeys(
+                InFloat32(under(correction.guard, quantity))
+                for quantity in quantities_of(in_float32(correction))
+            )
     return list(quantities)
 
 
@@ -124,11 +130,15 @@ def correction_results(
 def _result(
     plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
 ) -> CorrectionResult:
-    trainer, rows = plan.trainer_of(name), rows.under(correction.guard)
+    whole, trainer = rows, plan.trainer_of(name)
+    rows = whole.under(correction.guard)
     left = outcome(rows, correction)
     weighting = correction.loss_weighting
     k_hat = None if weighting is None else k_hats.get(weighting.level)
     numbers = {**honest(rows, correction, left), "khat": k_hat}
+    rounded = None
+    if plan.dtype == np.float64 and correction.decides:
+        rounded = _where_float32_decides(whole, correction, left)
     return CorrectionResult(
         trainer=trainer.name,
         config=dict(plan.configs[name]),
@@ -139,4 +149,30 @@ def _result(
         actual=numbers,
         log_bounds=log_bounds(correction),
         level=correction_level(numbers, correction, left),
+        in_float32=rounded,
     )
+
+
+def _where_float32_decides(
+    rows: Rows, correction: Correction, left: Outcome
+) -> dict[str, Any] | None:
+    """Return what is kept in the trainer's arithmetic, where that is not what is kept in float64.
+
+    Weight sums that agree to 1e-5 differ by the rounding of weights, not by a decision.
+    """
+    rounded = in_float32(correction)
+    there = outcome(rows.in_float32().under(correction.guard), rounded)
+    ours, theirs = (
+        None if one.weights is None else float(one.weights.sum.sum()) for one in (left, there)
+    )
+    same_sums = ours is None or theirs is None
+    if ours is not None and theirs is not None:
+        same_sums = bool(np.isclose(ours, theirs, rtol=1e-5, equal_nan=True))
+    kept = (left.kept_tokens, left.kept_sequences)
+    if (there.kept_tokens, there.kept_sequences) == kept and same_sums:
+        return None
+    return {
+        "kept_tokens": there.kept_tokens,
+        "kept_sequences": there.kept_sequences,
+        "weight_sum": theirs,
+    }

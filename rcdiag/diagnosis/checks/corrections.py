@@ -45,6 +45,38 @@ EVERYTHING_REJECTED = Check(
 )
 
 
+def _float32_decides(given: CheckInput) -> Iterator[Observation]:
+    result: ScoreResult = given.result
+    for name, correction in result.corrections.items():
+        rounded = correction.in_float32
+        if rounded is None:
+            continue
+        sentence = (
+            f"{name}: in float32, as the trainer computes, {rounded['kept_tokens']:,} tokens of "
+            f"{rounded['kept_sequences']:,} sequences are kept"
+        )
+        if rounded["weight_sum"] is not None:
+            sentence += f" and the weight sum is {rounded['weight_sum']:.9g}"
+        sentence += f"; in float64 {correction.kept_tokens:,} of {correction.kept_sequences:,}"
+        if correction.weight_sum is not None:
+            sentence += f" and {correction.weight_sum:.9g}"
+        yield Observation(message=sentence, evidence={"preset": name, **rounded})
+
+
+FLOAT32_DECIDES = Check(
+    slug="float32-decides",
+    severity="note",
+    stages=("score",),
+    asks="Does the trainer's float32 decide as float64 does?",
+    says="Trainers compute in float32, and its rounding puts tokens or sequences on the other side "
+    "of a bound; the trainer logs the numbers of float32.",
+    fix="compare a dashboard with the numbers of --arithmetic float32",
+    example="a binary KL of tokens with a probability near 1 has few digits left in float32",
+    see=("kept_tokens", "weight_sum"),
+    find=_float32_decides,
+)
+
+
 def _without_effect(given: CheckInput) -> Iterator[Observation]:
     plan = given.plan
     if plan is None:
@@ -174,6 +206,7 @@ NAN_REPLACED = Check(
 )
 
 CORRECTION_CHECKS = (
+    FLOAT32_DECIDES,
     EVERYTHING_REJECTED,
     SETTING_WITHOUT_EFFECT,
     MIRRORED_BOUNDS,

@@ -168,8 +168,8 @@ GENERATIONS = (
         settings=_SETTINGS,
         presets={
             "default": {},
-            "use_tis": {"use_tis": True},
-            "icepop_function": {"use_tis": True, "custom_tis_function_path": ICEPOP},
+            "tis_by_flag": {"use_tis": True},
+            "icepop_by_flag": {"use_tis": True, "custom_tis_function_path": ICEPOP},
             "mis_helper": {"use_tis": True, "custom_tis_function_path": MIS},
         },
         read=read,

@@ -89,6 +89,7 @@ GENERATIONS = (
         settings=_SETTINGS,
         presets={"default": {}, "ipo": {"type": "ipo"}},
         read=read,
+        rejects_by=("token_rise", "token_fall", "token_tv"),
         ignored=ignored,
         quantities=quantities,
         metrics=metrics,

@@ -247,6 +247,7 @@ GENERATIONS = (
         settings=_SETTINGS,
         presets=_PRESETS,
         read=read,
+        rejects_by=tuple(DIFFERENCES.values()),
         ignored=ignored,
         quantities=quantities,
         metrics=metrics,
