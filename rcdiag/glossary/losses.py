@@ -200,11 +200,17 @@ def _loss_setting(name: str) -> Entry:
     )
 
 
+def _of_losses_alone() -> dict[str, LossSetting]:
+    """Leave out names that are settings of some trainer's correction too: these say both."""
+    elsewhere = {name for trainer in TRAINERS.values() for name in trainer.settings}
+    return {name: one for name, one in loss_settings().items() if name not in elsewhere}
+
+
 _SETTING = "setting of a loss"
 LOSS_SETTINGS: Kind = Kind(
     title=_SETTING,
     plural="Settings of a loss in `rcdiag replay`",
-    names=loss_settings,
+    names=_of_losses_alone,
     line=lambda name: first_clause(loss_settings()[name].says),
     entry=_loss_setting,
 )

@@ -102,7 +102,7 @@ def test_every_key_that_a_loss_logs():
             assert explain(key).what
             for logger in ("actor/", "train/"):
                 bare = key.removeprefix(TRAINERS[trainer].update.prefix)
-                if logger == read_keys(TRAINERS[trainer].package)[bare].loggers[0]:
+                if (logger,) == read_keys(TRAINERS[trainer].package)[bare].loggers[:1]:
                     assert explain(logger + bare).kind == "number that trainers log"
 
 

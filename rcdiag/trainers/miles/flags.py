@@ -153,10 +153,15 @@ def _complete(settings: Config, document: Document) -> tuple[Config, list[Findin
 
 
 def _claim(config: Config, document: Document) -> Claim | None:
-    """Claim a function of miles; other names are slime's as well."""
-    path = str(config.get("custom_tis_function_path"))
-    own = "infra_features" in path or path.startswith("miles.")
-    return Claim(1.0) if own else None
+    """Claim a function of miles, and its own clamp by flags, which slime has as well."""
+    path = config.get("custom_tis_function_path")
+    if path is not None:
+        own = "infra_features" in str(path) or str(path).startswith("miles.")
+        return Claim(1.0) if own else None
+    clamps = config.keys() & {"tis_clip", "tis_clip_low"}
+    if clamps or (document.format == "flags" and config.get("use_tis")):
+        return Claim(0.95, "slime has these flags too, and does the same with them")
+    return None
 
 
 GENERATIONS = (

@@ -75,6 +75,8 @@ def _claim(config: Config, document: Document) -> Claim | None:
     """Claim names that no other trainer has, and the tables of a whole file."""
     if any(name in config for name in _OWN):
         return Claim(1.0)
+    if document.format == "toml" and config.get("type") in ("default", "ipo", "custom"):
+        return Claim(0.9)
     tables = ("trainer", "orchestrator", "inference")
     whole = document.format == "toml" and sum(name in document.tree for name in tables) > 1
     return Claim(0.7) if whole else None
