@@ -220,14 +220,6 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
     ]
 
 
-class InFloat32Numbers(TypedDict):
-    """These numbers of a correction are those of the trainer's own arithmetic."""
-
-    kept_tokens: KeptTokens
-    kept_sequences: KeptSequences
-    weight_sum: WeightSum
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectionResult:
     """A correction result shows what a trainer logs of a correction, and its actual numbers."""
@@ -272,7 +264,6 @@ class CorrectionResult:
             "What the correction keeps in float32, in which trainers compute: kept tokens, kept "
             "sequences and the weight sum; null where float64 decides the same for every token.",
             see=("float32-decides", "kept_tokens", "weight_sum"),
-            keys=InFloat32Numbers,
         ),
     ] = field(default=None, metadata=SPARSE)
 
