@@ -161,7 +161,7 @@ def _claim(config: Config, document: Document) -> Claim | None:
     clamps = config.keys() & {"tis_clip", "tis_clip_low"}
     if clamps or (document.format == "flags" and config.get("use_tis")):
         return Claim(0.95, "slime has these flags too, and does the same with them")
-    return None
+    return Claim(0.6, "slime has this flag too") if "use_rollout_logprobs" in config else None
 
 
 GENERATIONS = (
