@@ -92,11 +92,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A ratio at a level that is held in a window: moved to its ends, or set to 0 outside."""
+    """A ratio at a level that is held in a window: moved to its ends, or set to 0 outside.
+
+    With `floors` it is moved to the lower end on both sides.
+    """
 
     level: Level
     window: Window
     zeroes: bool
+    floors: bool = False
 
 
 def log_of(bound: float | None) -> float:
@@ -124,7 +128,8 @@ def weights_of(weighting: Weighting) -> Weights:
         lower = None if weighting.outside == "truncate" else weighting.lower_or_reciprocal
         window = within_reach(log_of(lower), log_of(weighting.upper))
     zeroes = weighting.outside == "zero" and not window.bounds_nothing
-    return Weights(weighting.level, window, zeroes)
+    floors = weighting.outside == "floor" and window.upper < np.inf
+    return Weights(weighting.level, window, zeroes, floors)
 
 
 def window_of(rejection: Rejection) -> Window:
@@ -202,7 +207,7 @@ def _same_weights(a: Correction, b: Correction) -> bool:
         return a.weighting is b.weighting
     one, other = weights_of(a.weighting), weights_of(b.weighting)
     return (
-        (one.level, one.zeroes) == (other.level, other.zeroes)
+        (one.level, one.zeroes, one.floors) == (other.level, other.zeroes, other.floors)
         and one.window.near(other.window)
         and a.weighting.over == b.weighting.over
         and (a.batch_normalize, a.weights_applied) == (b.batch_normalize, b.weights_applied)

@@ -20,8 +20,9 @@ class Guard:
 
     bound: float = 20.0  # nats; log-ratios are clamped to +-bound before exp; inf: no clamp
     before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
-    # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `zero` makes the ratio 0.
-    non_finite: Literal["stays", "equal", "zero"] = "stays"
+    # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `nan_equal` that of a NaN alone,
+    # `zero` makes the ratio 0.
+    non_finite: Literal["stays", "equal", "nan_equal", "zero"] = "stays"
     epsilon: float = 1e-8  # what it adds to counts of tokens that it divides by
     nan_log_prob: float | None = None  # what takes the place of a log-prob that is NaN
 
@@ -34,8 +35,8 @@ class Weighting:
     upper: float
     lower: float | None = None  # None: 1 / upper where a lower bound is asked for
     # truncate: min(ratio, upper). clip: into [lower, upper]. zero: 0 outside (IcePop, MIS).
-    # mask: the ratio as it is, tokens outside are rejected.
-    outside: Literal["truncate", "clip", "zero", "mask"] = "truncate"
+    # mask: the ratio as it is, tokens outside are rejected. floor: the lower bound on either side.
+    outside: Literal["truncate", "clip", "zero", "mask", "floor"] = "truncate"
     nan_stays: bool = False  # zeroing by a product with 0, which leaves a NaN what it is
     # Ratios of sequences are taken over the tokens that these rejections leave; () over all.
     over: tuple[Rejection, ...] = ()
@@ -65,6 +66,9 @@ class Rejection:
     lower: float | None = None  # None: no lower bound
     # A statistic of sequences is taken over the tokens that these rejections leave; () over all.
     over: tuple[Rejection, ...] = ()
+    # The target of its log-ratio is the policy that is being updated, which at the first update is
+    # the trainer's policy before it; else that policy.
+    of_current: bool = False
 
     @property
     def needs_advantages(self) -> bool:

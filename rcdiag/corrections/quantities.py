@@ -23,7 +23,7 @@ T = TypeVar("T", bound=np.floating)
 
 SAFETY_BOUND = 20.0  # nats, of a guard that is not said otherwise
 
-Outside = Literal["truncate", "clip", "zero", "mask"]
+Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 UNSAID = Guard()
 
 
@@ -104,16 +104,23 @@ class Tokens:
         )
 
     @cached_property
-    def log_ratio(self) -> Array:
-        """Log-ratios as sums and means take them, [tokens]."""
+    def unclamped(self) -> Array:
+        """Log-ratios before any clamp, [tokens]; the guard says what NaN and infinity are."""
         values = self.raw_log_ratio
         if self.guard.nan_log_prob is not None:
             values = self.target - self.behavior
         if self.guard.non_finite == "equal":
             values = np.where(np.isfinite(values), values, values.dtype.type(0.0))
-        if self.guard.before_sums:
-            values = np.clip(values, -self.guard.bound, self.guard.bound)
+        elif self.guard.non_finite == "nan_equal":
+            values = np.where(np.isnan(values), values.dtype.type(0.0), values)
         return values
+
+    @cached_property
+    def log_ratio(self) -> Array:
+        """Log-ratios as sums and means take them, [tokens]."""
+        if self.guard.before_sums:
+            return np.clip(self.unclamped, -self.guard.bound, self.guard.bound)
+        return self.unclamped
 
     @cached_property
     def clamped(self) -> Array:
@@ -361,7 +368,8 @@ def bounded(
     """Make weights from ratios of tokens or sequences, treated outside [lower, upper].
 
     `truncate` gives min(ratio, upper), `clip` moves the ratio into the bounds, `zero` gives 0
-    outside (a NaN too, unless it stays), `mask` leaves the ratio as it is. Bounds may be arrays
+    outside (a NaN too, unless it stays), `mask` leaves the ratio as it is, `floor` gives the lower
+    bound outside. Bounds may be arrays
     that broadcast: one column for every setting.
     """
     if outside == "truncate":
@@ -373,7 +381,7 @@ def bounded(
     keep = within(ratio, lower, upper)
     if nan_stays:
         keep |= np.isnan(ratio)
-    return np.where(keep, ratio, ratio.dtype.type(0.0))
+    return np.where(keep, ratio, ratio.dtype.type(0.0) if outside == "zero" else lower)
 
 
 @dataclass(frozen=True, slots=True)

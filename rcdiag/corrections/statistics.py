@@ -125,7 +125,7 @@ STATISTICS: Registry[Statistic] = Registry(
         Statistic(
             name="negative_lag",
             formula="-log_ratio where the advantage is below 0",
-            of=lambda tokens: np.where(tokens.advantage < 0, -tokens.log_ratio, -np.inf),
+            of=lambda tokens: np.where(tokens.advantage < 0, -tokens.unclamped, -np.inf),
             needs_advantages=True,
         ),
     ),

@@ -46,6 +46,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
+from rcdiag.results.logged import LogComparison
 from rcdiag.results.show import Shown
 
 WeightSum = Annotated[
@@ -500,5 +501,15 @@ class ScoreResult(Shown):
             f"{setting('behavior')} nor {setting('target')} was given; null otherwise.",
             example="rcdiag score rollouts.parquet --model CKPT --policy hf_fp32=hf:float32",
             see=("behavior", "target"),
+        ),
+    ] = field(default=None, metadata=ADDED)
+    logged: Annotated[
+        LogComparison | None,
+        Doc(
+            "The trainer's own log beside our numbers, key by key; null without "
+            f"{setting('logged')}.",
+            example="rcdiag score rollouts.parquet --logged metrics.jsonl",
+            needs="--logged",
+            see=("theirs", "ours", "explained_by", "logged-differs"),
         ),
     ] = field(default=None, metadata=ADDED)

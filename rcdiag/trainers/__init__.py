@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
-from rcdiag.trainers import miles, open_instruct, prime_rl, roll, slime, verl
+from rcdiag.trainers import (
+    axolotl,
+    miles,
+    ms_swift,
+    open_instruct,
+    openrlhf,
+    prime_rl,
+    roll,
+    slime,
+    trl,
+    verl,
+)
 from rcdiag.trainers.trainer import Trainer
 
 # The oldest generation of each trainer comes first.
@@ -18,10 +29,14 @@ TRAINERS: Registry[Trainer] = Registry(
     (
         *verl.GENERATIONS,
         *slime.GENERATIONS,
+        *trl.GENERATIONS,
+        *axolotl.GENERATIONS,
+        *openrlhf.GENERATIONS,
         *prime_rl.GENERATIONS,
         *roll.GENERATIONS,
         *open_instruct.GENERATIONS,
         *miles.GENERATIONS,
+        *ms_swift.GENERATIONS,
     ),
 )
 DEFAULT = verl.FAMILY

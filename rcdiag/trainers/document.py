@@ -173,7 +173,8 @@ def _flags(text: str) -> dict[str, Any]:
 
     Text without any flag is no command line, and gives nothing.
     """
-    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    code = "\n".join([*lines, ""])
     if not re.search(r"(?m)(^|\s|\()--[A-Za-z]", code) and "\\\n" not in code:
         return {}
     try:

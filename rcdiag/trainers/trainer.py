@@ -92,6 +92,7 @@ class Trainer:
     metrics: Callable[[Batch, Correction], Metrics]
     percentiles: bool = False  # it logs percentiles of token weights
     reads_prompts: bool = False  # its numbers depend on the width of the padded prompts
+    reads_masked: bool = False  # its numbers count tokens of responses that the mask leaves out
     # What the weights of the loss are divided by; 1 without batch normalisation.
     normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0
     update: UpdateRules

@@ -86,12 +86,94 @@ def slime(draw: st.DrawFn) -> Config:
     }
 
 
+MODES = st.sampled_from(("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"))
+
+
+def trl() -> SearchStrategy[Config]:
+    """TRL's weights of vLLM's log-probs."""
+    return st.fixed_dictionaries(
+        {
+            "vllm_importance_sampling_correction": st.sampled_from((True, True, False)),
+            "vllm_importance_sampling_mode": MODES,
+            "vllm_importance_sampling_clip_max": st.sampled_from((3.0, 1.2, 2.0)),
+            "vllm_importance_sampling_clip_min": st.sampled_from((None, 0.5, 0.9)),
+        }
+    )
+
+
+def axolotl() -> SearchStrategy[Config]:
+    """Axolotl's own trainer."""
+    cap = st.sampled_from((3.0, 1.2, 2.0))
+    return st.fixed_dictionaries(
+        {"vllm_importance_sampling_mode": MODES, "vllm_importance_sampling_cap": cap}
+    )
+
+
+def ms_swift() -> SearchStrategy[Config]:
+    """ms-swift's modes and its bound."""
+    return st.fixed_dictionaries(
+        {
+            "rollout_importance_sampling_mode": MODES | st.none(),
+            "rollout_importance_sampling_threshold": st.sampled_from((2.0, 1.2, 1.001)),
+        }
+    )
+
+
+OPENRLHF_BOUNDS = st.sampled_from(([0.5, 5.0], [0.9, 1.1], [0.5, 2.0]))
+
+
+def openrlhf_gated() -> SearchStrategy[Config]:
+    """Level, mode and gate of OpenRLHF 0.11.2."""
+    of_ratios = st.fixed_dictionaries(
+        {
+            "is_correction_level": st.sampled_from(("off", "token", "seq")),
+            "is_correction_threshold": OPENRLHF_BOUNDS,
+        }
+    )
+    of_divergences = st.fixed_dictionaries(
+        {
+            "is_correction_level": st.sampled_from(("token", "seq")),
+            "is_correction_gating": st.sampled_from(("binary_kl", "tv")),
+            "is_correction_threshold": st.sampled_from(([0.002], [0.05], [0.5])),
+        }
+    )
+    clips = st.fixed_dictionaries(
+        {
+            "is_correction_level": st.just("token"),
+            "is_correction_mode": st.just("clip"),
+            "is_correction_threshold": OPENRLHF_BOUNDS,
+        }
+    )
+    return of_ratios | of_divergences | clips
+
+
+def openrlhf_typed() -> SearchStrategy[Config]:
+    """A type of OpenRLHF 0.11.0."""
+    return st.fixed_dictionaries(
+        {
+            "is_correction_enable": st.booleans(),
+            "is_correction_type": st.sampled_from(("tis", "icepop", "seq-mask-tis")),
+            "is_correction_threshold": OPENRLHF_BOUNDS,
+        }
+    )
+
+
+OTHERS = {
+    "slime": slime(),
+    "trl-1.16": trl(),
+    "axolotl-0.21": axolotl(),
+    "ms-swift-4.6": ms_swift(),
+    "openrlhf-0.11.0": openrlhf_typed(),
+    "openrlhf-0.11.2": openrlhf_gated(),
+}
+
+
 def configs_of(trainer: str) -> SearchStrategy[Config]:
     """Settings that the trainer takes."""
     if trainer in OF_CHECKOUTS:
         return OF_CHECKOUTS[trainer]
-    if trainer == "slime":
-        return slime()
+    if trainer in OTHERS:
+        return OTHERS[trainer]
     if trainer in ("verl-0.6.0", "verl-20251027"):
         return weights_alone()
     if trainer in ("verl-0.6.1", "verl-20251203", "verl-0.7.0"):

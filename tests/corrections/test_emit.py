@@ -50,25 +50,27 @@ def as_file(text: str, trainer: str | None) -> TrainerConfig:
 
 
 def plan_of_file(text: str, trainer: str | None) -> Plan:
-    found = as_file(text, trainer)
-    return plan_corrections(found.trainer, {"it": found.settings})
+    result = as_file(text, trainer)
+    return plan_corrections(result.trainer, {"it": result.settings})
 
 
 def numbers(plan: Plan, batch: Padded, within: float = 1e-12) -> tuple:
-    found = results_of(plan, batch)["it"]
+    result = results_of(plan, batch)["it"]
     # Bounds are written to 14 digits, and a NaN equals itself here.
-    weights = None if found.weight_sum is None else pytest.approx(found.weight_sum, within, 0, True)
-    return found.kept_tokens, found.kept_sequences, weights
+    weights = (
+        None if result.weight_sum is None else pytest.approx(result.weight_sum, within, 0, True)
+    )
+    return result.kept_tokens, result.kept_sequences, weights
 
 
 def assert_reads_back(
     correction: Correction, trainer: str, batch: Padded, within: float = 1e-12
 ) -> None:
     """The same numbers as the correction itself gives, whether the trainer is named or guessed."""
-    wanted = numbers(Plan(ANY, {"it": {}}, {"it": correction}), batch, within)
+    expected = numbers(Plan(ANY, {"it": {}}, {"it": correction}), batch, within)
     text = emit(correction, trainer).text
     for name in (trainer, None):
-        assert numbers(plan_of_file(text, name), batch) == wanted, (name, text)
+        assert numbers(plan_of_file(text, name), batch) == expected, (name, text)
 
 
 @FIRST_TWO
@@ -182,12 +184,12 @@ def test_a_bound_that_is_none_is_refused():
 
 
 def test_windows_of_k1_are_mirrored_and_said():
-    found = emit(correction_of("geo"), "verl")
-    assert found.trainer == "verl-0.9"
-    assert found.settings["rollout_rs"] == "seq_mean_k1"
-    low, high = map(float, found.settings["rollout_rs_threshold"].split("_"))
+    result = emit(correction_of("geo"), "verl")
+    assert result.trainer == "verl-0.9"
+    assert result.settings["rollout_rs"] == "seq_mean_k1"
+    low, high = map(float, result.settings["rollout_rs_threshold"].split("_"))
     assert (low, high) == (pytest.approx(1 / 1.001, 1e-12), pytest.approx(1 / 0.997, 1e-12))
-    assert "against -log_ratio: these keep geometric ratios from 0.997 to 1.001" in found.text
+    assert "against -log_ratio: these keep geometric ratios from 0.997 to 1.001" in result.text
     mirrored = emit(Correction(None, (Rejection("token", 1 / 0.6, 1 / 1.6),)), "verl").settings
     assert mirrored["rollout_rs_threshold"] == "0.6_1.6"
     as_it_is = emit(correction_of("geo"), "verl-0.7.0").settings
@@ -210,9 +212,9 @@ def test_texts_keep_their_quotes_and_numbers_are_numbers():
 
 @FIRST_TWO
 def test_the_file_holds_the_settings_and_nothing_is_wrong_with_it(trainer):
-    found = emit(correction_of("geo"), trainer)
-    read = as_file(found.text, trainer)
-    assert read.settings == found.settings
+    result = emit(correction_of("geo"), trainer)
+    read = as_file(result.text, trainer)
+    assert read.settings == result.settings
     assert read.findings == ()
     assert find_trainer(trainer).ignored({**find_trainer(trainer).settings, **read.settings}) == []
 

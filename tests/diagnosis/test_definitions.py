@@ -79,10 +79,10 @@ OTHER = [[-0.9, -0.6, -0.5], [-1.7, -2.0], [-0.3, -0.2, -2.0]]
 
 
 def test_what_is_called_symmetric_is_so_and_all_else_is_not():
-    there, back = metrics(ONE, OTHER), metrics(OTHER, ONE)
+    existing, back = metrics(ONE, OTHER), metrics(OTHER, ONE)
     too_few = {"khat_token", "khat_seq"}  # three sequences have no tail
     for name, metric in METRICS.items():
-        same = there[name] == pytest.approx(back[name], nan_ok=True)
+        same = existing[name] == pytest.approx(back[name], nan_ok=True)
         if name not in too_few:
             assert same == (metric.direction == SYMMETRIC), name
 

@@ -23,12 +23,12 @@ class Family:
 
     def dots(self) -> list[tuple[float, float]]:
         """Places of markers, where they are known."""
-        found: list[tuple[float, float]] = []
+        result: list[tuple[float, float]] = []
         for row in self.rows:
-            numbers = [float(each) for each in row["data-dots"].split(" ")]
+            numbers = [float(item) for item in row["data-dots"].split(" ")]
             assert len(numbers) == 2 * self.markers
-            found += zip(numbers[::2], numbers[1::2], strict=True)
-        return [(x, y) for x, y in found if not (isnan(x) or isnan(y))]
+            result += zip(numbers[::2], numbers[1::2], strict=True)
+        return [(x, y) for x, y in result if not (isnan(x) or isnan(y))]
 
 
 class Families(HTMLParser):
@@ -49,7 +49,7 @@ class Families(HTMLParser):
         if self.current is None:
             return
         if tag == "svg":
-            self.current.view = [float(each) for each in given["viewbox"].split()]
+            self.current.view = [float(item) for item in given["viewbox"].split()]
         elif tag == "input":
             self.current.sliders.append(given["data-texts"].split(" "))
             assert int(given["max"]) == len(self.current.sliders[-1]) - 1

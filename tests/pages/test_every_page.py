@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.pages.browser import visit
-from tests.pages.makers import MAKERS, ONE_OF_EACH_KIND, at_night
 
 pytestmark = pytest.mark.browser
 
@@ -38,17 +37,12 @@ def _inaccessible(browser, file, scheme, width) -> list:
     return problems
 
 
-@pytest.mark.parametrize("file", ONE_OF_EACH_KIND, indirect=True)
 def test_axe_finds_nothing(browser, file):
     """It looks at every cell, which takes its time: once, in the light, on a wide screen."""
     assert _inaccessible(browser, file, "light", 1280) == []
 
 
-@pytest.mark.parametrize(
-    "file", at_night(*(name for name in MAKERS if name != "compare")), indirect=True
-)
 def test_axe_finds_nothing_in_the_dark_on_a_phone(browser, file):
-    """All pages share their colours and their layout; the nightly run looks at each."""
     assert _inaccessible(browser, file, "dark", 390) == []
 
 
@@ -67,5 +61,5 @@ def test_without_scripts_the_tables_are_there(browser, file):
     table = seen.page.locator("main table").first
     assert table.is_visible()
     assert table.locator("tbody tr").count() > 1
-    assert any(each.isdigit() for each in table.inner_text())
+    assert any(item.isdigit() for item in table.inner_text())
     seen.page.context.close()

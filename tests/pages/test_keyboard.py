@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.pages.browser import visit
-from tests.pages.makers import ONE_OF_EACH_KIND
 
 pytestmark = pytest.mark.browser
 
@@ -16,16 +15,15 @@ NUMBERED = """() => [...document.querySelectorAll('summary, a[href], input, pre,
 FOCUSED = "document.activeElement.dataset.number"
 
 
-@pytest.mark.parametrize("file", ONE_OF_EACH_KIND, indirect=True)
 def test_tab_reaches_every_fold_link_and_scrollable_region(browser, file):
     seen = visit(browser, file, viewport={"width": 390, "height": 900})
     seen.unfold()
-    wanted = seen.page.evaluate(NUMBERED)
+    expected = seen.page.evaluate(NUMBERED)
     reached = set()
-    for _ in range(3 * len(wanted) + 20):
+    for _ in range(3 * len(expected) + 20):
         seen.page.keyboard.press("Tab")
         reached.add(seen.page.evaluate(FOCUSED))
-    assert {str(each) for each in wanted} <= reached
+    assert {str(item) for item in expected} <= reached
     seen.page.context.close()
 
 

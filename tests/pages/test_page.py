@@ -92,6 +92,7 @@ def test_text_of_the_table_is_escaped(result):
     assert "<img" not in text
 
 
+@pytest.mark.slow  # tests/pages/test_added_figure.py saves some
 def test_figures_are_saved_as_png_and_svg(result, tmp_path):
     written = save_figures(result, tmp_path / "plots")
     assert {path.name for path in written} == {

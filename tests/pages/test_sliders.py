@@ -30,7 +30,7 @@ def shown(family) -> dict[str, object]:
         "bounds": family.locator("output").all_inner_texts(),
         "numbers": family.locator(".readout dd").all_inner_texts(),
         "markers": [
-            each.get_attribute("transform") for each in family.locator("svg .marker").all()
+            item.get_attribute("transform") for item in family.locator("svg .marker").all()
         ],
         "configuration": family.locator(".config").inner_text(),
     }
@@ -40,9 +40,9 @@ def test_every_family_starts_on_a_row_of_its_table(seen):
     seen.unfold()
     families = seen.page.locator("details.family").all()
     assert len(families) > 3
-    for each in families:
-        row = each.locator("tr.current td").all_text_contents()
-        assert shown(each)["bounds"] + shown(each)["numbers"] == row[:-QUARTERS]
+    for item in families:
+        row = item.locator("tr.current td").all_text_contents()
+        assert shown(item)["bounds"] + shown(item)["numbers"] == row[:-QUARTERS]
 
 
 @pytest.mark.parametrize(("key", "at"), [("Home", 0), ("End", -1)])

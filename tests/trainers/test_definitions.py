@@ -27,6 +27,10 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
     assert {name: trainer.name for name, trainer in families().items()} == {
         "verl": "verl-0.9",
         "slime": "slime",
+        "trl": "trl-1.16",
+        "axolotl": "axolotl-0.21",
+        "openrlhf": "openrlhf-0.11.2",
+        "ms-swift": "ms-swift-4.6",
         "prime-rl": "prime-rl",
         "roll": "roll",
         "open-instruct": "open-instruct",
@@ -83,7 +87,7 @@ def test_without_normalisation_the_divisor_is_one(name: str) -> None:
 @pytest.mark.parametrize("name", TRAINERS)
 def test_rules_name_losses_and_aggregations_that_are_there(name: str) -> None:
     rules = TRAINERS[name].update
-    assert all(loss == each.name for loss, each in rules.losses.items())
-    assert all(aggregation == each.name for aggregation, each in rules.aggregations.items())
+    assert all(loss == item.name for loss, item in rules.losses.items())
+    assert all(aggregation == item.name for aggregation, item in rules.aggregations.items())
     assert set(rules.fixed.values()) <= set(rules.aggregations)
     assert rules.defaults.aggregation in rules.aggregations

@@ -43,7 +43,8 @@ def _settings(trainer: str) -> Iterator[Config]:
     has = TRAINERS[trainer].settings
     if TRAINERS[trainer].family not in ("verl", "slime"):
         yield from MORE_SETTINGS.get(trainer, ())
-        yield from TRAINERS[trainer].presets.values()
+        presets = TRAINERS[trainer].presets
+        yield from (presets[name] for name in sorted(presets, key=lambda it: "token_" not in it))
         return
     tokens = {"rollout_is": "token", "rollout_is_threshold": 2.0}
     if "tis_mode" in has:
@@ -71,11 +72,11 @@ def logged(trainer: str) -> dict[str, float]:
     configs = {str(number): config for number, config in enumerate(_settings(trainer))}
     plan = plan_corrections(TRAINERS[trainer], configs)
     rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
-    found: dict[str, float] = {}
+    outcome: dict[str, float] = {}
     for name, result in reversed(correction_results(plan, rows).items()):
         assert name in configs
-        found |= result.metrics
-    return found
+        outcome |= result.metrics
+    return outcome
 
 
 def update(trainer: str, kept: list[bool] | None = None) -> LossBatch:

@@ -25,8 +25,12 @@ from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenis
 from rcdiag.diagnosis.experiments.sampled_law import told, told_by_law
 from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
 from rcdiag.diagnosis.experiments.sides import at_temperature, side_of
-from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
-from rcdiag.engines.changes import Forward
+from rcdiag.diagnosis.experiments.weights_by_row import (
+    WeightsByRow,
+    rows_of_changes,
+    weights_by_row,
+)
+from rcdiag.engines.changes import Forward, Moved
 
 Suspicions = list[tuple[str, Suspicion]]
 
@@ -268,6 +272,9 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         outcome.open += ran.open
         found = [trial for trial in trials if explains(trial, bench)]
     order = ranked(found or [trial for trial in trials if trial.tells])
+    if found and order[0].slug == "stale-weights" and (by_rows := _by_rows(bench, order[0])):
+        outcome.suspicions.append(by_rows)
+        return
     if found or (order and order[0].explained > PARTLY):
         outcome.suspicions.append(_named(order, bench))
         return
@@ -345,6 +352,18 @@ def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
 
 
 # Weights of other checkpoints.
+
+
+def _by_rows(bench: Bench, trial: Trial) -> tuple[str, Suspicion] | None:
+    """Tell which rows other weights explain that explain a column as a whole.
+
+    A column of which some rows, steps or ends of rows are of the trainer's weights is explained by
+    other weights better than by these, too.
+    """
+    if not isinstance(trial.change, Moved) or bench.side.name != "sampler":
+        return None
+    weights = rows_of_changes(bench.scene, bench.side, bench.forward, {trial.setting: trial.change})
+    return _by_weights(bench, weights)
 
 
 def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | None:

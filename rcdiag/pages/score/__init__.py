@@ -6,6 +6,7 @@ from typing import Any
 
 from rcdiag.pages.definitions import Page
 from rcdiag.pages.score import bounds, profiles, sequences, steps, tokens
+from rcdiag.pages.score.logged import lines_of
 from rcdiag.pages.score.words import alone, answer, clusters, correction_rows, raw_ess
 from rcdiag.results import ScoreResult
 from rcdiag.statistics.metrics import FAMILIES, METRICS
@@ -23,6 +24,7 @@ def context(result: ScoreResult) -> dict[str, Any]:
         "alone": alone(result.behavior),
         "correction_rows": correction_rows(result),
         "raw_ess": f" ({raw})" if raw else "",
+        "logged_lines": [] if result.logged is None else lines_of(result.logged),
         "trainer": trainers[0] if trainers else None,
         "provenance_of_policies": result.scoring,
     }

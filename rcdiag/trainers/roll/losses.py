@@ -163,8 +163,9 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
         "policykl@sum": _aggregated(batch, distance, mode),
         "approxkl@sum": _aggregated(batch, 0.5 * distance.square(), mode),
         "ratio_mean@sum": _aggregated(batch, ratio, "seq-mean-token-mean"),
-        "ratio_max@max": (ratio * batch.kept).max().item(),
-        "ratio_min@min": ratio.where(batch.kept, 1e10).min().item(),
+        # At masked and rejected places the largest sees 0, the smallest 1e10.
+        "ratio_max@max": (ratio * batch.kept).max().item() if len(ratio) else 0.0,
+        "ratio_min@min": ratio.where(batch.kept, 1e10).min().item() if len(ratio) else 1e10,
     }
     if "clipfrac" not in losses.logged:
         return numbers

@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
+from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Tokens, under
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.usecases.replay.advantages import formula_of, without_rejected
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.update import NAIVE, Update
@@ -54,14 +57,19 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     """Apply the correction of a preset, or none for `naive`, to a batch.
 
     In decoupled mode weights are those of old / rollout, in bypass mode those of current / rollout.
+    Rejections that look at the current policy do so in both.
     Source: verl 0.9.1, verl/trainer/ppo/core_algos.py, compute_policy_loss_bypass_mode.
     """
     if name == NAIVE:
         everything = np.ones(batch.num_tokens, np.bool_)
         return PresetEffect(everything, None, mode=NAIVE, loss=update.loss)
-    trainer, correction = update.plan.trainer, update.plan.corrections[name]
+    trainer, whole = update.plan.trainer, update.plan.corrections[name]
+    correction = replace(
+        whole, rejections=tuple(one for one in whole.rejections if not one.of_current)
+    )
     bypass = correction.mode == "bypass"
     loss = trainer.update.loss_of_type(correction.loss) if bypass else update.loss
+    _check_level(name, correction, trainer.update.loss(loss))
     quantities = [
         under(correction.guard, quantity)
         for quantity in [*trainer.quantities(correction), *quantities_of(correction)]
@@ -76,10 +84,28 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
         ).under(correction.guard)
         effects = token_effects(correction, Tokens.of(pair), rows)
         metrics = trainer.metrics(Batch(rows), correction)
+        kept = effects.kept & _kept_by_current(whole, batch)
     weights = effects.weights
     if weights is not None and correction.batch_normalize:
         weights = weights / trainer.normaliser(Batch(rows), correction)
-    return PresetEffect(effects.kept, weights, mode=correction.mode, loss=loss, metrics=metrics)
+    return PresetEffect(kept, weights, mode=correction.mode, loss=loss, metrics=metrics)
+
+
+def _check_level(name: str, correction: Correction, loss: PolicyLoss) -> None:
+    """Refuse weights of sequences under a loss that takes those of tokens alone."""
+    weighting = correction.loss_weighting
+    if loss.weights_of_tokens and weighting is not None and not weighting.by_token:
+        raise RcdiagError(
+            f"{name}: {loss.name} takes weights of tokens, and these are of level "
+            f"{weighting.level}; the trainer stops",
+            hint=f"choose others: {setting('presets', 'NAME', '--preset')}",
+        )
+
+
+def _kept_by_current(correction: Correction, batch: ReplayBatch) -> Flags:
+    """Tell which tokens stay under the rejections that look at the policy being updated."""
+    tokens = Tokens.of(batch.pair("rollout", "current")).under(correction.guard)
+    return tokens.kept([rejection for rejection in correction.rejections if rejection.of_current])
 
 
 def loss_of_preset(name: str, batch: ReplayBatch, update: Update) -> PresetLoss:
