@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -186,6 +186,7 @@ def equivalent(a: Correction, b: Correction) -> bool:
     a NaN, sums of k1 with a token beyond the clamp of +-20 (a product of ratios is not clamped by
     token), and guards, by which trainers differ at ratios beyond e^10 alone.
     """
+    a, b = _zeroed_by_weight(a), _zeroed_by_weight(b)
     return (
         _same_weights(a, b)
         and _same_windows(windows_of(a.rejections), windows_of(b.rejections))
@@ -193,6 +194,22 @@ def equivalent(a: Correction, b: Correction) -> bool:
         and _same_veto(a, b)
         and (a.mode, a.loss or "ppo_clip") == (b.mode, b.loss or "ppo_clip")
     )
+
+
+def _zeroed_by_weight(correction: Correction) -> Correction:
+    """Write unbounded weights that are 0 where their own ratio is outside as IcePop's."""
+    weighting, windows = correction.weighting, windows_of(correction.zeroing)
+    if weighting is None or windows.keys() != {weighting.level} or correction.zeroing[0].over:
+        return correction
+    if (
+        weighting.outside not in ("truncate", "clip")
+        or not weights_of(weighting).window.bounds_nothing
+    ):
+        return correction
+    window = windows[weighting.level]
+    lower, upper = float(np.exp(window.lower)), float(np.exp(window.upper))
+    own = replace(weighting, outside="zero", lower=lower, upper=upper)
+    return replace(correction, weighting=own, zeroing=())
 
 
 def _same_weights(a: Correction, b: Correction) -> bool:

@@ -40,6 +40,11 @@ def _prob_change(tokens: Tokens) -> Array:
     return np.exp(tokens.target) - np.exp(tokens.behavior)
 
 
+def _if_known(values: Array) -> Array:
+    """Return -inf, which passes no upper bound, where a value is NaN: trainers ask `> bound`."""
+    return np.fmax(values, values.dtype.type(-np.inf))
+
+
 def _binary_kl(tokens: Tokens) -> Array:
     """Return KL(behavior || target) of the two-sided choice "this token or another", nats."""
     kind = tokens.behavior.dtype.type
@@ -108,14 +113,18 @@ STATISTICS: Registry[Statistic] = Registry(
             name="rise",
             formula="target - behavior probability where the advantage is above 0",
             unit="probability",
-            of=lambda tokens: np.where(tokens.advantage > 0, _prob_change(tokens), -np.inf),
+            of=lambda tokens: _if_known(
+                np.where(tokens.advantage > 0, _prob_change(tokens), -np.inf)
+            ),
             needs_advantages=True,
         ),
         Statistic(
             name="fall",
             formula="behavior - target probability where the advantage is not above 0",
             unit="probability",
-            of=lambda tokens: np.where(tokens.advantage > 0, -np.inf, -_prob_change(tokens)),
+            of=lambda tokens: _if_known(
+                np.where(tokens.advantage > 0, -np.inf, -_prob_change(tokens))
+            ),
             needs_advantages=True,
         ),
         Statistic(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from rcdiag.trainers.verl.k_rejection import OPTIONS
+from tests.corrections.configs_of_checkouts import OF_CHECKOUTS
 
 Config = dict[str, Any]
 OfVeto = st.sampled_from((None, 1e-4, 0.5, 1.5))
@@ -249,6 +250,8 @@ OTHERS = {
 
 def configs_of(trainer: str) -> SearchStrategy[Config]:
     """Settings that the trainer takes."""
+    if trainer in OF_CHECKOUTS:
+        return OF_CHECKOUTS[trainer]
     if trainer in OTHERS:
         return OTHERS[trainer]
     if trainer in ("verl-0.6.0", "verl-20251027"):

@@ -188,7 +188,7 @@ def test_swapped_rows_are_all_there():
         assert sorted(rows(draft, moved)[row][0] for row in members) == before
 
 
-def test_stored_numbers_are_on_the_grid_of_their_type():
+def test_checkout_numbers_are_on_the_grid_of_their_type():
     draft = spoilt_draft("stored-bfloat16", "both")
     values = torch.from_numpy(draft.columns["old"])
     assert torch.equal(values.bfloat16().double(), values)

@@ -152,14 +152,15 @@ def test_a_setting_of_a_loss_says_its_default_and_what_trainers_call_it():
     assert explain("clip_low").generations[verl] == "clip_ratio_low, default 0.2"
     assert explain("clip_c").generations == {
         verl: "clip_ratio_c, default 3.0",
-        "slime": "--eps-clip-c, default null",
+        "slime, miles": "--eps-clip-c, default null",
         "openrlhf-0.11.0, openrlhf-0.11.2": "--actor.dual_clip, default null",
         "skyrl-0.4": "clip_ratio_c of dual_clip, default null",
         "nemo-rl": "ratio_clip_c, default null",
         "areal-1.0": "c_clip, default null",
+        "roll": "1 + 2 pg_clip with dual_clip_loss, default null",
     }
     assert list(explain("dro_beta").generations) == ["verl-0.9"]
-    assert list(explain("tis_clip").generations) == ["slime"]
+    assert list(explain("tis_clip").generations) == ["slime", "miles"]
 
 
 def test_no_torch_is_loaded_to_explain():

@@ -97,7 +97,7 @@ def test_every_rule_of_health_and_its_verdicts():
 def test_every_key_that_a_loss_logs():
     for trainer in TRAINERS:
         keys = {key for logged in by_losses(trainer).values() for key in logged}
-        assert keys
+        assert keys or TRAINERS[trainer].update.logged is not None
         for key in keys:
             assert explain(key).what
             for logger in ("actor/", "train/"):

@@ -126,7 +126,8 @@ def test_the_texts_of_worked_numbers_are_those_of_the_toy() -> None:
         toy = f"log-ratios {rows(LOG_RATIOS)}"
         assert any(each.startswith(f"{toy} and a row without a token") for each in examples)
         update = f"vanilla, old log-probs {rows(BEHAVIOR)}, {toy} of current to old, advantages 1"
-        assert f"{update} and -1" in examples
+        of_losses = any(key.family == "losses" for key in read_keys(package).values())
+        assert f"{update} and -1" in examples or not of_losses
 
 
 @pytest.mark.parametrize("package", PACKAGES)
