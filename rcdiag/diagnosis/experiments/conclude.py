@@ -36,6 +36,7 @@ Suspicions = list[tuple[str, Suspicion]]
 
 EXACT = 3e-5  # scale of the noise of two float32 passes
 MOST_OF_STEP = 0.7  # share of a step's rows
+SOME = 0.25  # share of such steps' rows that other weights must explain
 MOST = 0.9  # share of rows that is all of them, but for chance
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
@@ -437,12 +438,15 @@ def _over_steps(
     if steps is None:
         return None
     step = steps[weights.rows]
-    rates = {int(one): float(other[step == one].mean()) for one in np.unique(step)}
+    # Rows near the limit of an engine's noise are neither side's: what counts is that hardly any
+    # row of a step is of the trainer's weights.
+    rates = {int(one): 1.0 - float(own[step == one].mean()) for one in np.unique(step)}
     late = [one for one, rate in rates.items() if rate > MOST_OF_STEP]
     mixed = any(1.0 - MOST_OF_STEP < rate < MOST_OF_STEP for rate in rates.values())
-    if len(rates) < 2 or not late or mixed:
+    then = np.isin(step, late)
+    if len(rates) < 2 or not late or mixed or not other[then].mean() > SOME:
         return None
-    count = np.bincount(weights.best[other], minlength=len(weights.names))
+    count = np.bincount(weights.best[other & then], minlength=len(weights.names))
     used = np.flatnonzero(count > 0.15 * count.sum())
     before = [one for one in rates if one not in late]
     if len(used) == 1 and all(one < min(late) for one in before) and (before or len(late) > 1):
