@@ -8,6 +8,8 @@ LAST := sample_data/policy/step_8
 # made once. Files start in the order of tests/conftest.py: the longest first.
 ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PYTEST := $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+# Hundreds of processes read the same modules: they compile them once, also where the image says no.
+unexport PYTHONDONTWRITEBYTECODE
 QUICK := not engine and not browser and not slow and not gpu and not oracle
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
@@ -31,7 +33,7 @@ test: lint ## set up, lint and test, with real vLLM and Chromium (under 7 minute
 	@[ -n "$(CHROMIUM)" ] || \
 	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
 	@$(PYTEST) -m "$(if $(CHROMIUM),,not browser and )not slow and not gpu and not oracle" tests
-	@echo "left to make nightly: the other paths of vLLM, the other pages, more drawn examples"
+	@echo "left to make nightly: the other paths of vLLM, the other pages, the built site, more drawn examples"
 
 check: lint ## ruff, format, types, quick tests
 	@$(PYTEST) -m "$(QUICK)" tests

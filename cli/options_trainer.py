@@ -64,6 +64,16 @@ ArithmeticOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+LogFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--logged",
+        metavar="FILE",
+        help="The trainer's own log, set beside our numbers key by key: JSONL, CSV, W&B history, "
+        "TensorBoard events",
+        rich_help_panel=PANEL,
+    ),
+]
 
 Carry = Annotated[
     str | None,

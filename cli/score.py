@@ -15,6 +15,8 @@ EPILOG = """Examples
 --policy vllm_bf16=vllm:bfloat16 --policy hf_fp32=hf:float32
 --behavior vllm_bf16 --target hf_fp32 -o scored.parquet --html scored.html`
 
+`rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl`
+
 Metrics (`rcdiag explain NAME`): {metrics}"""
 
 
@@ -35,6 +37,7 @@ def score(
     trainer_config: corrections.TrainerConfigFile = None,
     arithmetic: corrections.ArithmeticOption = corrections.Arithmetic.float64,
     carry: corrections.Carry = None,
+    logged: corrections.LogFile = None,
     output: options.OutputTable = None,
     result: options.ResultFile = None,
     csv: options.CsvFile = None,
@@ -75,6 +78,7 @@ def score(
             trainer_config=trainer_config,
             arithmetic=arithmetic.value,
             carry=carry,
+            logged=logged,
             include_text=include_text,
             rows=rows,
             seed=seed,

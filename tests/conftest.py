@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -16,21 +17,33 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Files that take longest: started first, so that all workers end at about the same time.
 LONGEST = (
-    "pages/test_every_page.py",
-    "engines/test_resume.py",
     "test_sample_data.py",
     "engines/test_vllm.py",
-    "engines/test_output.py",
+    "usecases/test_diagnose.py",
+    "pages/test_every_page.py",
+    "usecases/test_one_diagnosis.py",
+    "pages/test_sweep_page.py",
+    "faults/test_faults.py",
     "cli/test_sweep_outputs.py",
-    "docs/test_commands.py",
-    "pages/test_keyboard.py",
+    "diagnosis/test_judge.py",
+    "test_contributing.py",
 )
+
+
+def pytest_collection_finish() -> None:
+    """Leave what collecting made out of every later round of the garbage collector."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         path = item.path.as_posix()
-        found = [place for place, name in enumerate(LONGEST) if path.endswith(f"/tests/{name}")]
-        return found[0] if found else len(LONGEST)
+        result = [place for place, name in enumerate(LONGEST) if path.endswith(f"/tests/{name}")]
+        return result[0] if result else len(LONGEST)
 
     items.sort(key=rank)

@@ -84,7 +84,7 @@ def reference(model_folder: Path, table: Path, adapter: Path | None = None) -> d
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    found: dict[str, list] = {"log_probs": [], "entropy": [], "top": []}
+    result: dict[str, list] = {"log_probs": [], "entropy": [], "top": []}
     for row in pq.read_table(table).to_pylist():
         prompt, response = row["prompt_ids"], row["response_ids"]
         with torch.no_grad():
@@ -92,10 +92,10 @@ def reference(model_folder: Path, table: Path, adapter: Path | None = None) -> d
         logits = logits[len(prompt) - 1 : len(prompt) + len(response) - 1]
         laws = torch.log_softmax(logits / (row["temperature"] or 1.0), dim=-1)
         targets = torch.tensor(response, dtype=torch.long)
-        found["log_probs"].append(laws.gather(1, targets[:, None])[:, 0].numpy())
-        found["entropy"].append(-(laws.exp() * laws).sum(-1).numpy())
-        found["top"].append(laws.topk(3, dim=-1))
-    return found
+        result["log_probs"].append(laws.gather(1, targets[:, None])[:, 0].numpy())
+        result["entropy"].append(-(laws.exp() * laws).sum(-1).numpy())
+        result["top"].append(laws.topk(3, dim=-1))
+    return result
 
 
 def scored(path: Path, column: str) -> np.ndarray:
@@ -106,5 +106,5 @@ def scored(path: Path, column: str) -> np.ndarray:
 def rcdiag_alone(*arguments: object, cwd: Path | None = None) -> Ran:
     """Run the command line in a process of its own."""
     command = [sys.executable, "-m", "cli.main", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
-    return Ran(done.returncode, done.stdout, done.stderr)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    return Ran(run.returncode, run.stdout, run.stderr)

@@ -17,7 +17,7 @@ LAYERS = (
     ("files", "registry"),
     ("losses", "results"),
     ("table",),
-    ("statistics",),
+    ("logs", "statistics"),
     ("corrections", "engines", "recorders"),
     ("learning",),
     ("trainers",),

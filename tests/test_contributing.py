@@ -152,12 +152,12 @@ def test_the_metric(runs: Runs) -> None:
 
 @pytest.mark.parametrize("command", ["score", "compare", "replay"])
 def test_the_check(runs: Runs, command: str) -> None:
-    found = [each for each in runs.documents[command]["findings"] if "short" in each["slug"]]
+    result = [item for item in runs.documents[command]["findings"] if "short" in item["slug"]]
     mean = len(runs.recorded) / len(runs.rows)
-    assert [each["slug"] for each in found] == ["short-responses"]
-    assert found[0]["severity"] == "warning"
-    assert found[0]["evidence"] == {"mean_length": pytest.approx(mean)}
-    for text in (runs.screens[command], runs.pages.get(command, found[0]["message"])):
+    assert [item["slug"] for item in result] == ["short-responses"]
+    assert result[0]["severity"] == "warning"
+    assert result[0]["evidence"] == {"mean_length": pytest.approx(mean)}
+    for text in (runs.screens[command], runs.pages.get(command, result[0]["message"])):
         assert f"responses have {mean:.1f} sampled tokens on average" in text
 
 
@@ -175,11 +175,11 @@ def test_the_cause(runs: Runs, command: str) -> None:
 def test_the_trainer(runs: Runs) -> None:
     corrections = runs.documents["score"]["corrections"]
     assert list(corrections) == ["acme_narrow"]
-    found = corrections["acme_narrow"]
+    result = corrections["acme_narrow"]
     weights = np.minimum(np.exp(-np.log(len(PROBABILITIES)) - runs.recorded), 1.2)
-    assert found["trainer"] == "acme-1.0"
-    assert found["weight_sum"] == pytest.approx(weights.sum())
-    assert found["metrics"] == {"acme/weight_mean": pytest.approx(weights.mean())}
+    assert result["trainer"] == "acme-1.0"
+    assert result["weight_sum"] == pytest.approx(weights.sum())
+    assert result["metrics"] == {"acme/weight_mean": pytest.approx(weights.mean())}
     assert list(runs.documents["replay"]["presets"])[:1] == ["acme_narrow"]
     for command in ("score", "replay"):
         assert "acme_narrow" in runs.screens[command]

@@ -25,10 +25,10 @@ def lengths(table: str, column: str = "response_ids") -> np.ndarray:
 
 
 def test_the_rollouts_are_large_and_their_lengths_spread():
-    found = lengths("rollouts")
-    assert len(found) >= 2000
-    assert found.sum() >= 200_000
-    assert found.max() >= 20 * found.min()
+    result = lengths("rollouts")
+    assert len(result) >= 2000
+    assert result.sum() >= 200_000
+    assert result.max() >= 20 * result.min()
 
 
 def test_every_step_holds_32_prompts_with_8_samples():
@@ -75,20 +75,20 @@ def test_stale_rollouts_are_farther_away_than_fresh_ones():
 
 def test_the_sampler_s_own_log_probs_are_those_of_the_law_that_sampled():
     """E[ratio] = 1 and kappa = 1 where the target is the sampler of exact log-probs."""
-    found = score(open_table(DATA / "rollouts.parquet")).mismatch
-    assert found["ratio_mean_z"].level == "ok"
+    result = score(open_table(DATA / "rollouts.parquet")).mismatch
+    assert result["ratio_mean_z"].level == "ok"
     for name in ("ratio_mean", "ratio_mean_seq", "kappa"):
-        assert found[name].low <= 1.0 <= found[name].high, name
+        assert result[name].low <= 1.0 <= result[name].high, name
 
 
 def test_log_probs_recorded_before_the_temperature_are_not():
     """Sampled at 0.7 and scored so by the trainer: the tokens come from the target, kappa < 0."""
     table = DATA / "temperature.parquet"
-    found = score(open_table(table))
-    assert found.mismatch["ratio_mean_z"].level == "error"
-    assert found.mismatch["ratio_mean"].low > 1.0
-    assert found.mismatch["kappa"].high < 0.0
-    assert found.findings[0].slug == "behavior-is-not-the-sampler"
+    result = score(open_table(table))
+    assert result.mismatch["ratio_mean_z"].level == "error"
+    assert result.mismatch["ratio_mean"].low > 1.0
+    assert result.mismatch["kappa"].high < 0.0
+    assert result.findings[0].slug == "behavior-is-not-the-sampler"
     reverse = score(open_table(table), behavior="old", target="rollout").mismatch
     assert reverse["ratio_mean_z"].level == "ok"
 
@@ -127,9 +127,9 @@ def with_policies(table: Path, out: Path, policies: dict[str, str]) -> Path:
     """Write the table with these policies of the last step in it too; return its path."""
     model = DATA / "policy" / "step_8"
     options = [part for name, what in policies.items() for part in ("--policy", f"{name}={what}")]
-    done = rcdiag_alone("score", table, "--model", model, *options, "-o", out, "--json")
-    assert done.code == 0, done.err
-    assert done.document["kind"] == "score"
+    run = rcdiag_alone("score", table, "--model", model, *options, "-o", out, "--json")
+    assert run.code == 0, run.err
+    assert run.document["kind"] == "score"
     return out
 
 

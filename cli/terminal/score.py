@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import BLOCKS, level
+from cli.terminal.logged import draw_logged
 from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number
 from rcdiag.pages.score.words import alone, clusters, correction_rows, raw_ess
@@ -35,6 +36,9 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         out.print(_correction_table(out, result))
         raw = raw_ess(result)
         out.print(f"[dim]ESS of the weights as applied{f'; {raw}' if raw else ''}[/]")
+    if result.logged is not None:
+        out.print()
+        draw_logged(out, result.logged, verbose)
 
 
 def _metric_table(out: Console, values: dict[str, MetricValue], verbose: bool) -> Table:

@@ -59,6 +59,13 @@ def diagnose(
     if budget is not None and budget <= 0:
         raise RcdiagError(f"{setting('budget', budget)}: out of range", hint="take seconds above 0")
     needed = ["prompt_ids"] if model is not None else []
+    named = [checkpoints] if isinstance(checkpoints, (str, Path)) else list(checkpoints)
+    if named and model is None:
+        raise RcdiagError(
+            f"{setting('checkpoints', named[0], '--checkpoint')}: other checkpoints are held "
+            "against the trainer's",
+            hint=setting("model", "PATH"),
+        )
     table = open_table(
         source,
         columns=columns,
@@ -71,13 +78,6 @@ def diagnose(
     for name in (sampler, trainer):
         if name is not None:
             table.require(f"{name}_log_probs")
-    named = [checkpoints] if isinstance(checkpoints, (str, Path)) else list(checkpoints)
-    if named and model is None:
-        raise RcdiagError(
-            f"{setting('checkpoints', named[0], '--checkpoint')}: other checkpoints are held "
-            "against the trainer's",
-            hint=setting("model", "PATH"),
-        )
     trainer_model = None if model is None else Model(str(model))
     tried: list[Path] = []
     if trainer_model is not None:

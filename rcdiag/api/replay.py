@@ -130,6 +130,10 @@ def replay(
         )
     policies = (rollout, old, current or old) if model is None else (rollout,)
     needed = [f"{name}_log_probs" for name in dict.fromkeys(policies)]
+    plan = plan_of(
+        trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
+    )
+    check_outputs([None if save is None else Path(save)], force=force)
     table = drawn_of_step(
         open_table(
             source,
@@ -143,10 +147,6 @@ def replay(
         seed,
         step,
     )
-    plan = plan_of(
-        trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
-    )
-    check_outputs([None if save is None else Path(save)], force=force)
     if current is None and "current" in table.policies:
         current = "current"
     roles = Roles(rollout=rollout, old=old, current=current)

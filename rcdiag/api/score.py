@@ -10,9 +10,12 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.logs import Log, read_log
 from rcdiag.results import ScoreResult
 from rcdiag.table.table import Table
+from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import choose_pair
+from rcdiag.usecases.logged import check_keys
 from rcdiag.usecases.one_policy import only_policy, score_of_one
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
@@ -50,6 +53,7 @@ def score(
     trainer_config: str | Path | None = None,
     arithmetic: str = "float64",
     carry: str | None = None,
+    logged: str | Path | None = None,
     include_text: bool = False,
     rows: int | None = None,
     seed: int = 0,
@@ -84,6 +88,8 @@ def score(
         arithmetic: `float64`, or `float32` to reproduce the rounding of the trainer's own numbers.
         carry: `trainer:preset`, such as `trl:sequence_mask`, to see beside what each other trainer
             has for it, and what a near one does otherwise.
+        logged: the trainer's own log of the run (JSONL, CSV, an exported W&B history, TensorBoard
+            events), to set beside our numbers key by key, with the reason where they differ.
         include_text: put the text of the worst tokens and sequences into the result.
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
@@ -97,6 +103,14 @@ def score(
     pair_named = [name for name in (behavior, target) if name is not None]
     pair_needed = pair_named if policies else (behavior or "rollout", target or "old")
     needed = needed_columns(pair_needed, policies, model, ladder)
+    corrections = plan_of(
+        trainer=trainer,
+        presets=presets,
+        settings=settings,
+        trainer_config=trainer_config,
+        arithmetic=arithmetic,
+        carry=carry,
+    )
     table = drawn(
         open_table(
             source,
@@ -117,18 +131,16 @@ def score(
         noise_floor=noise_floor,
         progress=progress,
     )
-    corrections = plan_of(
-        trainer=trainer,
-        presets=presets,
-        settings=settings,
-        trainer_config=trainer_config,
-        arithmetic=arithmetic,
-        carry=carry,
-    )
+    log = None if logged is None else _log(Path(logged), corrections, rows)
     check_output(written, specs, force=force)
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
     only = only_policy(table, (behavior, target), [spec.name for spec in specs])
     if only is not None:
+        if log is not None:
+            raise RcdiagError(
+                f"{table.name}: one policy, {only}: the trainer's numbers in {log.path} are of two",
+                hint="give a table with log-probs of the sampler and of the trainer",
+            )
         yield description(name_of(source), table, None, written)
         if written is not None:
             progress.say(f"nothing to score: {written} is not written")
@@ -150,7 +162,26 @@ def score(
             origin=table,
             decode=decode,
             plan=corrections,
+            log=log,
         )
+
+
+def _log(path: Path, plan: Plan, rows: int | None) -> Log:
+    """Read the trainer's log before anything is computed, and see that it has keys of ours."""
+    if rows is not None:
+        raise RcdiagError(
+            f"{setting('logged', path)} with {setting('rows', rows)}: the trainer's numbers are of "
+            "all rows",
+            hint=f"leave {setting('rows')} away",
+        )
+    if len(plan.trainers) > 1:
+        raise RcdiagError(
+            f"{setting('logged', path)} with several trainers: a log is of one",
+            hint=f"say whose: {setting('trainer', plan.trainer.family)}",
+        )
+    log = read_log(path)
+    check_keys(log, plan.trainer)
+    return log
 
 
 def _decoder(

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+from rcdiag.table.remote import NotFetchedError, without_fetching
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
@@ -23,7 +25,10 @@ class UseCase(Protocol[P, Result]):
         ...
 
     def dry_run(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Check everything that can be checked without running it, and say what would run."""
+        """Check everything that can be checked without running it, and say what would run.
+
+        Files behind a URL are not fetched: what is said of them is how many and how large they are.
+        """
         ...
 
 
@@ -44,7 +49,10 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
     def dry_run(*args: P.args, **kwargs: P.kwargs) -> str:
         steps = function(*args, **kwargs)
         try:
-            return next(steps)
+            with without_fetching():
+                return next(steps)
+        except NotFetchedError as described:
+            return str(described)
         finally:
             steps.close()
 

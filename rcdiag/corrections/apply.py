@@ -110,10 +110,9 @@ def statistic_of_rows(rows: Rows, rejection: Rejection) -> Array:
     name, over = rejection.statistic, rejection.over
     if name in ("sequence", "geometric"):
         return ratio(rows, name, over)  # type: ignore[arg-type]
-    place, of_tokens = row_statistic(name)
-    column = rows.columns[Within(over, K(of_tokens)) if over else K(of_tokens)]
+    place, _of_tokens = row_statistic(name)
+    column = rows.columns[_of_tokens_left(rejection)]
     if place in ("max", "min"):
-        assert not over, "the extreme of a sequence is that of all its tokens"
         return column.max if place == "max" else column.min
     if place == "sum":
         return column.sum
@@ -122,14 +121,23 @@ def statistic_of_rows(rows: Rows, rejection: Rejection) -> Array:
     return column.sum / (rows.lengths + rows.epsilon)
 
 
+def _of_tokens_left(rejection: Rejection) -> Quantity:
+    """Return what a rejection by sequence sums or takes the extreme of, at the tokens left."""
+    if rejection.of_ratio:
+        return Within(rejection.over, LogRatio()) if rejection.over else LogRatio()
+    place, name = row_statistic(rejection.statistic)
+    if not rejection.over:
+        return K(name)
+    never_the_extreme = {"max": -np.inf, "min": np.inf}
+    return Within(rejection.over, K(name), never_the_extreme.get(place, 0.0))
+
+
 def _read_by_rows(rejection: Rejection) -> list[Quantity]:
     """Return the quantities of tokens that the statistic of a rejection by sequence reads."""
     if rejection.of_tokens:
         return []
-    one: Quantity = LogRatio() if rejection.of_ratio else K(row_statistic(rejection.statistic)[1])
-    if not rejection.over:
-        return [one]
-    return [Within(rejection.over, one), Within(rejection.over)]
+    counts = [Within(rejection.over)] if rejection.over else []
+    return [_of_tokens_left(rejection), *counts]
 
 
 def token_bounds(rejection: Rejection) -> tuple[str, float, float]:
@@ -161,11 +169,12 @@ def vetoed_rows(rows: Rows, veto: float | None) -> Flags:
 def quantities_of(correction: Correction) -> list[Quantity]:
     """Return the quantities of tokens that `outcome` reads, beyond what every trainer reads."""
     quantities: list[Quantity | None] = [LogRatio(), kept_quantity(correction.rejections)]
-    for rejection in (*correction.rejections, *correction.zeroing):
+    weighting = correction.weighting
+    conditions = () if weighting is None else weighting.only_outside
+    for rejection in (*correction.rejections, *correction.zeroing, *conditions):
         quantities += _read_by_rows(rejection)
     if correction.veto is not None:
         quantities.append(veto_quantity(correction.veto))
-    weighting = correction.weighting
     if weighting is not None and weighting.over:
         quantities += [Within(weighting.over, LogRatio()), Within(weighting.over)]
     if weighting is not None and weights_by_token(correction):
@@ -333,12 +342,8 @@ def _weights(
     if weighting.by_token:
         weights = sums.weights(settings)
         return weights, sums.kept_weights(settings) if settings.rejects_tokens else weights
-    of_rows = bounded(
-        ratio(sums.rows, weighting.level, weighting.over)[:, None],
-        settings.weight_lower,
-        settings.weight_upper,
-        weighting.outside,
-        nan_stays=weighting.nan_stays,
+    of_rows = _bounded_rows(
+        sums.rows, weighting, settings.weight_lower[None, :], settings.weight_upper[None, :]
     )
     counts: Array = sums.rows.lengths[:, None].astype(np.float64)
     if settings.zeroing:  # the counts of tokens that keep a weight
@@ -467,10 +472,23 @@ def _token_weights(correction: Correction, tokens: Tokens, rows: Rows) -> Array 
 
 def _sequence_weights(rows: Rows, weighting: Weighting) -> Array:
     """Return the weight of each sequence at its level, [sequences]."""
-    return bounded(
-        ratio(rows, weighting.level, weighting.over),
-        weighting.lower_or_reciprocal,
-        weighting.upper,
-        weighting.outside,
-        nan_stays=weighting.nan_stays,
-    )
+    lower, upper = np.array([weighting.lower_or_reciprocal]), np.array([weighting.upper])
+    return _bounded_rows(rows, weighting, lower, upper)[:, 0]
+
+
+def _bounded_rows(rows: Rows, weighting: Weighting, lower: Array, upper: Array) -> Array:
+    """Return the weight of each sequence under bounds [settings], [sequences, settings]."""
+    raw = ratio(rows, weighting.level, weighting.over)[:, None]
+    weights = bounded(raw, lower, upper, weighting.outside, nan_stays=weighting.nan_stays)
+    if not weighting.only_outside:
+        return weights
+    return np.where(_inside_all(rows, weighting.only_outside)[:, None], raw, weights)
+
+
+def _inside_all(rows: Rows, rejections: Over) -> Flags:
+    """Return which sequences all of some rejections by sequence would keep, [sequences]."""
+    inside = np.ones(len(rows), np.bool_)
+    for rejection in rejections:
+        lower = -np.inf if rejection.lower is None else rejection.lower
+        inside &= within(statistic_of_rows(rows, rejection), lower, rejection.upper)
+    return inside

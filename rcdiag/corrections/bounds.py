@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rcdiag.corrections.correction import PLACES, Correction, Level, Rejection, Weighting
 from rcdiag.corrections.quantities import SAFETY_BOUND
+from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.errors import RcdiagError
 
 _PLACES = {
@@ -92,11 +93,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A ratio at a level that is held in a window: moved to its ends, or set to 0 outside."""
+    """A ratio at a level that is held in a window: moved to its ends, or set to 0 outside.
+
+    With `floors` it is moved to the lower end on both sides.
+    """
 
     level: Level
     window: Window
     zeroes: bool
+    floors: bool = False
 
 
 def log_of(bound: float | None) -> float:
@@ -124,13 +129,14 @@ def weights_of(weighting: Weighting) -> Weights:
         lower = None if weighting.outside == "truncate" else weighting.lower_or_reciprocal
         window = within_reach(log_of(lower), log_of(weighting.upper))
     zeroes = weighting.outside == "zero" and not window.bounds_nothing
-    return Weights(weighting.level, window, zeroes)
+    floors = weighting.outside == "floor" and window.upper < np.inf
+    return Weights(weighting.level, window, zeroes, floors)
 
 
 def window_of(rejection: Rejection) -> Window:
     """Return what a rejection keeps; k1 of tokens and its means are clamped to +-20, sums not."""
     lower, upper = rejection.lower, rejection.upper
-    if rejection.of_ratio:
+    if rejection.of_ratio or _ratio_of(rejection):
         return within_reach(log_of(lower), log_of(upper))
     if rejection.statistic not in LEVELS:
         never_below_0 = place_and_statistic(rejection.statistic)[1] in ("k2", "k3")
@@ -150,13 +156,22 @@ def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
     """
     windows: dict[str, Window] = {}
     for rejection in rejections:
-        name, window = LEVELS.get(rejection.statistic, rejection.statistic), window_of(rejection)
+        name = _ratio_of(rejection) or LEVELS.get(rejection.statistic, rejection.statistic)
+        window = window_of(rejection)
         name += "".join(f" after {other}" for other in map(_in_words, rejection.over))
         if name in windows:
             both = (windows[name], window)
             window = Window(max(part.lower for part in both), min(part.upper for part in both))
         windows[name] = window
     return {name: window for name, window in windows.items() if not window.bounds_nothing}
+
+
+def _ratio_of(rejection: Rejection) -> str:
+    """Return the level of ratios that a statistic of tokens stands for; "" for none."""
+    if rejection.of_ratio or not rejection.of_tokens:
+        return ""
+    definition = STATISTICS.get(place_and_statistic(rejection.statistic)[1])
+    return "" if definition is None else definition.ratio_of
 
 
 def _in_words(rejection: Rejection) -> str:
@@ -171,13 +186,30 @@ def equivalent(a: Correction, b: Correction) -> bool:
     a NaN, sums of k1 with a token beyond the clamp of +-20 (a product of ratios is not clamped by
     token), and guards, by which trainers differ at ratios beyond e^10 alone.
     """
+    a, b = _zeroed_by_weight(a), _zeroed_by_weight(b)
     return (
         _same_weights(a, b)
         and _same_windows(windows_of(a.rejections), windows_of(b.rejections))
         and _same_windows(windows_of(a.zeroing), windows_of(b.zeroing))
         and _same_veto(a, b)
-        and (a.mode, a.loss) == (b.mode, b.loss)
+        and (a.mode, a.loss or "ppo_clip") == (b.mode, b.loss or "ppo_clip")
     )
+
+
+def _zeroed_by_weight(correction: Correction) -> Correction:
+    """Write unbounded weights that are 0 where their own ratio is outside as IcePop's."""
+    weighting, windows = correction.weighting, windows_of(correction.zeroing)
+    if weighting is None or windows.keys() != {weighting.level} or correction.zeroing[0].over:
+        return correction
+    if (
+        weighting.outside not in ("truncate", "clip")
+        or not weights_of(weighting).window.bounds_nothing
+    ):
+        return correction
+    window = windows[weighting.level]
+    lower, upper = float(np.exp(window.lower)), float(np.exp(window.upper))
+    own = replace(weighting, outside="zero", lower=lower, upper=upper)
+    return replace(correction, weighting=own, zeroing=())
 
 
 def _same_weights(a: Correction, b: Correction) -> bool:
@@ -185,9 +217,10 @@ def _same_weights(a: Correction, b: Correction) -> bool:
         return a.weighting is b.weighting
     one, other = weights_of(a.weighting), weights_of(b.weighting)
     return (
-        (one.level, one.zeroes) == (other.level, other.zeroes)
+        (one.level, one.zeroes, one.floors) == (other.level, other.zeroes, other.floors)
         and one.window.near(other.window)
         and a.weighting.over == b.weighting.over
+        and a.weighting.only_outside == b.weighting.only_outside
         and (a.batch_normalize, a.weights_applied) == (b.batch_normalize, b.weights_applied)
     )
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from rcdiag.corrections.statistics import Statistic
 
 # A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
 # `geometric`, is exp of a mean of log-ratios.
@@ -20,8 +23,11 @@ class Guard:
 
     bound: float = 20.0  # nats; log-ratios are clamped to +-bound before exp; inf: no clamp
     before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
-    # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `zero` makes the ratio 0.
-    non_finite: Literal["stays", "equal", "zero"] = "stays"
+    # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `nan_equal` that of a NaN alone,
+    # `zero` makes the ratio 0.
+    non_finite: Literal["stays", "equal", "nan_equal", "zero"] = "stays"
+    epsilon: float = 1e-8  # what it adds to counts of tokens that it divides by
+    nan_log_prob: float | None = None  # what takes the place of a log-prob that is NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +38,13 @@ class Weighting:
     upper: float
     lower: float | None = None  # None: 1 / upper where a lower bound is asked for
     # truncate: min(ratio, upper). clip: into [lower, upper]. zero: 0 outside (IcePop, MIS).
-    # mask: the ratio as it is, tokens outside are rejected.
-    outside: Literal["truncate", "clip", "zero", "mask"] = "truncate"
+    # mask: the ratio as it is, tokens outside are rejected. floor: the lower bound on either side.
+    outside: Literal["truncate", "clip", "zero", "mask", "floor"] = "truncate"
     nan_stays: bool = False  # zeroing by a product with 0, which leaves a NaN what it is
     # Ratios of sequences are taken over the tokens that these rejections leave; () over all.
     over: tuple[Rejection, ...] = ()
+    # The bounds act on sequences alone that one of these would reject; () on all.
+    only_outside: tuple[Rejection, ...] = ()
 
     @property
     def by_token(self) -> bool:
@@ -63,17 +71,35 @@ class Rejection:
     lower: float | None = None  # None: no lower bound
     # A statistic of sequences is taken over the tokens that these rejections leave; () over all.
     over: tuple[Rejection, ...] = ()
+    # The target of its log-ratio is the policy that is being updated, which at the first update is
+    # the trainer's policy before it; else that policy.
+    of_current: bool = False
 
     @property
     def needs_advantages(self) -> bool:
         """Whether its statistic looks at the advantage of tokens."""
+        own = self._of_tokens is not None and self._of_tokens.needs_advantages
+        return own or any(before.needs_advantages for before in self.over)
+
+    @property
+    def leaves_denominators(self) -> bool:
+        """Whether what it drops counts as masked from then on, so that no denominator has it."""
+        return self._of_tokens is not None and self._of_tokens.before_everything
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether its statistic compares a token with all others of the batch."""
+        own = self._of_tokens is not None and self._of_tokens.needs_whole_batch
+        return own or any(before.needs_whole_batch for before in self.over)
+
+    @property
+    def _of_tokens(self) -> Statistic | None:
+        """Return the statistic of tokens that it reads; None where that is the ratio."""
         # Statistics are defined on tokens, which know the guards of corrections.
         from rcdiag.corrections.statistics import STATISTICS
 
         place = next((name for name in PLACES if self.statistic.startswith(name)), "")
-        of_tokens = STATISTICS.get(self.statistic.removeprefix(place))
-        own = of_tokens is not None and of_tokens.needs_advantages
-        return own or any(before.needs_advantages for before in self.over)
+        return STATISTICS.get(self.statistic.removeprefix(place))
 
     @property
     def of_ratio(self) -> bool:
@@ -96,11 +122,15 @@ class Correction:
     batch_normalize: bool = False
     weights_applied: bool = True  # False: the trainer logs them and leaves the loss alone
     mode: Literal["decoupled", "bypass"] = "decoupled"
-    loss: str = "ppo_clip"
+    loss: str = "ppo_clip"  # of bypass mode; "" is the loss that the update has in any case
     # Outside of their bounds weights are 0 and the loss mask stays: statistics other than the
     # weight itself, for which `Weighting.outside` is `zero`.
     zeroing: tuple[Rejection, ...] = ()
     guard: Guard = Guard()
+    # The policy loss of this name makes these weights itself, of the current policy and the
+    # rollout: they are not multiplied in once more.
+    weights_in_loss: bool = False
+    logging: str = ""  # a choice among its settings that changes what it logs and nothing else
 
     @property
     def loss_weighting(self) -> Weighting | None:
@@ -126,18 +156,28 @@ class Correction:
     @property
     def needs_advantages(self) -> bool:
         """Whether it looks at the advantage of tokens, and not at log-probs alone."""
-        over = self.weighting.over if self.weighting is not None else ()
-        return any(test.needs_advantages for test in (*self.rejections, *self.zeroing, *over))
+        return any(test.needs_advantages for test in self._tests)
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether a token is compared with all others of the batch, so that no part will do."""
+        return any(test.needs_whole_batch for test in self._tests)
+
+    @property
+    def _tests(self) -> tuple[Rejection, ...]:
+        own = self.weighting
+        of_weights = () if own is None else (*own.over, *own.only_outside)
+        return (*self.rejections, *self.zeroing, *of_weights)
 
     @property
     def ratio_corrects(self) -> bool:
         """Whether the PPO ratio is taken against the rollout, so that the mismatch is in it."""
-        return self.mode == "bypass" and self.loss == "ppo_clip"
+        return self.weights_in_loss or (self.mode == "bypass" and self.loss in ("ppo_clip", ""))
 
     @property
     def counts_mismatch_twice(self) -> bool:
         """Whether weights stand on top of a PPO ratio that corrects already."""
-        return self.ratio_corrects and self.weighting is not None
+        return self.ratio_corrects and self.weighting is not None and not self.weights_in_loss
 
 
 def _rounded(value: float | None) -> float | None:
@@ -149,8 +189,13 @@ def in_float32(correction: Correction) -> Correction:
     weighting = correction.weighting
     if weighting is not None:
         upper = float(np.float32(weighting.upper))
-        over = tuple(map(_bounds_in_float32, weighting.over))
-        weighting = replace(weighting, upper=upper, lower=_rounded(weighting.lower), over=over)
+        weighting = replace(
+            weighting,
+            upper=upper,
+            lower=_rounded(weighting.lower),
+            over=tuple(map(_bounds_in_float32, weighting.over)),
+            only_outside=tuple(map(_bounds_in_float32, weighting.only_outside)),
+        )
     return replace(
         correction,
         weighting=weighting,

@@ -23,7 +23,7 @@ T = TypeVar("T", bound=np.floating)
 
 SAFETY_BOUND = 20.0  # nats, of a guard that is not said otherwise
 
-Outside = Literal["truncate", "clip", "zero", "mask"]
+Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 UNSAID = Guard()
 
 
@@ -104,14 +104,23 @@ class Tokens:
         )
 
     @cached_property
-    def log_ratio(self) -> Array:
-        """Log-ratios as sums and means take them, [tokens]."""
+    def unclamped(self) -> Array:
+        """Log-ratios before any clamp, [tokens]; the guard says what NaN and infinity are."""
         values = self.raw_log_ratio
+        if self.guard.nan_log_prob is not None:
+            values = self.target - self.behavior
         if self.guard.non_finite == "equal":
             values = np.where(np.isfinite(values), values, values.dtype.type(0.0))
-        if self.guard.before_sums:
-            values = np.clip(values, -self.guard.bound, self.guard.bound)
+        elif self.guard.non_finite == "nan_equal":
+            values = np.where(np.isnan(values), values.dtype.type(0.0), values)
         return values
+
+    @cached_property
+    def log_ratio(self) -> Array:
+        """Log-ratios as sums and means take them, [tokens]."""
+        if self.guard.before_sums:
+            return np.clip(self.unclamped, -self.guard.bound, self.guard.bound)
+        return self.unclamped
 
     @cached_property
     def clamped(self) -> Array:
@@ -136,13 +145,20 @@ class Tokens:
     def behavior(self) -> Array:
         """Log-probs of the policy that sampled, nats, [tokens]."""
         assert self._behavior is not None, "the log-probs themselves are needed"
-        return self._behavior
+        return self._without_nan(self._behavior)
 
     @property
     def target(self) -> Array:
         """Log-probs of the policy that expectations are wanted under, nats, [tokens]."""
         assert self._target is not None, "the log-probs themselves are needed"
-        return self._target
+        return self._without_nan(self._target)
+
+    def _without_nan(self, log_probs: Array) -> Array:
+        """Put what the guard says in place of log-probs that are NaN, [tokens]."""
+        instead = self.guard.nan_log_prob
+        if instead is None:
+            return log_probs
+        return np.where(np.isnan(log_probs), log_probs.dtype.type(instead), log_probs)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -206,10 +222,9 @@ class Tokens:
         place, name = row_statistic(rejection.statistic)
         values = statistic(self, name)
         if place in ("max", "min"):
-            assert not rejection.over, "the extreme of a sequence is that of all its tokens"
             sign = 1.0 if place == "max" else -1.0
-            extremes = segment_max((sign * values).astype(np.float64, copy=False), self.lengths)
-            return self.on_tokens(sign * extremes)
+            turned = np.where(keep, sign * values, -np.inf).astype(np.float64, copy=False)
+            return self.on_tokens(sign * segment_max(turned, self.lengths))
         sums = self.row_sum(np.where(keep, values, 0.0))
         return self.on_tokens(sums if place == "sum" else sums / counts)
 
@@ -275,6 +290,18 @@ class LogRatio:
 
     def of(self, tokens: Tokens) -> Array:
         return tokens.log_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class EveryLogProb:
+    """The log-prob of every token under one policy, for statistics of the whole batch."""
+
+    side: Literal["behavior", "target"]
+
+    keeps: ClassVar[tuple[Reduction, ...]] = ("values",)
+
+    def of(self, tokens: Tokens) -> Array:
+        return tokens.behavior if self.side == "behavior" else tokens.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +379,8 @@ def bounded(
     """Make weights from ratios of tokens or sequences, treated outside [lower, upper].
 
     `truncate` gives min(ratio, upper), `clip` moves the ratio into the bounds, `zero` gives 0
-    outside (a NaN too, unless it stays), `mask` leaves the ratio as it is. Bounds may be arrays
+    outside (a NaN too, unless it stays), `mask` leaves the ratio as it is, `floor` gives the lower
+    bound outside. Bounds may be arrays
     that broadcast: one column for every setting.
     """
     if outside == "truncate":
@@ -364,7 +392,7 @@ def bounded(
     keep = within(ratio, lower, upper)
     if nan_stays:
         keep |= np.isnan(ratio)
-    return np.where(keep, ratio, ratio.dtype.type(0.0))
+    return np.where(keep, ratio, ratio.dtype.type(0.0) if outside == "zero" else lower)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,16 +432,17 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """`quantity` (or 1) at tokens that rejections of any kind leave, else 0."""
+    """`quantity` (or 1) at tokens that rejections of any kind leave, else 0 or `elsewhere`."""
 
     over: tuple[Rejection, ...]
     quantity: Quantity | None = None
+    elsewhere: float = 0.0
 
     keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
 
     def of(self, tokens: Tokens) -> Array:
         values = 1.0 if self.quantity is None else self.quantity.of(tokens)
-        return np.where(tokens.kept(self.over), values, 0.0)
+        return np.where(tokens.kept(self.over), values, self.elsewhere)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from rcdiag.corrections.correction import Guard
 from rcdiag.corrections.quantities import (
     UNSAID,
     Array,
+    EveryLogProb,
     Guarded,
     InFloat32,
     Quantity,
@@ -58,6 +59,12 @@ class Column:
             *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
         )
 
+    def take(self, rows: slice, tokens: slice) -> Column:
+        """Take some sequences that follow each other, by their rows and by their tokens."""
+        return Column(
+            self.sum[rows], self.squares[rows], self.max[rows], self.min[rows], self.values[tokens]
+        )
+
     @classmethod
     def of_sequences(cls, values: Array, lengths: NDArray[np.int64]) -> Column:
         """Return a quantity that is the same at every token of a sequence."""
@@ -81,6 +88,7 @@ class Rows:
     guard: Guard = UNSAID  # of the columns
     width: int = 0  # tokens of the longest response, masked ones counted
     prompt_width: int = 0  # tokens of the longest prompt; 0 where no trainer asks for it
+    masked: Rows | None = None  # tokens that the mask leaves out; None where no trainer asks
 
     def under(self, guard: Guard) -> Rows:
         """Return the rows with the columns that were made under a guard."""
@@ -91,7 +99,21 @@ class Rows:
             for quantity, column in self.columns.items()
             if isinstance(quantity, Guarded) and quantity.guard == guard
         }
-        return replace(self, columns=columns, guard=guard)
+        masked = None if self.masked is None else self.masked.under(guard)
+        return replace(self, columns=columns, guard=guard, masked=masked)
+
+    def reduced_again(self, quantities: Sequence[Quantity]) -> Rows:
+        """Return the rows with quantities of the whole batch, which no part of it can give."""
+        behavior, target = (
+            self.columns[EveryLogProb(side)].values.astype(self.dtype, copy=False)
+            for side in ("behavior", "target")
+        )
+        tokens = Tokens(target - behavior, behavior=behavior, target=target, lengths=self.lengths)
+        columns = {
+            quantity: Column.of_tokens(quantity.of(tokens), self.lengths, quantity.keeps)
+            for quantity in quantities
+        }
+        return replace(self, columns=columns)
 
     def in_float32(self) -> Rows:
         """Return the rows with the columns that were computed in float32."""
@@ -104,6 +126,30 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def take(self, start: int, stop: int, empty: int) -> Rows:
+        """Take the sequences `start` to `stop` and so many rows without a token.
+
+        Widths stay those of the whole. Ratios that are kept as counts cannot be taken apart, and
+        are left out.
+        """
+        rows = slice(start, stop)
+        before = int(self.lengths[:start].sum())
+        tokens = slice(before, before + int(self.lengths[rows].sum()))
+        ratios = None
+        if self.ratios is not None and self.ratios.raw is not None:
+            ratios = Sketch((np.concatenate(self.ratios.raw)[tokens],))
+        return replace(
+            self,
+            lengths=self.lengths[rows],
+            behavior=self.behavior[rows],
+            target=self.target[rows],
+            cluster=self.cluster[rows],
+            reward=self.reward[rows],
+            columns={name: column.take(rows, tokens) for name, column in self.columns.items()},
+            empty=empty,
+            ratios=ratios,
+        )
 
     def __add__(self, other: Rows) -> Rows:
         """Join the sequences of both shards, in order."""
@@ -127,12 +173,15 @@ class Rows:
             self.guard,
             max(self.width, other.width),
             max(self.prompt_width, other.prompt_width),
+            self.masked + other.masked
+            if self.masked is not None and other.masked is not None
+            else self.masked or other.masked,
         )
 
     @property
     def epsilon(self) -> float:
         """Return what trainers add to counts before they divide; in float32 a count swallows it."""
-        return EPSILON if self.dtype == np.float64 else 0.0
+        return self.guard.epsilon if self.dtype == np.float64 else 0.0
 
     @property
     def tokens(self) -> int:
@@ -166,4 +215,15 @@ def rows_of(
             dtype,
             width=pair.tokens.width,
             prompt_width=pair.tokens.prompt_width,
+            masked=_masked_rows(pair, quantities, dtype),
         )
+
+
+def _masked_rows(
+    pair: PolicyPair, quantities: Sequence[Quantity], dtype: type[np.floating]
+) -> Rows | None:
+    """Reduce the tokens that the mask leaves out, where they were read."""
+    masked = pair.tokens.masked
+    if masked is None or not len(masked.lengths):
+        return None
+    return rows_of(PolicyPair(masked, pair.behavior, pair.target), quantities, 0, dtype=dtype)

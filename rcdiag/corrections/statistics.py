@@ -27,12 +27,22 @@ class Statistic:
     unit: str = "nats"
     of: Callable[[Tokens], Array]  # [tokens]
     needs_advantages: bool = False
+    needs_whole_batch: bool = False  # it compares a token with all others of the batch
+    # What it drops counts as masked from then on: no denominator of the trainer has it.
+    before_everything: bool = False
+    # The level of ratios that it equals wherever log-probs are numbers: `geometric`.
+    ratio_of: str = ""
     source: str = ""
 
 
 def _prob_change(tokens: Tokens) -> Array:
     """Return target - behavior probability of each sampled token."""
     return np.exp(tokens.target) - np.exp(tokens.behavior)
+
+
+def _if_known(values: Array) -> Array:
+    """Return -inf, which passes no upper bound, where a value is NaN: trainers ask `> bound`."""
+    return np.fmax(values, values.dtype.type(-np.inf))
 
 
 def _binary_kl(tokens: Tokens) -> Array:
@@ -103,20 +113,24 @@ STATISTICS: Registry[Statistic] = Registry(
             name="rise",
             formula="target - behavior probability where the advantage is above 0",
             unit="probability",
-            of=lambda tokens: np.where(tokens.advantage > 0, _prob_change(tokens), -np.inf),
+            of=lambda tokens: _if_known(
+                np.where(tokens.advantage > 0, _prob_change(tokens), -np.inf)
+            ),
             needs_advantages=True,
         ),
         Statistic(
             name="fall",
             formula="behavior - target probability where the advantage is not above 0",
             unit="probability",
-            of=lambda tokens: np.where(tokens.advantage > 0, -np.inf, -_prob_change(tokens)),
+            of=lambda tokens: _if_known(
+                np.where(tokens.advantage > 0, -np.inf, -_prob_change(tokens))
+            ),
             needs_advantages=True,
         ),
         Statistic(
             name="negative_lag",
             formula="-log_ratio where the advantage is below 0",
-            of=lambda tokens: np.where(tokens.advantage < 0, -tokens.log_ratio, -np.inf),
+            of=lambda tokens: np.where(tokens.advantage < 0, -tokens.unclamped, -np.inf),
             needs_advantages=True,
         ),
     ),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SETTLED = ("storage", "recording", "alignment")
 SURE = 0.9  # confidence from which on an experiment, or the table, is not overruled
 LAW = 0.75  # confidence from which on a fault of the law is kept where experiments are quiet
+SURER_THAN_A_GUESS = 0.65  # confidence below which experiments name what they cannot explain
 RULED_OUT = 12
 
 
@@ -42,14 +43,32 @@ def verdict_with_experiments(
     tried = [(cause_of(slug), told) for slug, told in outcome.suspicions]
     named = _joined(settled, tried)
     if all(cause.name in NOTHING_WRONG for cause, _ in tried):
-        # A model that explains nearly all tokens does not overrule what the table shows of the law.
-        laws = [entry for entry in table if entry[0].stage == "law" and entry[1].confidence >= LAW]
-        named = [*settled, *laws] if laws else named
+        # A model that explains nearly all tokens does not overrule what the table shows of the law,
+        # or surely of a difference by token, row or step.
+        shown = [entry for entry in table if _outlasts_noise(*entry)]
+        named = [*settled, *shown] if shown else named
+    elif max(told.confidence for _, told in tried) < SURER_THAN_A_GUESS:
+        # No experiment explains the columns: what the table tells as surely is no worse a guess.
+        guess = max(told.confidence for _, told in tried)
+        surer = [entry for entry in table if _is_surer(*entry, guess)]
+        named = [*settled, *surer] if surer else named
     diagnosis = diagnosis_of(signs, named or table)
     against = [*outcome.ruled_out, *diagnosis.ruled_out]
     slugs = {cause.slug for cause in diagnosis.causes}
     ruled_out = [slug for slug in dict.fromkeys(against) if slug not in slugs]
     return replace(diagnosis, ruled_out=ruled_out[:RULED_OUT]), outcome
+
+
+def _outlasts_noise(cause: Cause, told: Suspicion) -> bool:
+    """Tell whether a suspicion of the table stands where the model explains both columns."""
+    least = {"law": LAW, "difference": SURE}.get(cause.stage)
+    return least is not None and cause.name not in NOTHING_WRONG and told.confidence >= least
+
+
+def _is_surer(cause: Cause, told: Suspicion, guess: float) -> bool:
+    """Tell whether a suspicion of the table is as sure as what no experiment could explain."""
+    differs = cause.stage in ("law", "difference") and cause.name not in NOTHING_WRONG
+    return differs and cause.words.family != "umbrellas" and told.confidence >= guess
 
 
 def cause_of(slug: str) -> Cause:

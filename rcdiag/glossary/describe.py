@@ -39,7 +39,7 @@ def describe(correction: Correction) -> str:
         parts.append(f"{does} a sequence with a token ratio below {correction.veto:g}")
     if correction.batch_normalize:
         parts.append("weights divided by their mean")
-    loss = f", loss {correction.loss}" if correction.mode == "bypass" else ""
+    loss = f", loss {correction.loss}" if correction.mode == "bypass" and correction.loss else ""
     return "; ".join([*parts, correction.mode + loss])
 
 
@@ -53,13 +53,16 @@ def _weights(correction: Correction) -> str:
 
 def _outside(weighting: Weighting) -> str:
     bounds = f"[{weighting.lower_or_reciprocal:g}, {weighting.upper:g}]"
-    if math.isinf(weighting.upper) and weighting.outside in ("truncate", "mask"):
+    if math.isinf(weighting.upper) and (
+        weighting.outside in ("truncate", "mask") or not weighting.lower_or_reciprocal
+    ):
         return "as they are"
     return {
         "truncate": f"truncated at {weighting.upper:g} (TIS)",
         "clip": f"clipped to {bounds}",
         "zero": f"set to 0 outside {bounds} (IcePop)",
         "mask": "as they are (MIS)",
+        "floor": f"set to {weighting.lower_or_reciprocal:g} outside {bounds}",
     }[weighting.outside]
 
 

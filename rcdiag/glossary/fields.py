@@ -16,13 +16,24 @@ from typing import Any
 from rcdiag.glossary.entry import Entry, Kind, first_clause, folded, with_headings
 from rcdiag.glossary.guides import range_of
 from rcdiag.glossary.kinds import PLACES, kind_at
-from rcdiag.results import KINDS, base, compare, convert, diagnose, diagnosis, replay, score, sweep
+from rcdiag.results import (
+    KINDS,
+    base,
+    compare,
+    convert,
+    diagnose,
+    diagnosis,
+    logged,
+    replay,
+    score,
+    sweep,
+)
 from rcdiag.results.doc import Doc, described_types, documented_fields
 from rcdiag.results.guide import Guide
 
 TITLE = "field of a result"
 # Fields of one name are explained in this order.
-_MODULES = (base, diagnosis, score, sweep, replay, compare, diagnose, convert)
+_MODULES = (base, diagnosis, score, logged, sweep, replay, compare, diagnose, convert)
 _TABLES = {"compare": "scored.parquet", "convert": "dump.jsonl -o dump.parquet"}
 _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 

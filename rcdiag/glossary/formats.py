@@ -1,13 +1,14 @@
-"""Formats of dumps are explained by the words on their readers."""
+"""Formats of dumps and of logs are explained by the words on their readers."""
 
 from __future__ import annotations
 
 from rcdiag.engines import BACKENDS
 from rcdiag.glossary.entry import Entry, Kind, first_clause
+from rcdiag.logs import LOG_READERS
 from rcdiag.table.readers import READERS
 from rcdiag.trainers import TRAINERS, families
 
-DUMP = " dump"
+DUMP, LOG = " dump", " log"
 
 
 def _names() -> list[str]:
@@ -33,4 +34,25 @@ KIND: Kind = Kind(
     names=_names,
     line=lambda name: first_clause(READERS[name.removesuffix(DUMP)].says),
     entry=entry,
+)
+
+
+def log_entry(name: str) -> Entry:
+    """Explain a format of logs."""
+    reader = LOG_READERS[name.removesuffix(LOG)]
+    return Entry(
+        name=name,
+        kind=LOGS.title,
+        what=f"A trainer's own log that `rcdiag score --logged` reads: {reader.says}.",
+        example="rcdiag score rollouts.parquet --logged FILE",
+        see=("log_format", "theirs"),
+    )
+
+
+LOGS: Kind = Kind(
+    title="format of logs",
+    plural="Formats of logs",
+    names=lambda: [f"{name}{LOG}" for name in LOG_READERS],
+    line=lambda name: first_clause(LOG_READERS[name.removesuffix(LOG)].says),
+    entry=log_entry,
 )

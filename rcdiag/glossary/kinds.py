@@ -30,6 +30,7 @@ PLACES = (
     "roles.KIND",
     "backends.KIND",
     "formats.KIND",
+    "formats.LOGS",
     "losses.POLICY_LOSSES",
     "losses.REDUCTIONS",
     "losses.ADVANTAGE_FORMULAS",

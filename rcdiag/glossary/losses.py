@@ -178,30 +178,39 @@ def _reads(rules: UpdateRules, name: str) -> bool:
     return any(name == setting.name for loss in rules.losses.values() for setting in loss.settings)
 
 
-def _loss_setting(name: str) -> Entry:
+def called_by_trainers(name: str) -> dict[str, str]:
+    """Return, by trainer, what it calls a setting that its losses read, and its default there."""
     setting, names = loss_settings()[name], called(name)
-    trainers = _having(lambda rules: _reads(rules, name))
+    return {
+        trainer.name: f"{names.get(trainer.name, name)}, default "
+        f"{plain(trainer.update.defaults.value(setting))}"
+        for trainer in _having(lambda rules: _reads(rules, name))
+    }
+
+
+def _loss_setting(name: str) -> Entry:
+    setting = loss_settings()[name]
     return Entry(
         name=name,
         kind=_SETTING,
         what=setting.says,
-        generations=grouped(
-            {
-                trainer.name: f"{names.get(trainer.name, name)}, default "
-                f"{plain(trainer.update.defaults.value(setting))}"
-                for trainer in trainers
-            }
-        ),
+        generations=grouped(called_by_trainers(name)),
         example=setting.example or f"{_REPLAY} --loss-setting {name}={plain(setting.default)}",
         see=setting.see,
     )
+
+
+def _of_losses_alone() -> dict[str, LossSetting]:
+    """Leave out names that are settings of some trainer's correction too: these say both."""
+    elsewhere = {name for trainer in TRAINERS.values() for name in trainer.settings}
+    return {name: one for name, one in loss_settings().items() if name not in elsewhere}
 
 
 _SETTING = "setting of a loss"
 LOSS_SETTINGS: Kind = Kind(
     title=_SETTING,
     plural="Settings of a loss in `rcdiag replay`",
-    names=loss_settings,
+    names=_of_losses_alone,
     line=lambda name: first_clause(loss_settings()[name].says),
     entry=_loss_setting,
 )

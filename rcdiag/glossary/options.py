@@ -76,8 +76,8 @@ def _of_ratio(level: str) -> Entry:
 
 
 def _of_k(option: str) -> Entry:
-    over, _, k = option.rpartition("_")
-    is_k1 = k == "k1"
+    over, k = place_and_statistic(option)
+    is_k1, of_verl = k == "k1", k in ("k1", "k2", "k3")
     formula = _OVER[over][1].format(k=STATISTICS[k].formula)
     return Entry(
         name=option,
@@ -85,11 +85,21 @@ def _of_k(option: str) -> Entry:
         what=_what(option),
         formula=f"keeps {'ln lower <= ' if is_k1 else ''}{formula} <= {'ln ' * is_k1}upper",
         direction=_sets(over) if is_k1 else LOG_RATIO,
-        units="bounds as ratios, the statistic in nats" if is_k1 else "nats",
+        units="bounds as ratios, the statistic in nats" if is_k1 else STATISTICS[k].unit,
         healthy=_GUIDES.get(option),
-        example=_example(over) if is_k1 else f"rollout_rs: {option}, rollout_rs_threshold: 0.01",
-        see=("rollout_rs_threshold", *(("mirrored-bounds",) if is_k1 else ()), k),
+        example=_example(over) if is_k1 else _without_ratio(option, of_verl),
+        see=("rollout_rs_threshold", *(("mirrored-bounds",) if is_k1 else ()), k)
+        if of_verl
+        else (),
     )
+
+
+def _without_ratio(option: str, of_verl: bool) -> str:
+    """Write how a user asks for the option: by verl's setting, or by the trainer that has it."""
+    if of_verl:
+        return f"rollout_rs: {option}, rollout_rs_threshold: 0.01"
+    having = next(trainer for trainer in TRAINERS.values() if option in trainer.rejects_by)
+    return f"rcdiag score rollouts.parquet --trainer {having.name}"
 
 
 def _sets(over: str) -> str:

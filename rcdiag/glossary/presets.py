@@ -42,7 +42,12 @@ def entry(name: str) -> Entry:
 def _words(trainer: Trainer, name: str) -> tuple[str, ...]:
     """Return the terms that the description of a preset uses: its mode and its statistics."""
     correction = trainer.read({**trainer.settings, **trainer.presets[name]})
-    return (correction.mode, *(rejection.statistic for rejection in correction.rejections))
+    statistics = [
+        rejection.statistic
+        for rejection in correction.rejections
+        if rejection.of_ratio or rejection.statistic in trainer.rejects_by
+    ]
+    return (correction.mode, *statistics)
 
 
 def _line(name: str) -> str:

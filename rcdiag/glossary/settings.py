@@ -5,6 +5,7 @@ from __future__ import annotations
 from rcdiag.glossary.describe import plain
 from rcdiag.glossary.entry import Entry, Kind, first_clause
 from rcdiag.glossary.generations import grouped
+from rcdiag.glossary.losses import called_by_trainers, loss_settings
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.trainer import Trainer
 from rcdiag.trainers.words import SettingWords, read_settings
@@ -33,13 +34,17 @@ def _there(trainer: Trainer, name: str) -> str:
 def entry(name: str) -> Entry:
     words = _words()[name]
     having = [trainer for trainer in TRAINERS.values() if name in trainer.settings]
+    # The same name may be a setting of the loss in another trainer, or in the same one.
+    of_losses = called_by_trainers(name) if name in loss_settings() else {}
     return Entry(
         name=name,
         kind=KIND.title,
         what=words.says,
         units=words.unit,
         healthy=words.healthy,
-        generations=grouped({trainer.name: _there(trainer, name) for trainer in having}),
+        generations=grouped(
+            of_losses | {trainer.name: _there(trainer, name) for trainer in having}
+        ),
         example=words.example,
         see=words.see,
     )

@@ -52,7 +52,7 @@ def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[Row]:
         for index, ids in enumerate(sequences):
             sampled = np.flatnonzero(masks.row(index))
             if len(sampled):
-                _check_row(ids, starts[index] + sampled, part.first_row + index, vocab_size)
+                _check_row(ids, starts[index] + sampled, int(part.row[index]), vocab_size)
                 places = starts[index] + sampled - 1
                 rows.append(_row(ids.astype(np.int64), places, temperatures[index], first))
                 first += len(sampled)

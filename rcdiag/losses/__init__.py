@@ -26,14 +26,17 @@ from rcdiag.losses.aggregation import (
 )
 from rcdiag.losses.clipped import CISPO, GEO_MEAN, GSPO, SAPO, VANILLA
 from rcdiag.losses.divergence import DPPO_KL, DPPO_TV
-from rcdiag.losses.linear import DRO, GPG, REINFORCE
+from rcdiag.losses.linear import DRO, GPG, ON_POLICY, REINFORCE
+from rcdiag.losses.on_rollout import CISPO_ROLLOUT, ROLLOUT_IS
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.selected import CLIP_COV, KL_COV
+from rcdiag.losses.vespo import VESPO
 from rcdiag.registry import Registry
 
 _LOSSES = (
     *(VANILLA, GSPO, GEO_MEAN, GPG, KL_COV, CLIP_COV),
-    *(REINFORCE, SAPO, CISPO, DPPO_TV, DPPO_KL, DRO),
+    *(REINFORCE, SAPO, CISPO, DPPO_TV, DPPO_KL, DRO, VESPO),
+    *(ROLLOUT_IS, CISPO_ROLLOUT, ON_POLICY),
 )
 LOSSES: Registry[PolicyLoss] = Registry("policy loss", _LOSSES)
 # Names of losses that some generation of a trainer has and another lacks. A loss that somebody

@@ -31,7 +31,7 @@ class LossBatch:
     lengths: Tensor  # [rows]; a row may have no token
     padded_width: int  # longest response, masked places counted
     weights: Tensor | None = None  # IS weights, constants of the gradient; None: no IS
-    rollout: Tensor | None = None  # log-probs that the sampler recorded; only slime's loss reads it
+    rollout: Tensor | None = None  # log-probs that the sampler recorded; few losses read it
 
     @property
     def log_ratio(self) -> Tensor:
@@ -109,9 +109,11 @@ def loss_batch(
 class TokenLosses:
     """Losses before weights and reduction, and the token values that the trainer's metrics average.
 
-    Losses are [tokens], or [rows] with `by_row`.
+    Losses are [tokens], or [rows] with `by_row`. With `weighted` the loss has taken IS weights
+    itself, and nothing multiplies it.
     """
 
     values: Tensor
     logged: dict[str, Tensor]
     by_row: bool = False
+    weighted: bool = False

@@ -51,9 +51,12 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
     losses = policy_loss(seen, settings)
     reduction = ROW_MEAN if losses.by_row else rules.aggregation(loss, settings)
     total = _total(reduction, batch, seen, _weighted(losses, seen), settings)
-    metrics = _metrics(rules, reduction, batch, losses, settings)
-    if rules.sees_rejected:
-        metrics["pg_loss"] = total.item()
+    if rules.logged is not None:
+        metrics = rules.logged(seen, losses, settings)
+    else:
+        metrics = _metrics(rules, reduction, batch, losses, settings)
+        if rules.sees_rejected:
+            metrics["pg_loss"] = total.item()
     reason = _undefined(reduction, batch, settings)
     return LossResult(
         loss=total.item(),
@@ -66,7 +69,7 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
 
 def _weighted(losses: TokenLosses, seen: LossBatch) -> Tensor:
     """Multiply losses by IS weights, of each token or a row's geometric mean."""
-    if seen.weights is None:
+    if seen.weights is None or losses.weighted:
         return losses.values
     weights = seen.weights
     return losses.values * (geometric_row_weights(seen, weights) if losses.by_row else weights)

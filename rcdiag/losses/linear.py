@@ -43,6 +43,24 @@ REINFORCE = PolicyLoss(
     function=reinforce,
     see=("reinforce", "gpg", "bypass"),
 )
+
+
+def on_policy(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -A ratio where ratio = exp(current - stop_gradient(current)) = 1."""
+    ratio = (tokens.current - tokens.current.detach()).exp()
+    return TokenLosses(-tokens.advantages * ratio, {})
+
+
+ON_POLICY = PolicyLoss(
+    name="on_policy",
+    says="PPO with its ratio taken for 1, so that no old log-probs are needed; the gradient is "
+    "that of the plain policy gradient.",
+    formula="-A r, r = exp(log p_current - sg(log p_current)) = 1, sg a constant of the gradient",
+    source="NVIDIA-NeMo/RL commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.py, "
+    "force_on_policy_ratio",
+    function=on_policy,
+    see=("gpg", "force_on_policy_ratio"),
+)
 DRO_BETA = LossSetting(
     name="dro_beta",
     says="Strength of dro's pull back to the old policy; must be given, above 0.",

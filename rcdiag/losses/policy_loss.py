@@ -36,6 +36,7 @@ class PolicyLoss:
     alias: str = ""  # what corrections (`loss_type`) and results call it, where not by its name
     given: str = ""  # the settings of the worked number, where the defaults do not do
     refused: bool = False  # rcdiag knows the loss and cannot compute it
+    weights_of_tokens: bool = False  # it takes IS weights of tokens, and none of sequences
 
     @property
     def loss_type(self) -> str:

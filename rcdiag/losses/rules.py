@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses import LOSSES, SHIPPED
 from rcdiag.losses.aggregation import Aggregation
+from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.settings import LossSettings
 
@@ -29,6 +30,9 @@ class UpdateRules:
     zeros: tuple[str, ...] = ()  # keys that are logged as 0 where a loss has no such number
     # Rejected tokens reach the loss function, and its metrics are aggregated as the loss is.
     sees_rejected: bool = False
+    # It reduces what a loss has of each token to what the trainer logs, by key without prefix;
+    # without it these are means over tokens, or with `sees_rejected` reduced as the loss is.
+    logged: Callable[[LossBatch, TokenLosses, LossSettings], dict[str, float]] | None = None
     defaults: LossSettings = field(default_factory=LossSettings)
 
     @property

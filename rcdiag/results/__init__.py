@@ -35,6 +35,7 @@ from rcdiag.results.compare import (
 from rcdiag.results.convert import ConvertResult
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
+from rcdiag.results.logged import LogComparison, LoggedKey
 from rcdiag.results.older import upgraded
 from rcdiag.results.plain import structured, unstructured
 from rcdiag.results.replay import (
@@ -82,6 +83,8 @@ __all__ = [
     "Histogram",
     "JoinReport",
     "Ladder",
+    "LogComparison",
+    "LoggedKey",
     "MetricValue",
     "NamedCause",
     "NoiseFloor",

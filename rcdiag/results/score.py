@@ -46,6 +46,7 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc
+from rcdiag.results.logged import LogComparison
 from rcdiag.results.show import Shown
 
 WeightSum = Annotated[
@@ -220,14 +221,6 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
     ]
 
 
-class InFloat32Numbers(TypedDict):
-    """These numbers of a correction are those of the trainer's own arithmetic."""
-
-    kept_tokens: KeptTokens
-    kept_sequences: KeptSequences
-    weight_sum: WeightSum
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectionResult:
     """A correction result shows what a trainer logs of a correction, and its actual numbers."""
@@ -272,7 +265,6 @@ class CorrectionResult:
             "What the correction keeps in float32, in which trainers compute: kept tokens, kept "
             "sequences and the weight sum; null where float64 decides the same for every token.",
             see=("float32-decides", "kept_tokens", "weight_sum"),
-            keys=InFloat32Numbers,
         ),
     ] = field(default=None, metadata=SPARSE)
 
@@ -509,5 +501,15 @@ class ScoreResult(Shown):
             f"{setting('behavior')} nor {setting('target')} was given; null otherwise.",
             example="rcdiag score rollouts.parquet --model CKPT --policy hf_fp32=hf:float32",
             see=("behavior", "target"),
+        ),
+    ] = field(default=None, metadata=ADDED)
+    logged: Annotated[
+        LogComparison | None,
+        Doc(
+            "The trainer's own log beside our numbers, key by key; null without "
+            f"{setting('logged')}.",
+            example="rcdiag score rollouts.parquet --logged metrics.jsonl",
+            needs="--logged",
+            see=("theirs", "ours", "explained_by", "logged-differs"),
         ),
     ] = field(default=None, metadata=ADDED)

@@ -111,10 +111,11 @@ class _Pass:
             self.rows_with[name] = self.rows_with.get(name, 0) + table.num_rows
         lengths = checked_lengths(table, rows)
         check_values(table, rows)
-        for name, value in self.given.items():
+        given = given_values.of_all_rows(self.given)
+        for name, value in given.items():
             if given_values.column_of(name) in table.column_names and name != "group_size":
                 self._agree(table, rows, name, value)
-        fills = {name: value for name, value in self.given.items() if name != "group_size"}
+        fills = {name: value for name, value in given.items() if name != "group_size"}
         table = given_values.filled(table, fills, np.arange(table.num_rows))
         table = self._watched(table, lengths)
         table = self.grouping.add_to(table, rows)
@@ -226,6 +227,7 @@ def convert_files(
             hint=f"{reader.text_only}; or {setting('tokenizer', 'PATH')} of rcdiag convert encodes "
             "the text again, which loses the recorded mismatch",
         )
+    given_values.check_choices(given, reader.asks_for, f"a dump of {reader.name}")
     dump = Dump(files=tuple(file.path for file in files), given=given, tokenizer=tokenizer)
     origin = Origin(files)
     grouping = Grouping(given.get("group_size"), reader.grouped_by_order)

@@ -63,6 +63,7 @@ def decode(
     mask = _mask(batch, response_ids)
     return Trajectories(
         first_row=batch.first_row,
+        rows=batch.rows,
         response_ids=response_ids,
         mask=mask,
         prompt_ids=token_ids(batch, "prompt_ids") if prompts else None,

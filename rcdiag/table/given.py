@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
 
 GROUP_SIZE = "group_size"
+# Which number is the reward where a dump holds a dictionary of them; readers ask for it.
+REWARD_KEY = "reward_key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ GIVEN: dict[str, Kind] = {
     "engine": Kind(pa.string(), "a name or a number", _key),
     "finish_reason": Kind(pa.string(), "a word", str),
     GROUP_SIZE: Kind(pa.int64(), "a whole number from 1 on", _whole, lambda value: value >= 1),
+    REWARD_KEY: Kind(pa.string(), "the name of a number among the rewards", str, bool),
 }
 
 
@@ -81,6 +84,23 @@ def _read(name: str, value: Any) -> Any:
 
 def _setting(name: str, value: Any) -> str:
     return mapping_setting("given", {name: value}, "--given")
+
+
+def of_all_rows(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given values that hold for every row: all but the choice of a reward."""
+    return {name: value for name, value in given.items() if name != REWARD_KEY}
+
+
+def check_choices(given: Mapping[str, Any], read_by: Sequence[str], dump: str) -> None:
+    """Refuse the choice of a reward for a dump whose reader does not ask for it.
+
+    `read_by` are the given values that the reader asks for itself.
+    """
+    if REWARD_KEY in given and REWARD_KEY not in read_by:
+        raise RcdiagError(
+            f"{_setting(REWARD_KEY, given[REWARD_KEY])}: {dump} has no dictionaries of rewards",
+            hint="leave it away; another column is read as the reward by --column reward=NAME",
+        )
 
 
 def column_of(name: str) -> str:

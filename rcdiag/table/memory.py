@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.names import names_for
 from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
-from rcdiag.table.readers.columns import cut
+from rcdiag.table.padding import Cut
 from rcdiag.table.schema import metadata_of
+from rcdiag.table.tensors import on_cpu
 from rcdiag.table.writer import TableWriter
 
 # Rows of a table in memory that are written at a time.
@@ -169,28 +170,15 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
 
 def _plain(values: Any) -> Any:
     """Return values as numpy array, Arrow array or list: tensors are copied off their device."""
-    module = type(values).__module__.partition(".")[0]
-    if module == "torch":
-        if getattr(values, "is_nested", False):
-            return [_plain(row) for row in values.unbind()]
-        values = values.detach().cpu()
-        if str(values.dtype) in ("torch.bfloat16", "torch.float16"):
-            values = values.float()
-        return values.numpy()
-    if isinstance(values, np.ndarray):
-        return values.astype(np.float32) if str(values.dtype) in ("bfloat16", "float16") else values
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
     if isinstance(values, ArrowStream):
         return pa.chunked_array(values)
-    if isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
-        first = next((row for row in values if row is not None), None)
-        if hasattr(first, "__array__") or type(first).__module__.startswith("torch"):
-            rows = [None if row is None else _plain(row) for row in values]
-            scalars = all(row is None or row.ndim == 0 for row in rows)
-            return [None if row is None else row.item() for row in rows] if scalars else rows
-        return list(values) if isinstance(values, tuple) else values
-    return np.asarray(values) if hasattr(values, "__array__") else values
+    plain = on_cpu(values)
+    if isinstance(plain, list) and any(isinstance(row, np.ndarray) for row in plain):
+        scalars = all(row is None or np.ndim(row) == 0 for row in plain)
+        return [row.item() if hasattr(row, "item") else row for row in plain] if scalars else plain
+    return plain
 
 
 def _is_matrix(values: Any) -> bool:
@@ -285,16 +273,11 @@ def _cut(
     columns: Sequence[str], matrices: Mapping[str, NDArray], mask: NDArray
 ) -> dict[str, pa.ListArray | None]:
     """Cut columns to where a mask is 1; nothing is cut where that is not one block in each row."""
-    kept = mask != 0
-    lengths = kept.sum(1)
-    starts = np.where(lengths > 0, kept.argmax(1), 0)
-    place = np.arange(kept.shape[1])
-    block = (place >= starts[:, None]) & (place < (starts + lengths)[:, None])
-    if not np.array_equal(block, kept):
+    tokens = mask != 0
+    where = Cut.from_mask(tokens)
+    if len(where.rows_with_holes(tokens)):
         return {}
-    return {
-        column: cut(_mask_as_bits(column, matrices[column]), starts, lengths) for column in columns
-    }
+    return {column: where.column(_mask_as_bits(column, matrices[column])) for column in columns}
 
 
 def _refuse_padding(column: str, values: NDArray, name: str) -> None:

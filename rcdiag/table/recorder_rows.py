@@ -6,7 +6,7 @@ are padded and are cut by what says how long their rows are; nothing is stored p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,16 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
 from rcdiag.table.names import LOOKS_LIKE_LOG_PROBS, known_names
-from rcdiag.table.padding import CUTTING, IDS, MASK, PROMPT, Cut, find_cuts, kind_of, wrong
-from rcdiag.table.readers.columns import ragged
+from rcdiag.table.padding import Cut
+from rcdiag.table.recorder_padding import (
+    CUTTING,
+    IDS,
+    MASK,
+    PROMPT,
+    find_cuts,
+    kind_of,
+    wrong,
+)
 from rcdiag.table.schema import (
     COLUMNS,
     EXPERTS,
@@ -26,6 +34,7 @@ from rcdiag.table.schema import (
     column_spec,
     with_versions_as_numbers,
 )
+from rcdiag.table.tensors import on_cpu
 from rcdiag.table.token_columns import is_rows, lengths_of, token_column
 
 # A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.
@@ -61,30 +70,6 @@ def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
         if column.null_count < rows or rows == 0:
             columns[name] = column
     return with_versions_as_numbers(pa.table(columns))
-
-
-def on_cpu(value: Any) -> Any:
-    """Return tensors and arrays as numpy arrays, and lists with such rows in them.
-
-    Half precision that numpy lacks becomes float32. The result may share memory with `value`.
-    """
-    if hasattr(value, "detach"):  # torch, which is not imported here
-        if getattr(value, "is_nested", False):
-            return [on_cpu(row) for row in value.unbind()]
-        tensor = value.detach().cpu()
-        if tensor.is_floating_point() and tensor.element_size() < 4:
-            tensor = tensor.float()
-        return tensor.numpy()
-    if isinstance(value, np.ndarray):
-        if value.dtype == object:
-            return on_cpu(list(value))
-        return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        has_arrays = any(hasattr(row, "__array__") for row in value)
-        return [on_cpu(row) for row in value] if has_arrays else list(value)
-    if hasattr(value, "__array__") and not isinstance(value, np.generic):
-        return on_cpu(np.asarray(value))
-    return value
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
@@ -177,7 +162,7 @@ def _own_column(
     """Return a column that rcdiag does not know: cut like the response where it is as wide."""
     is_matrix = isinstance(value, np.ndarray) and value.ndim == 2
     if is_matrix and response is not None and value.shape[1] == response.width:
-        column = ragged(value[response.inside], response.lengths)
+        column = response.column(value)
         _check_no_log_probs(name, column, lengths)
         return column
     if isinstance(value, np.ndarray) and value.ndim > 1:

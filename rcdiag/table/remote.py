@@ -5,7 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -31,6 +33,13 @@ PACKAGES = {
     "oss": "ossfs",
 }
 
+# Whether files behind a URL stay where they are, as a dry run leaves them.
+_STAY = ContextVar("_STAY", default=False)
+
+
+class NotFetchedError(Exception):
+    """A dry run has come to files behind a URL; the message says what a run would fetch."""
+
 
 def is_url(source: str) -> bool:
     """Tell whether a source is a URL of another file system than the machine's own."""
@@ -42,6 +51,45 @@ def local_path(source: str) -> str:
     return unquote(urlsplit(source).path) if source.startswith("file://") else source
 
 
+@contextmanager
+def without_fetching() -> Iterator[None]:
+    """Let files behind a URL be listed and not copied: NotFetchedError takes the copy's place."""
+    before = _STAY.set(True)
+    try:
+        yield
+    finally:
+        _STAY.reset(before)
+
+
+def check_fetching(sources: Sequence[str], wanted: Callable[[str], bool]) -> None:
+    """Raise NotFetchedError in a dry run with a URL among its sources, all of which it lists.
+
+    `wanted` picks the files of a folder by name.
+    """
+    urls = [source for source in sources if is_url(source)]
+    if not urls or not _STAY.get():
+        return
+    lines = [_what_is_there(url, wanted) for url in urls]
+    raise NotFetchedError(
+        "\n".join(
+            [
+                *lines,
+                "would fetch them to a temporary folder and go on from there; a dry run fetches "
+                "nothing, so the columns, and options that depend on them, are not checked",
+            ]
+        )
+    )
+
+
+def _what_is_there(url: str, wanted: Callable[[str], bool]) -> str:
+    """Return a line with the number and size of the files that a URL names."""
+    system, paths, _ = _found(url, wanted)
+    with _named_errors(url):
+        sizes = [system.size(path) for path in paths]
+    size = "of unknown size" if None in sizes else f"{sum(sizes) / 1e6:,.1f} MB"
+    return f"{url}: {len(paths):,} file{'' if len(paths) == 1 else 's'}, {size}"
+
+
 def copy_files(
     url: str, wanted: Callable[[str], bool], target: Path
 ) -> tuple[list[tuple[Path, str]], bool]:
@@ -50,6 +98,23 @@ def copy_files(
     `wanted` picks the files of a folder by name. The copies keep their names and folders below the
     URL. Returns the copies with their own URLs, and whether the URL names a folder.
     """
+    system, paths, root = _found(url, wanted)
+    folder = root is not None
+    if root is None:
+        root = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+    copies = []
+    with _named_errors(url):
+        for name in paths:
+            copy = target / PurePosixPath(name).relative_to(root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with system.open(name, "rb") as source, copy.open("wb") as sink:
+                shutil.copyfileobj(source, sink, BLOCK)
+            copies.append((copy, system.unstrip_protocol(name)))
+    return copies, folder
+
+
+def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str | None]:
+    """Return a URL's file system, the paths that it names there, and the folder if it names one."""
     protocol = url.partition("://")[0]
     try:
         import fsspec
@@ -63,21 +128,18 @@ def copy_files(
             if package
             else "protocols that fsspec knows: s3, gs, hf, az, https, ...",
         ) from error
+    with _named_errors(url):
+        paths, is_folder = _listed(system, path, wanted)
+    if not paths and not is_folder:
+        raise RcdiagError(f"{url}: no such file", hint="give a file, a folder or a glob")
+    return system, paths, path if is_folder else None
+
+
+@contextmanager
+def _named_errors(url: str) -> Iterator[None]:
+    """Turn errors of a file system into one that names the URL."""
     try:
-        paths, folder = _listed(system, path, wanted)
-        if not paths and not folder:
-            raise RcdiagError(f"{url}: no such file", hint="give a file, a folder or a glob")
-        root = path if folder else posixpath.commonpath([posixpath.dirname(p) for p in paths])
-        copies = []
-        for name in paths:
-            copy = target / PurePosixPath(name).relative_to(root)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with system.open(name, "rb") as source, copy.open("wb") as sink:
-                shutil.copyfileobj(source, sink, BLOCK)
-            copies.append((copy, system.unstrip_protocol(name)))
-        return copies, folder
-    except RcdiagError:
-        raise
+        yield
     except Exception as error:  # every file system has errors of its own
         raise RcdiagError(
             f"{url}: cannot be read ({type(error).__name__}: {error})",

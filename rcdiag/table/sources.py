@@ -13,7 +13,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
-from rcdiag.table.remote import copy_files, is_url, local_path
+from rcdiag.table.remote import check_fetching, copy_files, is_url, local_path
 from rcdiag.table.scratch import Scratch
 
 
@@ -59,6 +59,12 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
     reader, paths = pick(source, list(urls), readers, format is not None, urls)
     files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))
     return SourceFiles(source, reader, files, scratch)
+
+
+def check_remote(sources: Sequence[str], format: str | None = None) -> None:
+    """End a dry run that has come to a URL: NotFetchedError says what a run would fetch."""
+    readers = _in_turn() if format is None else [READERS.find(format, "format")]
+    check_fetching(sources, lambda name: _fits(name, readers))
 
 
 def _in_turn() -> list[Reader]:
@@ -192,11 +198,13 @@ def _check_file(path: Path, url: str) -> None:
 
 
 def _unknown(name: str) -> RcdiagError:
+    written = "polars.read_ndjson(...).write_parquet(...)"
+    if name.endswith((".jsonl", ".ndjson")):
+        written = f"polars.read_ndjson({name!r}).write_parquet({Path(name).stem + '.parquet'!r})"
     return RcdiagError(
         f"{name}: not a format that rcdiag knows",
         hint=f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says "
-        "which it is; or write the dump as parquet, for example "
-        "polars.read_ndjson(...).write_parquet(...)",
+        f"which it is; or write the dump as parquet, in any names: {written}",
     )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.decode import columns_needed, decode, hashed
+from rcdiag.table.observed import with_log_probs
 from rcdiag.table.table import Batch, Table
 from rcdiag.table.trajectories import Trajectories
 
@@ -49,16 +50,19 @@ class UniqueSampleIds:
 def read_trajectories(
     dump: Table, policies: Sequence[str], *, prompts: bool = False, origin: bool = False
 ) -> Iterator[Trajectories]:
-    """Yield all rows with the recorded log-probs of `policies`.
+    """Yield the rows that have recorded log-probs of all `policies`, with them.
 
-    `prompts` adds the prompts, `origin` how each row was sampled.
+    Rows where they are null, which `unobserved` counts, are left out. `prompts` adds the prompts,
+    `origin` how each row was sampled.
     """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
     names = columns_needed(
         dump.schema.names, policies, prompts=prompts, details=True, origin=origin
     )
     for batch in dump.batches(names):
-        yield decode(batch, policies, prompts=prompts, details=True, origin=origin)
+        known = with_log_probs(batch, policies)
+        if known.table.num_rows:
+            yield decode(known, policies, prompts=prompts, details=True, origin=origin)
 
 
 def read_chunks(

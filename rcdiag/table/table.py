@@ -6,7 +6,7 @@ import hashlib
 import html
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
@@ -24,6 +25,7 @@ from rcdiag.table import schema as columns
 from rcdiag.table.conversion import Conversion, Heard, RowOrigin, convert_files, with_urls
 from rcdiag.table.memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
+from rcdiag.table.observed import all_null
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
@@ -71,23 +73,37 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Consecutive rows of one file, with canonical column names."""
+    """Rows of one file in their order, with canonical column names."""
 
     table: pa.Table
     file: TableFile
-    row_in_file: int  # of the first row
+    row_in_file: int  # of the first row that was read
+    # Which of the rows that were read are in the table, from 0, ascending; None: all of them.
+    taken: NDArray[np.int64] | None = None
 
     @property
     def first_row(self) -> int:
         """Return the number of the first row in the whole table."""
         return self.file.first_row + self.row_in_file
 
+    @property
+    def rows(self) -> NDArray[np.int64] | None:
+        """Return the numbers of the rows in the whole table; None where they follow each other."""
+        return None if self.taken is None else self.first_row + self.taken
+
+    def take(self, keep: NDArray[np.bool_]) -> Batch:
+        """Return the rows where `keep` [rows] holds."""
+        assert self.taken is None
+        taken = np.flatnonzero(keep)
+        return Batch(self.table.take(taken), self.file, self.row_in_file, taken)
+
     def slice(self, start: int, stop: int) -> Batch:
         return Batch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them."""
-        return self.file.where(self.row_in_file + row)
+        offset = row if self.taken is None else int(self.taken[row])
+        return self.file.where(self.row_in_file + offset)
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,6 +121,7 @@ class Table:
     conversion: Conversion | None = field(default=None, compare=False)
     joined: JoinReport | None = field(default=None, compare=False)  # of dumps of one run
     naming: Naming = field(default_factory=Naming, compare=False)  # which names rcdiag chose itself
+    absent: frozenset[str] = frozenset()  # columns of the files that are null in every row
 
     @property
     def name(self) -> str:
@@ -195,6 +212,12 @@ class Table:
 
     def require(self, *names: str) -> None:
         """Refuse a table that lacks one of the columns, and name all that it lacks."""
+        for name in names:
+            if name in self.absent:
+                raise RcdiagError(
+                    f"{self.name}: column `{name}` is null in all {self.num_rows:,} rows",
+                    hint="it was not recorded; another policy may be named in its place",
+                )
         if any(name not in self.schema.names for name in names):
             missing.check_columns(names, self._own_schema, self.renames, self.name, self.naming)
 
@@ -340,7 +363,7 @@ def open_parts(
             table = _table(parts[0].source, files, renames or {}, needed)
         except RcdiagError as error:
             raise with_urls(error, files) from error
-        return _with_given(replace(table, scratch=_together(kept)), values)
+        return _with_given(_without_absent(replace(table, scratch=_together(kept))), values)
     missing.check_names(renames or {})
     scratch = Scratch(beside)
     target = scratch.path / "converted.parquet"
@@ -360,7 +383,8 @@ def open_parts(
     schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
     first = files[0]
     file = TableFile(first.path, made.rows, 0, target, first.url, made.origin)
-    return Table((file,), schema, {}, _together([scratch, *kept]), conversion=made)
+    table = Table((file,), schema, {}, _together([scratch, *kept]), conversion=made)
+    return _without_absent(table)
 
 
 def open_rows(
@@ -387,7 +411,21 @@ def open_rows(
         table = _table(name, [file], renames or {}, needed)
     except RcdiagError as error:
         raise with_urls(error, [file]) from error
-    return _with_given(replace(table, scratch=scratch), values)
+    return _with_given(_without_absent(replace(table, scratch=scratch)), values)
+
+
+def _without_absent(table: Table) -> Table:
+    """Return a table without the columns of log-probs that are null in every row."""
+    columns_of = [f"{policy}_log_probs" for policy in table.policies]
+    absent = frozenset(name for name in columns_of if all_null(table, name))
+    if not absent:
+        return table
+    return replace(table, schema=_without(table.schema, absent), absent=table.absent | absent)
+
+
+def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    fields = [field for field in schema if field.name not in names]
+    return pa.schema(fields, metadata=schema.metadata)
 
 
 def _together(folders: Sequence[Scratch]) -> Scratch | None:
@@ -407,6 +445,7 @@ def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
     """
     if not given:
         return table
+    given_values.check_choices(given, (), table.name)
     schema = table.schema
     for name, value in given.items():
         column = given_values.column_of(name)
@@ -451,6 +490,7 @@ def _table(
     off = frozenset(renames) - set(mapped)
     naming = Naming(off=off)
     opened: list[TableFile] = []
+    absent: set[str] = set()
     schemas: list[pa.Schema] = []
     schema: pa.Schema | None = None
     first_row = 0
@@ -463,6 +503,8 @@ def _table(
             mapped = {**mapped, **naming.taken}
         _check_columns(parquet.schema_arrow, mapped, needed, path, naming)
         file_schema = _canonical(parquet.schema_arrow, mapped, path)
+        absent |= {field.name for field in file_schema if pt.is_null(field.type)}
+        file_schema = _without(file_schema, absent)
         columns.check_types(file_schema, str(path))
         schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)
         schemas.append(file_schema)
@@ -477,7 +519,7 @@ def _table(
     told = [
         replace(file, differs=own != kinds) for file, own in zip(opened, own_kinds, strict=True)
     ]
-    return Table(tuple(told), schema, mapped, naming=naming)
+    return Table(tuple(told), schema, mapped, naming=naming, absent=frozenset(absent))
 
 
 def _check_columns(

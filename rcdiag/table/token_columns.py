@@ -12,19 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rcdiag.table.padding import (
+from rcdiag.table.padding import Cut
+from rcdiag.table.readers.columns import ragged
+from rcdiag.table.recorder_padding import (
     ATTENTION,
     IDS,
     LENGTHS,
     MASK,
     PROMPT,
     PROMPT_MASK,
-    Cut,
     as_matrix,
     kind_of,
     wrong,
 )
-from rcdiag.table.readers.columns import ragged
 from rcdiag.table.schema import EXPERTS, TOKEN_FLOATS, column_spec
 
 TO_CUT = f"give {LENGTHS}=, {ATTENTION}= or {MASK}=, or a list of rows without padding"
@@ -75,7 +75,7 @@ def _of_matrix(
     """Return a list column of what is no padding in a matrix."""
     width = matrix.shape[1]
     if where is None and lengths is not None and (lengths == width).all():
-        where = Cut(width, np.zeros(len(matrix), np.int64), lengths)
+        where = Cut.from_lengths(lengths, width)
     if where is None:
         hint = TO_CUT
         if name == PROMPT:
@@ -88,7 +88,7 @@ def _of_matrix(
             f"it has {width} columns, and what cuts it {where.width}",
             f"column j of every matrix belongs to column j of `{IDS}`",
         )
-    flat = matrix[where.inside]
+    flat = where.values(matrix)
     if column_spec(name) is EXPERTS:
         return _nested(name, flat.reshape(len(flat), -1), where.lengths)
     _check_flat(name, flat, where.lengths)

@@ -38,6 +38,8 @@ class TokenBatch:
     empty: Mapping[int | None, int] = field(default_factory=dict)  # step -> rows without a token
     width: int = 0  # tokens of the longest response, masked ones counted
     prompt_width: int = 0  # tokens of the longest prompt; 0 where prompts were not read
+    # The tokens of responses that the mask leaves out; None where there are none, or nobody asked.
+    masked: TokenBatch | None = None
 
     @property
     def owner(self) -> NDArray[np.int64]:
@@ -78,10 +80,14 @@ class TokenBatch:
             empty={**self.empty, **counts},
             width=max(self.width, other.width),
             prompt_width=max(self.prompt_width, other.prompt_width),
+            masked=_joined_masked(self.masked, other.masked),
         )
 
     def take(self, keep: Flags, empty: Mapping[int | None, int]) -> TokenBatch:
-        """Take sequences where `keep` [sequences] holds, with other rows without a token."""
+        """Take sequences where `keep` [sequences] holds, with other rows without a token.
+
+        Masked tokens stay but for those of sequences that are left out.
+        """
         tokens = np.repeat(keep, self.lengths)
 
         def of_sequences(values: NDArray | None) -> NDArray | None:
@@ -106,7 +112,12 @@ class TokenBatch:
             advantage=of_sequences(self.advantage),
             advantages=of_tokens(self.advantages),
             empty=empty,
+            masked=None if self.masked is None else self.masked.without_rows(self.row[~keep]),
         )
+
+    def without_rows(self, rows: NDArray[np.int64]) -> TokenBatch:
+        """Leave out the sequences of some rows of the table."""
+        return self.take(~np.isin(self.row, rows), self.empty)
 
     def by_step(self) -> dict[int | None, TokenBatch]:
         """Return the part of each training step; rows without a token count in their step."""
@@ -121,15 +132,24 @@ class TokenBatch:
         keep = self.step == step
         if keep.all() and set(self.empty) <= {step}:
             return self
-        return self.take(keep, {step: self.empty.get(step, 0)})
+        part = self.take(keep, {step: self.empty.get(step, 0)})
+        return replace(part, masked=None if self.masked is None else self.masked.of_step(step))
 
 
-def sampled_tokens(trajectories: Trajectories, policies: Sequence[str]) -> TokenBatch:
-    """Take the sampled tokens of rows under some policies: the response mask is applied here."""
+def sampled_tokens(
+    trajectories: Trajectories, policies: Sequence[str], *, masked: bool = False
+) -> TokenBatch:
+    """Take the sampled tokens of rows under some policies: the response mask is applied here.
+
+    With `masked` the batch also has the tokens of responses that the mask leaves out.
+    """
+    if masked and not trajectories.mask.all():
+        rest = sampled_tokens(replace(trajectories, mask=~trajectories.mask), policies)
+        return replace(sampled_tokens(trajectories, policies), masked=rest)
     mask, counts = trajectories.mask, trajectories.sampled_lengths
     filled = counts > 0
     ids, prompts = trajectories.response_ids, trajectories.prompt_ids
-    rows = trajectories.first_row + np.arange(len(trajectories))
+    rows = trajectories.row
     position = np.arange(len(mask)) - np.repeat(ids.offsets[:-1], ids.lengths)
     keep = slice(None) if mask.all() else mask  # then nothing is copied
 
@@ -154,6 +174,10 @@ def sampled_tokens(trajectories: Trajectories, policies: Sequence[str]) -> Token
         width=int(ids.lengths.max(initial=0)),
         prompt_width=0 if prompts is None else int(prompts.lengths.max(initial=0)),
     )
+
+
+def _joined_masked(one: TokenBatch | None, other: TokenBatch | None) -> TokenBatch | None:
+    return one + other if one is not None and other is not None else one or other
 
 
 def _joined_turns(one: TokenBatch, other: TokenBatch) -> NDArray[np.int64] | None:

@@ -46,9 +46,9 @@ class Ragged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trajectories:
-    """Consecutive rows of a trajectory table."""
+    """Rows of a trajectory table, in its order."""
 
-    first_row: int  # number of the first row in the whole table
+    first_row: int  # number in the whole table of the first row that was read
     response_ids: Ragged  # [response tokens] int32
     mask: NDArray[np.bool_]  # [response tokens] True = sampled by the policy
     prompt_ids: Ragged | None = None  # [prompt tokens] int32
@@ -66,9 +66,16 @@ class Trajectories:
     finish_reason: Sequence[str | None] | None = None  # [sequences]
     # Version of the weights that sampled, [sequences] or [response tokens]; -1 = unknown.
     policy_version: NDArray[np.int64] | None = None
+    # Numbers in the whole table, [sequences]; None where all rows from `first_row` on are here.
+    rows: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.response_ids)
+
+    @property
+    def row(self) -> NDArray[np.int64]:
+        """Return the number of each row in the whole table, [sequences]."""
+        return self.first_row + np.arange(len(self)) if self.rows is None else self.rows
 
     @property
     def sampled_lengths(self) -> NDArray[np.int64]:
@@ -87,7 +94,7 @@ class Trajectories:
         """Return each row's prompt group, [sequences]; its row number where it has none."""
         if self.group is not None:
             return self.group
-        return (self.first_row + np.arange(len(self))).astype(np.uint64)
+        return self.row.astype(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)

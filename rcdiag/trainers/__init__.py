@@ -9,11 +9,42 @@ from __future__ import annotations
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
-from rcdiag.trainers import slime, verl
+from rcdiag.trainers import (
+    areal,
+    axolotl,
+    miles,
+    ms_swift,
+    nemo_rl,
+    open_instruct,
+    openrlhf,
+    prime_rl,
+    roll,
+    skyrl,
+    slime,
+    trl,
+    verl,
+)
 from rcdiag.trainers.trainer import Trainer
 
 # The oldest generation of each trainer comes first.
-TRAINERS: Registry[Trainer] = Registry("trainer", (*verl.GENERATIONS, *slime.GENERATIONS))
+TRAINERS: Registry[Trainer] = Registry(
+    "trainer",
+    (
+        *verl.GENERATIONS,
+        *slime.GENERATIONS,
+        *trl.GENERATIONS,
+        *axolotl.GENERATIONS,
+        *openrlhf.GENERATIONS,
+        *skyrl.GENERATIONS,
+        *nemo_rl.GENERATIONS,
+        *areal.GENERATIONS,
+        *prime_rl.GENERATIONS,
+        *roll.GENERATIONS,
+        *open_instruct.GENERATIONS,
+        *miles.GENERATIONS,
+        *ms_swift.GENERATIONS,
+    ),
+)
 DEFAULT = verl.FAMILY
 
 

@@ -115,11 +115,12 @@ def _check_slips(document: Document, trainer: Trainer, settings: Config, path: P
     if not places:
         return
     known = {place.rpartition(".")[2] for name in places for place in places[name]}
+    known_too = known | set(trainer.config.beside)
     for name in settings:
         last = places[name][0].rpartition(".")[2] if name in places else name
         for key in document.neighbours(last):
             near = nearest(key, known, likeness=0.85)
-            if key not in known and near:
+            if key not in known_too and near:
                 raise RcdiagError(
                     f"{path}: {trainer.name} has no setting `{key}`", hint=f"did you mean {near}?"
                 )

@@ -173,7 +173,8 @@ def _flags(text: str) -> dict[str, Any]:
 
     Text without any flag is no command line, and gives nothing.
     """
-    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    code = "\n".join([*lines, ""])
     if not re.search(r"(?m)(^|\s|\()--[A-Za-z]", code) and "\\\n" not in code:
         return {}
     try:
@@ -183,8 +184,10 @@ def _flags(text: str) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     values: dict[str, list[str]] = {}
     current: str | None = None
-    for word in words:
-        word = word.strip("()")
+    for part in words:
+        word = part.strip("()")  # of an array of the shell
+        if part and not word:
+            continue
         if _FLAG.match(word):
             name, has_value, value = word.removeprefix("--").partition("=")
             values[name] = [value] if has_value else []

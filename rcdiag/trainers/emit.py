@@ -76,8 +76,15 @@ def emitted(correction: Correction, trainer: Trainer) -> Emitted:
         *trainer.config.needs,
     )
     names = {name: trainer.config.dotted(name) for name in written.settings}
-    text = text_of(written, head, names, trainer.config.form)
+    text = text_of(_with_blocks(written, trainer), head, names, trainer.config.form)
     return Emitted(trainer.name, written.settings, text)
+
+
+def _with_blocks(written: Written, trainer: Trainer) -> Written:
+    """Leave out what the settings of a block say by being there."""
+    said = [name for name in trainer.config.blocks if written.settings.get(name) is True]
+    settings = {name: value for name, value in written.settings.items() if name not in said}
+    return Written(settings, written.comments)
 
 
 def other_ways(written: Emitted) -> list[str]:
@@ -86,7 +93,8 @@ def other_ways(written: Emitted) -> list[str]:
     untouched = [name for name in trainer.settings if name not in written.settings]
     lines = [f"left as they are in your configuration: {', '.join(untouched)}"] if untouched else []
     if trainer.config.hydra:
-        words = overrides(written.settings, trainer.config.path)
+        settings = _with_blocks(Written(written.settings), trainer).settings
+        words = overrides({trainer.config.dotted(name): settings[name] for name in settings})
         lines.append(f"the same on the command line: {shlex.join(words)}")
     return lines
 

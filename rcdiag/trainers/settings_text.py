@@ -76,15 +76,13 @@ def _flow(value: Any) -> str:
     return scalar(value)
 
 
-def overrides(settings: Mapping[str, Value], places: Sequence[str]) -> list[str]:
-    """Write settings as overrides of Hydra, one word each: `algorithm.gamma=1.0`.
+def overrides(settings: Mapping[str, Value]) -> list[str]:
+    """Write settings by dotted names as overrides of Hydra, one word each: `algorithm.gamma=1.0`.
 
     Text other than a plain word is quoted: Hydra reads 0.5_5 as a number, and a comma as a choice.
     https://hydra.cc/docs/advanced/override_grammar/basic/
     """
-    return [
-        f"{'.'.join([*places, name])}={_hydra_value(value)}" for name, value in settings.items()
-    ]
+    return [f"{name}={_hydra_value(value)}" for name, value in settings.items()]
 
 
 def _hydra_value(value: Value) -> str:

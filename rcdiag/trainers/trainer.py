@@ -37,6 +37,10 @@ class ConfigFile:
     # Settings that stand elsewhere: setting -> dotted names under which it is looked for, at any
     # depth of the file. The first is the one under which rcdiag writes it.
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Keys of the trainer that stand beside its settings, are like them, and mean something else.
+    beside: tuple[str, ...] = ()
+    # Settings that say whether a block of others is there: writing the block says true.
+    blocks: tuple[str, ...] = ()
     form: Form = "yaml"  # in which rcdiag writes settings
     # It takes the settings of a file and the whole file; None where another trainer or generation
     # is likelier.
@@ -92,6 +96,7 @@ class Trainer:
     metrics: Callable[[Batch, Correction], Metrics]
     percentiles: bool = False  # it logs percentiles of token weights
     reads_prompts: bool = False  # its numbers depend on the width of the padded prompts
+    reads_masked: bool = False  # its numbers count tokens of responses that the mask leaves out
     # What the weights of the loss are divided by; 1 without batch normalisation.
     normaliser: Callable[[Batch, Correction], float] = lambda batch, correction: 1.0
     update: UpdateRules

@@ -23,6 +23,10 @@ A trainer's package holds these files, with one table for each thing that has a 
   with `severity` (error, warning, note), `asks`, `says`, `fix`, and possibly `example`, `source`
   and `see`. The file may be missing.
 
+Where two trainers share code, `[header.also]` of `keys.toml` names the other's `package` and the
+`families` of its keys that this one logs as well, and that of `settings.toml` the `names` of its
+settings; the other trainer has one generation then.
+
 A trainer that is one module has no files beside it. Its module then has `WORDS`, one TOML text
 with the tables `generations`, `keys`, `settings`, `terms` and `findings`; each holds what the file
 would.
@@ -38,7 +42,7 @@ from __future__ import annotations
 import importlib
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from types import ModuleType
@@ -155,9 +159,17 @@ def read_settings(package: str) -> dict[str, SettingWords]:
     """Return what the settings of the trainer in `package` mean, by their names."""
     file, order = _File.read(package, "settings.toml"), list(read_generations(package))
     header = file.table("header")
-    header.allows("texts")
+    header.allows("texts", "also")
     texts = header.sub("texts").texts() if "texts" in header.fields else {}
     settings = {}
+    if "also" in header.fields:
+        also = header.sub("also")
+        also.allows("package", "names")
+        others = read_settings(also.needed("package"))
+        settings = {
+            name: replace(others[name], generations=dict.fromkeys(order, ""))
+            for name in also.names("names")
+        }
     for table in file.tables():
         table.allows("says", "unit", "healthy", "example", "see", "generations")
         table = table.filled(texts)
@@ -206,16 +218,40 @@ def read_keys(package: str) -> dict[str, KeyWords]:
     """Return what the trainer in `package` logs, by key without prefix; placeholders are filled."""
     file, order = _File.read(package, "keys.toml"), list(read_generations(package))
     header = file.table("header")
-    header.allows("families", "loggers", "placeholders", "texts")
+    header.allows("families", "loggers", "placeholders", "texts", "also")
     families = {family.name: family for family in header.sub("families").subs()}
     for family in families.values():
         family.allows("prefix", "logged_by", "direction", "note")
-    return {
+    own = {
         words.name: words
         for table in file.tables()
         for filled, pattern in _fillings(table, header)
         for words in [_key(filled, pattern, header, families, order)]
     }
+    return {**_keys_of_another(header, order), **own}
+
+
+def _keys_of_another(header: _Table, order: Sequence[str]) -> dict[str, KeyWords]:
+    """Return the keys of families that another trainer logs under the same names."""
+    if "also" not in header.fields:
+        return {}
+    also = header.sub("also")
+    also.allows("package", "families")
+    chosen, loggers = also.names("families"), header.names("loggers")
+    keys = {}
+    for words in read_keys(also.needed("package")).values():
+        if words.family in chosen:
+            (name,) = set(words.names.values())
+            (detail,) = set(words.generations.values())
+            numbers = dict.fromkeys(order, *words.numbers.values()) if words.numbers else {}
+            keys[words.name] = replace(
+                words,
+                names=dict.fromkeys(order, name),
+                generations=dict.fromkeys(order, detail),
+                numbers=numbers,
+                loggers=loggers,
+            )
+    return keys
 
 
 _KEY_FIELDS = (

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import Case, RowFacts, joined_cases
 from rcdiag.errors import RcdiagError
 from rcdiag.statistics.hashing import mixed
+from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
@@ -47,12 +48,15 @@ def read_case(
 ) -> Case:
     """Read whole rows of a table with all its policies; of a large one blocks of rows.
 
+    Rows without log-probs of the pair are left out, and so are other policies that rows lack.
     Which blocks are taken depends on their place alone, so that the same table makes the same case.
     """
     parts: list[Case] = []
     bad: dict[str, tuple[int, int]] = {}
     share, held = 1.0, 0
-    for rows in read_trajectories(table, table.policies, prompts=prompts, origin=True):
+    lacking = unobserved(table, table.policies).by_policy
+    names = [name for name in table.policies if name in (sampler, trainer) or name not in lacking]
+    for rows in read_trajectories(table, names, prompts=prompts, origin=True):
         part = _case(table, rows, sampler, trainer)
         _count_not_numbers(part, bad)
         parts.append(part.take(_in_sample(part.row, share)))
@@ -62,7 +66,7 @@ def read_case(
             parts = [part.take(_in_sample(part.row, share)) for part in parts]
             held = sum(len(part.mask) for part in parts)
     if not parts:
-        raise RcdiagError(f"{table.name}: the table has zero rows")
+        raise RcdiagError(f"{table.name}: no row has log-probs of all policies of the pair")
     return replace(joined_cases(parts), not_numbers=bad)
 
 
@@ -88,7 +92,7 @@ def _case(table: Table, rows: Trajectories, sampler: str, trainer: str | None) -
     return Case(
         sampler=sampler,
         trainer=trainer,
-        row=rows.first_row + np.arange(len(rows)),
+        row=rows.row,
         lengths=rows.response_ids.lengths,
         token_id=rows.response_ids.values,
         mask=rows.mask,

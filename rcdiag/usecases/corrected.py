@@ -12,7 +12,7 @@ from rcdiag.corrections.actual import honest, needed
 from rcdiag.corrections.apply import Outcome, outcome, quantities_of
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction, in_float32
-from rcdiag.corrections.quantities import InFloat32, Quantity, under
+from rcdiag.corrections.quantities import EveryLogProb, InFloat32, Quantity, under
 from rcdiag.corrections.sequences import Rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
@@ -95,16 +95,24 @@ def wanted_quantities(plan: Plan) -> list[Quantity]:
     """List what all corrections of a plan together read of the tokens."""
     quantities: dict[Quantity, None] = {}
     for name, correction in plan.corrections.items():
-        read = [*plan.trainer_of(name).quantities(correction), *quantities_of(correction)]
-        quantities |= dict.fromkeys(
-            under(correction.guard, quantity) for quantity in [*read, *needed(correction)]
-        )
-        if plan.dtype == np.float64 and correction.decides:
-            quantities |= dict.fromkeys(
-                InFloat32(under(correction.guard, quantity))
-                for quantity in quantities_of(in_float32(correction))
-            )
+        if correction.needs_whole_batch:
+            quantities |= dict.fromkeys([EveryLogProb("behavior"), EveryLogProb("target")])
+        else:
+            quantities |= dict.fromkeys(_read_by(plan, name, correction))
     return list(quantities)
+
+
+def _read_by(plan: Plan, name: str, correction: Correction) -> list[Quantity]:
+    """List what one correction, its metrics and its honest numbers read of the tokens."""
+    own = plan.trainer_of(name).quantities(correction)
+    read = dict.fromkeys([*own, *quantities_of(correction), *needed(correction)])
+    quantities = [under(correction.guard, quantity) for quantity in read]
+    if plan.dtype == np.float64 and correction.decides:
+        quantities += [
+            InFloat32(under(correction.guard, quantity))
+            for quantity in dict.fromkeys(quantities_of(in_float32(correction)))
+        ]
+    return quantities
 
 
 def _keep_ratios(plan: Plan) -> bool:
@@ -130,6 +138,8 @@ def correction_results(
 def _result(
     plan: Plan, name: str, correction: Correction, rows: Rows, k_hats: KHats
 ) -> CorrectionResult:
+    if correction.needs_whole_batch:
+        rows = rows.reduced_again(_read_by(plan, name, correction))
     whole, trainer = rows, plan.trainer_of(name)
     rows = whole.under(correction.guard)
     left = outcome(rows, correction)

@@ -14,6 +14,7 @@ from rcdiag.diagnosis.guides import without_numbers
 from rcdiag.results import ScoreResult
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite, RowCount
+from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
 from rcdiag.usecases.diagnosed import diagnosis_of_table
@@ -54,8 +55,9 @@ def score_of_one(
             clusters = np.union1d(clusters, batch.cluster)
     non_finite = bad.total()
     if non_finite is None or not count.sequences:
-        raise no_tokens(dump)
+        raise no_tokens(dump, (policy,))
     about = dump.metadata.get("policies", {})
+    lacking = unobserved(dump, (policy,))
     values = without_numbers()
     result = ScoreResult(
         provenance=provenance(origin or dump, seed),
@@ -63,7 +65,7 @@ def score_of_one(
         target="",
         num_sequences=count.sequences,
         num_tokens=count.tokens,
-        empty_sequences=dump.num_rows - count.sequences,
+        empty_sequences=dump.num_rows - lacking.rows - count.sequences,
         num_clusters=len(clusters),
         scoring={policy: about[policy]} if policy in about else {},
         mismatch=values,
@@ -73,6 +75,7 @@ def score_of_one(
     given = CheckInput(
         result=result,
         non_finite=non_finite,
+        unobserved=lacking,
         values=values,
         where=(origin or dump).where,
         unread=(origin or dump).unread,

@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
 from rcdiag.table.tokens import TokenBatch, sampled_tokens
@@ -15,15 +16,22 @@ T = TypeVar("T")
 
 
 def token_batches(
-    dump: Table, policies: Sequence[str], executor: Executor, *, prompts: bool = False
+    dump: Table,
+    policies: Sequence[str],
+    executor: Executor,
+    *,
+    prompts: bool = False,
+    masked: bool = False,
 ) -> Iterator[TokenBatch]:
     """Yield the sampled tokens of all rows, batch by batch; a batch may hold no token at all.
 
-    `prompts` reads prompts too, for their width alone, where the table has them.
+    `prompts` reads prompts too, for their width alone, where the table has them; `masked` takes
+    the tokens too that the mask leaves out.
     """
     prompts = prompts and "prompt_ids" in dump.columns
     trajectories = read_trajectories(dump, policies, prompts=prompts)
-    return read_ahead((sampled_tokens(rows, policies) for rows in trajectories), executor)
+    batches = (sampled_tokens(rows, policies, masked=masked) for rows in trajectories)
+    return read_ahead(batches, executor)
 
 
 def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:
@@ -35,8 +43,16 @@ def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:
         yield item  # type: ignore[misc]
 
 
-def no_tokens(dump: Table) -> RcdiagError:
+def no_tokens(dump: Table, policies: Sequence[str]) -> RcdiagError:
     """The error for a table in which no row has a sampled token."""
+    lacking = unobserved(dump, policies).by_policy
+    if lacking:
+        counts = ", ".join(f"{rows:,} lack `{name}_log_probs`" for name, rows in lacking.items())
+        return RcdiagError(
+            f"{dump.name}: no row with a sampled token has log-probs of all of "
+            f"{', '.join(policies)} (of {dump.num_rows:,} rows {counts})",
+            hint="were the two recorded on different rows? Compare those of one run",
+        )
     return RcdiagError(
         f"{dump.name}: no unmasked response token in the whole table",
         hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",

@@ -14,6 +14,7 @@ from typing import Any
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
+from rcdiag.logs import Log
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
 from rcdiag.statistics.accumulator import PairState, Step, added_by_key
 from rcdiag.statistics.adding import RunningSum
@@ -23,6 +24,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
+from rcdiag.table.observed import unobserved
 from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
@@ -33,6 +35,7 @@ from rcdiag.usecases.corrected import (
     wanted_quantities,
 )
 from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.logged import compared
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 
@@ -50,10 +53,12 @@ def score(
     decode: Decode | None = None,
     plan: Plan | None = None,
     pair_reason: str | None = None,
+    log: Log | None = None,
 ) -> ScoreResult:
     """Mismatch of two recorded policies over all steps and per step, and corrections of it.
 
-    `pair_reason` says why it is these two, where the user named none.
+    `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
+    which is set beside what the plan computes.
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
     result holds the text of the tokens that it names.
     """
@@ -63,6 +68,7 @@ def score(
     state, rows = reading.state, reading.rows
     whole = _whole(state.by_step())
     count = sum(reading.sizes.values(), RowCount())
+    lacking = unobserved(dump, (behavior, target))
     values = _values(whole, count)
     policies = {
         name: about
@@ -75,7 +81,7 @@ def score(
         target=target,
         num_sequences=count.sequences,
         num_tokens=count.tokens,
-        empty_sequences=dump.num_rows - count.sequences,
+        empty_sequences=dump.num_rows - lacking.rows - count.sequences,
         num_clusters=len(whole.tokens),
         scoring=policies,
         mismatch=values,
@@ -93,9 +99,12 @@ def score(
     )
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)
+    if log is not None and plan is not None:
+        result = replace(result, logged=compared(log, result, dump, plan))
     given = CheckInput(
         result=result,
         non_finite=reading.non_finite,
+        unobserved=lacking,
         values=values,
         plan=plan,
         where=(origin or dump).where,
@@ -136,8 +145,11 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
     sizes: dict[Step, RowCount] = {}
     quantities = [] if plan is None else wanted_quantities(plan)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        prompts = plan is not None and any(one.reads_prompts for one in plan.trainers)
-        for batch in token_batches(dump, (behavior, target), executor, prompts=prompts):
+        trainers = [] if plan is None else plan.trainers
+        prompts = any(trainer.reads_prompts for trainer in trainers)
+        masked = any(trainer.reads_masked for trainer in trainers)
+        batches = token_batches(dump, (behavior, target), executor, prompts=prompts, masked=masked)
+        for batch in batches:
             pair = PolicyPair(batch, behavior, target)
             bad.add(NonFinite.of(batch))
             steps = pair.by_step()
@@ -152,7 +164,7 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
                 rows.add(corrected.result())
     non_finite = bad.total()
     if non_finite is None or not sizes:
-        raise no_tokens(dump)
+        raise no_tokens(dump, (behavior, target))
     state = states.total() or _state_of_all_rows(dump, behavior, target)
     order = sorted(sizes, key=lambda step: -1 if step is None else step)
     return Reading(state, rows.total(), non_finite, {step: sizes[step] for step in order})

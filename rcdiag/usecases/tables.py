@@ -20,7 +20,7 @@ from rcdiag.table.naming import POLICIES, Naming
 from rcdiag.table.readers.parquet import open_parquet
 from rcdiag.table.schema import policies_in
 from rcdiag.table.scratch import Scratch
-from rcdiag.table.sources import SourceFiles, find_files
+from rcdiag.table.sources import SourceFiles, check_remote, find_files
 from rcdiag.table.table import Table, open_parts, open_rows
 from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.usecases.progress import Progress
@@ -105,6 +105,7 @@ def located(source: str | Path | Sequence[str | Path], format: str | None) -> li
     sources = [source] if isinstance(source, (str, Path)) else source
     if not sources:
         raise RcdiagError("no table to open", hint="give at least one file")
+    check_remote([str(place) for place in sources], format)
     return [find_files(str(place), format) for place in sources]
 
 
@@ -234,6 +235,7 @@ def joined_tables(
     Gives the table to compute from, the table that provenance names (all files that were given),
     and the report of the join, None for one table.
     """
+    check_remote([str(source) for source in sources if isinstance(source, (str, Path))], format)
     tables = [
         open_table(source, columns=columns, format=format, given=given, progress=progress)
         for source in sources

@@ -63,11 +63,11 @@ def test_the_package_is_typed():
 @pytest.mark.parametrize("name", [n for n in FUNCTIONS if n not in ("emit", "explain")])
 def test_every_keyword_is_documented(name):
     function = getattr(rcdiag, name)
-    said = inspect.getdoc(function) or ""
+    output = inspect.getdoc(function) or ""
     if name in ("open_table", "load_result"):
         return
     for keyword in inspect.signature(function).parameters:
-        assert f"\n    {keyword}: " in said, keyword
+        assert f"\n    {keyword}: " in output, keyword
 
 
 def test_a_signature_shows_what_a_caller_gets():
@@ -128,7 +128,7 @@ def test_metrics_as_a_frame_by_step(table):
 def test_rows_of_the_tidy_frame_are_the_numbers_of_the_result(table, tmp_path):
     swept = rcdiag.sweep(sampled_table(tmp_path / "t.parquet"), thresholds=4, candidate="seq_tis_3")
     (row,) = swept.frame().filter(name="seq_tis_3", metric="ess_seq_applied").rows(named=True)
-    (setting,) = [each for each in swept.families["seq_tis"].rows if each.bounds == {"upper": 3.0}]
+    (setting,) = [item for item in swept.families["seq_tis"].rows if item.bounds == {"upper": 3.0}]
     assert (row["value"], row["low"]) == (
         setting.ess_seq_applied.value,
         setting.ess_seq_applied.low,
@@ -163,16 +163,16 @@ def test_every_frame_of_every_kind(table, tmp_path):
         rcdiag.sweep(path, thresholds=4),
         (rcdiag.replay(table)),
     )
-    assert compared.frame().height == sum(len(each.mismatch) for each in compared.pairs.values())
+    assert compared.frame().height == sum(len(item.mismatch) for item in compared.pairs.values())
     assert compared.frame("policies")["policy"].to_list() == list(compared.policies)
     settings = swept.frame("settings")
-    assert settings.height == sum(len(each.rows) for each in swept.families.values())
+    assert settings.height == sum(len(item.rows) for item in swept.families.values())
     assert settings["ess_seq_applied"].is_not_null().any()
     assert swept.frame("candidates").height == len(swept.recommendation.candidates)
     presets = replayed.frame("presets")
     assert presets["preset"].to_list() == list(replayed.presets)
     assert presets["coefficients_norm"].to_list() == [
-        each.coefficients.norm for each in replayed.presets.values()
+        item.coefficients.norm for item in replayed.presets.values()
     ]
     for result in (compared, swept, replayed):
         assert result.frame().columns == TIDY

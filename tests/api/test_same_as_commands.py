@@ -153,19 +153,19 @@ def test_explain(rcdiag):
 
 @pytest.mark.parametrize("command", ["score", "compare", "diagnose", "sweep", "replay"])
 def test_a_dry_run_says_the_same(rcdiag, table, command):
-    said = getattr(api, command).dry_run(table)
-    assert rcdiag(command, table, "--dry-run").err == f"{said}\n"
+    output = getattr(api, command).dry_run(table)
+    assert rcdiag(command, table, "--dry-run").err == f"{output}\n"
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "diagnose", "sweep", "replay"])
 def test_options_are_keywords_with_the_same_defaults(command):
-    (found,) = [each for each in app.registered_commands if each.name == command]
+    (result,) = [item for item in app.registered_commands if item.name == command]
     options = {
-        RENAMED.get(str(each.name), str(each.name)): each.default
-        for each in typer.main.get_command_from_info(
-            found, pretty_exceptions_short=False, rich_markup_mode="markdown"
+        RENAMED.get(str(item.name), str(item.name)): item.default
+        for item in typer.main.get_command_from_info(
+            result, pretty_exceptions_short=False, rich_markup_mode="markdown"
         ).params
-        if each.name not in OF_THE_COMMAND
+        if item.name not in OF_THE_COMMAND
     }
     if command == "compare":
         options["sources"] = options.pop("source")

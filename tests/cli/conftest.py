@@ -45,8 +45,8 @@ def rcdiag(monkeypatch, capsys) -> Rcdiag:
         monkeypatch.setattr(sys, "argv", ["rcdiag", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
             main()
-        said = capsys.readouterr()
-        return Ran(int(stopped.value.code or 0), said.out, said.err)
+        output = capsys.readouterr()
+        return Ran(int(stopped.value.code or 0), output.out, output.err)
 
     return run
 

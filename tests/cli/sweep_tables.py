@@ -20,9 +20,9 @@ def sampled_table(path: Path, spread: float = 0.15) -> Path:
         logits = random.normal(0.0, 1.0, (length, VOCABULARY))
         shifted = logits + random.normal(0.0, spread, logits.shape)
         logs = [
-            each - np.log(np.exp(each).sum(axis=1, keepdims=True)) for each in (logits, shifted)
+            item - np.log(np.exp(item).sum(axis=1, keepdims=True)) for item in (logits, shifted)
         ]
-        drawn = [random.choice(VOCABULARY, p=np.exp(each)) for each in logs[0]]
+        drawn = [random.choice(VOCABULARY, p=np.exp(item)) for item in logs[0]]
         ids.append(drawn)
         behavior.append(logs[0][range(length), drawn].tolist())
         target.append(logs[1][range(length), drawn].tolist())
@@ -32,5 +32,5 @@ def sampled_table(path: Path, spread: float = 0.15) -> Path:
         rollout_log_probs=behavior,
         old_log_probs=target,
         group_id=[row // 2 for row in range(ROWS)],
-        reward=[float(np.mean(np.array(each) == 3)) for each in ids],
+        reward=[float(np.mean(np.array(item) == 3)) for item in ids],
     )

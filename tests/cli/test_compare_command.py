@@ -59,8 +59,8 @@ def test_the_pair_of_the_sampler_has_the_mismatch_block_of_score(
 ):
     pair = ("--behavior", behavior, "--target", target, "--json")
     of_score, of_compare = (rcdiag(command, doubtful, *pair) for command in ("score", "compare"))
-    found = of_compare.document["pairs"][f"{behavior}->{target}"]
-    assert found["mismatch"] == of_score.document["mismatch"]
+    result = of_compare.document["pairs"][f"{behavior}->{target}"]
+    assert result["mismatch"] == of_score.document["mismatch"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_findings_at_or_above_the_level_make_the_exit_code(rcdiag, tmp_path, tab
     ],
 )
 def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, clean, arguments):
-    ran = rcdiag("compare", *[each.format(clean=clean) for each in arguments])
+    ran = rcdiag("compare", *[item.format(clean=clean) for item in arguments])
     assert ran.code == 2
     assert ran.out == ""
     assert "error: " in ran.err
@@ -111,7 +111,7 @@ def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, clean, argument
 
 @pytest.mark.parametrize("arguments", [[], ["{clean}", "--ladder", "nope"]])
 def test_wrong_usage_exits_2(rcdiag, clean, arguments):
-    assert rcdiag("compare", *[each.format(clean=clean) for each in arguments]).code == 2
+    assert rcdiag("compare", *[item.format(clean=clean) for item in arguments]).code == 2
 
 
 def test_a_table_with_one_policy_is_told_how_to_score_another(rcdiag, tmp_path):
@@ -125,7 +125,7 @@ def test_columns_can_be_mapped(rcdiag, tmp_path):
     columns = {"ids": ids, "lp": pa.array(BEHAVIOR), "old_log_probs": pa.array(BEHAVIOR)}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     mapped = ("response_ids=ids", "rollout_log_probs=lp")
-    options = [word for each in mapped for word in ("--column", each)]
+    options = [word for item in mapped for word in ("--column", item)]
     document = rcdiag("compare", tmp_path / "a.parquet", *options, "--json").document
     assert document["pairs"]["rollout->old"]["mismatch"]["k3_kl"]["value"] == 0.0
     assert document["ladder"]["rungs"][0]["share"]["value"] is None

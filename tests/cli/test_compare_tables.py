@@ -28,8 +28,8 @@ def test_several_tables_are_named_by_their_own_paths(rcdiag, tmp_path):
         provenance["fingerprint"]
         != (rcdiag("compare", paths[0], other, "--json").document["provenance"]["fingerprint"])
     )
-    said = rcdiag("compare", *paths, "--policy", "nope", "--policy", "old").err
-    assert str(paths[0]) in said
+    output = rcdiag("compare", *paths, "--policy", "nope", "--policy", "old").err
+    assert str(paths[0]) in output
 
 
 def test_tables_of_one_name_are_told_apart(rcdiag, tmp_path):

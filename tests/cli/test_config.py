@@ -47,7 +47,7 @@ def test_the_file_may_be_named_by_the_environment(rcdiag, doubtful, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("[scroe]\nseed = 1\n", "scroe"),
         ("[score\n", "TOML"),
@@ -58,10 +58,10 @@ def test_the_file_may_be_named_by_the_environment(rcdiag, doubtful, tmp_path, mo
         ('[score]\nfail-on = "sometimes"\n', "fail-on"),
     ],
 )
-def test_mistakes_in_the_file_are_refused_by_name(rcdiag, doubtful, tmp_path, text, said):
+def test_mistakes_in_the_file_are_refused_by_name(rcdiag, doubtful, tmp_path, text, output):
     ran = with_config(rcdiag, tmp_path, text, "score", doubtful)
     assert ran.code == 2
-    assert said in ran.err
+    assert output in ran.err
     assert "Traceback" not in ran.err
 
 

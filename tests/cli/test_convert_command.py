@@ -70,7 +70,7 @@ def test_many_changes_are_cut_without_verbose(rcdiag, dump, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said", "way"),
+    ("arguments", "output", "way"),
     [
         (("--given", "temperature"), "--given temperature: wanted NAME=VALUE", "temperature=0.7"),
         (("--given", "temperature=hot"), "not a number above 0", "a number"),
@@ -84,11 +84,11 @@ def test_many_changes_are_cut_without_verbose(rcdiag, dump, tmp_path):
         (("--column", "old_log_probs=nothing"), "no column `nothing`, the right side of", ""),
     ],
 )
-def test_wrong_options_end_with_2(rcdiag, dump, tmp_path, arguments, said, way):
+def test_wrong_options_end_with_2(rcdiag, dump, tmp_path, arguments, output, way):
     out = tmp_path / "out.parquet"
     ran = rcdiag("convert", dump, "-o", out, *arguments)
     assert ran.code == 2
-    assert said in ran.err
+    assert output in ran.err
     assert way in ran.err
     assert not out.exists()
 

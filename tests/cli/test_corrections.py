@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.plan import plan_corrections
 from tests.cli.conftest import dump_with_shift
 
 
@@ -17,37 +18,40 @@ def table(tmp_path) -> Path:
 
 def test_every_preset_of_the_newest_verl_is_computed_by_default(rcdiag, table):
     document = rcdiag("score", table, "--json").document
-    found = document["corrections"]
-    assert set(found) == set(TRAINERS["verl-0.9"].presets)
-    assert len(found) == 19
-    for each in found.values():
-        assert each["trainer"] == "verl-0.9"
-        wanted = {"config", "kept_tokens", "kept_sequences", "weight_sum", "metrics"}
-        assert wanted <= set(each)
-    assert found["decoupled_geo_rs"]["weight_sum"] is None
-    assert "rollout_corr/rollout_is_mean" in found["decoupled_token_is"]["metrics"]
-    assert set(document["steps"]["4"]["corrections"]) == set(found)
+    result = document["corrections"]
+    assert set(result) == set(TRAINERS["verl-0.9"].presets)
+    assert len(result) == 19
+    for item in result.values():
+        assert item["trainer"] == "verl-0.9"
+        expected = {"config", "kept_tokens", "kept_sequences", "weight_sum", "metrics"}
+        assert expected <= set(item)
+    assert result["decoupled_geo_rs"]["weight_sum"] is None
+    assert "rollout_corr/rollout_is_mean" in result["decoupled_token_is"]["metrics"]
+    assert set(document["steps"]["4"]["corrections"]) == set(result)
 
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_every_trainer_is_there_by_its_name(rcdiag, table, name):
-    found = rcdiag("score", table, "--json", "--trainer", name).document["corrections"]
-    assert set(found) == set(TRAINERS[name].presets)
+    result = rcdiag("score", table, "--json", "--trainer", name).document["corrections"]
+    trainer = TRAINERS[name]
+    plan = plan_corrections(trainer, trainer.presets)
+    lacking = {preset for preset, one in plan.corrections.items() if one.needs_advantages}
+    assert set(result) == trainer.presets.keys() - lacking
 
 
 def test_presets_are_chosen_and_changed_by_name(rcdiag, table):
     options = ("--preset", "decoupled_token_is", "--set")
     changed = "decoupled_token_is.rollout_is_threshold=1.1"
-    found = rcdiag("score", table, "--json", *options, changed).document["corrections"]
-    assert list(found) == ["decoupled_token_is"]
-    assert found["decoupled_token_is"]["config"]["rollout_is_threshold"] == 1.1
-    assert found["decoupled_token_is"]["metrics"]["rollout_corr/rollout_is_max"] == 1.1
+    result = rcdiag("score", table, "--json", *options, changed).document["corrections"]
+    assert list(result) == ["decoupled_token_is"]
+    assert result["decoupled_token_is"]["config"]["rollout_is_threshold"] == 1.1
+    assert result["decoupled_token_is"]["metrics"]["rollout_corr/rollout_is_max"] == 1.1
 
 
 def test_float32_reproduces_the_rounding_of_a_trainer(rcdiag, table):
     exact, rounded = (
-        rcdiag("score", table, "--json", "--arithmetic", each).document["corrections"]
-        for each in ("float64", "float32")
+        rcdiag("score", table, "--json", "--arithmetic", item).document["corrections"]
+        for item in ("float64", "float32")
     )
     name, key = "decoupled_token_is", "rollout_corr/k3_kl"
     one, other = exact[name]["metrics"][key], rounded[name]["metrics"][key]
@@ -101,9 +105,9 @@ def test_a_trainers_own_yaml_is_recognised_by_its_keys(
     (tmp_path / "config.yaml").write_text(yaml)
     ran = rcdiag("score", table, "--json", "--trainer-config", tmp_path / "config.yaml")
     assert ran.code == 0, ran.err
-    (found,) = ran.document["corrections"].values()
-    assert found["trainer"] == trainer
-    assert config.items() <= found["config"].items()
+    (result,) = ran.document["corrections"].values()
+    assert result["trainer"] == trainer
+    assert config.items() <= result["config"].items()
 
 
 def test_a_threshold_that_yaml_made_a_number_of_is_found(rcdiag, table, tmp_path):
@@ -122,9 +126,9 @@ def test_what_the_trainer_stops_on_is_a_finding_beside_its_cause(rcdiag, table, 
     ran = rcdiag("score", table, "--json", "--trainer-config", path)
     assert ran.code == 0
     assert ran.document["corrections"] == {}
-    said = {each["slug"]: each["message"] for each in ran.document["findings"]}
-    assert "0.5_2 without quotes is the number 0.52" in said["threshold-read-as-number"]
-    assert "lower bound above" in said["trainer-refuses"]
+    output = {item["slug"]: item["message"] for item in ran.document["findings"]}
+    assert "0.5_2 without quotes is the number 0.52" in output["threshold-read-as-number"]
+    assert "lower bound above" in output["trainer-refuses"]
     assert rcdiag("score", table, "--trainer-config", path, "--fail-on", "error").code == 1
 
 
@@ -151,7 +155,7 @@ def test_a_batch_without_a_kept_token_is_said(rcdiag, table):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["--trainer", "verl-9"], "verl-0.9"),
         (["--preset", "decoupled_token"], "decoupled_token_is"),
@@ -161,17 +165,19 @@ def test_a_batch_without_a_kept_token_is_said(rcdiag, table):
         (["--trainer-config", "{tmp}/empty.yaml"], "no settings"),
     ],
 )
-def test_what_no_trainer_knows_is_an_error_with_a_way_out(rcdiag, table, tmp_path, arguments, said):
+def test_what_no_trainer_knows_is_an_error_with_a_way_out(
+    rcdiag, table, tmp_path, arguments, output
+):
     (tmp_path / "empty.yaml").write_text("model: x\n")
-    ran = rcdiag("score", table, *[each.format(tmp=tmp_path) for each in arguments])
+    ran = rcdiag("score", table, *[item.format(tmp=tmp_path) for item in arguments])
     assert ran.code == 2
-    assert said in ran.err
+    assert output in ran.err
     assert "\nhint: " in ran.err
     assert "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize(
-    ("yaml", "said"),
+    ("yaml", "output"),
     [
         ("rollout_is: token\nrollout_is_threshold: null\n", "computes no weights"),
         ("rollout_is: null\nrollout_is_batch_normalize: true\n", "without rollout_is"),
@@ -181,10 +187,10 @@ def test_what_no_trainer_knows_is_an_error_with_a_way_out(rcdiag, table, tmp_pat
         ("rollout_is_level: token\nrollout_is_threshold: null\n", "computes nothing"),
     ],
 )
-def test_what_verl_silently_ignores_is_a_finding(rcdiag, table, tmp_path, yaml, said):
+def test_what_verl_silently_ignores_is_a_finding(rcdiag, table, tmp_path, yaml, output):
     path = tmp_path / "config.yaml"
     path.write_text(yaml)
     document = rcdiag("score", table, "--json", "--trainer-config", path).document
     (finding,) = [f for f in document["findings"] if f["slug"] == "setting-without-effect"]
-    assert said in finding["message"]
+    assert output in finding["message"]
     assert finding["severity"] == "warning"

@@ -50,7 +50,7 @@ def test_all_names_a_line_each(rcdiag):
     lines = ran.out.splitlines()
     for listed in names().values():
         for name, line in listed.items():
-            assert any(each.split() == f"{name} {line}".split() for each in lines), name
+            assert any(item.split() == f"{name} {line}".split() for item in lines), name
 
 
 @pytest.mark.parametrize("name", ["k3_kl", "decoupled_token_is", "rollout_rs_token_k1_mean"])
@@ -78,10 +78,10 @@ def test_an_unknown_name_ends_with_2_and_offers_near_ones(rcdiag):
 def test_every_name_of_a_result_is_explained(rcdiag, doubtful):
     ran = rcdiag("score", doubtful, "--json")
     document = json.loads(ran.out)
-    found = [*document["mismatch"], *document["profiles"], *document["corrections"]]
-    found += [each["slug"] for each in document["findings"]]
-    found += [value["level"] for value in document["mismatch"].values() if value["level"]]
-    for each in document["corrections"].values():
-        found += [each["trainer"], *each["config"], *each["metrics"], *each["actual"]]
-    for name in dict.fromkeys(found):
+    result = [*document["mismatch"], *document["profiles"], *document["corrections"]]
+    result += [item["slug"] for item in document["findings"]]
+    result += [value["level"] for value in document["mismatch"].values() if value["level"]]
+    for item in document["corrections"].values():
+        result += [item["trainer"], *item["config"], *item["metrics"], *item["actual"]]
+    for name in dict.fromkeys(result):
         assert explain(name).what

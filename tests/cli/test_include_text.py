@@ -16,8 +16,8 @@ TABLE, POLICY = Path("sample_data/multi_turn.parquet"), Path("sample_data/policy
 
 def texts(document: dict) -> list[str]:
     words = [token["text"] for token in document["worst_tokens"] if "text" in token]
-    words += [each["text"] for each in document["worst_token_ids"] if each["text"]]
-    return words + [text for each in document["worst_sequences"] for text in each["texts"] or []]
+    words += [item["text"] for item in document["worst_token_ids"] if item["text"]]
+    return words + [text for item in document["worst_sequences"] for text in item["texts"] or []]
 
 
 def test_without_the_option_no_text_is_kept(rcdiag, tmp_path):

@@ -71,7 +71,7 @@ def test_sequences_that_moved_are_dropped_by_slime(rcdiag, table):
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "hint"),
+    ("options", "output", "hint"),
     [
         (("--loss-setting", "tau_pos=2"), "vanilla does not read the setting `tau_pos`", "clip_c"),
         (("--loss", "sapo", "--loss-setting", "tau_pso=2"), "tau_pso", "did you mean tau_pos?"),
@@ -92,10 +92,10 @@ def test_sequences_that_moved_are_dropped_by_slime(rcdiag, table):
         ),
     ],
 )
-def test_what_a_loss_does_not_read_is_refused(rcdiag, table, options, said, hint):
+def test_what_a_loss_does_not_read_is_refused(rcdiag, table, options, output, hint):
     ran = rcdiag("replay", table, *options)
     assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
+    assert output in ran.err
     assert hint in ran.err
 
 

@@ -52,15 +52,15 @@ def test_json_is_one_document_with_what_the_contract_names(rcdiag, table):
 
 
 def test_the_numbers_are_those_of_the_loss(rcdiag, table):
-    found = presets_of(rcdiag("replay", table, "--preset", "decoupled_token_is", "--json"))
+    result = presets_of(rcdiag("replay", table, "--preset", "decoupled_token_is", "--json"))
     up, down = exp(0.1), exp(-0.1)
     # By row: tokens up, down, up; up; up, down.
     pulls = [up, down, up, -2 * up, 4 * up, 4 * down]
-    weighted = found["decoupled_token_is"]
+    weighted = result["decoupled_token_is"]
     assert weighted["loss"] == pytest.approx(-sum(pulls) / TOKENS)
     assert weighted["coefficients"]["sum"] == pytest.approx(-sum(pulls) / TOKENS)
     assert weighted["coefficients"]["nonzero"] == TOKENS
-    assert found["naive"]["loss"] == pytest.approx(-(3 - 2 + 8) / TOKENS)
+    assert result["naive"]["loss"] == pytest.approx(-(3 - 2 + 8) / TOKENS)
     assert (weighted["mode"], weighted["loss_type"]) == ("decoupled", "ppo_clip")
 
 
@@ -69,12 +69,12 @@ def test_current_log_probs_are_taken_where_they_are_recorded(rcdiag, tmp_path):
     path = dump_with_shift(
         tmp_path / "t.parquet", 0.0, advantage=ADVANTAGE, current_log_probs=current
     )
-    found = rcdiag("replay", path, "--preset", "disabled", "--json").document
-    assert found["current"] == "current"
+    result = rcdiag("replay", path, "--preset", "disabled", "--json").document
+    assert result["current"] == "current"
     # Ratio e^0.3: clipped at 1.2 where the advantage is above 0.
-    wanted = -(1.2 * (3 + 8) - 2 * exp(0.3)) / TOKENS
-    assert found["presets"]["naive"]["loss"] == pytest.approx(wanted)
-    assert found["presets"]["naive"]["metrics"]["actor/pg_clipfrac"] == pytest.approx(5 / TOKENS)
+    expected = -(1.2 * (3 + 8) - 2 * exp(0.3)) / TOKENS
+    assert result["presets"]["naive"]["loss"] == pytest.approx(expected)
+    assert result["presets"]["naive"]["metrics"]["actor/pg_clipfrac"] == pytest.approx(5 / TOKENS)
     other = rcdiag("replay", path, "--preset", "disabled", "--current", "old", "--json").document
     assert other["presets"]["naive"]["loss"] == pytest.approx(-9 / TOKENS)
 
@@ -95,8 +95,8 @@ def test_options_change_the_loss(rcdiag, tmp_path, options, loss):
     current = [[value + 0.3 for value in row] for row in BEHAVIOR]
     columns = {"advantage": ADVANTAGE, "current_log_probs": current}
     path = dump_with_shift(tmp_path / "t.parquet", 0.0, **columns)
-    found = presets_of(rcdiag("replay", path, "--preset", "disabled", *options, "--json"))
-    assert found["naive"]["loss"] == pytest.approx(loss)
+    result = presets_of(rcdiag("replay", path, "--preset", "disabled", *options, "--json"))
+    assert result["naive"]["loss"] == pytest.approx(loss)
 
 
 def test_slime_has_its_own_denominators_and_no_dual_clip(rcdiag, tmp_path):
@@ -104,10 +104,10 @@ def test_slime_has_its_own_denominators_and_no_dual_clip(rcdiag, tmp_path):
     current = [[value + 1.5 for value in row] for row in BEHAVIOR]
     columns = {"advantage": ADVANTAGE, "current_log_probs": current}
     path = dump_with_shift(tmp_path / "t.parquet", 0.0, **columns)
-    found = rcdiag("replay", path, "--trainer", "slime", "--json").document
-    assert found["presets"]["naive"]["loss"] == pytest.approx(-(1.2 + 4 * 1.2 - 2 * exp(1.5)) / 3)
-    assert found["aggregation"] == "seq-mean-token-mean"
-    assert {each["denominator"]["basis"] for each in found["presets"].values()} == {"all"}
+    result = rcdiag("replay", path, "--trainer", "slime", "--json").document
+    assert result["presets"]["naive"]["loss"] == pytest.approx(-(1.2 + 4 * 1.2 - 2 * exp(1.5)) / 3)
+    assert result["aggregation"] == "seq-mean-token-mean"
+    assert {item["denominator"]["basis"] for item in result["presets"].values()} == {"all"}
 
 
 REJECT = ("--set", "decoupled_k3_rs.rollout_rs_threshold=0.3", "--preset", "decoupled_k3_rs")
@@ -119,44 +119,44 @@ REJECT = ("--set", "decoupled_k3_rs.rollout_rs_threshold=0.3", "--preset", "deco
 def test_denominators_with_and_without_the_rejected(rcdiag, tmp_path, denominator, count):
     """Row 1 is rejected: one token with a ratio of 4."""
     path = dump_with_shift(tmp_path / "t.parquet", 0.0, advantage=ADVANTAGE)
-    found = pq.read_table(path)
+    result = pq.read_table(path)
     logs = [[*row] for row in BEHAVIOR]
     logs[1][0] += log(4.0)
-    index = found.schema.get_field_index("old_log_probs")
-    pq.write_table(found.set_column(index, "old_log_probs", [logs]), path)
-    found = presets_of(
+    index = result.schema.get_field_index("old_log_probs")
+    pq.write_table(result.set_column(index, "old_log_probs", [logs]), path)
+    result = presets_of(
         rcdiag("replay", path, *REJECT, "--denominator", *denominator.split(), "--json")
     )
-    assert found["decoupled_k3_rs"]["loss"] == pytest.approx(-(3 + 8) / count)
-    assert found["decoupled_k3_rs"]["kept_sequences"] == 2
+    assert result["decoupled_k3_rs"]["loss"] == pytest.approx(-(3 + 8) / count)
+    assert result["decoupled_k3_rs"]["kept_sequences"] == 2
 
 
 def test_advantages_are_made_where_none_are_recorded(rcdiag, tmp_path):
     columns = {"reward": [1.0, 0.0, 7.0], "group_id": [1, 1, 2]}
     path = dump_with_shift(tmp_path / "t.parquet", 0.0, **columns)
-    found = rcdiag("replay", path, "--preset", "disabled", "--json").document
-    assert found["advantage"] == "grpo"
+    result = rcdiag("replay", path, "--preset", "disabled", "--json").document
+    assert result["advantage"] == "grpo"
     spread = 0.5**0.5 + 1e-6
     total = 3 * 0.5 / spread - 0.5 / spread + 2 * 7.0 / (1 + 1e-6)
-    assert found["presets"]["naive"]["loss"] == pytest.approx(-total / TOKENS)
+    assert result["presets"]["naive"]["loss"] == pytest.approx(-total / TOKENS)
     by_rloo = rcdiag("replay", path, "--advantage", "rloo", "--preset", "disabled", "--json")
     assert by_rloo.document["presets"]["naive"]["loss"] == pytest.approx(-(3 - 1 + 14) / TOKENS)
 
 
 def test_every_trainer_replays_all_its_presets(rcdiag, table):
-    for trainer, found in TRAINERS.items():
+    for trainer, result in TRAINERS.items():
         presets = presets_of(rcdiag("replay", table, "--trainer", trainer, "--json"))
-        assert list(presets) == [*found.presets, "naive"]
+        assert list(presets) == [*result.presets, "naive"]
 
 
 def test_a_trainers_own_config_is_one_preset(rcdiag, table, tmp_path):
     config = tmp_path / "c.yaml"
     config.write_text("rollout_is: token\nrollout_is_threshold: 1.05\n")
-    found = presets_of(rcdiag("replay", table, "--trainer-config", config, "--json"))
-    assert list(found) == ["config", "naive"]
+    result = presets_of(rcdiag("replay", table, "--trainer-config", config, "--json"))
+    assert list(result) == ["config", "naive"]
     down = exp(-0.1)
     pulls = [1.05, down, 1.05, -2 * 1.05, 4 * 1.05, 4 * down]
-    assert found["config"]["loss"] == pytest.approx(-sum(pulls) / TOKENS)
+    assert result["config"]["loss"] == pytest.approx(-sum(pulls) / TOKENS)
 
 
 def test_dry_run_computes_nothing(rcdiag, table, tmp_path):
@@ -174,6 +174,6 @@ def test_the_same_seed_gives_the_same_document(rcdiag, table):
 
 
 def test_help_says_what_the_command_does(rcdiag):
-    said = re.sub(r"\x1b\[[0-9;]*m", "", rcdiag("replay", "--help").out)
+    output = re.sub(r"\x1b\[[0-9;]*m", "", rcdiag("replay", "--help").out)
     for option in ("--loss", "--denominator", "--rebaseline", "--model", "--save", "--evaluate"):
-        assert option in said
+        assert option in output

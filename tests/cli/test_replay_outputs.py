@@ -54,7 +54,7 @@ def test_every_preset_has_a_line_with_its_loss(rcdiag, table):
     ran = rcdiag("replay", table)
     document = rcdiag("replay", table, "--json").document
     for name, preset in document["presets"].items():
-        (line,) = [each for each in ran.out.splitlines() if each.split()[:1] == [name]]
+        (line,) = [item for item in ran.out.splitlines() if item.split()[:1] == [name]]
         shown = line.split()[1]
         assert shown == "none" if preset["loss"] is None else f"{preset['loss']:.3g}"
         assert preset["health"]["verdict"] in line
@@ -110,6 +110,7 @@ def test_the_page_holds_every_preset_and_asks_for_nothing(stored):
     assert not re.search(r"(src|href)=[\"']https?://", page)
 
 
+@pytest.mark.slow
 def test_plots_are_png_and_svg(rcdiag, table, tmp_path):
     rcdiag("replay", table, "--plots", tmp_path / "plots", "-q")
     names = {path.stem: set() for path in (tmp_path / "plots").iterdir()}

@@ -73,9 +73,9 @@ def test_what_cannot_be_done_is_said(rcdiag, table, options, message, hint):
     ran = rcdiag("replay", table, *options)
     assert ran.code == 2
     assert ran.out == ""
-    said, *hints = ran.err.splitlines()
-    assert said.startswith("error: ")
-    assert message in said
+    output, *hints = ran.err.splitlines()
+    assert output.startswith("error: ")
+    assert message in output
     assert hint in "".join(hints)
     assert "Traceback" not in ran.err
 
@@ -134,24 +134,24 @@ def test_no_old_log_probs_without_a_model(rcdiag, tmp_path):
 
 
 def test_outputs_that_are_there_are_kept(rcdiag, table, tmp_path):
-    there = tmp_path / "r.json"
-    there.write_text("mine")
-    ran = rcdiag("replay", table, "--result", there)
-    assert (ran.code, there.read_text()) == (2, "mine")
-    assert rcdiag("replay", table, "--result", there, "--force", "-q").code == 0
-    assert there.read_text() != "mine"
+    existing = tmp_path / "r.json"
+    existing.write_text("mine")
+    ran = rcdiag("replay", table, "--result", existing)
+    assert (ran.code, existing.read_text()) == (2, "mine")
+    assert rcdiag("replay", table, "--result", existing, "--force", "-q").code == 0
+    assert existing.read_text() != "mine"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [("def one(", "SyntaxError"), ("import no_such_module", "ModuleNotFoundError"), ("", "one")],
 )
-def test_a_reward_file_that_cannot_be_loaded(rcdiag, table, reward, text, said):
+def test_a_reward_file_that_cannot_be_loaded(rcdiag, table, reward, text, output):
     reward.write_text(text)
     ran = rcdiag("replay", table, "--model", "x", "--reward", f"{reward}:one")
     assert ran.code == 2
     assert f"(--reward {reward}:one): cannot be loaded" in ran.err
-    assert said in ran.err
+    assert output in ran.err
 
 
 def test_a_reward_that_is_no_function_is_refused(rcdiag, table, reward):

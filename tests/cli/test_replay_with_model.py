@@ -70,7 +70,7 @@ def test_the_screen_holds_every_number_at_80_columns(rcdiag, model, table, monke
     document = rcdiag("replay", table, "--model", model, *STEP, "--json").document
     for name, preset in document["presets"].items():
         (line,) = [
-            each for each in ran.out.splitlines() if each.split()[:1] == [name] and "%" in each
+            item for item in ran.out.splitlines() if item.split()[:1] == [name] and "%" in item
         ]
         assert "…" not in line
         if preset["gradient"] is not None and preset["loss"] is not None:
@@ -88,9 +88,9 @@ def test_fresh_rewards_and_the_saved_model(rcdiag, model, table, reward, tmp_pat
     assert after["reward_before"]["value"] > 0
     assert after["reward_after"]["value"] > 0
     again = rcdiag("replay", table, "--model", saved, "--preset", "bypass_pg_is", *STEP, "--json")
-    wanted = after["kl_rollout_new"]["value"]
-    found = again.document["factors"]["mismatch"]["k3_kl"]["value"]
-    assert found == pytest.approx(wanted, rel=1e-4)
+    expected = after["kl_rollout_new"]["value"]
+    result = again.document["factors"]["mismatch"]["k3_kl"]["value"]
+    assert result == pytest.approx(expected, rel=1e-4)
     refused = rcdiag("replay", table, "--model", model, *options[:2], "--save", saved)
     assert (refused.code, "already there" in refused.err) == (2, True)
 

@@ -6,10 +6,13 @@ import pytest
 
 from tests.table.test_draw import write_files
 
+OTHERS = ("compare", "sweep")
 SENTENCE = "a first look: 40 of 400 rows, drawn by prompt group with seed 0"
 
 
-@pytest.mark.parametrize("command", ["score", "compare", "sweep"])
+@pytest.mark.parametrize(
+    "command", ["score", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 def test_screen_page_and_document_say_how_many_rows_were_drawn(rcdiag, tmp_path, command):
     source, page = write_files(tmp_path), tmp_path / "page.html"
     options = {"score": ("--preset", "disabled"), "sweep": ("--thresholds", 2)}.get(command, ())

@@ -64,7 +64,7 @@ def test_no_numbers_and_infinities_are_strings(rcdiag, tmp_path):
     assert document["mismatch"]["k3_kl"]["value"] is None
     logged = document["corrections"]["decoupled_token_is"]["metrics"]
     assert logged["rollout_corr/k3_kl"] == "NaN"
-    (finding,) = [each for each in document["findings"] if each["slug"] == "non-finite-log-probs"]
+    (finding,) = [item for item in document["findings"] if item["slug"] == "non-finite-log-probs"]
     assert finding["severity"] == "error"
     assert finding["evidence"]["tokens"] == 2
     assert finding["evidence"]["rows"] == 2
@@ -111,7 +111,7 @@ def test_an_unknown_level_is_a_usage_error(rcdiag, clean):
     ],
 )
 def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, clean, arguments):
-    ran = rcdiag("score", *[each.format(clean=clean) for each in arguments])
+    ran = rcdiag("score", *[item.format(clean=clean) for item in arguments])
     assert ran.code == 2
     assert ran.out == ""
     assert "error: " in ran.err
@@ -141,7 +141,7 @@ def test_columns_can_be_mapped(rcdiag, tmp_path):
     ids = pa.array([[1, 2, 3], [4], [5, 6]])
     path = write_table(tmp_path / "a.parquet", ids=ids, lp=values, old_logprobs=values)
     mapped = ("response_ids=ids", "rollout_log_probs=lp", "old_log_probs=old_logprobs")
-    options = [word for each in mapped for word in ("--column", each)]
+    options = [word for item in mapped for word in ("--column", item)]
     ran = rcdiag("score", path, *options, "--json")
     assert ran.code == 0
     assert ran.document["mismatch"]["k3_kl"]["value"] == 0.0

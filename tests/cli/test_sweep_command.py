@@ -45,11 +45,11 @@ def test_json_is_one_document_with_what_the_contract_names(rcdiag, table):
 
 @pytest.mark.parametrize("thresholds", [4, 30])
 def test_every_family_has_a_row_for_every_threshold(rcdiag, table, thresholds):
-    found = rcdiag("sweep", table, "--json", "--thresholds", thresholds).document["families"]
-    assert list(found) == list(FAMILIES)
+    result = rcdiag("sweep", table, "--json", "--thresholds", thresholds).document["families"]
+    assert list(result) == list(FAMILIES)
     for name, family in FAMILIES.items():
-        wanted = settings(family, thresholds)
-        assert [row["bounds"] for row in found[name]["rows"]] == wanted
+        expected = settings(family, thresholds)
+        assert [row["bounds"] for row in result[name]["rows"]] == expected
 
 
 def test_behavior_and_target_exchanged_turn_the_ratios_over(rcdiag, table):
@@ -102,7 +102,7 @@ def test_findings_at_or_above_the_level_make_the_exit_code(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["none.parquet"], "none.parquet"),
         (["{table}", "--behavior", "nope"], "nope_log_probs"),
@@ -115,20 +115,22 @@ def test_findings_at_or_above_the_level_make_the_exit_code(
         (["{table}", "--json", "--emit", "verl"], "--result"),
     ],
 )
-def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, table, tmp_path, arguments, said):
-    given = [each.format(table=table) for each in arguments]
+def test_what_cannot_run_says_error_and_hint_and_exits_2(
+    rcdiag, table, tmp_path, arguments, output
+):
+    given = [item.format(table=table) for item in arguments]
     ran = rcdiag("sweep", *given, "--result", tmp_path / "r.json")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: ")
     assert "\nhint: " in ran.err
-    assert said in ran.err
+    assert output in ran.err
     assert "Traceback" not in ran.err
     assert not (tmp_path / "r.json").exists()
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["{table}", "--emit", "trl"], ["{table}", "--thresholds", "1"], ["{table}", "--trainer"]],
+    [[], ["{table}", "--emit", "acme"], ["{table}", "--thresholds", "1"], ["{table}", "--trainer"]],
 )
 def test_wrong_usage_exits_2(rcdiag, table, arguments):
-    assert rcdiag("sweep", *[each.format(table=table) for each in arguments]).code == 2
+    assert rcdiag("sweep", *[item.format(table=table) for item in arguments]).code == 2

@@ -72,8 +72,8 @@ def read_back(rcdiag, table: Path, config: Path, *options: str) -> dict:
     """The numbers of the only correction in a trainer's configuration."""
     ran = rcdiag("score", table, "--json", "--trainer-config", config, *options)
     assert ran.code == 0, ran.err
-    (found,) = ran.document["corrections"].values()
-    return {name: found[name] for name in NUMBERS}
+    (result,) = ran.document["corrections"].values()
+    return {name: result[name] for name in NUMBERS}
 
 
 @every_case
@@ -88,25 +88,25 @@ def test_reading_back_gives_the_numbers_of_the_correction_itself_and_of_its_row(
     )
     plan = Plan(any_trainer, {"it": any_trainer.settings}, {"it": CANDIDATES[candidate].correction})
     itself = score(open_table(table), plan=plan).corrections["it"]
-    wanted = {name: getattr(itself, name) for name in NUMBERS}
+    expected = {name: getattr(itself, name) for name in NUMBERS}
     if itself.weight_sum is not None:
-        wanted["weight_sum"] = pytest.approx(itself.weight_sum, rel=1e-12)
+        expected["weight_sum"] = pytest.approx(itself.weight_sum, rel=1e-12)
     config = kept(api.emit(swept, trainer, candidate), table)
-    found = read_back(rcdiag, table, config)
-    assert found == wanted
-    assert read_back(rcdiag, table, config, "--trainer", trainer) == wanted
+    result = read_back(rcdiag, table, config)
+    assert result == expected
+    assert read_back(rcdiag, table, config, "--trainer", trainer) == expected
     if candidate != "none":
-        assert_numbers_of_the_row(found, swept, candidate)
+        assert_numbers_of_the_row(result, swept, candidate)
 
 
-def assert_numbers_of_the_row(found: dict, swept: SweepResult, candidate: str) -> None:
+def assert_numbers_of_the_row(result: dict, swept: SweepResult, candidate: str) -> None:
     named = CANDIDATES[candidate]
     rows = swept.families[named.family].rows
-    (row,) = [each for each in rows if each.bounds == named.bounds]
-    assert found["kept_tokens"] == row.kept_tokens
-    assert found["kept_sequences"] == row.kept_sequences
-    if row.kept_tokens == swept.num_tokens and found["weight_sum"] is not None:
-        mean = found["weight_sum"] / swept.num_tokens
+    (row,) = [item for item in rows if item.bounds == named.bounds]
+    assert result["kept_tokens"] == row.kept_tokens
+    assert result["kept_sequences"] == row.kept_sequences
+    if row.kept_tokens == swept.num_tokens and result["weight_sum"] is not None:
+        mean = result["weight_sum"] / swept.num_tokens
         assert mean == pytest.approx(row.mean_weight.value, rel=1e-9)
 
 
@@ -143,8 +143,8 @@ def test_where_nothing_is_to_be_corrected_that_is_what_is_written(rcdiag, tmp_pa
     config = written(rcdiag, table, trainer)
     answer = "fix-the-cause" if shift else "do-not-correct"
     assert config.read_text().startswith(f"# none: {answer}\n")
-    found = read_back(rcdiag, table, config)
-    assert found == {"kept_tokens": 6, "kept_sequences": 3, "weight_sum": None}
+    result = read_back(rcdiag, table, config)
+    assert result == {"kept_tokens": 6, "kept_sequences": 3, "weight_sum": None}
 
 
 @pytest.mark.parametrize("quiet", [[], ["-q"]])
@@ -240,13 +240,13 @@ def refuses(correction):
 
 
 @pytest.mark.parametrize(
-    ("trainer", "said"),
-    [("trl", "no such trainer"), ("verl-0.6.0", "settings of verl-0.6.0 are not written")],
+    ("trainer", "output"),
+    [("acme", "no such trainer"), ("verl-0.6.0", "settings of verl-0.6.0 are not written")],
 )
 def test_a_trainer_that_is_not_written_is_refused_before_the_sweep(
-    rcdiag, table, tmp_path, trainer, said
+    rcdiag, table, tmp_path, trainer, output
 ):
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer, "--result", tmp_path / "r.json")
     assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
+    assert output in ran.err
     assert not (tmp_path / "r.json").exists()

@@ -42,14 +42,14 @@ def test_a_name_says_family_and_bounds(name, family, bounds):
 
 @pytest.mark.parametrize("name", [name for name in CANDIDATES if name != "none"])
 def test_the_names_of_all_candidates_are_of_that_form(name, monkeypatch):
-    wanted = CANDIDATES[name]
+    expected = CANDIDATES[name]
     monkeypatch.delitem(CANDIDATES, name)
-    found = find_candidate(name)
-    assert found == Setting(wanted.family, wanted.bounds, found.complexity)
+    result = find_candidate(name)
+    assert result == Setting(expected.family, expected.bounds, result.complexity)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "output"),
     [
         ("seq_tls_3", "no such candidate"),
         ("seq_tis", "sequence TIS wants 1 bound, above 0"),
@@ -58,8 +58,8 @@ def test_the_names_of_all_candidates_are_of_that_form(name, monkeypatch):
         ("seq_mis_2_0.5", "in ascending order"),
     ],
 )
-def test_other_names_are_refused_with_the_form_that_is_wanted(name, said):
-    with pytest.raises(RcdiagError, match=said) as caught:
+def test_other_names_are_refused_with_the_form_that_is_wanted(name, output):
+    with pytest.raises(RcdiagError, match=output) as caught:
         find_candidate(name)
     assert caught.value.hint
 
@@ -67,7 +67,7 @@ def test_other_names_are_refused_with_the_form_that_is_wanted(name, said):
 def test_it_is_swept_and_ranked_with_the_others(rcdiag, table):
     plain = rcdiag("sweep", table, *FEW, "--json").document
     document = rcdiag("sweep", table, *FEW, "--json", "--candidate", "seq_tis_3").document
-    names = {each["name"]: each for each in document["recommendation"]["candidates"]}
+    names = {item["name"]: item for item in document["recommendation"]["candidates"]}
     assert set(names) == {*CANDIDATES, "seq_tis_3"}
     assert names["seq_tis_3"]["efficiency"]["value"] is not None
     uppers = [row["bounds"]["upper"] for row in document["families"]["seq_tis"]["rows"]]
@@ -93,8 +93,8 @@ def nested(overrides: list[str]) -> dict[str, Any]:
 def correction(rcdiag, table: Path, config: Path) -> dict[str, Any]:
     ran = rcdiag("score", table, "--json", "--trainer-config", config)
     assert ran.code == 0, ran.err
-    (found,) = ran.document["corrections"].values()
-    return {name: found[name] for name in ("config", "kept_tokens", "weight_sum")}
+    (result,) = ran.document["corrections"].values()
+    return {name: result[name] for name in ("config", "kept_tokens", "weight_sum")}
 
 
 @pytest.mark.parametrize("candidate", ["seq_tis_3", "token_icepop_0.4_3", "seq_mis_0.3_3"])

@@ -33,7 +33,7 @@ def test_the_screen_shows_every_family_and_the_choice_and_why(rcdiag, table):
 def test_only_verbose_shows_what_is_refused_and_why(rcdiag, table):
     short, whole = (rcdiag("sweep", table, *FEW, *more).out for more in ([], ["-v"]))
     candidates = rcdiag("sweep", table, *FEW, "--json").document["recommendation"]["candidates"]
-    refused = {each["name"]: each["refused"] for each in candidates if each["refused"]}
+    refused = {item["name"]: item["refused"] for item in candidates if item["refused"]}
     assert set(refused) - {"none"}
     for name, reasons in refused.items():
         assert f"{name}: {'; '.join(reasons)}" in " ".join(whole.split())
@@ -66,9 +66,9 @@ def long_numbers() -> Path:
     [
         ("table", [], 80),
         ("table", ["-v"], 80),
-        ("table", ["-v"], 100),
-        ("clean", ["-v"], 80),
-        ("bad", ["-v"], 80),
+        pytest.param("table", ["-v"], 100, marks=pytest.mark.slow),
+        pytest.param("clean", ["-v"], 80, marks=pytest.mark.slow),
+        pytest.param("bad", ["-v"], 80, marks=pytest.mark.slow),
         ("long_numbers", ["-v"], 80),
     ],
 )

@@ -30,19 +30,19 @@ def _log_ratios(draw: st.DrawFn, kind: str, rows: int, width: int) -> np.ndarray
         return np.zeros((rows, width))
     if kind == "met":
         # One token of each row meets a bound, and no sum can round past it.
-        found = np.zeros((rows, width))
-        found[:, 0] = draw(st.lists(st.sampled_from(MET), min_size=rows, max_size=rows))
-        return found
+        result = np.zeros((rows, width))
+        result[:, 0] = draw(st.lists(st.sampled_from(MET), min_size=rows, max_size=rows))
+        return result
     if kind == "far":
         values = st.lists(st.sampled_from(FAR), min_size=size, max_size=size)
         return np.array(draw(values)).reshape(rows, width)
     reach = 3.0 if kind == "wide" else 0.3
-    found = np.array(draw(_near(size, reach))).reshape(rows, width)
+    result = np.array(draw(_near(size, reach))).reshape(rows, width)
     if kind == "cancelling":
         half = width // 2
-        found[:, :half] = draw(st.sampled_from((30.0, 1000.0)))
-        found[:, half : 2 * half] += -found[:, :half]
-    return found
+        result[:, :half] = draw(st.sampled_from((30.0, 1000.0)))
+        result[:, half : 2 * half] += -result[:, :half]
+    return result
 
 
 @st.composite

@@ -26,15 +26,15 @@ class Corrected:
 
 def rows_of(batch: Padded) -> list[tuple[int, Row]]:
     """Number and log-ratios of every row that has a token."""
-    found = []
+    result = []
     for row in range(len(batch)):
         values = [
             float(batch.old[row, at] - batch.rollout[row, at])
             for at in range(batch.mask.shape[1])
             if batch.mask[row, at]
         ]
-        found += [(row, values)] if values else []
-    return found
+        result += [(row, values)] if values else []
+    return result
 
 
 def clamp(value: float) -> float:
@@ -70,14 +70,16 @@ def criteria(config: Config) -> list[tuple[str, float, float]]:
         return [(names, 1.0 / bounds if lower is None else lower, bounds)]
     options, texts = names.split(","), bounds.split(",")
     texts = texts * len(options) if len(texts) == 1 else texts
-    found = []
+    result = []
     for option, text in zip(options, texts, strict=True):
-        ends = [float(each) for each in text.split("_")]
+        ends = [float(item) for item in text.split("_")]
         if option.endswith("k1"):
-            found.append((option, log(ends[0] if len(ends) == 2 else 1.0 / ends[0]), log(ends[-1])))
+            result.append(
+                (option, log(ends[0] if len(ends) == 2 else 1.0 / ends[0]), log(ends[-1]))
+            )
         else:
-            found.append((option, -inf, ends[0]))
-    return found
+            result.append((option, -inf, ends[0]))
+    return result
 
 
 def kept_tokens(config: Config, row: Row) -> list[bool]:
@@ -106,12 +108,12 @@ def weights_of(config: Config, row: Row) -> Row:
 
 
 def corrected(config: Config, batch: Padded) -> list[Corrected]:
-    found = []
+    result = []
     for number, row in rows_of(batch):
         kept, weights = kept_tokens(config, row), weights_of(config, row)
         assert batch.reward is not None
         assert batch.group is not None
         reward, group = float(batch.reward[number]), int(batch.group[number])
         ratios = [exp(value) if value < 700.0 else inf for value in row]
-        found.append(Corrected(ratios, kept, weights, reward, group))
-    return found
+        result.append(Corrected(ratios, kept, weights, reward, group))
+    return result

@@ -82,18 +82,18 @@ def plan_of(trainer: str, config: dict[str, Any], **options: Any) -> Plan:
 
 def presets_of(trainer: str) -> Plan:
     """All presets of a trainer with their defaults."""
-    found = find_trainer(trainer)
-    return plan_corrections(found, found.presets)
+    result = find_trainer(trainer)
+    return plan_corrections(result, result.presets)
 
 
 def correction_rows(plan: Plan, batch: Padded, cuts: int = 1) -> CorrectionRows:
     """What corrections need of a batch: the sum over so many shards of its rows."""
-    wanted = wanted_quantities(plan)
+    expected = wanted_quantities(plan)
     pairs = [
         pair_of(trajectories_of(batch.rows(part)), "rollout", "old")
         for part in np.array_split(np.arange(len(batch)), cuts)
     ]
-    return summed(CorrectionRows.of(pair.by_step(), plan, wanted) for pair in pairs)
+    return summed(CorrectionRows.of(pair.by_step(), plan, expected) for pair in pairs)
 
 
 def results_of(plan: Plan, batch: Padded, cuts: int = 1) -> dict[str, CorrectionResult]:

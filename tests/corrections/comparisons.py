@@ -16,46 +16,46 @@ def _std_scale(metrics: dict[str, float], name: str) -> float:
     return abs(metrics.get(name.removesuffix("std") + "max", 1.0)) ** 2
 
 
-def _same(wanted: Any, found: Any, scale: float = 1.0) -> bool:
-    if wanted is None or found is None or isinstance(wanted, dict):
-        return wanted == found
-    if wanted == found or (np.isnan(wanted) and np.isnan(found)):
+def _same(expected: Any, result: Any, scale: float = 1.0) -> bool:
+    if expected is None or result is None or isinstance(expected, dict):
+        return expected == result
+    if expected == result or (np.isnan(expected) and np.isnan(result)):
         return True
-    return bool(abs(wanted - found) <= ROUNDING * max(scale, abs(wanted), abs(found), 1.0))
+    return bool(abs(expected - result) <= ROUNDING * max(scale, abs(expected), abs(result), 1.0))
 
 
-def changed_metrics(wanted: dict[str, float], found: dict[str, float]) -> list[str]:
+def changed_metrics(expected: dict[str, float], result: dict[str, float]) -> list[str]:
     """Names of metrics that differ, or that only one has."""
-    names = sorted(set(wanted) ^ set(found))
-    for name in set(wanted) & set(found):
-        one, other, scale = wanted[name], found[name], 1.0
+    names = sorted(set(expected) ^ set(result))
+    for name in set(expected) & set(result):
+        one, other, scale = expected[name], result[name], 1.0
         if name.endswith("_std"):
-            one, other, scale = one**2, other**2, _std_scale(wanted, name)
+            one, other, scale = one**2, other**2, _std_scale(expected, name)
         names += [] if _same(one, other, scale) else [name]
     return names
 
 
-def changed_outcome(wanted: CorrectionResult, found: CorrectionResult) -> list[str]:
+def changed_outcome(expected: CorrectionResult, result: CorrectionResult) -> list[str]:
     """What differs of kept tokens, weights and honest numbers."""
     names = [
         name
         for name in ("kept_tokens", "kept_sequences", "weight_sum")
-        if not _same(getattr(wanted, name), getattr(found, name))
+        if not _same(getattr(expected, name), getattr(result, name))
     ]
-    keys = set(wanted.actual) | set(found.actual)
+    keys = set(expected.actual) | set(result.actual)
     return names + [
-        name for name in sorted(keys) if not _same(wanted.actual[name], found.actual[name])
+        name for name in sorted(keys) if not _same(expected.actual[name], result.actual[name])
     ]
 
 
-def changed(wanted: CorrectionResult, found: CorrectionResult) -> list[str]:
-    return changed_metrics(wanted.metrics, found.metrics) + changed_outcome(wanted, found)
+def changed(expected: CorrectionResult, result: CorrectionResult) -> list[str]:
+    return changed_metrics(expected.metrics, result.metrics) + changed_outcome(expected, result)
 
 
 def changed_in_any(
-    wanted: dict[str, CorrectionResult], found: dict[str, CorrectionResult]
+    expected: dict[str, CorrectionResult], result: dict[str, CorrectionResult]
 ) -> dict[str, list[str]]:
     """Presets whose results differ, and in what."""
-    assert set(wanted) == set(found)
-    of_presets = {name: changed(wanted[name], found[name]) for name in wanted}
+    assert set(expected) == set(result)
+    of_presets = {name: changed(expected[name], result[name]) for name in expected}
     return {name: names for name, names in of_presets.items() if names}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from rcdiag.trainers.verl.k_rejection import OPTIONS
+from tests.corrections.configs_of_checkouts import OF_CHECKOUTS
 
 Config = dict[str, Any]
 OfVeto = st.sampled_from((None, 1e-4, 0.5, 1.5))
@@ -85,10 +86,174 @@ def slime(draw: st.DrawFn) -> Config:
     }
 
 
+MODES = st.sampled_from(("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"))
+
+
+def trl() -> SearchStrategy[Config]:
+    """TRL's weights of vLLM's log-probs."""
+    return st.fixed_dictionaries(
+        {
+            "vllm_importance_sampling_correction": st.sampled_from((True, True, False)),
+            "vllm_importance_sampling_mode": MODES,
+            "vllm_importance_sampling_clip_max": st.sampled_from((3.0, 1.2, 2.0)),
+            "vllm_importance_sampling_clip_min": st.sampled_from((None, 0.5, 0.9)),
+        }
+    )
+
+
+def axolotl() -> SearchStrategy[Config]:
+    """Axolotl's own trainer."""
+    cap = st.sampled_from((3.0, 1.2, 2.0))
+    return st.fixed_dictionaries(
+        {"vllm_importance_sampling_mode": MODES, "vllm_importance_sampling_cap": cap}
+    )
+
+
+def ms_swift() -> SearchStrategy[Config]:
+    """ms-swift's modes and its bound."""
+    return st.fixed_dictionaries(
+        {
+            "rollout_importance_sampling_mode": MODES | st.none(),
+            "rollout_importance_sampling_threshold": st.sampled_from((2.0, 1.2, 1.001)),
+        }
+    )
+
+
+OPENRLHF_BOUNDS = st.sampled_from(([0.5, 5.0], [0.9, 1.1], [0.5, 2.0]))
+
+
+def openrlhf_gated() -> SearchStrategy[Config]:
+    """Level, mode and gate of OpenRLHF 0.11.2."""
+    of_ratios = st.fixed_dictionaries(
+        {
+            "is_correction_level": st.sampled_from(("off", "token", "seq")),
+            "is_correction_threshold": OPENRLHF_BOUNDS,
+        }
+    )
+    of_divergences = st.fixed_dictionaries(
+        {
+            "is_correction_level": st.sampled_from(("token", "seq")),
+            "is_correction_gating": st.sampled_from(("binary_kl", "tv")),
+            "is_correction_threshold": st.sampled_from(([0.002], [0.05], [0.5])),
+        }
+    )
+    clips = st.fixed_dictionaries(
+        {
+            "is_correction_level": st.just("token"),
+            "is_correction_mode": st.just("clip"),
+            "is_correction_threshold": OPENRLHF_BOUNDS,
+        }
+    )
+    return of_ratios | of_divergences | clips
+
+
+def openrlhf_typed() -> SearchStrategy[Config]:
+    """A type of OpenRLHF 0.11.0."""
+    return st.fixed_dictionaries(
+        {
+            "is_correction_enable": st.booleans(),
+            "is_correction_type": st.sampled_from(("tis", "icepop", "seq-mask-tis")),
+            "is_correction_threshold": OPENRLHF_BOUNDS,
+        }
+    )
+
+
+def skyrl() -> SearchStrategy[Config]:
+    """Every step of SkyRL's correction, or a loss on the rollout."""
+    names = ("tis_ratio_type", "sequence_mask_metric")
+    steps = st.fixed_dictionaries(
+        {
+            names[0]: st.sampled_from((None, "token", "sequence")),
+            "token_tis_ratio_clip_high": st.sampled_from((2.0, 1.2, 5.0)),
+            "sequence_tis_ratio_clip_high": st.sampled_from((5.0, 1.001)),
+            names[1]: st.sampled_from((None, "geometric", "product")),
+            "geo_mask_high": st.sampled_from((1.01, 2.0)),
+            "product_mask_low": st.sampled_from((0.5, 0.9)),
+            "outlier_token_is_threshold_low": OfVeto,
+            "outlier_token_is_threshold_high": st.sampled_from((None, 2.0, 100.0)),
+            "token_mask_is_threshold_low": st.sampled_from((None, 0.5, 0.9)),
+            "token_mask_is_threshold_high": st.sampled_from((None, 2.0, 1.2)),
+        }
+    )
+    losses = st.fixed_dictionaries(
+        {
+            "policy_loss_type": st.sampled_from(("rollout_is", "cispo")),
+            "cispo_anchor": st.just("rollout"),
+            "eps_clip_low": st.sampled_from((0.2, 0.5)),
+            "cispo_eps_clip_high": st.sampled_from((4.0, 0.2)),
+        }
+    )
+    return steps | losses
+
+
+def nemo_rl() -> SearchStrategy[Config]:
+    """A type of NeMo-RL's weights at a level, and its filter."""
+    name = "truncated_importance_sampling"
+    threshold = {"seq_logprob_error_threshold": st.sampled_from((None, 1.5, 1.05))}
+    plain = st.fixed_dictionaries(
+        {"use_importance_sampling_correction": st.booleans(), **threshold}
+    )
+    bounds = {
+        "use_importance_sampling_correction": st.just(True),
+        f"{name}_ratio": st.sampled_from((2.0, 5.0, 1.002)),
+        f"{name}_ratio_min": st.sampled_from((0.5, 0.999)),
+        **threshold,
+    }
+    by_token = st.sampled_from(("tis", "icepop", "seq-mask-tis"))
+    by_sequence = {
+        "sequence_level_importance_ratios": st.just(True),
+        "token_level_loss": st.just(False),
+        f"{name}_type": st.sampled_from(("tis", "icepop")),
+    }
+    return (
+        plain
+        | st.fixed_dictionaries({**bounds, f"{name}_type": by_token})
+        | st.fixed_dictionaries({**bounds, **by_sequence})
+    )
+
+
+def areal() -> SearchStrategy[Config]:
+    """AReaL's test at a level, and M2PO."""
+    block = "rejection_sampling"
+    on = {"use_decoupled_loss": st.just(True), block: st.just(True)}
+    on["m2_threshold"] = st.sampled_from((None, None, 0.04, 1e-6))
+    of_sequences = {
+        f"{block}.level": st.sampled_from(("token", "sequence")),
+        f"{block}.agg": st.sampled_from(("sum", "mean", "max")),
+    }
+    ratios = {
+        f"{block}.action": st.sampled_from(("mask", "clamp")),
+        f"{block}.upper": st.sampled_from((5.0, 1.2, 2.0)),
+        f"{block}.lower": st.sampled_from((None, 0.5, 0.9)),
+    }
+    kls = {
+        f"{block}.metric": st.sampled_from(("kl_k1", "kl_k2", "kl_k3")),
+        f"{block}.upper": st.sampled_from((0.01, 0.5)),
+    }
+    return st.fixed_dictionaries({**on, **of_sequences, **ratios}) | st.fixed_dictionaries(
+        {**on, **of_sequences, **kls}
+    )
+
+
+OTHERS = {
+    "skyrl-0.4": skyrl(),
+    "nemo-rl": nemo_rl(),
+    "areal-1.0": areal(),
+    "slime": slime(),
+    "trl-1.16": trl(),
+    "axolotl-0.21": axolotl(),
+    "ms-swift-4.6": ms_swift(),
+    "openrlhf-0.11.0": openrlhf_typed(),
+    "openrlhf-0.11.2": openrlhf_gated(),
+}
+
+
 def configs_of(trainer: str) -> SearchStrategy[Config]:
     """Settings that the trainer takes."""
-    if trainer == "slime":
-        return slime()
+    if trainer in OF_CHECKOUTS:
+        return OF_CHECKOUTS[trainer]
+    if trainer in OTHERS:
+        return OTHERS[trainer]
     if trainer in ("verl-0.6.0", "verl-20251027"):
         return weights_alone()
     if trainer in ("verl-0.6.1", "verl-20251203", "verl-0.7.0"):

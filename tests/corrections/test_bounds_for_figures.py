@@ -30,13 +30,15 @@ def test_weights_have_those_at_which_they_change():
     [("token_k1", "token"), ("seq_sum_k1", "sequence"), ("seq_mean_k1", "geometric")],
 )
 def test_those_of_k1_are_of_one_over_the_ratio(option, level):
-    found = bounds("verl-0.9", rollout_is=None, rollout_rs=option, rollout_rs_threshold="0.5_4.0")
-    assert found == {level: pytest.approx([-2 * LN2, LN2])}
+    result = bounds("verl-0.9", rollout_is=None, rollout_rs=option, rollout_rs_threshold="0.5_4.0")
+    assert result == {level: pytest.approx([-2 * LN2, LN2])}
 
 
 def test_those_of_k2_of_tokens_are_on_both_sides():
-    found = bounds("verl-0.9", rollout_is=None, rollout_rs="token_k2", rollout_rs_threshold="0.125")
-    assert found == {"token": pytest.approx([-0.5, 0.5])}
+    result = bounds(
+        "verl-0.9", rollout_is=None, rollout_rs="token_k2", rollout_rs_threshold="0.125"
+    )
+    assert result == {"token": pytest.approx([-0.5, 0.5])}
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -59,7 +61,7 @@ def test_tokens_just_inside_are_kept_and_just_outside_not(option, text, side):
 
 
 def test_a_lower_bound_of_zero_is_none():
-    found = bounds(
+    result = bounds(
         "verl-0.7.0", rollout_rs="token", rollout_rs_threshold=2.0, rollout_rs_threshold_lower=0.0
     )
-    assert found["token"] == pytest.approx([LN2])
+    assert result["token"] == pytest.approx([LN2])

@@ -28,6 +28,10 @@ from tests.corrections.drawn_corrections import by_k, corrections_of
 from tests.examples import dear
 
 every_writer = pytest.mark.parametrize("trainer", writers())
+# What a trainer can express is drawn for these; others write back the settings that they read.
+FIRST_TWO = pytest.mark.parametrize(
+    "trainer", [name for name in writers() if TRAINERS[name].family in ("verl", "slime")]
+)
 TOKEN = Weighting("token", 2.0)
 GEO = Rejection("geometric", 1.001, 0.997)
 # Corrections without a trainer's reading and without its metrics.
@@ -46,26 +50,30 @@ def as_file(text: str, trainer: str | None) -> TrainerConfig:
 
 
 def plan_of_file(text: str, trainer: str | None) -> Plan:
-    found = as_file(text, trainer)
-    return plan_corrections(found.trainer, {"it": found.settings})
+    result = as_file(text, trainer)
+    return plan_corrections(result.trainer, {"it": result.settings})
 
 
-def numbers(plan: Plan, batch: Padded) -> tuple:
-    found = results_of(plan, batch)["it"]
+def numbers(plan: Plan, batch: Padded, within: float = 1e-12) -> tuple:
+    result = results_of(plan, batch)["it"]
     # Bounds are written to 14 digits, and a NaN equals itself here.
-    weights = None if found.weight_sum is None else pytest.approx(found.weight_sum, 1e-12, 0, True)
-    return found.kept_tokens, found.kept_sequences, weights
+    weights = (
+        None if result.weight_sum is None else pytest.approx(result.weight_sum, within, 0, True)
+    )
+    return result.kept_tokens, result.kept_sequences, weights
 
 
-def assert_reads_back(correction: Correction, trainer: str, batch: Padded) -> None:
+def assert_reads_back(
+    correction: Correction, trainer: str, batch: Padded, within: float = 1e-12
+) -> None:
     """The same numbers as the correction itself gives, whether the trainer is named or guessed."""
-    wanted = numbers(Plan(ANY, {"it": {}}, {"it": correction}), batch)
+    expected = numbers(Plan(ANY, {"it": {}}, {"it": correction}), batch, within)
     text = emit(correction, trainer).text
     for name in (trainer, None):
-        assert numbers(plan_of_file(text, name), batch) == wanted, (name, text)
+        assert numbers(plan_of_file(text, name), batch) == expected, (name, text)
 
 
-@every_writer
+@FIRST_TWO
 @given(data=st.data(), seed=st.integers(0, 2**16), sd=st.sampled_from((0.02, 0.3, 1.0)))
 @dear(60)
 def test_what_is_written_keeps_the_same_and_weighs_the_same(trainer, data, seed, sd):
@@ -91,7 +99,8 @@ def test_presets_move_to_every_trainer_that_can_have_them(source):
             except RcdiagError as error:
                 assert trainer != source, (name, error.message)  # noqa: PT017
             else:
-                assert_reads_back(correction, trainer, seeded(7, sd=0.05))
+                # Some trainers add 1e-8 to counts that they divide by.
+                assert_reads_back(correction, trainer, seeded(7, sd=0.05), within=1e-7)
                 moved += 1
     # The veto of 0.6.0 acts on weights; no other generation has that.
     assert moved >= {"verl-0.6.0": 0, "verl-20251027": 7}.get(source, 2)
@@ -175,12 +184,12 @@ def test_a_bound_that_is_none_is_refused():
 
 
 def test_windows_of_k1_are_mirrored_and_said():
-    found = emit(correction_of("geo"), "verl")
-    assert found.trainer == "verl-0.9"
-    assert found.settings["rollout_rs"] == "seq_mean_k1"
-    low, high = map(float, found.settings["rollout_rs_threshold"].split("_"))
+    result = emit(correction_of("geo"), "verl")
+    assert result.trainer == "verl-0.9"
+    assert result.settings["rollout_rs"] == "seq_mean_k1"
+    low, high = map(float, result.settings["rollout_rs_threshold"].split("_"))
     assert (low, high) == (pytest.approx(1 / 1.001, 1e-12), pytest.approx(1 / 0.997, 1e-12))
-    assert "against -log_ratio: these keep geometric ratios from 0.997 to 1.001" in found.text
+    assert "against -log_ratio: these keep geometric ratios from 0.997 to 1.001" in result.text
     mirrored = emit(Correction(None, (Rejection("token", 1 / 0.6, 1 / 1.6),)), "verl").settings
     assert mirrored["rollout_rs_threshold"] == "0.6_1.6"
     as_it_is = emit(correction_of("geo"), "verl-0.7.0").settings
@@ -201,11 +210,11 @@ def test_texts_keep_their_quotes_and_numbers_are_numbers():
     assert yaml.safe_load(emit(veto, "slime").text)["rs_veto_threshold"] == 1e-5
 
 
-@every_writer
+@FIRST_TWO
 def test_the_file_holds_the_settings_and_nothing_is_wrong_with_it(trainer):
-    found = emit(correction_of("geo"), trainer)
-    read = as_file(found.text, trainer)
-    assert read.settings == found.settings
+    result = emit(correction_of("geo"), trainer)
+    read = as_file(result.text, trainer)
+    assert read.settings == result.settings
     assert read.findings == ()
     assert find_trainer(trainer).ignored({**find_trainer(trainer).settings, **read.settings}) == []
 

@@ -25,7 +25,7 @@ def gaussian(random: np.random.Generator, spread: float, length: int) -> Padded:
 
 def agrees(
     value: Callable[[CorrectionResult], float],
-    wanted: float,
+    expected: float,
     config: dict,
     spread: float,
     length: int = 1,
@@ -33,13 +33,13 @@ def agrees(
 ) -> bool:
     """Mean over many batches within 4.5 of its standard errors."""
     random = np.random.default_rng(int(100 * spread) + length)
-    found = np.array(
+    result = np.array(
         [value(result_of(trainer, config, gaussian(random, spread, length))) for _ in range(BLOCKS)]
     )
-    error = found.std(ddof=1) / np.sqrt(BLOCKS)
-    assert error < 0.05 * max(wanted, 0.2)  # or else the test says nothing
+    error = result.std(ddof=1) / np.sqrt(BLOCKS)
+    assert error < 0.05 * max(expected, 0.2)  # or else the test says nothing
     # Ratios of means are off by some 1 / SEQUENCES of themselves.
-    return bool(abs(found.mean() - wanted) < 4.5 * error + wanted / SEQUENCES)
+    return bool(abs(result.mean() - expected) < 4.5 * error + expected / SEQUENCES)
 
 
 def logged(name: str) -> Callable[[CorrectionResult], float]:
@@ -67,11 +67,11 @@ def test_share_of_large_ratios(spread, length, bound):
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("bound", [1.2, 2.0])
 def test_mean_of_truncated_weights_and_what_truncation_takes(spread, bound):
-    wanted = below(bound, spread, 1.0) + bound * above(bound, spread)
+    expected = below(bound, spread, 1.0) + bound * above(bound, spread)
     config = {**AT_LEVEL, "rollout_is_threshold": bound}
-    assert agrees(logged("rollout_is_mean"), wanted, config, spread)
-    assert agrees(lambda found: found.actual["truncation_loss"], 1.0 - wanted, config, spread)
-    assert agrees(lambda found: found.actual["bias_bound"], 1.0 - wanted, config, spread)
+    assert agrees(logged("rollout_is_mean"), expected, config, spread)
+    assert agrees(lambda found: found.actual["truncation_loss"], 1.0 - expected, config, spread)
+    assert agrees(lambda found: found.actual["bias_bound"], 1.0 - expected, config, spread)
 
 
 @pytest.mark.parametrize("spread", SPREADS)
@@ -81,30 +81,30 @@ def test_sample_size_of_truncated_weights(spread):
     squares = np.exp(spread**2) * below(bound, spread, 2.0) + bound**2 * above(bound, spread)
     config = {**AT_LEVEL, "rollout_is_threshold": bound}
     for name in ("ess_token_applied", "ess_seq_applied"):
-        wanted = mean**2 / squares
-        assert agrees(lambda found, name=name: found.actual[name], wanted, config, spread, 4)
+        expected = mean**2 / squares
+        assert agrees(lambda found, name=name: found.actual[name], expected, config, spread, 4)
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.3, 0.5])
 def test_sample_size_of_weights_as_they_are(spread):
     config = {**AT_LEVEL, "rollout_is_threshold": 1e9}
-    wanted = float(np.exp(-(spread**2)))
-    assert agrees(lambda found: found.actual["ess_seq_applied"], wanted, config, spread, 4)
+    expected = float(np.exp(-(spread**2)))
+    assert agrees(lambda found: found.actual["ess_seq_applied"], expected, config, spread, 4)
 
 
-def kept_share(found: CorrectionResult) -> float:
-    return found.kept_sequences / SEQUENCES
+def kept_share(result: CorrectionResult) -> float:
+    return result.kept_sequences / SEQUENCES
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("length", [1, 8])
 def test_acceptance_of_sequences(spread, length):
     """By the code, of 1 / ratio: [0.5, 2.0] is the same on both sides."""
-    wanted = below(2.0, spread) - below(0.5, spread)
+    expected = below(2.0, spread) - below(0.5, spread)
     by_k = {"rollout_is": None, "rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"}
-    assert agrees(kept_share, wanted, by_k, spread, length)
+    assert agrees(kept_share, expected, by_k, spread, length)
     by_ratio = {"rollout_rs": "sequence", "rollout_rs_threshold": 2.0}
-    assert agrees(kept_share, wanted, by_ratio, spread, length, "verl-0.7.0")
+    assert agrees(kept_share, expected, by_ratio, spread, length, "verl-0.7.0")
 
 
 @pytest.mark.parametrize("spread", [0.5, 1.0])
@@ -117,9 +117,9 @@ def test_lost_target_mass(spread, lower, upper):
         "rollout_rs_threshold": upper,
         "rollout_rs_threshold_lower": lower,
     }
-    wanted = above(upper, spread, 1.0) + below(lower, spread, 1.0)
+    expected = above(upper, spread, 1.0) + below(lower, spread, 1.0)
     lost = "lost_target_mass_seq"
-    assert agrees(lambda found: found.actual[lost], wanted, config, spread, 4, "verl-0.7.0")
+    assert agrees(lambda found: found.actual[lost], expected, config, spread, 4, "verl-0.7.0")
 
 
 @pytest.mark.parametrize("length", [25, 100])
@@ -134,12 +134,12 @@ def test_acceptance_by_the_geometric_mean(length, per_token, reach):
     bounds = f"{1.0 - reach}_{1.0 + reach}"
     by_k = {"rollout_is": None, "rollout_rs": "seq_mean_k1", "rollout_rs_threshold": bounds}
     spread = float(np.sqrt(2.0 * per_token * length))
-    wanted = float(norm.cdf(mirrored[1]) - norm.cdf(mirrored[0]))
-    assert agrees(kept_share, wanted, by_k, spread, length)
+    expected = float(norm.cdf(mirrored[1]) - norm.cdf(mirrored[0]))
+    assert agrees(kept_share, expected, by_k, spread, length)
     by_ratio = {
         "rollout_rs": "geometric",
         "rollout_rs_threshold": 1.0 + reach,
         "rollout_rs_threshold_lower": 1.0 - reach,
     }
-    wanted = float(norm.cdf(z[1]) - norm.cdf(z[0]))
-    assert agrees(kept_share, wanted, by_ratio, spread, length, "verl-0.7.0")
+    expected = float(norm.cdf(z[1]) - norm.cdf(z[0]))
+    assert agrees(kept_share, expected, by_ratio, spread, length, "verl-0.7.0")

@@ -21,8 +21,8 @@ TRAINERS = pytest.mark.parametrize("trainer", ["verl-0.7.0", "verl-0.9"])
 BATCHES = batches(kinds=("near", "wide", "equal"))
 
 
-def close(wanted: float | None) -> Any:
-    return None if wanted is None else pytest.approx(wanted, rel=1e-9, abs=1e-12)
+def close(expected: float | None) -> Any:
+    return None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def final_weights(row: Corrected) -> list[float]:
@@ -38,11 +38,11 @@ def kish(weights: list[float]) -> float | None:
 @given(data=st.data(), batch=BATCHES)
 def test_kept_tokens_and_weights(trainer, data, batch):
     config = data.draw(configs_of(trainer))
-    rows, found = corrected(config, batch), result_of(trainer, config, batch)
-    assert found.kept_tokens == sum(sum(row.kept) for row in rows)
-    assert found.kept_sequences == sum(any(row.kept) for row in rows)
-    if found.weight_sum is not None:
-        assert found.weight_sum == close(sum(sum(row.weights) for row in rows))
+    rows, result = corrected(config, batch), result_of(trainer, config, batch)
+    assert result.kept_tokens == sum(sum(row.kept) for row in rows)
+    assert result.kept_sequences == sum(any(row.kept) for row in rows)
+    if result.weight_sum is not None:
+        assert result.weight_sum == close(sum(sum(row.weights) for row in rows))
 
 
 @TRAINERS
@@ -132,9 +132,9 @@ def test_who_is_kept(trainer, data, batch):
 @given(data=st.data(), batch=batches(kinds=("near", "wide", "cancelling")))
 def test_a_combination_keeps_what_all_of_its_options_keep(trainer, data, batch):
     config = data.draw(configs_of(trainer))
-    rows, found = corrected(config, batch), result_of(trainer, config, batch)
-    assert found.kept_tokens == sum(sum(row.kept) for row in rows)
-    assert found.kept_sequences == sum(any(row.kept) for row in rows)
+    rows, result = corrected(config, batch), result_of(trainer, config, batch)
+    assert result.kept_tokens == sum(sum(row.kept) for row in rows)
+    assert result.kept_sequences == sum(any(row.kept) for row in rows)
 
 
 def test_tokens_at_the_safety_bound_are_counted():

@@ -46,9 +46,9 @@ def test_all_presets_can_be_read(trainer):
 def test_presets_by_name_with_settings_of_ones_own():
     trainer = find_trainer("verl-0.9")
     overrides = {"decoupled_seq_is": {"rollout_is_threshold": 3.0}}
-    found = preset_configs(trainer, ["decoupled_seq_is", "disabled"], overrides)
-    assert list(found) == ["decoupled_seq_is", "disabled"]
-    plan = plan_corrections(trainer, found)
+    result = preset_configs(trainer, ["decoupled_seq_is", "disabled"], overrides)
+    assert list(result) == ["decoupled_seq_is", "disabled"]
+    plan = plan_corrections(trainer, result)
     assert plan.corrections["decoupled_seq_is"].weighting == Weighting("sequence", 3.0)
     assert plan.corrections["disabled"].weighting is None
     assert set(preset_configs(trainer, [], {})) == set(trainer.presets)
@@ -82,13 +82,13 @@ def test_a_number_truncates_and_a_pair_pops():
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0", "verl-0.9"])
 def test_bounds_of_k1_become_nats_and_one_number_both(trainer):
     config = {"rollout_rs": "token_k1, seq_sum_k2,token_k1", "rollout_rs_threshold": " 2.0 "}
-    found = read(trainer, **config)
-    assert found.rejections == (
+    result = read(trainer, **config)
+    assert result.rejections == (
         Rejection("token_k1", pytest.approx(LN2), pytest.approx(-LN2)),
         Rejection("seq_sum_k2", 2.0),
     )
-    each = read(trainer, rollout_rs="seq_mean_k1,seq_max_k3", rollout_rs_threshold="0.5_4.0,0.1")
-    assert each.rejections == (
+    item = read(trainer, rollout_rs="seq_mean_k1,seq_max_k3", rollout_rs_threshold="0.5_4.0,0.1")
+    assert item.rejections == (
         Rejection("seq_mean_k1", pytest.approx(2 * LN2), pytest.approx(-LN2)),
         Rejection("seq_max_k3", 0.1),
     )
@@ -98,7 +98,7 @@ def test_060_zeroes_weights_and_20251027_rejects():
     config = {"rollout_is": True, "rollout_is_threshold": 2.0, "rollout_is_mode": "mask"}
     old, new = read("verl-0.6.0", **config), read("verl-20251027", **config)
     assert [old.weighting.outside, new.weighting.outside] == ["zero", "mask"]
-    assert [each.weighting.lower_or_reciprocal for each in (old, new)] == [0.5, 0.5]
+    assert [item.weighting.lower_or_reciprocal for item in (old, new)] == [0.5, 0.5]
     assert (old.rejections, old.veto, old.veto_on_weights) == ((), 1e-4, True)
     assert new.rejections == (Rejection("token", 2.0, 0.5),)
     assert (new.veto, new.veto_on_weights) == (None, False)
@@ -107,23 +107,23 @@ def test_060_zeroes_weights_and_20251027_rejects():
 
 @pytest.mark.parametrize("trainer", ["verl-0.6.1", "verl-20251203", "verl-0.7.0"])
 def test_ratio_bounds_are_reciprocal_unless_told(trainer):
-    found = read(trainer, rollout_rs="geometric", rollout_rs_threshold=1.25)
-    assert found.rejections == (Rejection("geometric", 1.25, 0.8),)
+    result = read(trainer, rollout_rs="geometric", rollout_rs_threshold=1.25)
+    assert result.rejections == (Rejection("geometric", 1.25, 0.8),)
     config = {"rollout_rs_threshold": 2.0, "rollout_rs_threshold_lower": 0.0}
     assert read(trainer, rollout_rs="token", **config).rejections == (Rejection("token", 2.0, 0.0),)
 
 
 def test_modes_and_losses_under_the_names_of_today():
-    found = {
+    result = {
         (trainer, name): (correction.mode, correction.loss)
         for trainer in ("verl-0.6.1", "verl-0.7.0", "verl-0.9")
         for name, correction in presets_of(trainer).corrections.items()
     }
-    assert found["verl-0.6.1", "pg_is"] == ("bypass", "reinforce")
-    assert found["verl-0.6.1", "ppo_is_bypass"] == ("bypass", "ppo_clip")
-    assert found["verl-0.7.0", "bypass_pg_rs"] == ("bypass", "reinforce")
-    assert found["verl-0.9", "bypass_ppo_clip"] == ("bypass", "ppo_clip")
-    assert found["verl-0.9", "decoupled_seq_is"] == ("decoupled", "ppo_clip")
+    assert result["verl-0.6.1", "pg_is"] == ("bypass", "reinforce")
+    assert result["verl-0.6.1", "ppo_is_bypass"] == ("bypass", "ppo_clip")
+    assert result["verl-0.7.0", "bypass_pg_rs"] == ("bypass", "reinforce")
+    assert result["verl-0.9", "bypass_ppo_clip"] == ("bypass", "ppo_clip")
+    assert result["verl-0.9", "decoupled_seq_is"] == ("decoupled", "ppo_clip")
 
 
 def test_the_next_development_version_has_token_weights_no_more():
@@ -136,11 +136,11 @@ def test_the_next_development_version_has_token_weights_no_more():
 
 
 def test_slime_falls_back_on_the_bounds_of_the_weights():
-    found = read("slime", tis_lower_bound=None, tis_upper_bound=4.0, rs_lower_bound=0.1)
-    assert found.weighting == Weighting("token", 4.0, 0.25)
-    assert found.rejections == (Rejection("token", 4.0, 0.1),)
+    result = read("slime", tis_lower_bound=None, tis_upper_bound=4.0, rs_lower_bound=0.1)
+    assert result.weighting == Weighting("token", 4.0, 0.25)
+    assert result.rejections == (Rejection("token", 4.0, 0.1),)
     twice = read("slime", tis_mode="mask", rs_level="sequence")
-    assert [each.statistic for each in twice.rejections] == ["token", "sequence"]
+    assert [item.statistic for item in twice.rejections] == ["token", "sequence"]
     assert read("slime", use_rs=False).veto is None
 
 

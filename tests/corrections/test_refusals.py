@@ -91,9 +91,9 @@ def test_refused(trainer, config, words):
     plan = plan_of(trainer, config)
     (finding,) = plan.findings
     assert (finding.slug, finding.severity) == ("trainer-refuses", "error")
-    said = f"{finding.message} / {finding.fix}"
+    output = f"{finding.message} / {finding.fix}"
     assert finding.message.startswith(f"it: {trainer} stops on ")
-    assert [word for word in words if word not in said] == []
+    assert [word for word in words if word not in output] == []
     assert finding.fix
     assert plan.corrections == plan.configs == {}
 

@@ -49,75 +49,75 @@ def run(**config: Any) -> CorrectionResult:
 
 
 def holds(result: CorrectionResult, **wanted: float) -> bool:
-    found = {name: result.metrics[f"mis_{name}"] for name in wanted}
-    return found == pytest.approx(wanted, abs=1e-6)
+    outcome = {name: result.metrics[f"mis_{name}"] for name in wanted}
+    return outcome == pytest.approx(wanted, abs=1e-6)
 
 
 def test_the_file_as_it_is_shipped():
-    found = run()
-    assert holds(found, **OFF_POLICY, **WEIGHTS)
-    assert len(found.metrics) == len(OFF_POLICY) + len(WEIGHTS)
+    result = run()
+    assert holds(result, **OFF_POLICY, **WEIGHTS)
+    assert len(result.metrics) == len(OFF_POLICY) + len(WEIGHTS)
     # A keeps two of its tokens, B four.
-    assert (found.kept_tokens, found.kept_sequences) == (6, 2)
+    assert (result.kept_tokens, result.kept_sequences) == (6, 2)
     # The weights that slime applies, before it divides them by 0.797973.
     final = [1.133920, 1.384973, 0.461017, 1.253175, 1.317427, 1.133920, 0.062392, 1.253175]
-    assert found.weight_sum / 0.797973 == pytest.approx(sum(final), rel=1e-5)
+    assert result.weight_sum / 0.797973 == pytest.approx(sum(final), rel=1e-5)
 
 
 def test_clip_mode():
-    found = run(tis_mode="clip")
-    assert holds(found, tis_clip_fraction_low=0.266667, tis_clip_fraction_high=0.0)
-    assert holds(found, tis_weight_before_bound=0.796904, tis_weight_after_bound=0.863946)
-    assert "mis_tis_truncate_fraction" not in found.metrics
+    result = run(tis_mode="clip")
+    assert holds(result, tis_clip_fraction_low=0.266667, tis_clip_fraction_high=0.0)
+    assert holds(result, tis_weight_before_bound=0.796904, tis_weight_after_bound=0.863946)
+    assert "mis_tis_truncate_fraction" not in result.metrics
 
 
 def test_mask_mode_rejects_and_leaves_the_weights():
-    found = run(tis_mode="mask", use_rs=False)
-    assert holds(found, tis_mask_fraction_low=0.266667, tis_mask_fraction_high=0.0)
-    assert holds(found, tis_weight_before_bound=0.796904, tis_weight_after_bound=0.796904)
-    assert holds(found, is_ratio_mean_final=0.998661, is_ratio_min_final=0.261705)
-    assert (found.kept_tokens, found.kept_sequences) == (6, 2)
+    result = run(tis_mode="mask", use_rs=False)
+    assert holds(result, tis_mask_fraction_low=0.266667, tis_mask_fraction_high=0.0)
+    assert holds(result, tis_weight_before_bound=0.796904, tis_weight_after_bound=0.796904)
+    assert holds(result, is_ratio_mean_final=0.998661, is_ratio_min_final=0.261705)
+    assert (result.kept_tokens, result.kept_sequences) == (6, 2)
 
 
 def test_the_veto_takes_out_the_whole_sequence():
-    found = run(rs_veto_threshold=0.1)
-    assert holds(found, rs_catastrophic_token_fraction=0.1, rs_catastrophic_seq_fraction=0.5)
-    assert (found.kept_tokens, found.kept_sequences) == (2, 1)
+    result = run(rs_veto_threshold=0.1)
+    assert holds(result, rs_catastrophic_token_fraction=0.1, rs_catastrophic_seq_fraction=0.5)
+    assert (result.kept_tokens, result.kept_sequences) == (2, 1)
 
 
 def test_both_at_sequence_level_with_a_veto():
-    found = run(tis_level="sequence", rs_level="sequence", rs_veto_threshold=0.1)
-    assert holds(found, batch_norm_factor=0.207619, is_ratio_mean_final=1.0)
-    assert holds(found, is_ratio_min_final=1.0, is_ratio_max_final=1.0)
-    assert (found.kept_tokens, found.kept_sequences) == (0, 0)
+    result = run(tis_level="sequence", rs_level="sequence", rs_veto_threshold=0.1)
+    assert holds(result, batch_norm_factor=0.207619, is_ratio_mean_final=1.0)
+    assert holds(result, is_ratio_min_final=1.0, is_ratio_max_final=1.0)
+    assert (result.kept_tokens, result.kept_sequences) == (0, 0)
     # Weights 1.771895 and 0.228105 after division.
     total = (3 * 1.771895 + 5 * 0.228105) * 0.207619
-    assert found.weight_sum == pytest.approx(total, rel=1e-5)
+    assert result.weight_sum == pytest.approx(total, rel=1e-5)
 
 
 def test_without_tis_nothing_is_rejected():
-    found = run(use_tis=False)
-    assert holds(found, **OFF_POLICY)
-    assert len(found.metrics) == len(OFF_POLICY)
-    assert (found.kept_tokens, found.weight_sum) == (8, None)
+    result = run(use_tis=False)
+    assert holds(result, **OFF_POLICY)
+    assert len(result.metrics) == len(OFF_POLICY)
+    assert (result.kept_tokens, result.weight_sum) == (8, None)
 
 
 def test_rejection_falls_back_on_the_bounds_of_the_weights():
-    found = run(tis_lower_bound=None, tis_upper_bound=1.08)
+    result = run(tis_lower_bound=None, tis_upper_bound=1.08)
     # [1 / 1.08, 1.08]: A loses all three tokens, B keeps its first, second and last.
-    assert (found.kept_tokens, found.kept_sequences) == (3, 1)
+    assert (result.kept_tokens, result.kept_sequences) == (3, 1)
     assert run(rs_lower_bound=0.3, rs_upper_bound=1.2).kept_tokens == 7
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_weights_are_not_divided_by_next_to_nothing(level):
-    found = result_of("slime", {"tis_level": level}, padded([[-25.0], [-30.0]]))
-    assert holds(found, batch_norm_factor=1.0)
-    assert found.metrics["mis_is_ratio_mean_final"] == pytest.approx(np.exp(-20.0))
+    result = result_of("slime", {"tis_level": level}, padded([[-25.0], [-30.0]]))
+    assert holds(result, batch_norm_factor=1.0)
+    assert result.metrics["mis_is_ratio_mean_final"] == pytest.approx(np.exp(-20.0))
 
 
 def test_a_row_without_a_token_adds_zero_to_every_mean():
     batch = padded([[0.5, -0.5], []])
-    found = result_of("slime", {"use_rs": False}, batch).metrics
+    result = result_of("slime", {"use_rs": False}, batch).metrics
     alone = result_of("slime", {"use_rs": False}, padded([[0.5, -0.5]])).metrics
-    assert found == pytest.approx({name: value / 2.0 for name, value in alone.items()})
+    assert result == pytest.approx({name: value / 2.0 for name, value in alone.items()})

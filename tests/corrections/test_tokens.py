@@ -34,7 +34,7 @@ every_trainer = pytest.mark.parametrize("trainer", list(TRAINERS))
 
 
 def tokens_of(batch: Padded) -> Tokens:
-    return Tokens(batch.log_ratio[batch.mask])
+    return Tokens.of(pair_of(trajectories_of(batch), "rollout", "old"))
 
 
 def effects_of(plan: Plan, name: str, batch: Padded) -> TokenEffects:
@@ -61,13 +61,13 @@ def rows_kept(kept: np.ndarray, batch: Padded) -> int:
 @dear(50)
 def test_tokens_add_up_to_what_every_preset_reports(trainer, batch):
     plan = presets_of(trainer)
-    for name, wanted in results_of(plan, batch).items():
-        found = effects_of(plan, name, batch)
-        assert int(found.kept.sum()) == wanted.kept_tokens
-        assert rows_kept(found.kept, batch) == wanted.kept_sequences
-        assert (found.weights is None) == (plan.corrections[name].loss_weighting is None)
-        if found.weights is not None:
-            assert found.weights.sum() == pytest.approx(wanted.weight_sum, rel=1e-12)
+    for name, expected in results_of(plan, batch).items():
+        result = effects_of(plan, name, batch)
+        assert int(result.kept.sum()) == expected.kept_tokens
+        assert rows_kept(result.kept, batch) == expected.kept_sequences
+        assert (result.weights is None) == (plan.corrections[name].loss_weighting is None)
+        if result.weights is not None:
+            assert result.weights.sum() == pytest.approx(expected.weight_sum, rel=1e-12)
 
 
 @every_trainer
@@ -78,16 +78,16 @@ def test_tokens_add_up_to_the_rows_of_any_correction(trainer, data, batch):
     pair = pair_of(trajectories_of(batch), "rollout", "old")
     with np.errstate(all="ignore"):
         rows = rows_of(pair, [LogRatio(), *statistics(correction)], 0)
-        found = token_effects(correction, tokens_of(batch), rows)
-        wanted = outcome(rows, correction)
+        result = token_effects(correction, tokens_of(batch), rows)
+        expected = outcome(rows, correction)
     lengths = lengths_of(batch)
-    assert segment_sum(found.kept.astype(np.float64), lengths).tolist() == wanted.kept.tolist()
-    if found.weights is None:
+    assert segment_sum(result.kept.astype(np.float64), lengths).tolist() == expected.kept.tolist()
+    if result.weights is None:
         return
-    of_rows = segment_sum(found.weights, lengths)
-    np.testing.assert_allclose(of_rows, wanted.weights.sum, rtol=1e-12)
-    in_loss = segment_sum(np.where(found.kept, found.weights, 0.0), lengths)
-    np.testing.assert_allclose(in_loss, wanted.kept_weights.sum, rtol=1e-12)
+    of_rows = segment_sum(result.weights, lengths)
+    np.testing.assert_allclose(of_rows, expected.weights.sum, rtol=1e-12)
+    in_loss = segment_sum(np.where(result.kept, result.weights, 0.0), lengths)
+    np.testing.assert_allclose(in_loss, expected.kept_weights.sum, rtol=1e-12)
 
 
 def statistics(correction: Correction) -> list[Quantity]:
@@ -105,12 +105,12 @@ def test_tokens_of_every_preset_are_those_of_a_loop(trainer, batch):
         if isinstance(config["rollout_rs_threshold"], float) and trainer == "verl-0.9":
             config["rollout_rs_threshold"] = str(config["rollout_rs_threshold"])
         lists = [row for _, row in lists_of(batch)]
-        found = effects_of(plan, name, batch)
-        kept = [each for row in lists for each in kept_tokens(config, row)]
-        assert found.kept.tolist() == kept
+        result = effects_of(plan, name, batch)
+        kept = [item for row in lists for item in kept_tokens(config, row)]
+        assert result.kept.tolist() == kept
         if correction.loss_weighting is not None:
-            weights = [each for row in lists for each in weights_of(config, row)]
-            np.testing.assert_allclose(found.weights, weights, rtol=1e-12)
+            weights = [item for row in lists for item in weights_of(config, row)]
+            np.testing.assert_allclose(result.weights, weights, rtol=1e-12)
 
 
 RAGGED = padded([[0.1, -0.2], [2.0], [0.0, 0.5, -3.0]])
@@ -127,57 +127,59 @@ RAGGED = padded([[0.1, -0.2], [2.0], [0.0, 0.5, -3.0]])
 def test_a_rejected_token_keeps_its_weight(rejection, kept):
     options, bounds = rejection
     config = {"rollout_is": "token", "rollout_is_threshold": 2.0}
-    found = of_config("verl-0.9", RAGGED, **config, rollout_rs=options, rollout_rs_threshold=bounds)
-    assert found.kept.astype(int).tolist() == kept
+    result = of_config(
+        "verl-0.9", RAGGED, **config, rollout_rs=options, rollout_rs_threshold=bounds
+    )
+    assert result.kept.astype(int).tolist() == kept
     raw = np.exp([0.1, -0.2, 2.0, 0.0, 0.5, -3.0])
-    assert found.weights == pytest.approx(np.minimum(raw, 2.0))
+    assert result.weights == pytest.approx(np.minimum(raw, 2.0))
 
 
 def test_a_veto_takes_the_whole_sequence_and_leaves_its_weights():
     config = {"rollout_is": "token", "rollout_token_veto_threshold": 0.1}
-    found = of_config("verl-0.7.0", RAGGED, **config)
-    assert found.kept.astype(int).tolist() == [1, 1, 1, 0, 0, 0]
-    assert found.weights == pytest.approx(np.minimum(np.exp([0.1, -0.2, 2, 0, 0.5, -3]), 2.0))
+    result = of_config("verl-0.7.0", RAGGED, **config)
+    assert result.kept.astype(int).tolist() == [1, 1, 1, 0, 0, 0]
+    assert result.weights == pytest.approx(np.minimum(np.exp([0.1, -0.2, 2, 0, 0.5, -3]), 2.0))
 
 
 def test_the_veto_of_060_zeroes_weights_and_leaves_the_mask():
     config = {"rollout_is": True, "rollout_is_threshold": 2.0, "rollout_is_veto_threshold": 0.1}
-    found = of_config("verl-0.6.0", RAGGED, **config)
-    assert found.kept.all()
-    assert found.weights == pytest.approx([np.exp(0.1), np.exp(-0.2), 2.0, 0.0, 0.0, 0.0])
+    result = of_config("verl-0.6.0", RAGGED, **config)
+    assert result.kept.all()
+    assert result.weights == pytest.approx([np.exp(0.1), np.exp(-0.2), 2.0, 0.0, 0.0, 0.0])
 
 
 def test_sequence_weights_stand_at_every_token_of_their_row():
-    found = of_config("verl-0.9", RAGGED, rollout_is="sequence", rollout_is_threshold=1.5)
-    assert found.weights == pytest.approx([np.exp(-0.1)] * 2 + [1.5] + [np.exp(-2.5)] * 3)
+    result = of_config("verl-0.9", RAGGED, rollout_is="sequence", rollout_is_threshold=1.5)
+    assert result.weights == pytest.approx([np.exp(-0.1)] * 2 + [1.5] + [np.exp(-2.5)] * 3)
 
 
 def test_icepop_zeroes_weights_and_keeps_the_tokens():
-    found = of_config("verl-0.9", RAGGED, rollout_is="token", rollout_is_threshold="0.5_5.0")
-    assert found.kept.all()
-    assert found.weights == pytest.approx([np.exp(0.1), np.exp(-0.2), 0, 1, np.exp(0.5), 0])
+    result = of_config("verl-0.9", RAGGED, rollout_is="token", rollout_is_threshold="0.5_5.0")
+    assert result.kept.all()
+    assert result.weights == pytest.approx([np.exp(0.1), np.exp(-0.2), 0, 1, np.exp(0.5), 0])
 
 
 def test_masked_importance_sampling_keeps_the_ratio_beyond_its_bounds():
-    found = of_config("slime", RAGGED, tis_mode="mask", use_rs=False)
-    assert found.kept.astype(int).tolist() == [1, 1, 0, 1, 1, 0]
-    assert found.weights == pytest.approx(np.exp([0.1, -0.2, 2.0, 0.0, 0.5, -3.0]))
+    result = of_config("slime", RAGGED, tis_mode="mask", use_rs=False)
+    assert result.kept.astype(int).tolist() == [1, 1, 0, 1, 1, 0]
+    assert result.weights == pytest.approx(np.exp([0.1, -0.2, 2.0, 0.0, 0.5, -3.0]))
 
 
 def test_bypass_clip_has_no_weights_and_bypass_gradient_has():
     config = {"rollout_is": "token", "bypass_mode": True}
     clipped = of_config("verl-0.9", RAGGED, **config, loss_type="ppo_clip")
     assert clipped.weights is None
-    found = of_config("verl-0.9", RAGGED, **config, loss_type="reinforce")
-    assert found.weights == pytest.approx(np.minimum(np.exp([0.1, -0.2, 2, 0, 0.5, -3]), 2.0))
+    result = of_config("verl-0.9", RAGGED, **config, loss_type="reinforce")
+    assert result.weights == pytest.approx(np.minimum(np.exp([0.1, -0.2, 2, 0, 0.5, -3]), 2.0))
 
 
 def test_weights_stop_growing_at_a_log_ratio_of_20():
     weighting = Weighting("token", 1e30)
     batch = padded([[1000.0, -1000.0]])
     rows = rows_of(pair_of(trajectories_of(batch), "rollout", "old"), [LogRatio()], 0)
-    found = token_effects(Correction(weighting), tokens_of(batch), rows)
-    assert found.weights == pytest.approx(np.exp([20.0, -20.0]))
+    result = token_effects(Correction(weighting), tokens_of(batch), rows)
+    assert result.weights == pytest.approx(np.exp([20.0, -20.0]))
 
 
 def test_a_nan_is_never_kept_by_a_bound():

@@ -53,18 +53,18 @@ def test_rejection_by_ratios(trainer):
 
 @pytest.mark.parametrize("trainer", RATIOS)
 def test_the_veto_takes_out_whole_rows(trainer):
-    found = run(trainer, rollout_is=None, rollout_token_veto_threshold=0.5)
-    wanted = {"veto_fraction": 0.25, "catastrophic_token_fraction": 0.090909}
-    assert holds(found, "rollout_is_", **wanted)
-    assert (found.kept_tokens, found.kept_sequences) == (8, 2)
+    result = run(trainer, rollout_is=None, rollout_token_veto_threshold=0.5)
+    expected = {"veto_fraction": 0.25, "catastrophic_token_fraction": 0.090909}
+    assert holds(result, "rollout_is_", **expected)
+    assert (result.kept_tokens, result.kept_sequences) == (8, 2)
 
 
 @pytest.mark.parametrize("trainer", BY_K)
 @pytest.mark.parametrize("option", ["token_k2", "token_k3"])
 def test_rejection_of_tokens_by_k(trainer, option):
-    found = run(trainer, rollout_is=None, rollout_rs=option, rollout_rs_threshold=0.1)
-    assert holds(found, rollout_rs_masked_fraction=0.272727)
-    assert found.kept_tokens == 8
+    result = run(trainer, rollout_is=None, rollout_rs=option, rollout_rs_threshold=0.1)
+    assert holds(result, rollout_rs_masked_fraction=0.272727)
+    assert result.kept_tokens == 8
 
 
 @pytest.mark.parametrize("trainer", BY_K)
@@ -73,32 +73,32 @@ def test_rejection_of_tokens_by_k(trainer, option):
     [("seq_mean_k3", 0.05), ("seq_max_k2", 0.15), ("seq_max_k3", 0.15), ("seq_sum_k2", 0.3)],
 )
 def test_rejection_of_rows_by_k(trainer, option, bound):
-    found = run(trainer, rollout_is=None, rollout_rs=option, rollout_rs_threshold=bound)
+    result = run(trainer, rollout_is=None, rollout_rs=option, rollout_rs_threshold=bound)
     # Rows without a token count in the combined fraction, and not in that of the option.
-    assert masked(found, 0.545455, 0.5)
-    assert masked(found, 0.545455, 0.666667, f"rollout_rs_{option}_")
-    assert (found.kept_tokens, found.kept_sequences) == (5, 1)
+    assert masked(result, 0.545455, 0.5)
+    assert masked(result, 0.545455, 0.666667, f"rollout_rs_{option}_")
+    assert (result.kept_tokens, result.kept_sequences) == (5, 1)
 
 
 @pytest.mark.parametrize("trainer", BY_K)
 def test_two_options_at_once(trainer):
-    found = run(
+    result = run(
         trainer,
         rollout_is=None,
         rollout_rs="token_k1,seq_max_k3",
         rollout_rs_threshold="0.5_1.9,0.15",
     )
-    assert holds(found, rollout_rs_masked_fraction=0.545455)
-    assert holds(found, rollout_rs_token_k1_masked_fraction=0.090909)
+    assert holds(result, rollout_rs_masked_fraction=0.545455)
+    assert holds(result, rollout_rs_token_k1_masked_fraction=0.090909)
 
 
 @pytest.mark.parametrize("trainer", BY_K)
 def test_statistics_of_k1(trainer):
-    found = run(trainer, rollout_is=None, rollout_rs="token_k1", rollout_rs_threshold="0.6_1.6")
-    wanted = {"mean": 0.018182, "max": 0.9, "min": -0.6, "std": 0.298161}
+    result = run(trainer, rollout_is=None, rollout_rs="token_k1", rollout_rs_threshold="0.6_1.6")
+    expected = {"mean": 0.018182, "max": 0.9, "min": -0.6, "std": 0.298161}
     rows = {"seq_mean": 0.022222, "seq_std": 0.467063, "seq_max": 0.5, "seq_min": -0.433333}
     fractions = {"fraction_high": 0.181818, "fraction_low": 0.090909}
-    assert holds(found, "rollout_rs_token_k1_", **wanted, **rows, **fractions)
+    assert holds(result, "rollout_rs_token_k1_", **expected, **rows, **fractions)
 
 
 # What verl's code keeps, and what its documents say that it keeps: rows by number.
@@ -112,13 +112,13 @@ MIRRORED = [
 @pytest.mark.parametrize("trainer", BY_K)
 @pytest.mark.parametrize(("option", "bounds", "code", "documents"), MIRRORED)
 def test_bounds_of_k1_are_held_against_one_over_the_ratio(trainer, option, bounds, code, documents):
-    found = run(trainer, rollout_is=None, rollout_rs=option, rollout_rs_threshold=bounds)
-    assert found.kept_tokens == sum(OF_ROWS[row] for row in code)
-    assert found.kept_sequences == len(code)
-    assert found.actual["kept_tokens_by_documents"] == sum(OF_ROWS[row] for row in documents)
-    assert found.actual["kept_sequences_by_documents"] == len(documents)
+    result = run(trainer, rollout_is=None, rollout_rs=option, rollout_rs_threshold=bounds)
+    assert result.kept_tokens == sum(OF_ROWS[row] for row in code)
+    assert result.kept_sequences == len(code)
+    assert result.actual["kept_tokens_by_documents"] == sum(OF_ROWS[row] for row in documents)
+    assert result.actual["kept_sequences_by_documents"] == len(documents)
     lower, upper = map(float, bounds.split("_"))
-    sets = found.actual["accepted_ratios"][option]
+    sets = result.actual["accepted_ratios"][option]
     assert sets["code"] == pytest.approx([1.0 / upper, 1.0 / lower])
     assert sets["documents"] == pytest.approx([lower, upper])
 
@@ -126,8 +126,8 @@ def test_bounds_of_k1_are_held_against_one_over_the_ratio(trainer, option, bound
 @pytest.mark.parametrize("trainer", BY_K)
 @pytest.mark.parametrize(("bounds", "code", "documents"), [("0.6_1.6", 8, 9), ("0.7_2.0", 8, 9)])
 def test_the_same_of_tokens(trainer, bounds, code, documents):
-    found = run(trainer, rollout_is=None, rollout_rs="token_k1", rollout_rs_threshold=bounds)
-    assert (found.kept_tokens, found.actual["kept_tokens_by_documents"]) == (code, documents)
+    result = run(trainer, rollout_is=None, rollout_rs="token_k1", rollout_rs_threshold=bounds)
+    assert (result.kept_tokens, result.actual["kept_tokens_by_documents"]) == (code, documents)
 
 
 def test_070_held_the_same_bounds_against_the_ratio_itself():

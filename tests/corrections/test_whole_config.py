@@ -28,8 +28,8 @@ def found(tmp_path, trainer: str, correction: dict[str, Any], **places: Any) -> 
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(document))
     findings = read_trainer_config(file, trainer).findings
-    assert len({each.slug for each in findings}) == len(findings)
-    return {each.slug: each for each in findings}
+    assert len({item.slug for item in findings}) == len(findings)
+    return {item.slug: item for item in findings}
 
 
 MODE = "actor_rollout_ref__actor__policy_loss__loss_mode"
@@ -93,10 +93,10 @@ def test_whether_the_denominator_holds_what_was_rejected(
     assert "rejected-in-denominator" not in weighted
 
 
-@pytest.mark.parametrize(("estimator", "said"), [("grpo", True), ("rloo", True), ("gae", False)])
-def test_rejected_rows_in_the_baseline(tmp_path, estimator, said):
+@pytest.mark.parametrize(("estimator", "output"), [("grpo", True), ("rloo", True), ("gae", False)])
+def test_rejected_rows_in_the_baseline(tmp_path, estimator, output):
     places = {"algorithm__adv_estimator": estimator}
-    assert ("rejected-in-baseline" in found(tmp_path, "verl-0.9", REJECT, **places)) == said
+    assert ("rejected-in-baseline" in found(tmp_path, "verl-0.9", REJECT, **places)) == output
     assert "rejected-in-baseline" not in found(tmp_path, "verl-0.9", TOKEN, **places)
 
 
@@ -118,7 +118,7 @@ def test_a_sampler_that_records_nothing(tmp_path, trainer, asked, off):
 
 
 @pytest.mark.parametrize(
-    ("trainer", "sampling", "said"),
+    ("trainer", "sampling", "output"),
     [
         ("verl-0.9", {"top_p": 0.9}, "top_p 0.9"),
         ("verl-0.9", {"top_k": 50}, "top_k 50"),
@@ -128,12 +128,12 @@ def test_a_sampler_that_records_nothing(tmp_path, trainer, asked, off):
         ("verl-0.6.1", {"top_p": 0.9}, None),
     ],
 )
-def test_a_sampler_that_records_another_law(tmp_path, trainer, sampling, said):
+def test_a_sampler_that_records_another_law(tmp_path, trainer, sampling, output):
     places = {f"{ROLLOUT}{name}": value for name, value in sampling.items()}
     slugs = found(tmp_path, trainer, TOKEN, **places)
-    assert ("sampler-law-differs" in slugs) == (said is not None)
-    if said is not None:
-        assert said in slugs["sampler-law-differs"].message
+    assert ("sampler-law-differs" in slugs) == (output is not None)
+    if output is not None:
+        assert output in slugs["sampler-law-differs"].message
 
 
 def test_a_block_alone_says_nothing_of_the_rest(tmp_path):

@@ -55,7 +55,7 @@ def table(tmp_path):
 def test_every_command_of_its_stages_asks_it(added, table):
     rows = open_table(table)
     for result in (score(rows), compare(rows), sweep(rows, thresholds=2), replay_of(table)):
-        (finding,) = [each for each in result.findings if each.slug == "short-responses"]
+        (finding,) = [item for item in result.findings if item.slug == "short-responses"]
         assert finding.severity == "warning"
         assert finding.message == "3 sequences have 6 tokens in all"
         assert finding.fix == "look for an early stop"
@@ -73,8 +73,8 @@ def test_it_is_not_asked_of_other_stages(table):
         find=_short,
     )
     with CHECKS.with_added(check):
-        assert check.slug not in {each.slug for each in score(open_table(table)).findings}
-        assert check.slug in {each.slug for each in sweep(open_table(table), thresholds=2).findings}
+        assert check.slug not in {item.slug for item in score(open_table(table)).findings}
+        assert check.slug in {item.slug for item in sweep(open_table(table), thresholds=2).findings}
 
 
 def test_it_is_on_the_screen_and_counts_for_the_exit_code(added, table, rcdiag):  # noqa: F811
@@ -104,7 +104,7 @@ def test_it_is_explained(added, rcdiag):  # noqa: F811
 def test_it_leaves_no_trace(table):
     with CHECKS.with_added(SHORT_RESPONSES):
         pass
-    assert "short-responses" not in {each.slug for each in score(open_table(table)).findings}
+    assert "short-responses" not in {item.slug for item in score(open_table(table)).findings}
     with pytest.raises(RcdiagError):
         explain("short-responses")
 
@@ -129,7 +129,7 @@ def test_an_added_family_has_its_finding(table, tmp_path):
     )
     shifted = dump_with_shift(tmp_path / "shifted.parquet", 1.0)
     with FAMILIES.with_added(family), METRICS.with_added(metric):
-        slugs = [each.slug for each in score(open_table(shifted)).findings]
+        slugs = [item.slug for item in score(open_table(shifted)).findings]
         assert "table-not-calm" in slugs
         assert "calm_k3" in page(score(open_table(shifted)))
         assert explain("table-not-calm").see == ("calm_k3",)
@@ -146,6 +146,6 @@ def test_a_level_that_is_unknown_is_no_alarm(tmp_path):
     )
     result = score(open_table(path))
     assert result.mismatch["k3_kl"].level == "unknown"
-    slugs = {each.slug for each in result.findings}
+    slugs = {item.slug for item in result.findings}
     assert "few-clusters" in slugs
     assert not slugs & {family.slug for family in FAMILIES.values()}

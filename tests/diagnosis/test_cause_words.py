@@ -144,5 +144,7 @@ def test_words_are_read_without_numbers():
         "import sys; from rcdiag.diagnosis.causes.cause_words import cause_words; cause_words()\n"
         "print([name for name in ('numpy', 'polars', 'pyarrow', 'torch') if name in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "[]\n"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert output.stdout == "[]\n"

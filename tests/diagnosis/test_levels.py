@@ -27,7 +27,7 @@ def guide_of(name: str, suite: Suite) -> Guide:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "wanted"),
+    ("name", "value", "expected"),
     [
         ("k3_kl", 0.0009, "ok"),
         ("k3_kl", 0.001, "warning"),
@@ -47,13 +47,13 @@ def guide_of(name: str, suite: Suite) -> Guide:
         ("kappa", -1.0, "error"),
     ],
 )
-def test_levels_follow_the_guide_values(name, value, wanted):
+def test_levels_follow_the_guide_values(name, value, expected):
     suite = Suite(make_state([[-1.0]] * 1000, [[-1.5]] * 1000))
-    assert level(guide_of(name, suite), value) == wanted
+    assert level(guide_of(name, suite), value) == expected
 
 
 @pytest.mark.parametrize(
-    ("guide", "value", "low", "high", "wanted"),
+    ("guide", "value", "low", "high", "expected"),
     [
         (UPWARD, 1.5, 0.9, 2.0, "unknown"),
         (UPWARD, 0.5, 0.4, 2.1, "unknown"),
@@ -72,8 +72,8 @@ def test_levels_follow_the_guide_values(name, value, wanted):
         (AROUND, 1.8, 0.1, 1.9, "unknown"),
     ],
 )
-def test_an_interval_from_ok_to_error_tells_nothing(guide, value, low, high, wanted):
-    assert level(guide, value, low, high) == wanted
+def test_an_interval_from_ok_to_error_tells_nothing(guide, value, low, high, expected):
+    assert level(guide, value, low, high) == expected
 
 
 def test_the_worst_of_levels():
@@ -102,8 +102,8 @@ def test_k_hat_is_judged_by_how_many_ratios_there_are(tokens, error):
 @pytest.mark.parametrize("clusters", [3, 10, 100])
 def test_few_clusters_need_a_larger_z_of_the_same_rarity(clusters):
     guide = guide_of("ratio_mean_z", Suite(make_state([[-1.0]] * clusters, [[-1.5]] * clusters)))
-    wanted = [t.isf(norm.sf(errors), clusters - 1) for errors in (2.0, 4.0)]
-    assert (guide.warning, guide.error) == pytest.approx(wanted, rel=1e-6)
+    expected = [t.isf(norm.sf(errors), clusters - 1) for errors in (2.0, 4.0)]
+    assert (guide.warning, guide.error) == pytest.approx(expected, rel=1e-6)
 
 
 def test_kappa_of_few_clusters_is_not_judged():
@@ -143,20 +143,22 @@ def test_two_clusters_give_a_level():
 
 
 @pytest.mark.parametrize(
-    ("value", "high", "wanted"),
+    ("value", "high", "expected"),
     [(0.6, 0.8, "unknown"), (0.3, 0.4, "unknown"), (0.05, 0.09, "error"), (0.05, 0.6, "unknown")],
 )
-def test_an_interval_without_a_lower_end_reaches_down_to_error(value, high, wanted):
+def test_an_interval_without_a_lower_end_reaches_down_to_error(value, high, expected):
     guide = METRICS["ess_seq"].guide
     assert guide is not None
-    assert level(guide, value, None, high) == wanted
+    assert level(guide, value, None, high) == expected
 
 
-@pytest.mark.parametrize(("value", "low", "wanted"), [(2e-3, 5e-4, "unknown"), (0.2, 0.1, "error")])
-def test_an_interval_without_an_upper_end_reaches_up_to_error(value, low, wanted):
+@pytest.mark.parametrize(
+    ("value", "low", "expected"), [(2e-3, 5e-4, "unknown"), (0.2, 0.1, "error")]
+)
+def test_an_interval_without_an_upper_end_reaches_up_to_error(value, low, expected):
     guide = METRICS["k3_kl"].guide
     assert guide is not None
-    assert level(guide, value, low, None) == wanted
+    assert level(guide, value, low, None) == expected
 
 
 def test_a_number_with_one_end_and_no_guide_is_unknown():
@@ -176,7 +178,7 @@ def test_a_number_with_one_end_and_no_guide_is_unknown():
 
 def test_every_guide_begins_to_warn_before_it_says_error():
     suite = Suite(make_state(*seeded_batch(0, sequences=200)))
-    guides = {name: each for name, metric in METRICS.items() if (each := metric.guide_on(suite))}
+    guides = {name: item for name, metric in METRICS.items() if (item := metric.guide_on(suite))}
     assert len(guides) >= 12
     for name, guide in guides.items():
         assert guide.warning != guide.error, name

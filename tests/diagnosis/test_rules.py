@@ -52,7 +52,7 @@ def test_finite_bounds_belong_to_the_worse_side():
 
 
 def test_all_rules_apply_to_an_update_without_correction_and_double_counting():
-    rules = {each.name: each for each in health(evidence(Given())).rules}
+    rules = {item.name: item for item in health(evidence(Given())).rules}
     assert set(rules) == set(UPDATE_RULES)
     for name, rule in rules.items():
         assert rule.level == ("warning" if name == "double_counting" else "ok")
@@ -61,13 +61,13 @@ def test_all_rules_apply_to_an_update_without_correction_and_double_counting():
 
 
 def test_a_loss_that_is_undefined_is_an_error_without_a_number():
-    found = health(evidence(Given(), undefined="every token is rejected", double_counted=False))
-    assert found.verdict == "error"
-    assert found.rules[0].name == "loss_defined"
-    assert found.rules[0].value is None
-    assert found.rules[0].level == "error"
-    assert found.rules[0].message == "every token is rejected"
-    assert found.not_judged == []
+    result = health(evidence(Given(), undefined="every token is rejected", double_counted=False))
+    assert result.verdict == "error"
+    assert result.rules[0].name == "loss_defined"
+    assert result.rules[0].value is None
+    assert result.rules[0].level == "error"
+    assert result.rules[0].message == "every token is rejected"
+    assert result.not_judged == []
 
 
 def test_the_mismatch_is_no_error_of_a_preset_that_corrects_it():
@@ -80,9 +80,9 @@ def test_the_mismatch_is_no_error_of_a_preset_that_corrects_it():
 @pytest.mark.parametrize("value", [None, nan])
 def test_without_a_number_that_decides_there_is_no_good_verdict(value):
     given = evidence(Given(), ess_seq=value, double_counted=False)
-    found = health(given)
-    assert found.verdict == "cannot judge"
-    assert found.not_judged == ["ess_seq"]
+    result = health(given)
+    assert result.verdict == "cannot judge"
+    assert result.not_judged == ["ess_seq"]
 
 
 def test_an_added_rule_of_health_is_judged_and_explained():
@@ -94,9 +94,9 @@ def test_an_added_rule_of_health_is_judged_and_explained():
         message=lambda e: "70% of the pull is on negative advantages",
     )
     with UPDATE_RULES.with_added(rule):
-        found = health(evidence(Given(), double_counted=False))
-        assert found.verdict == "warning"
-        assert found.rules[-1].message == "70% of the pull is on negative advantages"
+        result = health(evidence(Given(), double_counted=False))
+        assert result.verdict == "warning"
+        assert result.rules[-1].message == "70% of the pull is on negative advantages"
         assert "a test" in explain("health.negative_pull").healthy
     assert "negative_pull" not in UPDATE_RULES
 
@@ -110,8 +110,8 @@ def _refusals(
     values = {name: MetricValue(value=numbers.get(name, value)) for name, value in harmless.items()}
     plain = {name: numbers.get(name, value) for name, value in plain.items()}
     shift = reward_shift or MetricValue(value=0.0, low=-0.1, high=0.1)
-    found = replace(sweep_row(), **values, **plain, reward_shift=shift)
-    return refused(Judged(found, sequences, UpperTail.of(np.empty(0)), above_clamp))
+    result = replace(sweep_row(), **values, **plain, reward_shift=shift)
+    return refused(Judged(result, sequences, UpperTail.of(np.empty(0)), above_clamp))
 
 
 def test_a_candidate_without_fault_is_not_refused():

@@ -26,9 +26,6 @@ COMMANDS = {
 # Pages that show how a command fails: the exit codes that its commands may have.
 CODES = {"docs/tutorials/explain.md": {0, 2}, "docs/tutorials/report.md": {0, 1}}
 
-# Their commands load models for half a minute: `make nightly` runs them.
-LONG = ("docs/tutorials/compare.md", "docs/tutorials/replay.md")
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
@@ -38,10 +35,10 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def check(page: str, each: Shown, *, exact: bool) -> None:
-    code, output = run(each.command)
+def check(page: str, item: Shown, *, exact: bool) -> None:
+    code, output = run(item.command)
     assert code in CODES.get(page, {0}), "\n".join(output)
-    quoted = [line.rstrip() for line in each.quoted]
+    quoted = [line.rstrip() for line in item.quoted]
     if not exact:
         quoted, output = (
             [line if line == LEFT_OUT else without_digits(line) for line in lines]
@@ -49,40 +46,37 @@ def check(page: str, each: Shown, *, exact: bool) -> None:
         )
     assert agrees(quoted, output), (
         f"{page} quotes another output; python -m tools.docs.commands {page}\n"
-        + "\n".join([f"$ {each.command}", *output])
+        + "\n".join([f"$ {item.command}", *output])
     )
 
 
 @pytest.mark.parametrize("page", COMMANDS)
 def test_commands_print_what_is_quoted(page, folder):
-    for each in without_engine(COMMANDS[page]):
-        check(page, each, exact=True)
+    for item in without_engine(COMMANDS[page]):
+        check(page, item, exact=True)
 
 
 @pytest.mark.engine
+@pytest.mark.slow  # half a minute a page
 # An engine's process is over before Python has closed its pipes.
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
 )
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.slow] if page in LONG else [])
-        for page, all_of in COMMANDS.items()
-        if without_engine(all_of) != all_of
-    ],
+    [page for page, all_of in COMMANDS.items() if without_engine(all_of) != all_of],
 )
 def test_commands_with_a_model_print_what_is_quoted(page, folder):
     quick = without_engine(COMMANDS[page])
-    for each in COMMANDS[page]:
-        if each not in quick:
-            check(page, each, exact=False)
+    for item in COMMANDS[page]:
+        if item not in quick:
+            check(page, item, exact=False)
 
 
 def test_every_tutorial_shows_its_command():
     for page in (ROOT / "docs" / "tutorials").glob("*.md"):
         commands = COMMANDS[page.relative_to(ROOT).as_posix()]
-        assert any(each.command.startswith(f"rcdiag {page.stem} ") for each in commands), page
+        assert any(item.command.startswith(f"rcdiag {page.stem} ") for item in commands), page
 
 
 def test_a_quote_may_leave_lines_out():
@@ -96,7 +90,7 @@ def test_a_quote_may_leave_lines_out():
 
 
 def test_a_quote_is_renewed_where_it_was_cut():
-    each = Shown("rcdiag score x", ("value 1", LEFT_OUT, "fine: 1"))
+    item = Shown("rcdiag score x", ("value 1", LEFT_OUT, "fine: 1"))
     output = ["value 2", "more", "more", "fine: 2"]
-    assert quoted_anew(each, output) == ["value 2", LEFT_OUT, "fine: 2"]
+    assert quoted_anew(item, output) == ["value 2", LEFT_OUT, "fine: 2"]
     assert quoted_anew(Shown("rcdiag score x", ()), output) == output

@@ -16,8 +16,8 @@ def test_the_notebook_runs_and_draws_two_plots(monkeypatch):
     shown, figures = run_notebook(notebook)
     assert figures == 2
     stored = [cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert [[each["output_type"] for each in cell] for cell in stored] == [
-        [each["output_type"] for each in cell] for cell in shown
+    assert [[item["output_type"] for item in cell] for cell in stored] == [
+        [item["output_type"] for item in cell] for cell in shown
     ], "python -m tools.docs.notebook examples/*.ipynb"
     # The decision at the end is the one that is stored.
     assert shown[-1][0]["data"] == stored[-1][0]["data"]

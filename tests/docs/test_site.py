@@ -23,6 +23,8 @@ from tools.docs.reference import CAUSE, anchor, place_of_names, reference_pages
 
 # What a page loads by itself; a link that a reader follows may go anywhere.
 LOADS = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
+# Ten seconds to build.
+BUILT = pytest.mark.slow
 EXTERNAL = re.compile(r"https?://[\w.-]+\.[a-z]{2,}(/[^\s<>]*)?")
 
 
@@ -60,6 +62,7 @@ def pages(site) -> dict[Path, Page]:
     return {path: Page(path.read_text()) for path in site.rglob("*.html")}
 
 
+@BUILT
 def test_every_internal_link_has_its_page_and_anchor(site, pages):
     lost = []
     for path, page in pages.items():
@@ -77,6 +80,7 @@ def test_every_internal_link_has_its_page_and_anchor(site, pages):
     assert not lost
 
 
+@BUILT
 def test_every_external_link_is_well_formed(site, pages):
     for path, page in pages.items():
         for link in page.links:
@@ -84,6 +88,7 @@ def test_every_external_link_is_well_formed(site, pages):
                 assert EXTERNAL.fullmatch(link), f"{path.relative_to(site)}: {link}"
 
 
+@BUILT
 def test_no_page_loads_anything_from_the_network(site, pages):
     for path, page in pages.items():
         for file in page.loads:
@@ -107,9 +112,11 @@ def entries(nav: object) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation():
-    there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    existing = {
+        path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")
+    }
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    assert there | reference_pages().keys() == set(entries(config["nav"]))
+    assert existing | reference_pages().keys() == set(entries(config["nav"]))
 
 
 def test_the_reference_has_every_name_that_explain_answers():
@@ -122,6 +129,7 @@ def test_the_reference_has_every_name_that_explain_answers():
             assert place == anchor(name)
 
 
+@BUILT
 def test_every_cause_has_a_page_in_the_navigation_and_a_line_in_the_index(site):
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     shown = entries(with_causes(config["nav"]))
@@ -164,5 +172,5 @@ def test_examples_in_python_run(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_make_docs_builds_this_site():
-    said = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True)
-    assert "mkdocs build --strict" in said.stdout
+    output = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True)
+    assert "mkdocs build --strict" in output.stdout

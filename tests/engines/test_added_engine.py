@@ -58,6 +58,7 @@ def dump(tmp_path) -> Path:
     )
 
 
+@pytest.mark.slow  # tests/test_contributing.py installs and compares one too
 def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp_path, rcdiag):
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     plugin, out = install(tmp_path / "site", "toy_plugin", PLUGIN), tmp_path / "scored.parquet"
@@ -76,16 +77,16 @@ def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp
 
     ran = rcdiag_with(plugin, "compare", out, "--target", "toy", "--json")
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    roles = {name: (each["role"], each["setup"]) for name, each in found["policies"].items()}
+    result = json.loads(ran.stdout)
+    roles = {name: (item["role"], item["setup"]) for name, item in result["policies"].items()}
     assert roles == {
         "rollout": ("sampler", "recorded"),
         "low": ("engine", "toy bfloat16 tilt 1"),
         "toy": ("engine", "toy float32"),
         "low_again": ("repeat", "toy bfloat16 tilt 1 beads=7"),
     }
-    assert found["ladder"]["policies"] == ["rollout", "low", "toy"]
-    assert found["noise_floor"]["policy"] == "low"
+    assert result["ladder"]["policies"] == ["rollout", "low", "toy"]
+    assert result["noise_floor"]["policy"] == "low"
 
     # Without the package its policies are still called by the name of what scored them.
     policies = rcdiag("compare", out, "--target", "toy", "--json").document["policies"]
@@ -184,9 +185,9 @@ def test_a_backend_that_cannot_change_its_batches_is_refused_or_passed_over():
 
 
 @pytest.mark.parametrize(
-    ("noted", "wanted"), [({}, "recorded"), ({"backend": "sglang"}, "sglang"), (None, "sampler")]
+    ("noted", "expected"), [({}, "recorded"), ({"backend": "sglang"}, "sglang"), (None, "sampler")]
 )
-def test_a_policy_is_recorded_only_where_no_backend_is_named(noted, wanted):
-    assert role("rollout" if noted is None else "x", noted or {}, "rollout") == wanted
+def test_a_policy_is_recorded_only_where_no_backend_is_named(noted, expected):
+    assert role("rollout" if noted is None else "x", noted or {}, "rollout") == expected
     if noted:
         assert describe(noted).strip() == "sglang"

@@ -29,8 +29,8 @@ def run(qwen3, table, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("gpu") / "scored.parquet"
     options = [part for name, what in POLICIES.items() for part in ("--policy", f"{name}={what}")]
     pair = ("--behavior", "prefill", "--target", "fp32")
-    done = rcdiag_alone("score", table, "--model", qwen3, *options, *pair, "-o", out, "--json")
-    assert done.code == 0, done.err
+    outcome = rcdiag_alone("score", table, "--model", qwen3, *options, *pair, "-o", out, "--json")
+    assert outcome.code == 0, outcome.err
     return out
 
 

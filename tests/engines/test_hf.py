@@ -27,17 +27,17 @@ def score(policy: str, model: Path, rows: Trajectories):
 
 
 def test_float32_equals_the_plain_forward_on_every_row(qwen3, table, expected):
-    found = score("p=hf:float32", qwen3, rows_of(table))
-    np.testing.assert_allclose(found.log_probs, np.concatenate(expected["log_probs"]), atol=1e-5)
+    result = score("p=hf:float32", qwen3, rows_of(table))
+    np.testing.assert_allclose(result.log_probs, np.concatenate(expected["log_probs"]), atol=1e-5)
 
 
 def test_entropy_and_top_k_equal_those_of_the_plain_forward(qwen3, table, expected):
-    found = score("p=hf:float32,entropy=true,top_k=3", qwen3, rows_of(table))
-    np.testing.assert_allclose(found.entropy, np.concatenate(expected["entropy"]), atol=2e-5)
+    result = score("p=hf:float32,entropy=true,top_k=3", qwen3, rows_of(table))
+    np.testing.assert_allclose(result.entropy, np.concatenate(expected["entropy"]), atol=2e-5)
     values = np.concatenate([top.values.numpy() for top in expected["top"]])
     ids = np.concatenate([top.indices.numpy() for top in expected["top"]])
-    np.testing.assert_allclose(found.top_log_probs, values, atol=1e-5)
-    assert np.array_equal(found.top_ids, ids)
+    np.testing.assert_allclose(result.top_log_probs, values, atol=1e-5)
+    assert np.array_equal(result.top_ids, ids)
 
 
 def test_a_row_does_not_depend_on_its_neighbours(qwen3, table):
@@ -51,12 +51,12 @@ def test_a_row_does_not_depend_on_its_neighbours(qwen3, table):
 
 
 def test_tokens_done_add_up_to_all_rows_with_a_response(qwen3, table):
-    done: list[int] = []
+    run: list[int] = []
     rows = rows_of(table)
-    HfEngine(parse_policy("p=hf:float32,batch_tokens=300", str(qwen3))).score(rows, done.append)
+    HfEngine(parse_policy("p=hf:float32,batch_tokens=300", str(qwen3))).score(rows, run.append)
     lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
-    assert sum(done) == lengths[rows.response_ids.lengths > 0].sum()
-    assert len(done) > 3
+    assert sum(run) == lengths[rows.response_ids.lengths > 0].sum()
+    assert len(run) > 3
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_tokens_done_add_up_to_all_rows_with_a_response(qwen3, table):
     ["bfloat16", "float16", "float32,autocast=bfloat16", "bfloat16,lm_head=float32"],
 )
 def test_lower_precisions_are_near_float32_but_not_it(options, qwen3, table, expected):
-    found = score(f"p=hf:{options}", qwen3, rows_of(table)).log_probs
-    gap = np.abs(found - np.concatenate(expected["log_probs"]))
+    result = score(f"p=hf:{options}", qwen3, rows_of(table)).log_probs
+    gap = np.abs(result - np.concatenate(expected["log_probs"]))
     assert 1e-5 < gap.mean() < 0.1
 
 
@@ -77,24 +77,24 @@ def test_a_float32_head_removes_the_rounding_of_logits(qwen3, table):
 
 
 def test_eager_attention_agrees_with_sdpa(qwen3, table, expected):
-    found = score("p=hf:float32,attention=eager", qwen3, rows_of(table)).log_probs
-    np.testing.assert_allclose(found, np.concatenate(expected["log_probs"]), atol=1e-5)
+    result = score("p=hf:float32,attention=eager", qwen3, rows_of(table)).log_probs
+    np.testing.assert_allclose(result, np.concatenate(expected["log_probs"]), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_other_heads_are_honoured(kind, table, tmp_path):
     """Gemma caps its logits; Llama does not share head and embedding."""
     model = make_model(tmp_path / kind, kind)
-    found = score("p=hf:float32", model, rows_of(table)).log_probs
+    result = score("p=hf:float32", model, rows_of(table)).log_probs
     expected = np.concatenate(reference(model, table)["log_probs"])
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_allclose(result, expected, atol=2e-5)
 
 
 def test_an_adapter_scores_like_the_merged_model(qwen3, table, adapter, expected):
-    found = score(f"p=hf:float32,adapter={adapter}", qwen3, rows_of(table)).log_probs
+    result = score(f"p=hf:float32,adapter={adapter}", qwen3, rows_of(table)).log_probs
     merged = np.concatenate(reference(qwen3, table, adapter)["log_probs"])
-    np.testing.assert_allclose(found, merged, atol=3e-5)
-    assert np.abs(found - np.concatenate(expected["log_probs"])).max() > 0.1
+    np.testing.assert_allclose(result, merged, atol=3e-5)
+    assert np.abs(result - np.concatenate(expected["log_probs"])).max() > 0.1
 
 
 def test_logits_are_never_made_for_all_tokens_at_once(qwen3, table, monkeypatch):

@@ -27,7 +27,7 @@ def wanted(
     texts=(), ladders=(), model: str | None = "m", there=(), scored=(), twice: bool = False
 ) -> list[PolicySpec]:
     """Of a table with policies `there`, of which `scored` are known."""
-    noted = {"policies": {each["name"]: each for each in scored}} if scored else {}
+    noted = {"policies": {item["name"]: item for item in scored}} if scored else {}
     table = cast(Table, SimpleNamespace(policies=list(there), metadata=noted))
     return wanted_policies(table, policies=texts, model=model, ladder=ladders, noise_floor=twice)
 
@@ -53,14 +53,14 @@ def test_a_name_means_the_same_policy_in_every_ladder():
 @pytest.mark.parametrize("name", LADDERS)
 def test_compare_puts_a_ladder_in_the_order_it_was_made_in(name):
     specs = [parse_policy(text, "m") for text in LADDERS[name]]
-    noted = {each.name: each.to_dict() for each in specs}
+    noted = {item.name: item.to_dict() for item in specs}
     shuffled = sorted(names_of(specs), reverse=True)
-    found = ladder_order([*shuffled, "rollout"], noted, "rollout", "old")
-    assert found == ["rollout", *names_of(specs)]
+    result = ladder_order([*shuffled, "rollout"], noted, "rollout", "old")
+    assert result == ["rollout", *names_of(specs)]
 
 
 def test_the_command_line_knows_every_ladder():
-    assert {each.value for each in LadderName} == set(LADDERS)
+    assert {item.value for item in LadderName} == set(LADDERS)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_again_is_the_same_policy_in_other_batches(text):
     spec = parse_policy(text, "m")
     other = again(spec)
     same = ("backend", "dtype", "model")
-    assert [getattr(other, each) for each in same] == [getattr(spec, each) for each in same]
+    assert [getattr(other, item) for item in same] == [getattr(spec, item) for item in same]
     assert other.name == f"{spec.name}_again"
     assert repeat_of(other.to_dict()) == spec.name
     changed = {
@@ -97,8 +97,8 @@ def test_nothing_to_repeat_is_refused_with_a_hint():
 
 def test_a_policy_of_the_table_is_scored_again_as_it_was():
     noted = about("x", "vllm", "bfloat16", model="ckpt", path="decode", repeat_of="y")
-    found = spec_of(noted, None)
-    assert found == PolicySpec(
+    result = spec_of(noted, None)
+    assert result == PolicySpec(
         name="x", backend="vllm", dtype="bfloat16", model="ckpt", options={"path": "decode"}
     )
 

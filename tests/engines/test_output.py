@@ -28,10 +28,10 @@ def model(tmp_path_factory) -> Path:
 def table(tmp_path_factory) -> Path:
     """A table with a recorded policy and an entropy that does not belong to new scores."""
     path = make_table(tmp_path_factory.mktemp("tables") / "table.parquet")
-    found = pq.read_table(path)
-    zeros = pa.array([[-0.5] * len(row) for row in found["response_ids"].to_pylist()])
-    found = found.append_column("old_log_probs", zeros).append_column("old_entropy", zeros)
-    pq.write_table(found.replace_schema_metadata({"theirs": "kept"}), path)
+    result = pq.read_table(path)
+    zeros = pa.array([[-0.5] * len(row) for row in result["response_ids"].to_pylist()])
+    result = result.append_column("old_log_probs", zeros).append_column("old_entropy", zeros)
+    pq.write_table(result.replace_schema_metadata({"theirs": "kept"}), path)
     return path
 
 
@@ -42,9 +42,9 @@ NEW = ("--policy", "rollout=hf:float32")
 def scored(table, model, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     """The table with a policy more, and the result document."""
     out = tmp_path_factory.mktemp("scored") / "out.parquet"
-    done = rcdiag_alone("score", table, "--model", model, *NEW, "-o", out, "--json")
-    assert done.code == 0, done.err
-    return out, done.document
+    run = rcdiag_alone("score", table, "--model", model, *NEW, "-o", out, "--json")
+    assert run.code == 0, run.err
+    return out, run.document
 
 
 def test_rows_and_columns_stay_and_scores_come_last(scored, table):
@@ -69,18 +69,19 @@ def test_comparing_needs_no_tokenizer_and_text_does(rcdiag, scored, model):
 def test_a_recorded_policy_is_not_overwritten(rcdiag, table, model, tmp_path):
     out = tmp_path / "out.parquet"
     policies = ("--policy", "old=hf:float32", "--policy", "rollout=hf:bfloat16")
-    done = rcdiag("score", table, "--model", model, *policies, "-o", out)
-    assert done.code == 2
-    assert "`old_log_probs` is recorded" in done.err
+    run = rcdiag("score", table, "--model", model, *policies, "-o", out)
+    assert run.code == 2
+    assert "`old_log_probs` is recorded" in run.err
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_force_replaces_all_of_a_policy(scored, model, tmp_path):
     table, _ = scored
     out, policies = tmp_path / "out.parquet", ("--policy", "old=hf:float32")
     options = ("-o", out, "--force", "--json")
-    done = rcdiag_alone("score", table, "--model", model, *policies, *options)
-    assert done.code == 0, done.err
+    run = rcdiag_alone("score", table, "--model", model, *policies, *options)
+    assert run.code == 0, run.err
     names = pq.read_schema(out).names
     assert names[-2:] == ["rollout_log_probs", "old_log_probs"]
     assert "old_entropy" not in names
@@ -92,8 +93,8 @@ def test_force_replaces_all_of_a_policy(scored, model, tmp_path):
 def test_model_alone_fills_what_the_default_pair_lacks(table, model, tmp_path):
     """`rollout` is not there and comes from vLLM; `old` is recorded and stays."""
     out = tmp_path / "out.parquet"
-    done = rcdiag_alone("score", table, "--model", model, "-o", out, "--json")
-    assert done.code == 0, done.err
+    run = rcdiag_alone("score", table, "--model", model, "-o", out, "--json")
+    assert run.code == 0, run.err
     policies = json.loads(pq.read_schema(out).metadata[b"rcdiag"])["policies"]
     assert set(policies) == {"rollout"}
     assert (policies["rollout"]["backend"], policies["rollout"]["dtype"]) == ("vllm", "bfloat16")
@@ -103,15 +104,16 @@ def test_model_alone_fills_what_the_default_pair_lacks(table, model, tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that nobody can fill")
 def test_an_output_that_the_system_refuses_is_said(rcdiag, table, model):
-    done = rcdiag("score", table, "--model", model, *NEW, "-o", "/proc/out.parquet")
-    assert done.code == 2
-    assert "cannot be written" in done.err
-    assert "Traceback" not in done.err
+    run = rcdiag("score", table, "--model", model, *NEW, "-o", "/proc/out.parquet")
+    assert run.code == 2
+    assert "cannot be written" in run.err
+    assert "Traceback" not in run.err
 
 
+@pytest.mark.slow
 def test_without_an_output_nothing_is_kept_but_the_numbers(table, model, tmp_path):
-    done = rcdiag_alone("score", table, "--model", model, *NEW, "--json", cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert "not kept" in done.err
-    assert done.document["num_tokens"] > 0
+    run = rcdiag_alone("score", table, "--model", model, *NEW, "--json", cwd=tmp_path)
+    assert run.code == 0, run.err
+    assert "not kept" in run.err
+    assert run.document["num_tokens"] > 0
     assert list(tmp_path.iterdir()) == []

@@ -83,9 +83,9 @@ def parts(out: Path, policy: str) -> int:
 def undisturbed(arguments, tmp_path_factory) -> tuple[Path, str]:
     """What a run writes that nobody kills, and its result document."""
     out = tmp_path_factory.mktemp("undisturbed") / "out.parquet"
-    done = rcdiag(*arguments(out), "--json")
-    assert done.returncode == 0, done.stderr
-    return out, done.stdout
+    run = rcdiag(*arguments(out), "--json")
+    assert run.returncode == 0, run.stderr
+    return out, run.stdout
 
 
 @SLOW
@@ -112,6 +112,7 @@ def test_a_run_killed_twice_ends_like_an_undisturbed_one(undisturbed, arguments,
     assert not list(tmp_path.glob(".*"))
 
 
+@SLOW
 def test_a_run_killed_after_its_last_rename_is_recognised(undisturbed, arguments):
     """The output is there and so are its parts: nothing is scored again, nothing is refused."""
     out, _ = undisturbed

@@ -50,9 +50,9 @@ def with_policies(
     """Write the table with these policies in it too; return its path."""
     options = [part for name, what in policies.items() for part in ("--policy", f"{name}={what}")]
     pair = ("--behavior", "prefill", "--target", "hf", *more)
-    done = rcdiag_alone("score", table, "--model", model, *options, *pair, "-o", out, "--json")
-    assert done.code == 0, done.err
-    assert done.document["mismatch"]["log_ratio_abs_max"]["value"] < 1e-4
+    outcome = rcdiag_alone("score", table, "--model", model, *options, *pair, "-o", out, "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.document["mismatch"]["log_ratio_abs_max"]["value"] < 1e-4
     return out
 
 
@@ -92,8 +92,8 @@ def rows_of(request) -> Callable[[str], Path]:
 @PATHS
 def test_float32_equals_the_plain_forward_of_transformers(policy, rows, rows_of, expected):
     """At each row's temperature, on one-token prompts and responses, and the longest row."""
-    found = scored(rows_of(rows), f"{policy}_log_probs")
-    np.testing.assert_allclose(found, np.concatenate(expected["log_probs"]), atol=3e-5)
+    result = scored(rows_of(rows), f"{policy}_log_probs")
+    np.testing.assert_allclose(result, np.concatenate(expected["log_probs"]), atol=3e-5)
 
 
 @PATHS
@@ -111,8 +111,8 @@ def test_entropy_and_top_k_are_those_of_the_whole_law(policy, rows, rows_of, exp
 def test_scores_equal_plain_prompt_log_probs_at_temperature_one(run, qwen3, table, tmp_path):
     out = tmp_path / "plain.json"
     command = [sys.executable, "-c", PLAIN, str(qwen3), str(table), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
     plain = json.loads(out.read_text())
     rows = pq.read_table(run, columns=["temperature", "prefill_log_probs"]).to_pylist()
     compared = 0
@@ -153,19 +153,19 @@ def test_how_each_policy_was_scored_is_in_the_metadata(policy, rows, rows_of):
         pytest.param("quantizaton=fp8", "did you mean quantization?", marks=SLOW),
         pytest.param("enable_prefix_caching=true", "enable_prefix_caching", marks=SLOW),
         ("path=sideways", "path=sideways"),
-        pytest.param("quantization=gptq", "the engine failed", marks=SLOW),
+        pytest.param("quantization=gptq", "the engine failed", marks=SLOW),  # once it has started
         ("quantization=fp8", "needs a GPU"),
     ],
 )
-def test_what_the_engine_cannot_do_is_said(options, words, qwen3, table, tmp_path):
+def test_what_the_engine_cannot_do_is_said(rcdiag, options, words, qwen3, table, tmp_path):
     out = tmp_path / "out.parquet"
-    done = rcdiag_alone(
+    outcome = rcdiag(
         *("score", table, "--model", qwen3, "-o", out, "--behavior", "a", "--target", "b"),
         *("--policy", f"a=vllm:float32,{options}", "--policy", "b=hf:float32"),
     )
-    assert done.code == 2
-    assert words in done.err
-    assert "Traceback" not in done.err
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert "Traceback" not in outcome.err
     assert not out.exists()
 
 
@@ -176,15 +176,15 @@ def test_what_the_engine_cannot_do_is_said(options, words, qwen3, table, tmp_pat
 def compared(every_path) -> dict[str, Any]:
     policies = [word for name in ("bf16", "bf16_again", "hf") for word in ("--policy", name)]
     pair = ("--behavior", "bf16", "--target", "hf")
-    done = rcdiag_alone("compare", every_path, *policies, *pair, "--json")
-    assert done.code == 0, done.err
-    return done.document
+    outcome = rcdiag_alone("compare", every_path, *policies, *pair, "--json")
+    assert outcome.code == 0, outcome.err
+    return outcome.document
 
 
 @SLOW
 def test_the_repeat_is_the_same_policy_in_other_batches(every_path):
-    found = json.loads(pq.read_schema(every_path).metadata[b"rcdiag"])["policies"]
-    one, again = found["bf16"], found["bf16_again"]
+    result = json.loads(pq.read_schema(every_path).metadata[b"rcdiag"])["policies"]
+    one, again = result["bf16"], result["bf16_again"]
     assert again["options"] == {**one["options"], "max_num_seqs": 5, "repeat_of": "bf16"}
     for key in ("backend", "dtype", "model", "weights_fingerprint"):
         assert again[key] == one[key], key
@@ -210,7 +210,7 @@ def test_precision_of_a_tiny_model_is_a_small_mismatch(compared):
 @SLOW
 def test_compare_scores_what_is_missing_itself_and_leaves_the_table_alone(run, qwen3):
     policies = ("--policy", "hf", "--policy", "hf_bf16=hf:bfloat16")
-    found = rcdiag_alone("compare", run, "--model", qwen3, "--json", *policies).document
-    assert list(found["policies"]) == found["ladder"]["policies"] == ["hf", "hf_bf16"]
+    result = rcdiag_alone("compare", run, "--model", qwen3, "--json", *policies).document
+    assert list(result["policies"]) == result["ladder"]["policies"] == ["hf", "hf_bf16"]
     assert "hf_bf16_log_probs" not in pq.read_schema(run).names
-    assert found["provenance"]["dump"] == [str(run)]
+    assert result["provenance"]["dump"] == [str(run)]

@@ -207,7 +207,7 @@ def retokenised(recipe: Recipe, random: Random) -> Effect:
     def scores(recipe: Recipe, answers: Answers) -> Scores:
         rows = answers.rows(answers.ids)
         again = [_encoded_again(row) for row in rows]
-        found = scored(recipe, answers, recipe.trainer, temperature, None, again)
+        result = scored(recipe, answers, recipe.trainer, temperature, None, again)
         ends = np.cumsum([len(row) for row in again])[:-1]
         columns = [
             np.concatenate(
@@ -216,7 +216,7 @@ def retokenised(recipe: Recipe, random: Random) -> Effect:
                     for part, n in zip(np.split(v, ends), answers.lengths, strict=True)
                 ]
             )
-            for v in (found.log_prob, found.entropy, found.top, found.own)
+            for v in (result.log_prob, result.entropy, result.top, result.own)
         ]
         return Scores(*columns)
 

@@ -116,7 +116,7 @@ def packing_leak(recipe: Recipe, random: Random) -> Effect:
 @fault("prefix-cache-stale", SAMPLING, plan="plain")
 def prefix_cache_stale(recipe: Recipe, random: Random) -> Effect:
     step = recipe.plan.steps[0]
-    other = int(random.choice([each for each in (0, 4, 8) if each < step] or [8]))
+    other = int(random.choice([item for item in (0, 4, 8) if item < step] or [8]))
     share = float(random.uniform(0.4, 1.0))
 
     def view(prompts: Rows, random: Random) -> Contexts:
@@ -148,11 +148,13 @@ def context_stripped(recipe: Recipe, random: Random) -> Effect:
                 responses.append(ids[here])
                 places.append(start[row] + here)
         temperature = recipe.trainer_temperature
-        found = score(
+        result = score(
             recipe.trainer[0], contexts_of(befores), responses, recipe.seed, temperature=temperature
         )
         order = np.argsort(np.concatenate(places))
-        return Scores(*(v[order] for v in (found.log_prob, found.entropy, found.top, found.own)))
+        return Scores(
+            *(v[order] for v in (result.log_prob, result.entropy, result.top, result.own))
+        )
 
     recipe.scores, recipe.honest_trainer = scores, False
     return Effect(note=how, side="trainer", strength=how)

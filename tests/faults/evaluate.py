@@ -117,48 +117,48 @@ def share(values: Iterable[bool]) -> float | None:
 
 def summary(judged: Sequence[Judged], *, model: bool = False) -> dict[str, Any]:
     """Return every share that the aims name, with the number of tables behind it."""
-    single = [each for each in judged if each.family not in ("two faults", NOTHING_WRONG)]
-    healthy = [each for each in judged if each.healthy]
-    double = [each for each in judged if each.family == "two faults"]
+    single = [item for item in judged if item.family not in ("two faults", NOTHING_WRONG)]
+    healthy = [item for item in judged if item.healthy]
+    double = [item for item in judged if item.family == "two faults"]
     must = [
-        each
-        for each in judged
-        if each.label["verdict"] == "fix" and (model or each.label["table_alone_tells"])
+        item
+        for item in judged
+        if item.label["verdict"] == "fix" and (model or item.label["table_alone_tells"])
     ]
-    narrow = [each for each in single if len(each.keys(True)[0]) == 1]
-    families = sorted({each.family for each in judged})
+    narrow = [item for item in single if len(item.keys(True)[0]) == 1]
+    families = sorted({item.family for item in judged})
     return {
         "tables": len(judged),
-        "refused": sum(each.error is not None for each in judged),
-        "right": {"share": share(each.right(model) for each in single), "tables": len(single)},
+        "refused": sum(item.error is not None for item in judged),
+        "right": {"share": share(item.right(model) for item in single), "tables": len(single)},
         "right_narrowly": {
-            "share": share(each.right(model) for each in narrow),
+            "share": share(item.right(model) for item in narrow),
             "tables": len(narrow),
         },
         "right_by_family": {
             family: {
-                "share": share(each.right(model) for each in judged if each.family == family),
-                "tables": sum(each.family == family for each in judged),
+                "share": share(item.right(model) for item in judged if item.family == family),
+                "tables": sum(item.family == family for item in judged),
             }
             for family in families
         },
         "fix_called_fine_or_correct": {
-            "share": share(each.verdict in ("fine", "correct") for each in must),
+            "share": share(item.verdict in ("fine", "correct") for item in must),
             "tables": len(must),
         },
         "healthy_called_fix": {
-            "share": share(each.verdict == "fix" for each in healthy),
+            "share": share(item.verdict == "fix" for item in healthy),
             "tables": len(healthy),
         },
-        "verdict_right": share(each.verdict in each.verdicts(model) for each in judged),
+        "verdict_right": share(item.verdict in item.verdicts(model) for item in judged),
         "both_named": {
-            "share": share(each.all_named(model) for each in double),
+            "share": share(item.all_named(model) for item in double),
             "tables": len(double),
         },
         "calibration": calibration(judged, model=model),
         "seconds_per_table": {
-            "mean": round(sum(each.seconds for each in judged) / max(len(judged), 1), 3),
-            "largest": round(max((each.seconds for each in judged), default=0.0), 3),
+            "mean": round(sum(item.seconds for item in judged) / max(len(judged), 1), 3),
+            "largest": round(max((item.seconds for item in judged), default=0.0), 3),
         },
         "confusions": confusions(judged, model=model),
     }
@@ -167,9 +167,9 @@ def summary(judged: Sequence[Judged], *, model: bool = False) -> dict[str, Any]:
 def calibration(judged: Sequence[Judged], *, model: bool) -> list[dict[str, float]]:
     """Return how often causes of about one confidence are right, bin by bin."""
     named = [
-        (confidence, any(slug in key for key in each.keys(model)))
-        for each in judged
-        for slug, confidence in each.causes
+        (confidence, any(slug in key for key in item.keys(model)))
+        for item in judged
+        for slug, confidence in item.causes
     ]
     numbers = []
     for low, high in pairwise(BINS):
@@ -192,9 +192,9 @@ def calibration(judged: Sequence[Judged], *, model: bool) -> list[dict[str, floa
 def confusions(judged: Sequence[Judged], *, model: bool) -> dict[str, dict[str, int]]:
     """Return what was named in place of each cause, where that was wrong."""
     counted: dict[str, Counter[str]] = {}
-    for each in judged:
-        if not each.right(model):
-            counted.setdefault("+".join(each.label["labels"]), Counter())[each.top] += 1
+    for item in judged:
+        if not item.right(model):
+            counted.setdefault("+".join(item.label["labels"]), Counter())[item.top] += 1
     return {label: dict(counts.most_common()) for label, counts in sorted(counted.items())}
 
 
@@ -214,11 +214,11 @@ def shortfalls(numbers: dict[str, Any], thresholds: Thresholds, *, full_bin: int
     ]
     text += [
         (
-            abs(each["right"] - each["confidence"]) > thresholds.calibration,
-            f"{each['right']} right at confidence {each['confidence']}",
+            abs(item["right"] - item["confidence"]) > thresholds.calibration,
+            f"{item['right']} right at confidence {item['confidence']}",
         )
-        for each in numbers["calibration"]
-        if each["causes"] >= full_bin
+        for item in numbers["calibration"]
+        if item["causes"] >= full_bin
     ]
     return [sentence for misses, sentence in text if misses]
 
@@ -250,8 +250,8 @@ def lines(numbers: dict[str, Any]) -> list[str]:
         text.append(f"{name.replace('_', ' '):<30} {_percent(numbers[name])}")
     text.append(f"{'both of two faults named':<30} {_percent(numbers['both_named'])}")
     text.append("confidence, share right, causes")
-    for each in numbers["calibration"]:
-        text.append(f"  {each['confidence']:.2f}  {each['right']:.2f}  {each['causes']}")
+    for item in numbers["calibration"]:
+        text.append(f"  {item['confidence']:.2f}  {item['right']:.2f}  {item['causes']}")
     text.append("named in place of the cause")
     for label, answers in numbers["confusions"].items():
         text.append(f"  {label}: " + ", ".join(f"{n} {slug}" for slug, n in answers.items()))
@@ -265,10 +265,10 @@ def _percent(value: dict[str, Any]) -> str:
 def wrong(judged: Sequence[Judged], *, model: bool) -> list[str]:
     """Write a line for each table whose answer is not right."""
     return [
-        f"{each.label['file']} {'+'.join(each.label['labels'])} ({each.label['note']}): "
-        f"{each.verdict}, {each.causes[:3]} {each.error or ''}"
-        for each in judged
-        if not each.right(model) or each.verdict not in each.verdicts(model)
+        f"{item.label['file']} {'+'.join(item.label['labels'])} ({item.label['note']}): "
+        f"{item.verdict}, {item.causes[:3]} {item.error or ''}"
+        for item in judged
+        if not item.right(model) or item.verdict not in item.verdicts(model)
     ]
 
 

@@ -46,28 +46,28 @@ class Choice:
 def choose(random: Random, batches: Sequence[Plan]) -> Choice:
     """Draw the faults of a table and a batch that serves them, and spoil its recipe."""
     drawn, which = [], random.random()
-    healthy = [each for each in FAULTS if FAMILY[each.slug] == "nothing wrong"]
+    healthy = [item for item in FAULTS if FAMILY[item.slug] == "nothing wrong"]
     if which < HEALTHY:
         drawn = [_weighted(healthy, random)]
     elif which < HEALTHY + TWO:
         drawn = [
-            _weighted([each for each in FAULTS if each.slug in slugs], random)
+            _weighted([item for item in FAULTS if item.slug in slugs], random)
             for slugs in (FIRST, SECOND)
         ]
     else:
-        drawn = [_weighted([each for each in FAULTS if each not in healthy], random)]
+        drawn = [_weighted([item for item in FAULTS if item not in healthy], random)]
     return spoilt(drawn, random, batches)
 
 
 def spoilt(drawn: list[Fault], random: Random, batches: Sequence[Plan]) -> Choice:
     """Apply faults to the recipe of a batch that serves them."""
-    serving = [plan for plan in batches if all(serves(plan, each.plan) for each in drawn)]
+    serving = [plan for plan in batches if all(serves(plan, item.plan) for item in drawn)]
     plan = serving[int(random.integers(len(serving)))]
     recipe = recipe_of(plan, int(random.integers(2**31)))
-    return Choice(drawn, [each.spoil(recipe, random) for each in drawn], recipe)
+    return Choice(drawn, [item.spoil(recipe, random) for item in drawn], recipe)
 
 
-def serves(plan: Plan, wanted: str) -> bool:
+def serves(plan: Plan, expected: str) -> bool:
     single = len(plan.steps) == 1 and not plan.tools
     return {
         "any": True,
@@ -75,9 +75,9 @@ def serves(plan: Plan, wanted: str) -> bool:
         "plain": single and plan.temperature == 1,
         "tools": plan.tools,
         "steps": len(plan.steps) > 1,
-    }[wanted]
+    }[expected]
 
 
 def _weighted(faults: list[Fault], random: Random) -> Fault:
-    odds = np.array([each.weight for each in faults])
+    odds = np.array([item.weight for item in faults])
     return faults[int(random.choice(len(faults), p=odds / odds.sum()))]

@@ -118,11 +118,11 @@ def _pool(plan: Plan) -> tuple[Tensor, np.ndarray]:
     """Return the sampler's logits at the contexts of some responses, and where responses begin."""
     answers = shared_answers(plan)
     rows = answers.rows(answers.ids)[:64]
-    found = score(
+    result = score(
         engine(plan.steps[0]), contexts_of(answers.prompts[:64]), rows, 0, keep_logits=True
     )
-    assert found.logits is not None
-    return found.logits, np.cumsum([0, *map(len, rows)])
+    assert result.logits is not None
+    return result.logits, np.cumsum([0, *map(len, rows)])
 
 
 def _drawn(

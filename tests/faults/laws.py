@@ -163,7 +163,7 @@ def min_tokens(recipe: Recipe, random: Random) -> Effect:
 def draft_recorded(recipe: Recipe, random: Random) -> Effect:
     share = float(random.choice([1.0, round(random.uniform(0.3, 0.8), 2)]))
     step = recipe.plan.steps[0]
-    other = int(random.choice([each for each in (0, 4, 8) if each != step]))
+    other = int(random.choice([item for item in (0, 4, 8) if item != step]))
     quality = either(random, "close", "far")
 
     def spoil(draft: Draft, random: Random) -> None:

@@ -267,21 +267,21 @@ def scored(
     rows = answers.rows(answers.ids) if responses is None else responses
     whole = contexts or contexts_of(answers.prompts)
     parts = parts_of(networks)
-    found = []
+    result = []
     for number, (places, network) in enumerate(parts):
         mine = (
             whole if len(parts) == 1 else contexts_of([whole.ids[whole.of_row[p]] for p in places])
         )
-        wanted = [rows[place] for place in places]
-        found.append(score(network, mine, wanted, recipe.seed + number, temperature=temperature))
+        expected = [rows[place] for place in places]
+        result.append(score(network, mine, expected, recipe.seed + number, temperature=temperature))
     if len(parts) == 1:
-        return found[0]
+        return result[0]
     order = np.argsort(np.concatenate([places for places, _ in parts]))
     columns = []
     for name in ("log_prob", "entropy", "top", "own"):
         split = [
             row
-            for (places, _), scores in zip(parts, found, strict=True)
+            for (places, _), scores in zip(parts, result, strict=True)
             for row in np.split(
                 getattr(scores, name), np.cumsum([len(rows[p]) for p in places])[:-1]
             )

@@ -248,7 +248,7 @@ def answer_with_tools(
         if not open_rows:
             break
     joined = {name: [np.concatenate(v) for v in values] for name, values in kept.items()}
-    parts = ([np.concatenate(v) for v in each] for each in (ids, masks, turns))
+    parts = ([np.concatenate(v) for v in item] for item in (ids, masks, turns))
     return gathered(rows, *parts, joined)
 
 
@@ -283,7 +283,7 @@ def joined(parts: Sequence[tuple[np.ndarray, Answers]]) -> Answers:
         return np.concatenate([rows[place] for place in order])
 
     def by_row(values: Sequence[Sequence]) -> list:
-        rows = [row for each in values for row in each]
+        rows = [row for item in values for row in item]
         return [rows[place] for place in order]
 
     answers = [a for _, a in parts]
@@ -327,7 +327,7 @@ def score(
     asked = responses if targets is None else targets
     prompts = prefill(network, contexts)
     order = np.argsort([len(row) for row in responses], kind="stable")
-    found: dict[int, list[np.ndarray]] = {}
+    result: dict[int, list[np.ndarray]] = {}
     logits_by_row: dict[int, Tensor] = {}
     for first in range(0, len(order), ROWS_AT_ONCE):
         rows = order[first : first + ROWS_AT_ONCE]
@@ -337,7 +337,7 @@ def score(
             mine = logits[place, : length + 1] / temperature
             token = torch.from_numpy(asked[row].astype(np.int64))[:, None]
             law = _log_softmax(mine, network.options.missing_vocabulary)
-            found[row] = [
+            result[row] = [
                 law[:-1].gather(1, token)[:, 0].numpy(),
                 entropy_of(law[:-1]).numpy(),
                 law[:-1].amax(-1).numpy(),
@@ -346,7 +346,7 @@ def score(
             if keep_logits:
                 logits_by_row[row] = mine[:-1]
     columns = [
-        np.concatenate([found[row][column] for row in range(len(responses))]).astype(np.float64)
+        np.concatenate([result[row][column] for row in range(len(responses))]).astype(np.float64)
         for column in range(4)
     ]
     kept = torch.cat([logits_by_row[row] for row in range(len(responses))]) if keep_logits else None

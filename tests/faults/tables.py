@@ -138,9 +138,9 @@ def _facts_of_rows(draft: Draft) -> dict[str, list]:
 
 def _advantages(reward: np.ndarray, group: np.ndarray) -> np.ndarray:
     advantages = np.zeros(len(reward))
-    for each in np.unique(group):
-        mine = reward[group == each]
-        advantages[group == each] = (mine - mine.mean()) / (
+    for item in np.unique(group):
+        mine = reward[group == item]
+        advantages[group == item] = (mine - mine.mean()) / (
             mine.std(ddof=1) + 1e-6 if len(mine) > 1 else 1
         )
     return advantages
@@ -222,7 +222,7 @@ def label_of(
     choice: Choice, draft: Draft, style: Style, path: Path, columns: list[str], stated: bool
 ) -> dict[str, Any]:
     """Return the answer key of one table."""
-    slugs = [each.slug for each in choice.faults]
+    slugs = [item.slug for item in choice.faults]
     measured = measure(draft)
     quiet = _below_the_noise(choice, draft, measured)
     keys = [
@@ -245,7 +245,7 @@ def label_of(
         "label": slugs[0],
         "labels": slugs,
         "family": FAMILY[slugs[0]],
-        "note": "; ".join(each.note for each in effects),
+        "note": "; ".join(item.note for item in effects),
         "side": effects[0].side,
         "strength": effects[0].strength,
         "acceptable": keys[0][0],
@@ -268,8 +268,8 @@ def _right_verdicts(
 ) -> list[str]:
     """Return the verdicts that the right answers give; where they disagree nobody can tell."""
     given = {
-        verdict_of(slug, each.side, _k3(measured))
-        for answers, each in zip(keys, effects, strict=True)
+        verdict_of(slug, item.side, _k3(measured))
+        for answers, item in zip(keys, effects, strict=True)
         for slug in answers
     }
     if len(keys) > 1 and verdict == "fix":

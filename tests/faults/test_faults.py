@@ -22,8 +22,8 @@ from tests.faults.tables import make_table, measure, write_choice
 from tests.faults.vocabulary import FAMILY
 
 SMALL = plans(3, small=True)
-HONEST = [each for each in FAULTS if FAMILY[each.slug] == "nothing wrong"]
-STORED = [each for each in FAULTS if FAMILY[each.slug] in ("storage", "alignment", "recording")]
+HONEST = [item for item in FAULTS if FAMILY[item.slug] == "nothing wrong"]
+STORED = [item for item in FAULTS if FAMILY[item.slug] in ("storage", "alignment", "recording")]
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def honest(plan: Plan = SMALL[0]) -> Draft:
 
 
 def by_slug(slug: str) -> Fault:
-    return next(each for each in FAULTS if each.slug == slug)
+    return next(item for item in FAULTS if item.slug == slug)
 
 
 @cache
@@ -118,7 +118,13 @@ def test_tables_follow_from_seed_and_number_alone(tmp_path):
         assert first.equals(second)
 
 
-@pytest.mark.parametrize("number", range(len(HONEST)))
+@pytest.mark.parametrize(
+    "number",
+    [
+        *range(3),
+        *(pytest.param(number, marks=pytest.mark.slow) for number in range(3, len(HONEST))),
+    ],
+)
 def test_honest_tables_obey_that_the_mean_ratio_is_one(number):
     draft = drafted(HONEST[number], number)
     excess = np.expm1(ratio(draft))
@@ -182,7 +188,7 @@ def test_swapped_rows_are_all_there():
         assert sorted(rows(draft, moved)[row][0] for row in members) == before
 
 
-def test_stored_numbers_are_on_the_grid_of_their_type():
+def test_checkout_numbers_are_on_the_grid_of_their_type():
     draft = spoilt_draft("stored-bfloat16", "both")
     values = torch.from_numpy(draft.columns["old"])
     assert torch.equal(values.bfloat16().double(), values)
@@ -269,11 +275,11 @@ def test_a_summary_counts_what_is_right_missed_and_alarmed():
         judged("engine-noise", ["engine-noise", "healthy"], {"healthy": 0.7}, "fine"),
         judged("engine-noise", ["engine-noise", "healthy"], {"sentinel": 0.7}, "fix"),
     ]
-    found = summary(answers)
-    assert found["right"] == {"share": 0.5, "tables": 2}
-    assert found["fix_called_fine_or_correct"] == {"share": 0.5, "tables": 2}
-    assert found["healthy_called_fix"] == {"share": 0.5, "tables": 2}
-    assert found["confusions"]["shift-by-one"] == {"engine-noise": 1}
-    assert [each["right"] for each in found["calibration"]] == [0.5, 0.5]
-    assert len(shortfalls(found, Thresholds())) == 3
-    assert shortfalls(found, Thresholds(right=0.5, fix_missed=0.5, false_alarms=0.5)) == []
+    result = summary(answers)
+    assert result["right"] == {"share": 0.5, "tables": 2}
+    assert result["fix_called_fine_or_correct"] == {"share": 0.5, "tables": 2}
+    assert result["healthy_called_fix"] == {"share": 0.5, "tables": 2}
+    assert result["confusions"]["shift-by-one"] == {"engine-noise": 1}
+    assert [item["right"] for item in result["calibration"]] == [0.5, 0.5]
+    assert len(shortfalls(result, Thresholds())) == 3
+    assert shortfalls(result, Thresholds(right=0.5, fix_missed=0.5, false_alarms=0.5)) == []

@@ -22,7 +22,7 @@ from tests.faults.sampling import (
 
 
 def older_than(step: int, random: Random) -> int:
-    return int(random.choice([each for each in policies.STEPS if each != step]))
+    return int(random.choice([item for item in policies.STEPS if item != step]))
 
 
 def declare(recipe: Recipe, sampler: str | None, old: str | None) -> None:

@@ -33,7 +33,7 @@ def _more_settings(trainer: str) -> Iterator[dict[str, Any]]:
         for level in LEVELS:
             options = {"rollout_rs": level, "rollout_rs_threshold": 2.0}
             yield {**options, "rollout_is_batch_normalize": True}
-    else:
+    elif "rollout_rs" in settings:
         for option in OPTIONS:
             bounds = "0.6_1.6" if option.endswith("k1") else "0.1"
             options = {"rollout_rs": option, "rollout_rs_threshold": bounds}
@@ -44,14 +44,14 @@ def _more_settings(trainer: str) -> Iterator[dict[str, Any]]:
 def corrections(trainer: str) -> tuple[CorrectionResult, ...]:
     """Everything that a trainer can log, on a small batch."""
     batch = seeded(3)
-    found = [*results_of(presets_of(trainer), batch).values()]
+    result = [*results_of(presets_of(trainer), batch).values()]
     for config in _more_settings(trainer):
-        found += results_of(plan_of(trainer, config), batch).values()
-    return tuple(found)
+        result += results_of(plan_of(trainer, config), batch).values()
+    return tuple(result)
 
 
 def logged(trainer: str) -> set[str]:
-    return {key for each in corrections(trainer) for key in each.metrics}
+    return {key for item in corrections(trainer) for key in item.metrics}
 
 
 def slugs() -> set[str]:

@@ -20,15 +20,15 @@ TOKENS = [value for row in LOG_RATIOS for value in row]
 
 def test_every_metric_has_all_that_a_reader_needs():
     for name in METRICS:
-        found = explain(name)
-        assert found.formula == METRICS[name].formula
-        assert found.direction
-        assert found.units
-        assert found.example
-        assert METRICS[name].says in found.what
+        result = explain(name)
+        assert result.formula == METRICS[name].formula
+        assert result.direction
+        assert result.units
+        assert result.example
+        assert METRICS[name].says in result.what
         guide = METRICS[name].guide
         if guide is not None:
-            assert guide.source in (found.healthy or "")
+            assert guide.source in (result.healthy or "")
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_worked_numbers_of_metrics(name, value):
 def test_worked_numbers_of_keys_tell_generations_apart():
     raw = sum(math.exp(d) for d in TOKENS) / 5
     applied = sum(min(math.exp(d), 2.0) for d in TOKENS) / 5
-    said = explain("rollout_is_mean").example
-    assert f"{raw:.4g} in verl-0.6.0 to verl-0.7.1" in said
-    assert f"{applied:.4g} in verl-0.8.0, verl-0.9" in said
+    output = explain("rollout_is_mean").example
+    assert f"{raw:.4g} in verl-0.6.0 to verl-0.7.1" in output
+    assert f"{applied:.4g} in verl-0.8.0, verl-0.9" in output
     # A row of mean ratio 2.16; one of the three rows has no token.
-    said = explain("rollout_is_seq_fraction_high").example
-    assert "0.3333 in verl-0.6.0 to verl-0.7.1, verl-0.9; 0 in verl-0.8.0" in said
+    output = explain("rollout_is_seq_fraction_high").example
+    assert "0.3333 in verl-0.6.0 to verl-0.7.1, verl-0.9; 0 in verl-0.8.0" in output
 
 
 def test_worked_numbers_of_options():
@@ -64,9 +64,9 @@ def test_worked_numbers_of_options():
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.endswith("k1")])
 def test_k1_options_show_both_readings(option):
-    found = explain(option)
-    assert "[1/upper, 1/lower]" in found.direction
-    assert "documents say [lower, upper]" in found.direction
+    result = explain(option)
+    assert "[1/upper, 1/lower]" in result.direction
+    assert "documents say [lower, upper]" in result.direction
 
 
 def test_a_key_is_explained_whatever_its_prefix():
@@ -86,22 +86,22 @@ def test_a_metric_comes_before_a_key_of_the_same_name():
 
 
 def test_a_preset_says_what_each_generation_makes_of_it():
-    found = explain("ppo_is_bypass").generations
-    assert found["verl-0.6.1"].startswith("token weights truncated at 2")
-    assert found["verl-20251203"].startswith("no weights")
+    result = explain("ppo_is_bypass").generations
+    assert result["verl-0.6.1"].startswith("token weights truncated at 2")
+    assert result["verl-20251203"].startswith("no weights")
     assert "drops a sequence" in explain("decoupled_geo_rs").generations["verl-0.6.1 to verl-0.7.0"]
 
 
 def test_every_cause_says_how_it_shows_and_what_mends_it():
     for slug, words in cause_words().items():
-        found = explain(slug)
-        assert found.kind == "cause"
-        assert words.says in found.what
-        assert {"shows", "told apart", "mend", "verdict", "at fault"} <= found.parts.keys()
-        assert all(line in found.parts["mend"] for line in words.mend)
-        assert set(found.generations.values()) == set(words.mend_in.values())
-        assert {*words.look_alikes, *words.umbrella} == set(found.see)
-        assert list(found.links.values()) == [link.url for link in words.links]
+        result = explain(slug)
+        assert result.kind == "cause"
+        assert words.says in result.what
+        assert {"shows", "told apart", "mend", "verdict", "at fault"} <= result.parts.keys()
+        assert all(line in result.parts["mend"] for line in words.mend)
+        assert set(result.generations.values()) == set(words.mend_in.values())
+        assert {*words.look_alikes, *words.umbrella} == set(result.see)
+        assert list(result.links.values()) == [link.url for link in words.links]
 
 
 @pytest.mark.parametrize("name", ["K3_KL", "few_clusters", "Batch-Normalisation", " icepop "])
@@ -120,7 +120,7 @@ def test_an_unknown_name_offers_the_nearest(wrong, near):
 
 
 def test_groups_of_trainers_are_written_short():
-    assert label(TRAINERS) == "verl-0.6.0 to verl-0.9, slime"
+    assert label(TRAINERS).startswith("verl-0.6.0 to verl-0.9, slime, trl-1.16")
     assert label(["slime", "verl-0.6.1", "verl-0.6.0"]) == "verl-0.6.0, verl-0.6.1, slime"
     assert grouped({"verl-0.6.0": "a", "slime": "b", "verl-0.7.0": "a"}) == {
         "verl-0.6.0, verl-0.7.0": "a",

@@ -36,10 +36,10 @@ def test_a_name_with_several_meanings_tells_all_of_them():
 
 
 def test_formula_unit_direction_and_trainers_come_from_the_words():
-    found = explain("squared_bias")
-    assert found.kind == TITLE
-    assert found.formula.startswith("max(<G - R, G - R>, 0) / <R, R>")
-    assert found.units == "none"
+    result = explain("squared_bias")
+    assert result.kind == TITLE
+    assert result.formula.startswith("max(<G - R, G - R>, 0) / <R, R>")
+    assert result.units == "none"
     assert explain("loss").generations == {"verl": "actor/pg_loss", "slime": "pg_loss"}
 
 

@@ -29,8 +29,8 @@ def having(loss: str) -> list[str]:
 
 def values(loss: str) -> str:
     """`-0.2 in verl-0.6.0, slime; ...`."""
-    found = {trainer: f"{replayed(trainer, loss).loss:.4g}" for trainer in having(loss)}
-    return "; ".join(f"{value} in {trainers}" for trainers, value in grouped(found).items())
+    result = {trainer: f"{replayed(trainer, loss).loss:.4g}" for trainer in having(loss)}
+    return "; ".join(f"{value} in {trainers}" for trainers, value in grouped(result).items())
 
 
 def test_worked_losses():
@@ -47,9 +47,9 @@ def test_generations_that_have_a_loss():
 
 def test_every_loss_names_its_source_and_its_settings():
     for name in LOSSES:
-        loss, found = policy_losses()[name], explain(name)
-        assert loss.source in found.what
-        assert {setting.name for setting in loss.settings} <= set(found.see)
+        loss, result = policy_losses()[name], explain(name)
+        assert loss.source in result.what
+        assert {setting.name for setting in loss.settings} <= set(result.see)
 
 
 LOSS = torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0], dtype=torch.float64)
@@ -68,27 +68,27 @@ def aggregated(how: Aggregation) -> str:
     ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"],
 )
 def test_worked_aggregations(name):
-    found = {
-        aggregated(each.aggregations[name]) for each in RULES.values() if name in each.aggregations
+    result = {
+        aggregated(item.aggregations[name]) for item in RULES.values() if name in item.aggregations
     }
-    assert len(found) == 1
-    assert explain(name).example == f"token losses [1, 1, 1], [2, 2]: {found.pop()}"
+    assert len(result) == 1
+    assert explain(name).example == f"token losses [1, 1, 1], [2, 2]: {result.pop()}"
 
 
 def test_the_worked_aggregation_that_changed():
     name = "seq-mean-token-sum-norm"
-    found = {
-        trainer: aggregated(each.aggregations[name])
-        for trainer, each in RULES.items()
-        if name in each.aggregations
+    result = {
+        trainer: aggregated(item.aggregations[name])
+        for trainer, item in RULES.items()
+        if name in item.aggregations
     }
-    said = "; ".join(f"{value} in {trainers}" for trainers, value in grouped(found).items())
-    assert explain(name).example == f"token losses [1, 1, 1], [2, 2]: {said}"
+    output = "; ".join(f"{value} in {trainers}" for trainers, value in grouped(result).items())
+    assert explain(name).example == f"token losses [1, 1, 1], [2, 2]: {output}"
 
 
 @pytest.mark.parametrize("name", RULES["verl-0.9"].aggregations)
 def test_generations_that_have_an_aggregation(name):
-    has = {trainer for trainer, each in RULES.items() if name in each.aggregations}
+    has = {trainer for trainer, item in RULES.items() if name in item.aggregations}
     assert _written_out(explain(name).generations) == has
 
 
@@ -152,10 +152,15 @@ def test_a_setting_of_a_loss_says_its_default_and_what_trainers_call_it():
     assert explain("clip_low").generations[verl] == "clip_ratio_low, default 0.2"
     assert explain("clip_c").generations == {
         verl: "clip_ratio_c, default 3.0",
-        "slime": "--eps-clip-c, default null",
+        "slime, miles": "--eps-clip-c, default null",
+        "openrlhf-0.11.0, openrlhf-0.11.2": "--actor.dual_clip, default null",
+        "skyrl-0.4": "clip_ratio_c of dual_clip, default null",
+        "nemo-rl": "ratio_clip_c, default null",
+        "areal-1.0": "c_clip, default null",
+        "roll": "1 + 2 pg_clip with dual_clip_loss, default null",
     }
     assert list(explain("dro_beta").generations) == ["verl-0.9"]
-    assert list(explain("tis_clip").generations) == ["slime"]
+    assert list(explain("tis_clip").generations) == ["slime", "miles"]
 
 
 def test_no_torch_is_loaded_to_explain():
@@ -165,5 +170,5 @@ def test_no_torch_is_loaded_to_explain():
         "    for name in lines: explain(name)\n"
         "print([name for name in ('torch', 'yaml') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

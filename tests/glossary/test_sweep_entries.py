@@ -81,13 +81,13 @@ def test_the_worked_spread_of_sums():
 )
 def test_worked_numbers_of_the_ladder(name, values):
     policies = {"a": [[-1.0, -2.0]], "b": [[-0.9, -1.9]], "c": [[-0.6, -1.6]]}
-    found = ladder(moments(policies), ["a", "b", "c"], None)
-    assert [known(getattr(rung, name.rpartition(".")[2])) for rung in found.rungs] == pytest.approx(
-        values
-    )
-    assert known(found.whole) == pytest.approx(0.08)
-    said = " and ".join(f"{value:g}" for value in values)
-    assert explain(name).example == f"two steps of log-ratio 0.1 and 0.3 on every token: {said}"
+    result = ladder(moments(policies), ["a", "b", "c"], None)
+    assert [
+        known(getattr(rung, name.rpartition(".")[2])) for rung in result.rungs
+    ] == pytest.approx(values)
+    assert known(result.whole) == pytest.approx(0.08)
+    output = " and ".join(f"{value:g}" for value in values)
+    assert explain(name).example == f"two steps of log-ratio 0.1 and 0.3 on every token: {output}"
     assert explain("whole").example.endswith(": 0.08")
 
 
@@ -108,10 +108,10 @@ def test_the_order_of_candidates_is_told():
 
 
 def test_a_name_with_two_senses_tells_both():
-    found = explain("ess_seq")
-    assert found.kind == "metric"
+    result = explain("ess_seq")
+    assert result.kind == "metric"
     assert (
-        "As forecast_point.ess_seq: Effective sample size of sequences by their raw" in found.what
+        "As forecast_point.ess_seq: Effective sample size of sequences by their raw" in result.what
     )
     assert explain("geo_rs_seq_tis").kind == "preset"
     assert "As family.geo_rs_seq_tis: " in explain("geo_rs_seq_tis").what

@@ -29,11 +29,11 @@ def test_every_family_has_bounds_a_scope_and_a_correction():
 
 def test_every_candidate_is_explained_by_its_family_and_bounds():
     for name in CANDIDATES:
-        found = explain(name)
-        assert found.kind == "candidate"
-        assert f"Of the family {CANDIDATES[name].family}," in found.what
+        result = explain(name)
+        assert result.kind == "candidate"
+        assert f"Of the family {CANDIDATES[name].family}," in result.what
         for key, value in CANDIDATES[name].bounds.items():
-            assert f"{key} {value:g}" in found.what
+            assert f"{key} {value:g}" in result.what
 
 
 def test_every_bound_of_a_family_is_explained():

@@ -59,21 +59,21 @@ def random_coefficients(parts: Sequence[Trajectories], count: int, seed: int = 0
 
 def objective(model, parts: Sequence[Trajectories], coefficients: np.ndarray) -> Tensor:
     """sum_t c_t log pi(y_t), row by row by the model's own forward; nothing shared."""
-    total, done = torch.zeros((), dtype=torch.float64), 0
+    total, run = torch.zeros((), dtype=torch.float64), 0
     for part in parts:
         for index in range(len(part)):
             prompt, response = part.prompt_ids.row(index), part.response_ids.row(index)
             first = int(part.response_ids.offsets[index])
-            wanted = np.flatnonzero(part.mask[first : first + len(response)])
-            if not len(wanted):
+            expected = np.flatnonzero(part.mask[first : first + len(response)])
+            if not len(expected):
                 continue
             ids = torch.tensor(np.concatenate([prompt, response]).astype(np.int64))
             logits = model(ids[None]).logits[0] / part.scoring_temperature[index]
             laws = torch.log_softmax(logits, dim=-1)
-            places = torch.tensor(len(prompt) + wanted)
-            weights = torch.from_numpy(coefficients[done : done + len(wanted)])
+            places = torch.tensor(len(prompt) + expected)
+            weights = torch.from_numpy(coefficients[run : run + len(expected)])
             total = total + (laws[places - 1, ids[places]].double() * weights).sum()
-            done += len(wanted)
+            run += len(expected)
     return total
 
 
@@ -92,9 +92,9 @@ def reference_gradient(
     return {name: p.grad for name, p in model.named_parameters()}
 
 
-def gap(found: Gradient, expected: Gradient) -> float:
+def gap(result: Gradient, expected: Gradient) -> float:
     """|found - expected| / |expected|."""
-    return found.plus(expected.scaled(-1.0)).norm() / expected.norm()
+    return result.plus(expected.scaled(-1.0)).norm() / expected.norm()
 
 
 def take(one: Trainee, parts, seeds: tuple[int, int], settings=ADAMW) -> StepReport:

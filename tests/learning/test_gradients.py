@@ -21,8 +21,8 @@ def test_gradients_equal_those_of_the_plain_model_in_float64(kind, parts, made):
     """Tied and untied heads, a bias in it, capped logits, temperatures, masks."""
     model = made(kind)
     coefficients = random_coefficients(parts, 2)
-    found = trainee(model).gradients(parts, coefficients).whole
-    for vector, gradient in zip(coefficients, found, strict=True):
+    result = trainee(model).gradients(parts, coefficients).whole
+    for vector, gradient in zip(coefficients, result, strict=True):
         expected = reference_gradient(model, parts, vector)
         assert gradient.values.keys() == expected.keys()
         assert gap(gradient, Gradient(expected, gradient.groups)) < 1e-5
@@ -70,11 +70,11 @@ def test_dependent_vectors_share_backwards_and_keep_their_gradients(shared, part
     a, b, c = random_coefficients(parts, 3)
     near = a + 0.1 * b + 0.1 * c  # stands second, is chosen last
     vectors = np.stack([a, near, b, -2 * a, 3 * a - b, np.zeros_like(a)])
-    found = shared.gradients(parts, vectors)
-    assert found.backwards == 3
-    for vector, gradient in zip(vectors[:5], found.whole, strict=False):
+    result = shared.gradients(parts, vectors)
+    assert result.backwards == 3
+    for vector, gradient in zip(vectors[:5], result.whole, strict=False):
         assert gap(gradient, shared.gradients(parts, vector[None]).whole[0]) < 1e-6
-    assert found.whole[5].norm() == 0.0
+    assert result.whole[5].norm() == 0.0
 
 
 def test_rows_without_a_coefficient_are_not_run(shared, parts):
@@ -90,9 +90,9 @@ def test_rows_without_a_coefficient_are_not_run(shared, parts):
 
 
 def test_nothing_but_zeros_has_a_gradient_of_zero(shared, parts):
-    found = shared.gradients(parts, np.zeros((2, tokens_in(parts))))
-    assert found.backwards == 0
-    assert [gradient.norm() for gradient in found.whole] == [0.0, 0.0]
+    result = shared.gradients(parts, np.zeros((2, tokens_in(parts))))
+    assert result.backwards == 0
+    assert [gradient.norm() for gradient in result.whole] == [0.0, 0.0]
 
 
 def test_gradients_of_rows_add_up_to_the_whole(shared, parts):
@@ -138,9 +138,9 @@ def test_checkpointing_keeps_less_for_the_backward(qwen3, parts):
 def test_lower_precisions_are_near_float32_but_not_it(policy, qwen3, parts, shared):
     coefficients = random_coefficients(parts, 1)
     exact = shared.gradients(parts, coefficients).whole[0]
-    found = trainee(qwen3, policy).gradients(parts, coefficients).whole[0]
-    assert {value.dtype for value in found.values.values()} == {torch.float32}
-    assert 1e-4 < gap(found, exact) < 0.2
+    result = trainee(qwen3, policy).gradients(parts, coefficients).whole[0]
+    assert {value.dtype for value in result.values.values()} == {torch.float32}
+    assert 1e-4 < gap(result, exact) < 0.2
 
 
 def test_layers_are_told_apart(shared, parts, made):
@@ -173,7 +173,7 @@ class UpperTail(TorchDispatchMode):
     numbers = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        sizes = [x.numel() for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+        result = func(*args, **(kwargs or {}))
+        sizes = [x.numel() for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         self.numbers = max([self.numbers, *sizes])
-        return found
+        return result

@@ -18,10 +18,10 @@ def test_log_probs_and_entropy_equal_the_backend_that_scores(shared, parts):
     backend = HfEngine(spec)
     scores = [backend.score(part, lambda tokens: None) for part in parts]
     masks = [part.mask for part in parts]
-    found = shared.log_probs(parts, entropy=True)
+    result = shared.log_probs(parts, entropy=True)
     for name in ("log_probs", "entropy"):
         expected = [getattr(s, name)[m] for s, m in zip(scores, masks, strict=True)]
-        np.testing.assert_allclose(getattr(found, name), np.concatenate(expected), atol=5e-6)
+        np.testing.assert_allclose(getattr(result, name), np.concatenate(expected), atol=5e-6)
 
 
 def test_rows_of_another_vocabulary_are_refused(shared, parts):

@@ -30,8 +30,8 @@ def ending(made, request):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_recorded_log_probs_are_those_of_scoring(temperature, ending):
     """Prompts of different lengths share a batch: padding and positions at the left are right."""
-    found = ending.generate(PROMPTS, settings(temperature=temperature, samples=4))
-    rows = as_trajectories(PROMPTS, found, temperature)
+    result = ending.generate(PROMPTS, settings(temperature=temperature, samples=4))
+    rows = as_trajectories(PROMPTS, result, temperature)
     np.testing.assert_allclose(
         ending.log_probs([rows]).log_probs, rows.log_probs["rollout"], atol=1e-4
     )
@@ -48,8 +48,8 @@ def test_the_seed_decides(shared):
 
 
 def test_a_response_stops_with_its_end_token(ending):
-    found = ending.generate(PROMPTS, settings(samples=8, max_new_tokens=40))
-    ended = [one for one in found if len(one.ids) < 40]
+    result = ending.generate(PROMPTS, settings(samples=8, max_new_tokens=40))
+    ended = [one for one in result if len(one.ids) < 40]
     assert ended
     for one in ended:
         assert 2 <= one.ids[-1] < 40
@@ -65,11 +65,11 @@ def test_tokens_follow_the_whole_law_at_the_temperature(shared, monkeypatch):
     """4,000 first tokens against the plain forward's law; the checkpoint asks for top-k 1."""
     one, count = PROMPTS[1], 4_000
     monkeypatch.setattr(shared.policy.model.generation_config, "top_k", 1)
-    found = shared.generate([one], settings(samples=count, max_new_tokens=1, temperature=2.0))
+    result = shared.generate([one], settings(samples=count, max_new_tokens=1, temperature=2.0))
     with torch.no_grad():
         logits = shared.policy.model(torch.tensor(one[None].astype(np.int64))).logits[0, -1]
     law = torch.softmax(logits.double() / 2.0, dim=-1).numpy()
-    seen = np.bincount([int(g.ids[0]) for g in found], minlength=len(law))
+    seen = np.bincount([int(g.ids[0]) for g in result], minlength=len(law))
     likely = law * count > 5
     chi2 = ((seen - law * count) ** 2 / (law * count))[likely].sum()
     assert likely.sum() > 30

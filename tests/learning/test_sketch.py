@@ -24,16 +24,16 @@ def check_rows(one, parts, settings, count=3, tolerance=1e-4):
     """Each row's sketch is the sketch of that row's exact gradient; the sum is the whole's."""
     coefficients = random_coefficients(parts, count)
     coefficients[-1] = -coefficients[0]
-    found = one.gradients(parts, coefficients, sketch=settings)
+    result = one.gradients(parts, coefficients, sketch=settings)
     probes = one.probes(settings)
     exact = list(one.sequence_gradients(parts, coefficients))
-    assert found.sketches.shape == (count, len(exact), settings.dims)
-    for k, whole in enumerate(found.whole):
+    assert result.sketches.shape == (count, len(exact), settings.dims)
+    for k, whole in enumerate(result.whole):
         expected = np.array([probes.of(row[k].values) for row in exact])
         scale = np.abs(expected).max(axis=1, keepdims=True)
-        np.testing.assert_allclose(found.sketches[k] / scale, expected / scale, atol=tolerance)
+        np.testing.assert_allclose(result.sketches[k] / scale, expected / scale, atol=tolerance)
         total = probes.of(whole.values)
-        gap = np.abs(found.sketches[k].sum(axis=0) - total).max()
+        gap = np.abs(result.sketches[k].sum(axis=0) - total).max()
         assert gap < tolerance * np.abs(total).max()
 
 

@@ -49,9 +49,9 @@ def test_steps_equal_a_hand_made_loop(settings, qwen3, parts):
         assert report.clipped == (settings is ADAMW)
         assert report.step_norm == pytest.approx(distance(weights_of(plain), before), rel=1e-3)
         assert report.stored_step_norm == report.step_norm
-    found = weights(one)
+    result = weights(one)
     expected = weights_of(plain)
-    assert distance(found, expected) < 1e-3 * distance(start, expected)
+    assert distance(result, expected) < 1e-3 * distance(start, expected)
 
 
 def test_a_step_goes_down_the_loss(qwen3, parts):

@@ -39,8 +39,8 @@ BY_DENOMINATOR: dict[str, dict[str, float]] = {
     [(name, which) for name, values in BY_DENOMINATOR.items() for which in values],
 )
 def test_denominators(aggregation, denominator):
-    found = loss_of("verl-0.9", aggregation, denominator=denominator, constant=12)
-    assert found == pytest.approx(BY_DENOMINATOR[aggregation][denominator])
+    result = loss_of("verl-0.9", aggregation, denominator=denominator, constant=12)
+    assert result == pytest.approx(BY_DENOMINATOR[aggregation][denominator])
 
 
 COUNTED = [
@@ -53,10 +53,10 @@ COUNTED = [
 ]
 
 
-@pytest.mark.parametrize(("loss", "aggregation", "said"), COUNTED)
-def test_what_is_counted_is_said(loss, aggregation, said):
-    found = evaluate(BATCH, loss, loss_settings(aggregation=aggregation), "verl-0.9").divided
-    assert (found.which, found.unit, found.used, found.kept, found.all) == said
+@pytest.mark.parametrize(("loss", "aggregation", "output"), COUNTED)
+def test_what_is_counted_is_said(loss, aggregation, output):
+    result = evaluate(BATCH, loss, loss_settings(aggregation=aggregation), "verl-0.9").divided
+    assert (result.which, result.unit, result.used, result.kept, result.all) == output
 
 
 def test_what_generations_count_by_themselves():
@@ -125,7 +125,7 @@ def test_two_halves_with_the_same_constants_add_up(trainer, loss, data, batch, d
 @dear(20)
 def test_rejected_tokens_may_hold_anything(trainer, loss, batch):
     chosen = default_settings(trainer).changed(dro_beta=0.1)
-    wanted = evaluate(batch.flat(), loss, chosen, trainer)
+    expected = evaluate(batch.flat(), loss, chosen, trainer)
     thrown = batch.mask & ~batch.kept
     odd = PaddedLoss(
         np.where(thrown, np.nan, batch.current),
@@ -135,10 +135,10 @@ def test_rejected_tokens_may_hold_anything(trainer, loss, batch):
         batch.kept,
         batch.weights,
     )
-    found = evaluate(odd.flat(), loss, chosen, trainer)
-    assert found.loss == pytest.approx(wanted.loss, nan_ok=True)
-    assert found.metrics == pytest.approx(wanted.metrics)
-    assert found.coefficients.tolist() == wanted.coefficients.tolist()
+    result = evaluate(odd.flat(), loss, chosen, trainer)
+    assert result.loss == pytest.approx(expected.loss, nan_ok=True)
+    assert result.metrics == pytest.approx(expected.metrics)
+    assert result.coefficients.tolist() == expected.coefficients.tolist()
 
 
 NOTHING = loss_batch(-ONES, -2 * ONES, ONES, LENGTHS, kept=np.zeros(6))
@@ -149,21 +149,21 @@ LATE = ("verl-20251203", "verl-0.7.0", "verl-0.7.1", "verl-0.8.0", "verl-0.9")
 def test_everything_rejected(aggregation):
     chosen = loss_settings(aggregation=aggregation)
     for trainer in ("verl-20251027", "verl-0.6.1", *LATE):
-        found = evaluate(NOTHING, "vanilla", chosen, trainer)
-        assert found.undefined == "nothing is kept, so the mean has nothing in it"
+        result = evaluate(NOTHING, "vanilla", chosen, trainer)
+        assert result.undefined == "nothing is kept, so the mean has nothing in it"
         # With an epsilon in the denominator the trainer logs 0.
-        assert np.isnan(found.loss) if trainer in LATE else found.loss == 0.0
-        assert found.coefficients.tolist() == [0.0] * 6
-        assert set(found.metrics.values()) <= {0.0}
+        assert np.isnan(result.loss) if trainer in LATE else result.loss == 0.0
+        assert result.coefficients.tolist() == [0.0] * 6
+        assert set(result.metrics.values()) <= {0.0}
 
 
 def test_060_has_no_loss_where_one_row_is_rejected():
     chosen = loss_settings(aggregation="seq-mean-token-mean")
-    found = evaluate(BATCH, "vanilla", chosen, "verl-0.6.0")
-    assert np.isnan(found.loss)
-    assert found.undefined
-    assert "0/0" in found.undefined
-    assert not found.coefficients.any()
+    result = evaluate(BATCH, "vanilla", chosen, "verl-0.6.0")
+    assert np.isnan(result.loss)
+    assert result.undefined
+    assert "0/0" in result.undefined
+    assert not result.coefficients.any()
     kept = evaluate(BATCH, "vanilla", chosen.changed(denominator="kept"), "verl-0.6.0")
     assert kept.loss == pytest.approx(1.0)
     assert kept.undefined is None
@@ -175,8 +175,8 @@ def test_sums_and_given_denominators_of_nothing_are_zero():
         loss_settings(denominator="all"),
         loss_settings(denominator="constant", constant=5),
     ):
-        found = evaluate(NOTHING, "vanilla", chosen, "verl-0.9")
-        assert (found.loss, found.undefined) == (0.0, None)
+        result = evaluate(NOTHING, "vanilla", chosen, "verl-0.9")
+        assert (result.loss, result.undefined) == (0.0, None)
     assert evaluate(NOTHING, "geo_mean", loss_settings(), "verl-0.9").undefined is None
 
 

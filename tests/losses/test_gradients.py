@@ -29,14 +29,14 @@ def smooth(trainer: str, loss: str) -> bool:
 
 def nearest_choices_differ(batch: LossBatch, share: float) -> bool:
     """kl_cov's last chosen token and its first other one are not about to change places."""
-    found = covariances(batch.only_kept()).sort(descending=True).values
-    count = max(1, int(len(found) * share))
-    return count >= len(found) or bool(found[count - 1] - found[count] > 1e-3)
+    result = covariances(batch.only_kept()).sort(descending=True).values
+    count = max(1, int(len(result) * share))
+    return count >= len(result) or bool(result[count - 1] - result[count] > 1e-3)
 
 
 def differences(batch, loss, chosen, trainer):
     """(loss(current + h) - loss(current - h)) / 2h, token by token."""
-    found = []
+    result = []
     for at in range(len(batch.current)):
         shift = torch.zeros_like(batch.current)
         shift[at] = STEP
@@ -44,8 +44,8 @@ def differences(batch, loss, chosen, trainer):
             evaluate(replace(batch, current=batch.current + sign * shift), loss, chosen, trainer)
             for sign in (1, -1)
         ]
-        found.append((ends[0].loss - ends[1].loss) / (2 * STEP))
-    return np.array(found)
+        result.append((ends[0].loss - ends[1].loss) / (2 * STEP))
+    return np.array(result)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_finite_differences(trainer, loss, data, batch, drawn):
     )
     flat = batch.flat()
     assume(loss != "kl_cov" or nearest_choices_differ(flat, drawn["kl_cov_ratio"]))
-    found = evaluate(flat, loss, chosen, trainer)
-    if found.undefined is None:
-        wanted = differences(flat, loss, chosen, trainer)
-        size = max(1.0, float(np.abs(wanted).max(initial=0.0)))
-        assert found.coefficients == pytest.approx(wanted, abs=1e-6 * size)
+    result = evaluate(flat, loss, chosen, trainer)
+    if result.undefined is None:
+        expected = differences(flat, loss, chosen, trainer)
+        size = max(1.0, float(np.abs(expected).max(initial=0.0)))
+        assert result.coefficients == pytest.approx(expected, abs=1e-6 * size)
 
 
 def ppo_slope(d: float, advantage: float, c: float = 3.0) -> float:
@@ -84,20 +84,20 @@ def test_stopped_gradients_in_closed_form(batch):
     d, advantages = flat.log_ratio.numpy(), flat.advantages.numpy()
     moved = np.exp(flat.current.numpy()) - np.exp(flat.old.numpy())
     fine = np.where(advantages > 0, moved <= 0.2, moved >= -0.2)
-    wanted = {
+    expected = {
         "cispo": -advantages * np.clip(np.exp(d), 0.8, 1.2),
         "dppo_tv": -advantages * np.minimum(np.exp(d), 3.0) * fine,
         "vanilla": [ppo_slope(*pair) for pair in zip(d, advantages, strict=True)],
     }
-    for loss, slopes in wanted.items():
-        found = evaluate(flat, loss, loss_settings(aggregation="token-sum"), "verl-0.9")
-        assert found.coefficients == pytest.approx(np.array(slopes) * weights)
+    for loss, slopes in expected.items():
+        result = evaluate(flat, loss, loss_settings(aggregation="token-sum"), "verl-0.9")
+        assert result.coefficients == pytest.approx(np.array(slopes) * weights)
 
 
 @given(batch=padded_losses(3, 5))
 def test_gspo_moves_each_token_by_its_rows_ratio(batch):
     flat = batch.flat().only_kept()
-    found = evaluate(flat, "gspo", loss_settings(aggregation="token-sum"), "verl-0.9")
+    result = evaluate(flat, "gspo", loss_settings(aggregation="token-sum"), "verl-0.9")
     start = 0
     for count in flat.lengths.tolist():
         row = slice(start, start + count)
@@ -106,16 +106,16 @@ def test_gspo_moves_each_token_by_its_rows_ratio(batch):
             continue
         mean = float(flat.log_ratio[row].mean())
         weights = 1.0 if flat.weights is None else flat.weights[row].numpy()
-        wanted = [ppo_slope(mean, float(each), c=np.inf) for each in flat.advantages[row]]
-        assert found.coefficients[row] == pytest.approx(np.array(wanted) * weights)
+        expected = [ppo_slope(mean, float(item), c=np.inf) for item in flat.advantages[row]]
+        assert result.coefficients[row] == pytest.approx(np.array(expected) * weights)
 
 
 def test_binary_kl_lets_the_safe_way_pass():
     """p 0.5 -> 0.9: KL 0.51; A > 0 is stopped, A < 0 goes back and passes."""
     batch = one_row(np.log([0.9, 0.9]), np.log([0.5, 0.5]), [1.0, -1.0])
-    found = evaluate(batch, "dppo_kl", loss_settings(aggregation="token-sum"), "verl-0.9")
-    assert found.coefficients == pytest.approx([0.0, 1.8])
-    assert found.metrics["actor/pg_clipfrac"] == pytest.approx(0.5)
+    result = evaluate(batch, "dppo_kl", loss_settings(aggregation="token-sum"), "verl-0.9")
+    assert result.coefficients == pytest.approx([0.0, 1.8])
+    assert result.metrics["actor/pg_clipfrac"] == pytest.approx(0.5)
     wide = loss_settings(aggregation="token-sum", clip_high=0.52)
     assert evaluate(batch, "dppo_kl", wide, "verl-0.9").coefficients == pytest.approx([-1.8, 1.8])
 
@@ -132,8 +132,8 @@ def test_ratio_one_is_the_plain_policy_gradient(trainer, loss, batch):
         advantages = np.full_like(advantages, advantages[0])
     same = one_row(tokens.current.numpy(), tokens.current.numpy(), advantages)
     chosen = default_settings(trainer).changed(aggregation="token-mean", dro_beta=0.1)
-    found = evaluate(same, loss, chosen, trainer)
-    assert found.coefficients == pytest.approx(-advantages / len(advantages))
+    result = evaluate(same, loss, chosen, trainer)
+    assert result.coefficients == pytest.approx(-advantages / len(advantages))
 
 
 def test_clip_higher_moves_the_upper_bound_alone():
@@ -151,43 +151,43 @@ def test_clip_higher_moves_the_upper_bound_alone():
 def test_dual_clip_of_two_tokens():
     """A = -2: ratio 5 is above c = 3, so its loss is 6 and flat; ratio 2 is 4 with slope 4."""
     batch = one_row(np.log([5.0, 2.0]), np.zeros(2), [-2.0, -2.0])
-    found = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
-    assert found.loss == pytest.approx((6.0 + 4.0) / 2)
-    assert found.coefficients == pytest.approx([0.0, 2.0])
-    assert found.metrics["actor/pg_clipfrac_lower"] == pytest.approx(0.5)
-    assert found.metrics["actor/ppo_kl"] == pytest.approx(-np.log(10.0) / 2)
+    result = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
+    assert result.loss == pytest.approx((6.0 + 4.0) / 2)
+    assert result.coefficients == pytest.approx([0.0, 2.0])
+    assert result.metrics["actor/pg_clipfrac_lower"] == pytest.approx(0.5)
+    assert result.metrics["actor/ppo_kl"] == pytest.approx(-np.log(10.0) / 2)
 
 
 def test_dual_clip_leaves_positive_advantages_alone():
     """A = 1, ratio 5: clipped at 1.2. A = -1, ratio 0.5: clipped at 0.8. c has no part in it."""
     batch = one_row(np.log([5.0, 0.5]), np.zeros(2), [1.0, -1.0])
-    found = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
-    assert found.loss == pytest.approx((-1.2 + 0.8) / 2)
-    assert not found.coefficients.any()
-    assert found.metrics["actor/pg_clipfrac"] == pytest.approx(1.0)
-    assert found.metrics["actor/pg_clipfrac_lower"] == 0.0
+    result = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
+    assert result.loss == pytest.approx((-1.2 + 0.8) / 2)
+    assert not result.coefficients.any()
+    assert result.metrics["actor/pg_clipfrac"] == pytest.approx(1.0)
+    assert result.metrics["actor/pg_clipfrac_lower"] == 0.0
 
 
 def test_weights_multiply_what_is_already_clipped():
     batch = one_row(np.log([5.0, 2.0]), np.zeros(2), [-2.0, -2.0], weights=[0.5, 0.25])
-    found = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
-    assert found.loss == pytest.approx((3.0 + 1.0) / 2)
-    assert found.coefficients == pytest.approx([0.0, 0.5])
+    result = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
+    assert result.loss == pytest.approx((3.0 + 1.0) / 2)
+    assert result.coefficients == pytest.approx([0.0, 0.5])
 
 
 def test_reinforce_with_weights():
     batch = one_row([-1.0, -2.0], [-1.5, -1.0], [1.0, -3.0], weights=[0.5, 2.0])
-    found = evaluate(batch, "reinforce", loss_settings(), "verl-0.9")
-    assert found.loss == pytest.approx((0.5 * 1.0 - 2.0 * 6.0) / 2)
-    assert found.coefficients == pytest.approx([-0.25, 3.0])
-    assert found.metrics == pytest.approx({"actor/ppo_kl": 0.25})
+    result = evaluate(batch, "reinforce", loss_settings(), "verl-0.9")
+    assert result.loss == pytest.approx((0.5 * 1.0 - 2.0 * 6.0) / 2)
+    assert result.coefficients == pytest.approx([-0.25, 3.0])
+    assert result.metrics == pytest.approx({"actor/ppo_kl": 0.25})
 
 
 def test_far_tokens_are_flat_beyond_20_nats():
     batch = one_row([-1.0, -1.0], [-26.0, -2.0], [1.0, 1.0])
-    found = evaluate(batch, "vanilla", loss_settings(clip_high=1e12), "verl-0.9")
-    assert found.loss == pytest.approx(-(np.exp(20.0) + np.e) / 2)
-    assert found.coefficients == pytest.approx([0.0, -np.e / 2])
+    result = evaluate(batch, "vanilla", loss_settings(clip_high=1e12), "verl-0.9")
+    assert result.loss == pytest.approx(-(np.exp(20.0) + np.e) / 2)
+    assert result.coefficients == pytest.approx([0.0, -np.e / 2])
 
 
 def test_padded_batches_and_flat_ones_hold_the_same_tokens():
@@ -202,30 +202,30 @@ def test_padded_batches_and_flat_ones_hold_the_same_tokens():
 
 def test_gspo_is_flat_beyond_10_nats():
     batch = one_row([-1.0], [-12.0], [-1.0])
-    found = evaluate(batch, "gspo", loss_settings(), "verl-0.9")
-    assert found.loss == pytest.approx(np.exp(10.0))
-    assert found.coefficients.tolist() == [0.0]
+    result = evaluate(batch, "gspo", loss_settings(), "verl-0.9")
+    assert result.loss == pytest.approx(np.exp(10.0))
+    assert result.coefficients.tolist() == [0.0]
 
 
 def test_total_variation_has_two_bounds():
     """p moves by 0.3 up and down: within 0.4 above, beyond 0.2 below."""
     batch = one_row(np.log([0.8, 0.2]), np.log([0.5, 0.5]), [1.0, -1.0])
     chosen = loss_settings(clip_high=0.4, clip_low=0.2, aggregation="token-sum")
-    found = evaluate(batch, "dppo_tv", chosen, "verl-0.9")
-    assert found.coefficients == pytest.approx([-1.6, 0.0])
+    result = evaluate(batch, "dppo_tv", chosen, "verl-0.9")
+    assert result.coefficients == pytest.approx([-1.6, 0.0])
 
 
 def test_kl_cov_takes_the_whole_number_below_its_share():
     """0.49 of 4 tokens is one: that with the largest (A - mean) (current - mean)."""
     batch = one_row([-1.0, -2.0, -3.0, -2.0], [-1.5, -2.5, -3.5, -2.5], [5.0, 0.0, 0.0, 0.0])
     chosen = loss_settings(kl_cov_ratio=0.49, ppo_kl_coef=10.0, aggregation="token-sum")
-    found = evaluate(batch, "kl_cov", chosen, "verl-0.9")
-    assert found.coefficients == pytest.approx([-5.0 * np.exp(0.5) + 10.0, 0.0, 0.0, 0.0])
-    assert found.metrics == {"actor/ppo_kl": pytest.approx(0.5)}
+    result = evaluate(batch, "kl_cov", chosen, "verl-0.9")
+    assert result.coefficients == pytest.approx([-5.0 * np.exp(0.5) + 10.0, 0.0, 0.0, 0.0])
+    assert result.metrics == {"actor/ppo_kl": pytest.approx(0.5)}
 
 
 def test_geo_mean_counts_clipped_tokens_by_their_advantage():
     batch = one_row([-1.0] * 4, [-2.0] * 4, [1.0, -1.0, 0.0, 0.0])
-    found = evaluate(batch, "geo_mean", loss_settings(), "verl-0.9").metrics
-    assert found["actor/pg_clipfrac"] == pytest.approx(0.25)
-    assert found["actor/pg_clipfrac_lower"] == pytest.approx(0.25)
+    result = evaluate(batch, "geo_mean", loss_settings(), "verl-0.9").metrics
+    assert result["actor/pg_clipfrac"] == pytest.approx(0.25)
+    assert result["actor/pg_clipfrac_lower"] == pytest.approx(0.25)

@@ -34,17 +34,17 @@ def token_loss(loss: str, d: float, current: float, advantage: float, c: float |
 
 def samples_of(batch: LossBatch) -> list[dict[str, list[float]]]:
     names = ("current", "old", "advantages", "kept", "weights", "rollout")
-    found, start = [], 0
+    result, start = [], 0
     for count in batch.lengths.tolist():
         columns = {name: getattr(batch, name) for name in names}
-        found.append(
+        result.append(
             {
                 name: [1.0] * count if values is None else values[start : start + count].tolist()
                 for name, values in columns.items()
             }
         )
         start += count
-    return found
+    return result
 
 
 def by_loops(batch: LossBatch, loss: str, c: float | None, per_token: bool) -> dict[str, float]:
@@ -68,7 +68,7 @@ def by_loops(batch: LossBatch, loss: str, c: float | None, per_token: bool) -> d
             larger = -clip(exp(value)) * advantage > -exp(value) * advantage
             sums["pg_clipfrac"] += (outside if loss == "cispo" else larger) / divisor
     lengths = batch.lengths.tolist()
-    total = sum(max(each, 1) for each in lengths) if per_token else len(lengths)
+    total = sum(max(item, 1) for item in lengths) if per_token else len(lengths)
     if batch.weights is None:
         sums.pop("ois")
     return {name: value / total for name, value in sums.items()}
@@ -79,25 +79,25 @@ def by_loops(batch: LossBatch, loss: str, c: float | None, per_token: bool) -> d
 def test_against_loops(loss, batch, c, per_token):
     chosen = (PER_TOKEN if per_token else SETTINGS).changed(clip_c=c)
     flat = batch.flat()
-    found = evaluate(flat, loss, chosen, "slime")
-    wanted = by_loops(flat, loss, c, per_token)
-    assert found.metrics == pytest.approx(wanted)
-    assert found.loss == found.metrics["pg_loss"]
+    result = evaluate(flat, loss, chosen, "slime")
+    expected = by_loops(flat, loss, c, per_token)
+    assert result.metrics == pytest.approx(expected)
+    assert result.loss == result.metrics["pg_loss"]
 
 
 def test_cispo_has_the_gradient_of_its_log_prob_alone():
     batch = one_row([-1.0, -1.0], [-2.0, -1.1], [1.0, 2.0])
-    found = evaluate(batch, "cispo", SETTINGS, "slime")
-    assert found.coefficients == pytest.approx([-1.2 / 2, -2.0 * exp(0.1) / 2])
+    result = evaluate(batch, "cispo", SETTINGS, "slime")
+    assert result.coefficients == pytest.approx([-1.2 / 2, -2.0 * exp(0.1) / 2])
 
 
 def test_gspo_pushes_rejected_tokens_too():
     """The row's mean holds the rejected token, so the kept one's loss depends on it."""
     batch = one_row([-1.0, -1.1], [-1.0, -1.0], [1.0, 1.0], kept=[True, False])
-    found = evaluate(batch, "gspo", SETTINGS, "slime")
+    result = evaluate(batch, "gspo", SETTINGS, "slime")
     slope = -exp(-0.05) / 2 / 2  # of one kept token in two, by the mean of two
-    assert found.coefficients == pytest.approx([slope, slope])
-    assert found.metrics["ppo_kl"] == pytest.approx(0.05 / 2)
+    assert result.coefficients == pytest.approx([slope, slope])
+    assert result.metrics["ppo_kl"] == pytest.approx(0.05 / 2)
 
 
 ROLLOUT = np.array([-0.4, -1.1, -1.0, -0.2, -2.0])
@@ -121,21 +121,21 @@ def by_sample(values) -> float:
 
 
 def test_tis_of_its_own():
-    found = with_options(tis_clip=1.1, tis_clip_low=0.5)
+    result = with_options(tis_clip=1.1, tis_clip_low=0.5)
     weights = np.clip(RATIOS, 0.5, 1.1)
-    assert found["tis"] == pytest.approx(by_sample(RATIOS))
-    assert found["tis_abs"] == pytest.approx(by_sample(np.abs(RATIOS - 1.0)))
-    assert found["tis_clipfrac"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert found["ois"] == pytest.approx(1.0)
-    assert found["pg_loss"] == pytest.approx(by_sample(-TOY.advantages.numpy() * weights))
-    assert found["train_rollout_logprob_abs_diff"] == pytest.approx((1.2 / 3 + 3.1 / 2) / 2)
+    assert result["tis"] == pytest.approx(by_sample(RATIOS))
+    assert result["tis_abs"] == pytest.approx(by_sample(np.abs(RATIOS - 1.0)))
+    assert result["tis_clipfrac"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert result["ois"] == pytest.approx(1.0)
+    assert result["pg_loss"] == pytest.approx(by_sample(-TOY.advantages.numpy() * weights))
+    assert result["train_rollout_logprob_abs_diff"] == pytest.approx((1.2 / 3 + 3.1 / 2) / 2)
 
 
 def test_icepop_zeroes_what_tis_clamps():
-    found = with_options(tis_clip=1.1, tis_clip_low=0.5, tis_outside="zero")
+    result = with_options(tis_clip=1.1, tis_clip_low=0.5, tis_outside="zero")
     weights = np.where((RATIOS >= 0.5) & (RATIOS <= 1.1), RATIOS, 0.0)
-    assert found["pg_loss"] == pytest.approx(by_sample(-TOY.advantages.numpy() * weights))
-    assert found["tis_clipfrac"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert result["pg_loss"] == pytest.approx(by_sample(-TOY.advantages.numpy() * weights))
+    assert result["tis_clipfrac"] == pytest.approx((2 / 3 + 1 / 2) / 2)
 
 
 def test_rejection_shrinks_what_is_logged_but_not_tis():
@@ -143,18 +143,18 @@ def test_rejection_shrinks_what_is_logged_but_not_tis():
     kept = np.array([True, False, False, True, False])
     chosen = SETTINGS.changed(tis_clip=2.0)
     batch = replace(TOY, kept=torch.from_numpy(kept))
-    found = evaluate(batch, "vanilla", chosen, "slime").metrics
-    assert found["train_rollout_logprob_abs_diff"] == pytest.approx((0.1 / 3 + 0.1 / 2) / 2)
-    assert found["tis"] == pytest.approx(by_sample(RATIOS))
+    result = evaluate(batch, "vanilla", chosen, "slime").metrics
+    assert result["train_rollout_logprob_abs_diff"] == pytest.approx((0.1 / 3 + 0.1 / 2) / 2)
+    assert result["tis"] == pytest.approx(by_sample(RATIOS))
 
 
 def test_bypass_compares_the_current_policy_with_the_rollout():
     current = TOY.current + 0.05
     chosen = SETTINGS.changed(use_rollout_logprobs=True)
     batch = replace(TOY, current=current, old=torch.from_numpy(ROLLOUT))
-    found = evaluate(batch, "vanilla", chosen, "slime").metrics
-    wanted = np.abs(current.numpy() - ROLLOUT)
-    assert found["train_rollout_logprob_abs_diff"] == pytest.approx(by_sample(wanted))
+    result = evaluate(batch, "vanilla", chosen, "slime").metrics
+    expected = np.abs(current.numpy() - ROLLOUT)
+    assert result["train_rollout_logprob_abs_diff"] == pytest.approx(by_sample(expected))
 
 
 def test_opsm_drops_negative_tokens_of_rows_that_moved():
@@ -164,17 +164,17 @@ def test_opsm_drops_negative_tokens_of_rows_that_moved():
     )
     plain = evaluate(batch, "vanilla", SETTINGS, "slime")
     chosen = SETTINGS.changed(opsm_delta=0.09)
-    found = evaluate(batch, "vanilla", chosen, "slime")
+    result = evaluate(batch, "vanilla", chosen, "slime")
     assert plain.coefficients[0] != 0.0
-    assert found.coefficients[0] == 0.0
-    assert found.coefficients[1:] == pytest.approx(plain.coefficients[1:])
-    assert found.metrics["opsm_clipfrac"] == pytest.approx((1 / 2 + 0) / 2)
+    assert result.coefficients[0] == 0.0
+    assert result.coefficients[1:] == pytest.approx(plain.coefficients[1:])
+    assert result.metrics["opsm_clipfrac"] == pytest.approx((1 / 2 + 0) / 2)
     by_token = chosen.changed(aggregation="token-mean")
-    found = evaluate(batch, "vanilla", by_token, "slime")
-    assert found.metrics["opsm_clipfrac"] == pytest.approx((1 / 2 + 0) / 3)
+    result = evaluate(batch, "vanilla", by_token, "slime")
+    assert result.metrics["opsm_clipfrac"] == pytest.approx((1 / 2 + 0) / 3)
     far = SETTINGS.changed(opsm_delta=0.11)
-    found = evaluate(batch, "vanilla", far, "slime")
-    assert found.coefficients == pytest.approx(plain.coefficients)
+    result = evaluate(batch, "vanilla", far, "slime")
+    assert result.coefficients == pytest.approx(plain.coefficients)
 
 
 def test_its_own_weights_and_others_are_not_both_applied():
@@ -186,30 +186,30 @@ def test_its_own_weights_and_others_are_not_both_applied():
 
 def test_everything_rejected_is_a_loss_of_zero():
     batch = loss_batch([-1.0], [-2.0], [1.0], [1], kept=[False])
-    found = evaluate(batch, "vanilla", SETTINGS, "slime")
-    assert (found.loss, found.undefined) == (0.0, None)
-    assert not found.coefficients.any()
+    result = evaluate(batch, "vanilla", SETTINGS, "slime")
+    assert (result.loss, result.undefined) == (0.0, None)
+    assert not result.coefficients.any()
 
 
 @pytest.mark.parametrize(("current", "old"), [(-1.0, -np.inf), (np.nan, -1.0)])
 def test_rejection_does_not_shield_from_what_is_no_number(current, old):
     """slime multiplies by the modified mask: inf x 0 and NaN x 0 are NaN."""
     batch = one_row([current, -1.0], [old, -1.0], [-1.0, 1.0], kept=[False, True])
-    found = evaluate(batch, "vanilla", SETTINGS, "slime")
-    assert np.isnan(found.loss)
-    assert np.isnan(found.metrics["ppo_kl"])
-    assert found.undefined is None
+    result = evaluate(batch, "vanilla", SETTINGS, "slime")
+    assert np.isnan(result.loss)
+    assert np.isnan(result.metrics["ppo_kl"])
+    assert result.undefined is None
 
 
 def test_other_denominators_change_the_loss_and_not_what_is_logged():
     batch = one_row([-1.0, -1.0], [-1.1, -1.1], [1.0, 1.0], kept=[True, False])
-    found = evaluate(batch, "vanilla", SETTINGS.changed(denominator="kept"), "slime")
-    assert found.loss == pytest.approx(-exp(0.1))
-    assert found.metrics["ppo_kl"] == pytest.approx(-0.1 / 2)
+    result = evaluate(batch, "vanilla", SETTINGS.changed(denominator="kept"), "slime")
+    assert result.loss == pytest.approx(-exp(0.1))
+    assert result.metrics["ppo_kl"] == pytest.approx(-0.1 / 2)
 
 
 def test_a_mean_over_three_tokens_is_exact():
     """1 / 3 of an integer count would be a float32."""
-    found = evaluate(one_row([-1.0] * 3, [-1.0] * 3, [1.0] * 3), "vanilla", SETTINGS, "slime")
-    assert found.loss == pytest.approx(-1.0, rel=1e-12)
-    np.testing.assert_allclose(found.coefficients, -1 / 3, rtol=1e-12)
+    result = evaluate(one_row([-1.0] * 3, [-1.0] * 3, [1.0] * 3), "vanilla", SETTINGS, "slime")
+    assert result.loss == pytest.approx(-1.0, rel=1e-12)
+    np.testing.assert_allclose(result.coefficients, -1 / 3, rtol=1e-12)

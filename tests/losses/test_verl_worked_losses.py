@@ -63,9 +63,9 @@ def near(value: float) -> Any:
 @pytest.mark.parametrize(("loss", "plain", "weighted", "metrics", "given"), WORKED)
 def test_losses_of_091(loss, plain, weighted, metrics, given):
     for batch, value in ((F2, plain), (WEIGHTED, weighted)):
-        found = batch.run("verl-0.9", loss, **given)
-        assert found.loss == near(value)
-        assert found.metrics == {f"actor/{name}": near(each) for name, each in metrics.items()}
+        result = batch.run("verl-0.9", loss, **given)
+        assert result.loss == near(value)
+        assert result.metrics == {f"actor/{name}": near(item) for name, item in metrics.items()}
 
 
 def test_gspo_was_by_sequence_whatever_was_configured():
@@ -110,21 +110,21 @@ IN_BOTH += [("verl-0.7.1", *case) for case in IN_BYPASS if case[1] is not ICEPOP
 @pytest.mark.parametrize(("trainer", "loss", "config", "by_token", "by_row"), IN_BOTH)
 def test_bypass(trainer, loss, config, by_token, by_row):
     assert in_bypass(trainer, loss, config).loss == near(by_token)
-    found = in_bypass(trainer, loss, config, aggregation="seq-mean-token-sum")
-    assert found.loss == near(by_row)
+    result = in_bypass(trainer, loss, config, aggregation="seq-mean-token-sum")
+    assert result.loss == near(by_row)
 
 
 def test_metrics_of_bypass_clip():
-    found = in_bypass("verl-0.9", "vanilla", {})
-    wanted = {"pg_clipfrac": 0.090909, "ppo_kl": -0.15, "pg_clipfrac_lower": 0.090909}
-    assert found.metrics == {f"actor/{name}": near(value) for name, value in wanted.items()}
+    result = in_bypass("verl-0.9", "vanilla", {})
+    expected = {"pg_clipfrac": 0.090909, "ppo_kl": -0.15, "pg_clipfrac_lower": 0.090909}
+    assert result.metrics == {f"actor/{name}": near(value) for name, value in expected.items()}
 
 
 def test_all_rows_rejected():
-    found = in_bypass("verl-0.9", "vanilla", GEO_RS | {"rollout_rs_threshold": "0.99_1.01"})
-    assert np.isnan(found.loss)
-    assert found.undefined
-    assert not found.coefficients.any()
+    result = in_bypass("verl-0.9", "vanilla", GEO_RS | {"rollout_rs_threshold": "0.99_1.01"})
+    assert np.isnan(result.loss)
+    assert result.undefined
+    assert not result.coefficients.any()
 
 
 def test_norm_became_a_mean_over_rows_in_071():
@@ -133,8 +133,8 @@ def test_norm_became_a_mean_over_rows_in_071():
     ones = np.ones(mask.shape)
     # A ratio of 1 and an advantage of -1 make every token's loss 1.
     batch = PaddedLoss(-ones, -ones, -ones, mask, mask)
-    found = [
+    result = [
         batch.run(trainer, "vanilla", aggregation="seq-mean-token-sum-norm").loss
         for trainer in ("verl-0.6.0", "verl-0.6.1", "verl-0.7.0", "verl-0.7.1", "verl-0.9")
     ]
-    assert found == pytest.approx([1.5, 1.5, 1.5, 0.75, 0.75])
+    assert result == pytest.approx([1.5, 1.5, 1.5, 0.75, 0.75])

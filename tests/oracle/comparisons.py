@@ -15,25 +15,28 @@ from tests.oracle.verl import Answer, ask
 Close = Callable[[str, float, float], bool]
 
 
-def within_a_millionth(name: str, wanted: float, found: float) -> bool:
+def within_a_millionth(name: str, expected: float, result: float) -> bool:
     """Relative; of numbers that are differences, what rounding leaves of their terms.
 
     A standard deviation is sqrt(E[x^2] - E[x]^2): its square is as good as those.
     """
-    if np.isnan(wanted) or np.isnan(found):
-        return bool(np.isnan(wanted) and np.isnan(found))
-    if name.endswith("_std") and np.isfinite(wanted):
-        wanted, found = wanted**2, found**2
-    return wanted == found or abs(wanted - found) <= 1e-6 * max(abs(wanted), abs(found)) + 1e-13
+    if np.isnan(expected) or np.isnan(result):
+        return bool(np.isnan(expected) and np.isnan(result))
+    if name.endswith("_std") and np.isfinite(expected):
+        expected, result = expected**2, result**2
+    return (
+        expected == result
+        or abs(expected - result) <= 1e-6 * max(abs(expected), abs(result)) + 1e-13
+    )
 
 
 def differences(
     plan: Plan, batch: Padded, cuts: int, dtype: str = "float64", close: Close = within_a_millionth
 ) -> list[str]:
     """What rcdiag gives otherwise than verl, one line each."""
-    found = results_of(plan, batch, cuts)
+    outcome = results_of(plan, batch, cuts)
     lines = []
-    for name, result in found.items():
+    for name, result in outcome.items():
         try:
             answer = ask(plan.trainer.name, dict(plan.configs[name]), batch, dtype)
         except ZeroDivisionError:
@@ -68,7 +71,7 @@ def _between(answer: Answer, result: CorrectionResult, batch: Padded, close: Clo
     elif result.weight_sum is not None:
         lines.append(f"no weights at verl's, sum {result.weight_sum} at ours")
     return lines + [
-        f"{name}: verl {wanted!r}, ours {found!r}"
-        for name, (wanted, found) in pairs.items()
-        if not close(name, wanted, found)
+        f"{name}: verl {expected!r}, ours {outcome!r}"
+        for name, (expected, outcome) in pairs.items()
+        if not close(name, expected, outcome)
     ]

@@ -64,7 +64,7 @@ def _of_one_process() -> dict[str, types.ModuleType]:
     shell = _module(MEGATRON, __path__=[str(Path(CHECKOUT, *MEGATRON.split(".")))])
     logger = _module("slime.observability.logging_utils")
     core = _module("megatron.core", mpu=mpu)
-    return {each.__name__: each for each in (mpu, core, _module("megatron"), shell, logger)}
+    return {item.__name__: item for item in (mpu, core, _module("megatron"), shell, logger)}
 
 
 _modules: dict[str, types.ModuleType] = {}

@@ -67,11 +67,11 @@ def ours(
 
 def differences(answer: Answer, result: LossResult, batch: PaddedLoss) -> list[str]:
     # rcdiag's is the loss without entropy and KL terms; here they are 0.
-    wanted = {key: value for key, value in answer.metrics.items() if key != "entropy_loss"}
-    found = {**result.metrics, "loss": result.loss}
-    lines = [f"only one has {key}" for key in set(wanted) ^ set(found)]
+    expected = {key: value for key, value in answer.metrics.items() if key != "entropy_loss"}
+    outcome = {**result.metrics, "loss": result.loss}
+    lines = [f"only one has {key}" for key in set(expected) ^ set(outcome)]
     lines += [] if result.undefined is None else [f"undefined: {result.undefined}"]
-    pairs = {key: (value, found[key]) for key, value in wanted.items() if key in found}
+    pairs = {key: (value, outcome[key]) for key, value in expected.items() if key in outcome}
     pairs["loss that is minimised"] = answer.loss, result.loss
     gradient = np.zeros(batch.mask.shape)
     gradient[batch.mask] = result.coefficients
@@ -80,9 +80,9 @@ def differences(answer: Answer, result: LossResult, batch: PaddedLoss) -> list[s
         for at in np.ndindex(*gradient.shape)
     }
     return lines + [
-        f"{name}: slime {wanted!r}, ours {found!r}"
-        for name, (wanted, found) in pairs.items()
-        if not within_a_millionth(name, wanted, found)
+        f"{name}: slime {expected!r}, ours {outcome!r}"
+        for name, (expected, outcome) in pairs.items()
+        if not within_a_millionth(name, expected, outcome)
     ]
 
 
@@ -152,14 +152,14 @@ def test_opsm_counts_masked_tokens_in_what_it_logs(loss, drawn, below):
     """A tool token has an advantage in slime; its share is of unmasked tokens, and can pass 1."""
     batch, rollout = drawn
     chosen = default_settings("slime").changed(opsm_delta=0.1)
-    found = ours(loss, batch, chosen, rollout)
+    result = ours(loss, batch, chosen, rollout)
     masked = replace(batch, advantages=np.where(batch.mask, batch.advantages, below))
     answer = ask(loss, masked, chosen, rollout)
     lengths = batch.mask.sum(axis=1)
     moved = np.where(batch.mask, batch.old - batch.current, 0.0).sum(axis=1)
     counted = (moved > 0.1 * lengths) * (~batch.mask).sum(axis=1) / np.maximum(lengths, 1)
-    found.metrics["opsm_clipfrac"] += counted.mean()
-    assert differences(answer, found, batch) == []
+    result.metrics["opsm_clipfrac"] += counted.mean()
+    assert differences(answer, result, batch) == []
 
 
 @every_loss
@@ -202,14 +202,14 @@ def test_log_probs_that_are_no_numbers(loss, policies, advantage, kept, clip_c, 
 def parsed_defaults() -> dict[str, Any]:
     """Of slime's command line: its module imports the sampler, so it is read and not run."""
     tree = ast.parse(Path(CHECKOUT, "slime/utils/arguments.py").read_text())
-    found = {}
+    result = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("add_argument"):
-            options = {each.arg: each.value for each in node.keywords}
+            options = {item.arg: item.value for item in node.keywords}
             if isinstance(options.get("default"), ast.Constant):
                 name = ast.literal_eval(node.args[0])
-                found[name] = ast.literal_eval(options["default"])
-    return found
+                result[name] = ast.literal_eval(options["default"])
+    return result
 
 
 def test_the_same_defaults():

@@ -87,12 +87,12 @@ def differences(config: dict[str, Any], batch: Padded, masked: bool = True) -> l
     filled = batch.mask.any(axis=1).mean()
     factor = answer.metrics.get("mis_batch_norm_factor", filled) / filled
     unweighted = float(batch.mask.sum())
-    found = unweighted if result.weight_sum is None else result.weight_sum
-    pairs["weight_sum"] = answer.weight_sum * factor, found
+    outcome = unweighted if result.weight_sum is None else result.weight_sum
+    pairs["weight_sum"] = answer.weight_sum * factor, outcome
     return lines + [
-        f"{name}: slime {theirs!r}, ours {found!r}"
-        for name, (theirs, found) in pairs.items()
-        if not within_a_millionth(name, theirs, found)
+        f"{name}: slime {theirs!r}, ours {outcome!r}"
+        for name, (theirs, outcome) in pairs.items()
+        if not within_a_millionth(name, theirs, outcome)
     ]
 
 
@@ -165,7 +165,7 @@ BATCH = padded([[0.1, -0.2], [0.0, 0.3]])
 def test_what_slime_stops_at_is_refused(config):
     with pytest.raises((ValueError, AssertionError, TypeError)):
         asked(config, BATCH)
-    assert [each.slug for each in plan_of("slime", config).findings] == ["trainer-refuses"]
+    assert [item.slug for item in plan_of("slime", config).findings] == ["trainer-refuses"]
 
 
 def step_differences(
@@ -175,7 +175,7 @@ def step_differences(
     config = dict(plan.configs["it"])
     update = Update(plan=plan, loss=loss, settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
-    done = loss_of_preset("it", flat, update)
+    run = loss_of_preset("it", flat, update)
     answer = ask(
         loss,
         batch,
@@ -188,8 +188,8 @@ def step_differences(
     if not config["use_tis"]:
         # rcdiag has no weights here, and logs `ois` only beside some.
         answer.metrics.pop("ois")
-    found = replace(done.result, metrics={**done.effect.metrics, **done.result.metrics})
-    return between_steps(answer, found, batch)
+    result = replace(run.result, metrics={**run.effect.metrics, **run.result.metrics})
+    return between_steps(answer, result, batch)
 
 
 @pytest.mark.parametrize("loss", RULES["slime"].losses)

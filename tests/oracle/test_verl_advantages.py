@@ -66,7 +66,7 @@ def test_advantages_are_verls(source, data, rows, width):
     if source == "reinforce++":
         given_ = {"config": types.SimpleNamespace(gamma=1.0)}
     function = getattr(advantages_code("verl-0.9"), VERL_NAMES[source])
-    wanted, _ = function(by_token, torch.tensor(mask, dtype=dtype), **given_)
-    found = ADVANTAGES[source](reward, group.astype(np.uint64), mask.sum(axis=1))
+    expected, _ = function(by_token, torch.tensor(mask, dtype=dtype), **given_)
+    result = ADVANTAGES[source](reward, group.astype(np.uint64), mask.sum(axis=1))
     slack = 1e-5 if source == "reinforce++" else 1e-9
-    np.testing.assert_allclose(found[:, None] * mask, wanted.numpy(), rtol=1e-6, atol=slack)
+    np.testing.assert_allclose(result[:, None] * mask, expected.numpy(), rtol=1e-6, atol=slack)

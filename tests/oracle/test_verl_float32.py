@@ -28,7 +28,7 @@ def in_float32(batch: Padded) -> Padded:
     )
 
 
-def close(name: str, wanted: float, found: float) -> bool:
+def close(name: str, expected: float, result: float) -> bool:
     """Within 2e-6, relative above 1.
 
     rcdiag takes the same float32 numbers of tokens and adds them up in float64, verl in float32.
@@ -40,13 +40,17 @@ def close(name: str, wanted: float, found: float) -> bool:
     if "_seq_fraction_" in name:
         return True
     if name.endswith("_std"):
-        wanted, found = wanted**2, found**2
+        expected, result = expected**2, result**2
     accuracy = 2e-5 if PERCENTILE.search(name) else 2e-6
-    return abs(wanted - found) <= accuracy * max(1.0, abs(wanted), abs(found))
+    return abs(expected - result) <= accuracy * max(1.0, abs(expected), abs(result))
 
 
-def close_in_fractions_too(name: str, wanted: float, found: float) -> bool:
-    return abs(wanted - found) <= 2e-6 if "_seq_fraction_" in name else close(name, wanted, found)
+def close_in_fractions_too(name: str, expected: float, result: float) -> bool:
+    return (
+        abs(expected - result) <= 2e-6
+        if "_seq_fraction_" in name
+        else close(name, expected, result)
+    )
 
 
 @every_generation

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.oracle
 every_generation = pytest.mark.parametrize("trainer", PACKAGES)
 
 
-def close(wanted: float, found: float, terms: float = 0.0) -> bool:
+def close(expected: float, result: float, terms: float = 0.0) -> bool:
     """Within a millionth; of sums that cancel, a tenth of that of the size of their terms.
 
     verl adds 1e-8 to denominators: that much of each term is left where terms cancel.
     """
-    if np.isnan(wanted) or np.isnan(found):
-        return bool(np.isnan(wanted) and np.isnan(found))
-    return abs(wanted - found) <= 1e-6 * max(abs(wanted), abs(found)) + 1e-7 * terms + 1e-12
+    if np.isnan(expected) or np.isnan(result):
+        return bool(np.isnan(expected) and np.isnan(result))
+    return abs(expected - result) <= 1e-6 * max(abs(expected), abs(result)) + 1e-7 * terms + 1e-12
 
 
 def differences(answer: Answer, result: LossResult, batch: PaddedLoss) -> list[str]:
@@ -43,9 +43,9 @@ def differences(answer: Answer, result: LossResult, batch: PaddedLoss) -> list[s
         lines.append(f"undefined, but verl has the gradient {answer.gradient}")
     terms = float(np.abs(batch.advantages).max())
     return lines + [
-        f"{name}: verl {wanted!r}, ours {found!r}"
-        for name, (wanted, found) in pairs.items()
-        if not close(wanted, found, terms if name == "loss" else 0.0)
+        f"{name}: verl {expected!r}, ours {outcome!r}"
+        for name, (expected, outcome) in pairs.items()
+        if not close(expected, outcome, terms if name == "loss" else 0.0)
     ]
 
 

@@ -80,7 +80,7 @@ def _sure_rollout(rows: list[list[float]]) -> Padded:
 @pytest.mark.parametrize("bounds", ["0.6_1.6", "0.7_1.3", "0.999_1.001", "0.1_10", "1.25"])
 @pytest.mark.parametrize("option", ["token_k1", "seq_sum_k1"])
 def test_k1_bounds_met_to_the_last_bit(trainer, bounds, option):
-    ends = np.log([float(each) for each in bounds.split("_")])
+    ends = np.log([float(item) for item in bounds.split("_")])
     around = np.array([[end, np.nextafter(end, 9), np.nextafter(end, -9)] for end in ends])
     batch = padded([[value] for value in (*around.ravel(), *-around.ravel())])
     config = {"rollout_is": None, "rollout_rs": option, "rollout_rs_threshold": bounds}

@@ -16,8 +16,8 @@ with_presets = pytest.mark.parametrize(
 
 
 def presets_in_the_package(trainer: str) -> set[str]:
-    found = vars(settings_class(trainer)).items()
-    return {name for name, value in found if isinstance(value, classmethod)}
+    result = vars(settings_class(trainer)).items()
+    return {name for name, value in result if isinstance(value, classmethod)}
 
 
 @with_presets

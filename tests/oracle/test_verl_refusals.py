@@ -122,5 +122,5 @@ def test_both_happen():
 
 @pytest.mark.parametrize("item", STRICTER, ids=str)
 def test_every_exception_is_one(item):
-    found = [case.values for case in cases() if item in case.values[1].items()]
-    assert any(we_refuse(*each) and not verl_stops(*each) for each in found)
+    result = [case.values for case in cases() if item in case.values[1].items()]
+    assert any(we_refuse(*entry) and not verl_stops(*entry) for entry in result)

@@ -43,25 +43,25 @@ def of_verl(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chose
         return ask_loss(trainer, "vanilla", anchored, chosen, correction=config)
     answer = ask_helper(trainer, config, Padded(batch.old, rollout, batch.mask))
     corrected = replace(batch, kept=answer.kept > 0, weights=answer.weights)
-    found = ask_loss(trainer, "vanilla", corrected, chosen)
-    return Answer(found.loss, {**found.metrics, **answer.metrics}, found.gradient)
+    result = ask_loss(trainer, "vanilla", corrected, chosen)
+    return Answer(result.loss, {**result.metrics, **answer.metrics}, result.gradient)
 
 
 def differences(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chosen) -> list[str]:
     update = Update(plan=plan, loss="vanilla", settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
-    done = loss_of_preset(name, flat, update)
-    ours = {**done.effect.metrics, **done.result.metrics}
+    run = loss_of_preset(name, flat, update)
+    ours = {**run.effect.metrics, **run.result.metrics}
     try:
         answer = of_verl(plan, name, batch, rollout, chosen)
     except ZeroDivisionError:  # all IcePop weights are 0
-        return [] if not done.effect.final.any() else [f"{name}: verl divides by zero"]
+        return [] if not run.effect.final.any() else [f"{name}: verl divides by zero"]
     lines = [f"{name}: only one has {key}" for key in set(answer.metrics) ^ set(ours)]
     pairs = {key: (value, ours[key]) for key, value in answer.metrics.items() if key in ours}
-    pairs["loss"] = answer.loss, done.result.loss
+    pairs["loss"] = answer.loss, run.result.loss
     gradient = np.zeros(batch.mask.shape)
-    gradient[batch.mask] = done.coefficients
-    if not done.result.undefined:
+    gradient[batch.mask] = run.coefficients
+    if not run.result.undefined:
         pairs |= {
             f"gradient {at}": (float(answer.gradient[at]), float(gradient[at]))
             for at in np.ndindex(*gradient.shape)
@@ -69,9 +69,9 @@ def differences(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, c
     elif np.nan_to_num(answer.gradient).any():
         lines.append(f"{name}: undefined, but verl has a gradient")
     return lines + [
-        f"{name}, {key}: verl {wanted!r}, ours {found!r}"
-        for key, (wanted, found) in pairs.items()
-        if not within_a_millionth(key, float(wanted), float(found))
+        f"{name}, {key}: verl {expected!r}, ours {result!r}"
+        for key, (expected, result) in pairs.items()
+        if not within_a_millionth(key, float(expected), float(result))
     ]
 
 
@@ -110,5 +110,5 @@ def test_batch_normalised_weights_are_verls_in_both_modes(trainer, drawn, level)
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_bypass_presets_of_both_kinds_are_among_those_compared(trainer):
-    bypass = [each for each in plan_of(trainer).configs.values() if each["bypass_mode"]]
-    assert {each["loss_type"] for each in bypass} == {"ppo_clip", "reinforce"}
+    bypass = [item for item in plan_of(trainer).configs.values() if item["bypass_mode"]]
+    assert {item["loss_type"] for item in bypass} == {"ppo_clip", "reinforce"}

@@ -81,8 +81,8 @@ def _masked_functions(source: str) -> types.SimpleNamespace:
     import torch
 
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    wanted = [node for node in functions if node.name.startswith(("masked_", "distributed_"))]
-    return _execute(list(wanted), "torch_functional", {"torch": torch})
+    expected = [node for node in functions if node.name.startswith(("masked_", "distributed_"))]
+    return _execute(list(expected), "torch_functional", {"torch": torch})
 
 
 def _is_of_verl(node: ast.stmt) -> bool:
@@ -108,11 +108,11 @@ def settings_class(trainer: str) -> Any:
     """`RolloutCorrectionConfig`, whose class methods are the presets."""
     source = _wheel(PACKAGES[trainer]).read("verl/trainer/config/algorithm.py").decode()
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    wanted = [node for node in classes if node.name == "RolloutCorrectionConfig"]
+    expected = [node for node in classes if node.name == "RolloutCorrectionConfig"]
     # `dataclass` looks its module up to read the annotations.
     space = {**vars(typing), "dataclass": dataclasses.dataclass, "field": dataclasses.field}
     space |= {"BaseConfig": object, "__name__": __name__}
-    return _execute(list(wanted), "algorithm", space).RolloutCorrectionConfig
+    return _execute(list(expected), "algorithm", space).RolloutCorrectionConfig
 
 
 def ask(trainer: str, config: dict[str, Any], batch: Padded, dtype: str = "float64") -> Answer:
@@ -125,14 +125,14 @@ def ask(trainer: str, config: dict[str, Any], batch: Padded, dtype: str = "float
     # Masks of verl are whole numbers; in float64 that would cost its epsilon of 1e-8.
     mask = torch.tensor(batch.mask, dtype=torch.float64 if dtype == "float64" else torch.int64)
     tensors = {"old_log_prob": old, "rollout_log_prob": rollout, "response_mask": mask}
-    found = helper(trainer)
+    result = helper(trainer)
     if trainer == "verl-0.6.0":
         given = {name: value for name, value in config.items() if name != "rollout_is"}
-        proto, metrics = found.compute_rollout_importance_weights(**tensors, **given)
+        proto, metrics = result.compute_rollout_importance_weights(**tensors, **given)
         kept = mask
     else:
         given = {name: value for name, value in config.items() if name in ARGUMENTS}
-        proto, kept, metrics = found.compute_rollout_correction_and_rejection_mask(
+        proto, kept, metrics = result.compute_rollout_correction_and_rejection_mask(
             **tensors, **given
         )
     weights = None if proto is None else proto.batch["rollout_is_weights"].numpy()

@@ -70,12 +70,12 @@ class Visit:
     def inaccessible(self) -> list[str]:
         """What axe finds: rule, how often, and the first place."""
         options = {"runOnly": {"type": "tag", "values": RULES}, "resultTypes": ["violations"]}
-        found = Axe().run(self.page, options=options).response
-        assert found["passes"], "axe looked at nothing"
+        result = Axe().run(self.page, options=options).response
+        assert result["passes"], "axe looked at nothing"
         return [
-            f"{each['id']} x{len(each['nodes'])}: {each['nodes'][0]['failureSummary']}"
-            f" {each['nodes'][0]['html'][:200]}"
-            for each in found["violations"]
+            f"{item['id']} x{len(item['nodes'])}: {item['nodes'][0]['failureSummary']}"
+            f" {item['nodes'][0]['html'][:200]}"
+            for item in result["violations"]
         ]
 
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 from rcdiag.api.report import explanation
 from rcdiag.pages.page import page
 from tests.pages.browser import Visit, launched, visit
-from tests.pages.makers import MAKERS, at_night
+from tests.pages.makers import MAKERS, PAGES
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +41,7 @@ def rendered(tmp_path_factory) -> Callable[[str], Path]:
     return render
 
 
-# Their parts are on other pages too; the nightly run opens them.
-AT_NIGHT = ("score-temperature", "replay-steps")
-
-
-@pytest.fixture(scope="session", params=at_night(*AT_NIGHT))
+@pytest.fixture(scope="session", params=PAGES)
 def file(request, rendered) -> Path:
     return rendered(request.param)
 

@@ -47,29 +47,29 @@ def hostile_score() -> Result:
     verl = find_trainer("verl")
     plan = plan_corrections(verl, preset_configs(verl, [], {}))
     with tempfile.TemporaryDirectory() as folder:
-        found = score(
+        result = score(
             hostile_table(Path(folder)),
             behavior="badone",
             target="badtwo",
-            decode=lambda ids: [(EVIL, LONG, "\n\t\0")[each % 3] for each in ids],
+            decode=lambda ids: [(EVIL, LONG, "\n\t\0")[item % 3] for item in ids],
             plan=plan,
         )
     about = {"badone": {"model": EVIL, "backend": LONG}}
-    return renamed(dataclasses.replace(found, scoring=about, mismatch=odd(found.mismatch)))
+    return renamed(dataclasses.replace(result, scoring=about, mismatch=odd(result.mismatch)))
 
 
 def hostile_compare() -> Result:
     with tempfile.TemporaryDirectory() as folder:
-        found = compare(hostile_table(Path(folder)), behavior="badone", target="badtwo")
-    return renamed(found)
+        result = compare(hostile_table(Path(folder)), behavior="badone", target="badtwo")
+    return renamed(result)
 
 
 def odd(mismatch: dict[str, MetricValue]) -> dict[str, MetricValue]:
     """Every number is one of those that are none."""
     values = (NAN, INFINITE, -INFINITE, None, 1e300)
     return {
-        name: dataclasses.replace(each, value=values[i % 5], low=-INFINITE, high=NAN)
-        for i, (name, each) in enumerate(mismatch.items())
+        name: dataclasses.replace(item, value=values[i % 5], low=-INFINITE, high=NAN)
+        for i, (name, item) in enumerate(mismatch.items())
     }
 
 

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -102,14 +101,6 @@ MAKERS: dict[str, Callable[[], Result | list[Result]]] = {
     "hostile-compare": hostile_compare,
 }
 
-# A page of each kind: `make test` opens these, where a test of every page takes seconds.
-KINDS = ("whole", "score-turns")
-
-
-def at_night(*names: str) -> list[Any]:
-    """All pages as parameters of a test; of these names `make nightly` alone runs it."""
-    slow = pytest.mark.slow
-    return [pytest.param(name, marks=slow) if name in names else name for name in MAKERS]
-
-
-ONE_OF_EACH_KIND = at_night(*(name for name in MAKERS if name not in KINDS))
+# All pages as parameters of a test: `make test` opens the first of them, `make nightly` each.
+FIRST, *OTHERS = MAKERS
+PAGES = [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]

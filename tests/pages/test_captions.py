@@ -14,7 +14,7 @@ from rcdiag.pages.formats import number, percentage
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import _parts, _tabs
 from rcdiag.results import to_json
-from tests.pages.makers import MAKERS, at_night
+from tests.pages.makers import MAKERS, PAGES
 
 # Numbers that are no measurement: the level of intervals, a factor in a name, an ideal of 0 and 1.
 SAID = {"95", "0", "1", "2", "5", "100", "400", "0.01"}
@@ -44,7 +44,7 @@ def texts(value: Any) -> Iterator[str]:
         yield value
 
 
-@pytest.mark.parametrize("name", at_night("replay-steps", "replay-model"))
+@pytest.mark.parametrize("name", PAGES)
 def test_numbers_of_captions_stand_in_the_documents(name):
     made = MAKERS[name]()
     dump = merged(made if isinstance(made, list) else [made])

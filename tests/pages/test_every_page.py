@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.pages.browser import Visit, visit
-from tests.pages.makers import MAKERS, ONE_OF_EACH_KIND, at_night
 
 pytestmark = pytest.mark.browser
 
@@ -83,18 +82,13 @@ def _inaccessible(seen: Visit) -> dict[str, list[str]]:
     return problems
 
 
-@pytest.mark.parametrize("file", ONE_OF_EACH_KIND, indirect=True)
 def test_axe_finds_nothing_on_any_tab(browser, file):
     """It looks at every cell, which takes its time: once, in the light, on a wide screen."""
     window = {"width": 1280, "height": 900}
     assert _inaccessible(visit(browser, file, color_scheme="light", viewport=window)) == {}
 
 
-@pytest.mark.parametrize(
-    "file", at_night(*(name for name in MAKERS if name != "compare")), indirect=True
-)
 def test_axe_finds_nothing_in_the_dark_on_a_phone(browser, file):
-    """All pages share their colours and their layout; the nightly run looks at each."""
     window = {"width": 390, "height": 900}
     assert _inaccessible(visit(browser, file, color_scheme="dark", viewport=window)) == {}
 

@@ -43,5 +43,5 @@ def test_a_script_that_did_get_in_would_not_run(browser, rendered, tmp_path):
     path.write_text(page.replace("</main>", "<script>window.hacked=1</script></main>"))
     seen = visit(browser, path)
     assert seen.page.evaluate("typeof window.hacked") == "undefined"
-    assert any("Content Security Policy" in each for each in seen.complaints)
+    assert any("Content Security Policy" in item for item in seen.complaints)
     seen.page.context.close()

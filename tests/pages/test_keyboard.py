@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.pages.browser import visit
-from tests.pages.makers import ONE_OF_EACH_KIND
 
 pytestmark = pytest.mark.browser
 
@@ -26,7 +25,6 @@ def seen(browser, rendered):
     opened.page.context.close()
 
 
-@pytest.mark.parametrize("file", ONE_OF_EACH_KIND, indirect=True)
 def test_tab_reaches_everything_of_every_tab(browser, file):
     seen = visit(browser, file, viewport={"width": 390, "height": 900})
     for tab in seen.tabs():

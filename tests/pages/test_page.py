@@ -133,6 +133,7 @@ def test_a_page_of_one_pair_is_small_enough_to_send_around(text):
     assert len(text.encode()) < 700e3
 
 
+@pytest.mark.slow  # tests/pages/test_added_figure.py saves some
 def test_figures_are_saved_as_png_and_svg(result, tmp_path):
     written = save_figures(result, tmp_path / "plots")
     assert {path.name for path in written} == {

@@ -40,7 +40,9 @@ Rows = list[dict[str, Any]]
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with TRL and what it needs and the environment lacks."""
     folder = tmp_path_factory.mktemp("trl")
-    lacking = [wanted for name, wanted in PACKAGES.items() if not importlib.util.find_spec(name)]
+    lacking = [
+        expected for name, expected in PACKAGES.items() if not importlib.util.find_spec(name)
+    ]
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
     subprocess.run([*command, *lacking], check=True, capture_output=True)
     return folder

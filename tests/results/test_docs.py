@@ -16,33 +16,33 @@ MODULES = (base, diagnosis, score, compare, sweep, replay)
 def defined_in(module: ModuleType) -> list[type]:
     """The dataclasses of a module."""
     return [
-        each
-        for each in vars(module).values()
-        if isinstance(each, type)
-        and dataclasses.is_dataclass(each)
-        and each.__module__ == module.__name__
+        item
+        for item in vars(module).values()
+        if isinstance(item, type)
+        and dataclasses.is_dataclass(item)
+        and item.__module__ == module.__name__
     ]
 
 
 def reached(*kinds: type) -> set[type]:
     """All dataclasses and TypedDicts that stand in results of some kinds."""
-    found: set[type] = set()
+    result: set[type] = set()
     waiting = list(kinds)
     while waiting:
         owner = waiting.pop()
-        if owner not in found:
-            found.add(owner)
+        if owner not in result:
+            result.add(owner)
             for field in documented_fields(owner):
                 waiting += described_types(field.type)
                 waiting += [] if field.doc.keys is None else [field.doc.keys]
-    return found
+    return result
 
 
 ALL = sorted(reached(*KINDS.values()), key=lambda owner: owner.__name__)
 
 
 def test_every_dataclass_stands_in_a_result():
-    defined = {each for module in MODULES for each in defined_in(module)}
+    defined = {item for module in MODULES for item in defined_in(module)}
     assert len(defined) > 30
     assert defined <= set(ALL)
 

@@ -30,7 +30,7 @@ def older(kind: str) -> str:
 
 # With their defaults in documents of format 1.
 ADDED_SINCE = {
-    *("rows_left_out", "pair_reason", "diagnosis", "token_means", "sequence_means"),
+    *("rows_left_out", "pair_reason", "diagnosis", "logged", "token_means", "sequence_means"),
     *("matched_by", "gradient_bias", "gradient_noise"),
 }
 
@@ -38,12 +38,12 @@ ADDED_SINCE = {
 def leaves(part: Any) -> Iterator[Any]:
     """The values of a document in their order, without the names; not of what was added since."""
     if isinstance(part, dict):
-        for name, each in part.items():
+        for name, item in part.items():
             if name not in ADDED_SINCE:
-                yield from leaves(each)
+                yield from leaves(item)
     elif isinstance(part, list):
-        for each in part:
-            yield from leaves(each)
+        for item in part:
+            yield from leaves(item)
     else:
         yield part
 
@@ -64,9 +64,9 @@ def test_values_of_a_score_have_the_names_of_today():
     old, new = json.loads(older("score")), from_json(older("score"), "older.json")
     assert new.scoring == old["policies"]
     step = next(iter(old["steps"]))
-    for name, each in old["corrections"].items():
-        assert new.corrections[name].actual == each["honest"]
-        assert new.steps[step].corrections[name].actual.keys() == each["honest"].keys()
+    for name, item in old["corrections"].items():
+        assert new.corrections[name].actual == item["honest"]
+        assert new.steps[step].corrections[name].actual.keys() == item["honest"].keys()
     assert new.figures["log_ratio_histogram"] == old["figures"]["log_ratio"]
     assert new.figures["paths"][0]["token_counts"] == old["figures"]["paths"][0]["tokens"]
     assert new.worst_sequences[0].num_tokens == old["worst_sequences"][0]["length"]
@@ -75,10 +75,10 @@ def test_values_of_a_score_have_the_names_of_today():
 def test_values_of_a_comparison_have_the_names_of_today():
     old, new = json.loads(older("compare")), from_json(older("compare"), "older.json")
     assert new.nearest_policies == old["nearest"]
-    for name, each in old["policies"].items():
+    for name, item in old["policies"].items():
         policy = new.policies[name]
         told = (policy.setup, policy.may_be_nearest, policy.scoring)
-        assert told == (each["about"], each["nearest"], each["provenance"])
+        assert told == (item["about"], item["nearest"], item["provenance"])
     three, before = new.triangulation, old["triangulation"]
     assert (three.sampler_policy, three.engine_policy) == (before["sampler"], before["engine"])
     assert (three.trainer_policy, three.agreement) == (before["trainer"], before["verdict"])
@@ -99,7 +99,7 @@ def test_values_of_a_sweep_have_the_names_of_today():
             assert told == (before["variance"], before["bias"])
     advice, before = new.recommendation, old["recommendation"]
     assert advice.choice_yaml == before["configurations"]
-    close = [each.name for each in advice.candidates if each.within_error_of_best]
+    close = [item.name for item in advice.candidates if item.within_error_of_best]
     assert sorted(close) == sorted(before["indistinguishable"])
     assert new.forecast.points[0].response_length == old["forecast"]["points"][0]["length"]
     held_out, before = new.forecast.held_out[0], old["forecast"]["held_out"][0]

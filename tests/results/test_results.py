@@ -149,4 +149,4 @@ def test_what_is_no_document_is_refused(text):
     [([], None), (["note"], "note"), (["note", "error", "warning"], "error")],
 )
 def test_the_worst_severity_is_the_highest(severities, worst):
-    assert worst_severity([finding(each) for each in severities]) == worst
+    assert worst_severity([finding(item) for item in severities]) == worst

@@ -85,8 +85,8 @@ def test_other_documents_are_refused(document, where, value):
 
 
 def test_a_description_says_formula_unit_and_direction():
-    said = json_schema("score")["$defs"]["SequenceTokens"]["properties"]["log_ratio_sum"]
-    assert "Summed log-ratio of a sequence" in said["description"]
-    assert "Formula: sum log_ratio" in said["description"]
-    assert "Unit: nats." in said["description"]
-    assert "target - behavior" in said["description"]
+    output = json_schema("score")["$defs"]["SequenceTokens"]["properties"]["log_ratio_sum"]
+    assert "Summed log-ratio of a sequence" in output["description"]
+    assert "Formula: sum log_ratio" in output["description"]
+    assert "Unit: nats." in output["description"]
+    assert "target - behavior" in output["description"]

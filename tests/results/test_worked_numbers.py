@@ -46,7 +46,7 @@ def written(value: Any) -> str:
     if isinstance(value, MetricValue):
         return written(value.value)
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_within(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {_within(item)}" for name, item in value.items())
     if isinstance(value, list):
         return ", ".join(map(written, value))
     return f"{value:.4g}"

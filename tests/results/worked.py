@@ -45,8 +45,8 @@ def correction() -> dict[str, Any]:
     settings |= {"rollout_rs_threshold": "0.6_1.6"}
     plan = plan_corrections(TRAINERS["verl-0.9"], {"it": settings})
     rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
-    found = correction_results(plan, rows)["it"]
-    return named(found) | found.actual
+    result = correction_results(plan, rows)["it"]
+    return named(result) | result.actual
 
 
 @cache

@@ -13,9 +13,9 @@ from tests.builders import values_of
 CANCELLING = ("kappa", "ratio_mean_z", "ratio_mean_seq_z", "kappa_se", "chi2_", "_std", "k1_kl")
 
 
-def assert_same_values(found: SuiteState, wanted: SuiteState, rel: float = 1e-12) -> None:
-    values = values_of(wanted)
-    for name, value in values_of(found).items():
+def assert_same_values(result: SuiteState, expected: SuiteState, rel: float = 1e-12) -> None:
+    values = values_of(expected)
+    for name, value in values_of(result).items():
         if values[name] is None:
             assert value is None, name
         else:
@@ -24,20 +24,20 @@ def assert_same_values(found: SuiteState, wanted: SuiteState, rel: float = 1e-12
             assert value == (loose if any(part in name for part in CANCELLING) else near), name
 
 
-def assert_near(found: Any, wanted: Any, where: str) -> None:
+def assert_near(result: Any, expected: Any, where: str) -> None:
     """Equal, numbers to 1e-9: sums in another order differ in their last digits."""
-    if isinstance(wanted, float):
-        assert found == pytest.approx(wanted, rel=1e-9, abs=1e-9, nan_ok=True), where
-    elif isinstance(wanted, dict):
-        assert list(found) == list(wanted), where
-        for key, value in wanted.items():
-            assert_near(found[key], value, f"{where}.{key}")
-    elif isinstance(wanted, (list, tuple)):
-        assert len(found) == len(wanted), where
-        for index, value in enumerate(wanted):
-            assert_near(found[index], value, f"{where}[{index}]")
-    elif hasattr(wanted, "__slots__"):
-        for name in wanted.__slots__:
-            assert_near(getattr(found, name), getattr(wanted, name), f"{where}.{name}")
+    if isinstance(expected, float):
+        assert result == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True), where
+    elif isinstance(expected, dict):
+        assert list(result) == list(expected), where
+        for key, value in expected.items():
+            assert_near(result[key], value, f"{where}.{key}")
+    elif isinstance(expected, (list, tuple)):
+        assert len(result) == len(expected), where
+        for index, value in enumerate(expected):
+            assert_near(result[index], value, f"{where}[{index}]")
+    elif hasattr(expected, "__slots__"):
+        for name in expected.__slots__:
+            assert_near(getattr(result, name), getattr(expected, name), f"{where}.{name}")
     else:
-        assert found == wanted, where
+        assert result == expected, where

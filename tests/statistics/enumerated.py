@@ -34,11 +34,11 @@ def rational_policy(seed: int, *, zeros: bool = False) -> Policy:
 def near(policy: Policy, spread: float, seed: int) -> Policy:
     """A policy with noise of a spread on its log-probs; tokens of probability 0 get a little."""
     random = np.random.default_rng(seed)
-    found = {}
+    result = {}
     for prefix, law in policy.items():
         weights = np.maximum(law, 0.05) * np.exp(random.normal(0.0, spread, VOCABULARY))
-        found[prefix] = weights / weights.sum()
-    return found
+        result[prefix] = weights / weights.sum()
+    return result
 
 
 def token_probs(policy: Policy, sequence: Prefix) -> list[float]:
@@ -77,11 +77,11 @@ class Exact:
 
     def of_tokens(self) -> dict[str, float]:
         """Mean over contexts, as often as the behavior policy meets them."""
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for share, p, q in self.contexts:
             for name, value in divergences(p, q).items():
-                found[name] = found.get(name, 0.0) + share * value
-        return found
+                result[name] = result.get(name, 0.0) + share * value
+        return result
 
     def batch(self, tokens: int = LENGTH) -> tuple[list[list[float]], list[list[float]]]:
         """Each sequence, or its first tokens, as often as in PARTS^LENGTH draws of the behavior."""

@@ -34,7 +34,7 @@ def by_definition(batch: Batch, cluster: Sequence[int] | None = None) -> dict[st
     mu, pi, mask = mu[some], pi[some], mask[some]
     delta = (pi - mu)[mask]
     sums = np.nansum(pi - mu, axis=1)
-    found = {
+    result = {
         **_of_ratios(delta, "token"),
         **_of_ratios(sums, "seq"),
         **_of_log_ratios(delta),
@@ -45,7 +45,7 @@ def by_definition(batch: Batch, cluster: Sequence[int] | None = None) -> dict[st
         "khat_token": pareto_k_hat(delta),
         "khat_seq": pareto_k_hat(sums),
     }
-    return {name: value for name, value in found.items() if value is None or not np.isnan(value)}
+    return {name: value for name, value in result.items() if value is None or not np.isnan(value)}
 
 
 def _of_ratios(delta: np.ndarray, level: str) -> dict[str, Value]:
@@ -142,7 +142,7 @@ def _validity(mu: np.ndarray, pi: np.ndarray, groups: np.ndarray) -> dict[str, V
         return float(-2 * np.nanmean(delta) / np.nanmean(delta**2))
 
     everything = np.ones(len(mu), dtype=bool)
-    found: dict[str, Value] = {
+    result: dict[str, Value] = {
         "ratio_mean": token_ratio(everything),
         "ratio_mean_seq": seq_ratio(everything),
         "kappa": kappa(everything),
@@ -151,14 +151,14 @@ def _validity(mu: np.ndarray, pi: np.ndarray, groups: np.ndarray) -> dict[str, V
     with np.errstate(invalid="ignore", divide="ignore"):
         for name, formula in (("ratio_mean_z", token_ratio), ("ratio_mean_seq_z", seq_ratio)):
             error = jackknife(formula, groups, 1e-6)
-            found[name] = None if error is None else (formula(everything) - 1) / error
+            result[name] = None if error is None else (formula(everything) - 1) / error
         squares = (pi - mu) ** 2
         left = min(np.nansum(squares[groups != group]) for group in np.unique(groups))
         if left > LEAST_SPREAD * np.nansum(squares):
-            found["kappa_se"] = jackknife(kappa, groups, 1e-6)
+            result["kappa_se"] = jackknife(kappa, groups, 1e-6)
         else:
-            found["kappa_se"] = np.nan if left else None
-    return found
+            result["kappa_se"] = np.nan if left else None
+    return result
 
 
 def _variance_ratio(delta: np.ndarray) -> Value:

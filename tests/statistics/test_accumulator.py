@@ -44,14 +44,14 @@ def columns_of(rows: int, *, holes_from: int = 0) -> dict[str, list]:
 
 def states_of(columns: dict[str, list], executor: Executor, *cuts: int) -> list[PairState]:
     """The states of the rows between the cuts."""
-    found = []
+    result = []
     rows = len(columns["behavior"])
     for start, end in zip([0, *cuts], [*cuts, rows], strict=True):
         cut = {name: values[start:end] for name, values in columns.items()}
         cut["entropy"] = {"old": cut["entropy"]}
         pair = make_pair(**cut, first_row=start)
-        found.append(PairState.of(pair, pair.by_step(), executor))
-    return found
+        result.append(PairState.of(pair, pair.by_step(), executor))
+    return result
 
 
 def state_of(columns: dict[str, list], executor: Executor, *cuts: int) -> PairState:
@@ -69,34 +69,34 @@ def plain(state: PairState) -> dict[str, Any]:
     }
 
 
-def assert_same_state(found: PairState, wanted: PairState) -> None:
-    assert_near(plain(found), plain(wanted), "state")
-    states = wanted.by_step()
-    assert list(found.by_step()) == list(states) == [1, 2, 3]
-    for step, state in found.by_step().items():
+def assert_same_state(result: PairState, expected: PairState) -> None:
+    assert_near(plain(result), plain(expected), "state")
+    states = expected.by_step()
+    assert list(result.by_step()) == list(states) == [1, 2, 3]
+    for step, state in result.by_step().items():
         assert_same_values(state, states[step])
 
 
 def test_a_state_is_the_same_whatever_the_cut(executor):
     columns = columns_of(80)
-    wanted = state_of(columns, executor)
-    assert set(plain(wanted)["profiles"]) >= {"position", "turn", "entropy", "reward"}
-    assert_same_state(state_of(columns, executor, 20, 21, 55), wanted)
-    assert_same_state(state_of(columns, executor, *range(5, 80, 5)), wanted)
+    expected = state_of(columns, executor)
+    assert set(plain(expected)["profiles"]) >= {"position", "turn", "entropy", "reward"}
+    assert_same_state(state_of(columns, executor, 20, 21, 55), expected)
+    assert_same_state(state_of(columns, executor, *range(5, 80, 5)), expected)
 
 
 def test_a_state_is_the_same_however_its_shards_are_added(executor):
     columns = columns_of(80)
-    wanted = state_of(columns, executor)
+    expected = state_of(columns, executor)
     first, second, third = states_of(columns, executor, 10, 33)
-    assert_same_state(first + (second + third), wanted)
-    assert_same_state(third + first + second, wanted)
+    assert_same_state(first + (second + third), expected)
+    assert_same_state(third + first + second, expected)
     states: RunningSum[PairState] = RunningSum()
     for state in states_of(columns, executor, *range(5, 80, 5)):
         states.add(state)
     total = states.total()
     assert total is not None
-    assert_same_state(total, wanted)
+    assert_same_state(total, expected)
 
 
 def test_turns_are_counted_in_shards_without_a_hole_too(executor):

@@ -65,7 +65,7 @@ def test_it_is_in_the_results_with_value_interval_and_level(added, table):
     assert value.value == pytest.approx(0.5 * rare / 6)
     assert value.low is not None
     assert value.level == "error"
-    (finding,) = [each for each in result.findings if each.slug == "mismatch-above-guide"]
+    (finding,) = [item for item in result.findings if item.slug == "mismatch-above-guide"]
     assert finding.evidence["rare_shift"] == value.value
     pairs = compare(open_table(table)).pairs
     assert pairs["rollout->old"].mismatch["rare_shift"] == value

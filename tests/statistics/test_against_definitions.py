@@ -21,18 +21,18 @@ CANCELLING = ("log_ratio_abs_std", "log_ratio_std", "prob_diff_std", "variance_r
 
 def assert_as_defined(batch: Batch, cluster: Sequence[int] | None = None) -> set[str]:
     """Returns the names of the metrics that were compared."""
-    found, wanted = values_of(make_state(*batch, cluster)), by_definition(batch, cluster)
-    for name, value in wanted.items():
+    result, expected = values_of(make_state(*batch, cluster)), by_definition(batch, cluster)
+    for name, value in expected.items():
         if value is None:
-            assert found[name] is None, name
+            assert result[name] is None, name
             continue
         if name.endswith("_z") and abs(value) > 1e5:
             # A standard error at the rounding of the mean keeps few digits, however it is made.
-            assert found[name] == pytest.approx(value, rel=1e-2), name
+            assert result[name] == pytest.approx(value, rel=1e-2), name
             continue
         rel, absolute = (1e-4, 1e-6) if name in CANCELLING else (1e-6, 1e-9)
-        assert found[name] == pytest.approx(value, rel=rel, abs=absolute), name
-    return set(wanted)
+        assert result[name] == pytest.approx(value, rel=rel, abs=absolute), name
+    return set(expected)
 
 
 @settings(max_examples=200)
@@ -68,15 +68,15 @@ def test_pearson_of_a_very_confident_policy_keeps_its_digits_or_is_no_number(spr
     random = np.random.default_rng(3)
     behavior = -spread * random.exponential(size=2000)
     target = behavior * random.uniform(0.5, 1.5, size=2000)
-    wanted = pearsonr(-np.expm1(behavior), -np.expm1(target)).statistic
-    found = metrics([behavior.tolist()], [target.tolist()])["prob_pearson"]
-    assert np.isnan(found) or found == pytest.approx(wanted, abs=1e-3)
+    expected = pearsonr(-np.expm1(behavior), -np.expm1(target)).statistic
+    result = metrics([behavior.tolist()], [target.tolist()])["prob_pearson"]
+    assert np.isnan(result) or result == pytest.approx(expected, abs=1e-3)
 
 
 @given(batches())
 def test_pearson_is_a_correlation_or_not_defined(batch):
-    found = values_of(make_state(*batch))["prob_pearson"]
-    assert found is None or -1 - 1e-3 <= found <= 1 + 1e-3
+    result = values_of(make_state(*batch))["prob_pearson"]
+    assert result is None or -1 - 1e-3 <= result <= 1 + 1e-3
 
 
 @given(st.floats(-20.0, 0.0), st.lists(st.floats(-20.0, 0.0), min_size=1, max_size=10))

@@ -56,7 +56,7 @@ def test_masked_garbage_leaves_every_metric_as_it_is_to_the_bit(batch: Batch, da
 def test_masked_tokens_are_in_no_profile_but_count_as_places():
     rows = make_trajectories([[-1.0, -1.0, -1.0]], [[np.nan, -1.5, -2.0]], [[0, 1, 1]])
     bins = finished(Profiles.of(pair_of(rows, "rollout", "old")))["position"].bins
-    assert [(each.label, each.tokens) for each in bins] == [("1", 1), ("2-3", 1)]
+    assert [(item.label, item.tokens) for item in bins] == [("1", 1), ("2-3", 1)]
 
 
 def test_float32_inputs_are_accumulated_in_float64():
@@ -65,9 +65,9 @@ def test_float32_inputs_are_accumulated_in_float64():
     target = np.minimum(behavior + random.normal(0, 0.02, size=len(behavior)), 0.0)
     rounded = [[values.astype(np.float32).tolist()] for values in (behavior, target)]
     exact = metrics([behavior.tolist()], [target.tolist()])
-    found = metrics(*rounded)
+    result = metrics(*rounded)
     for name in ("k2_kl", "behavior_ppl", "target_ppl", "prob_diff_mean", "log_ratio_abs_mean"):
-        assert found[name] == pytest.approx(exact[name], rel=1e-5), name
+        assert result[name] == pytest.approx(exact[name], rel=1e-5), name
 
 
 def test_totals_of_a_table_are_one_replicate():

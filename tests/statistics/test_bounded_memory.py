@@ -37,23 +37,23 @@ def halves(seed: int, rows: int = 300) -> list[SuiteState]:
 
 
 def test_folded_clusters_leave_every_value_but_standard_errors(monkeypatch):
-    wanted = values_of(summed(halves(0)))
+    expected = values_of(summed(halves(0)))
     monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", 64)
     state = summed(halves(0))
     assert (len(state.tokens), state.tokens.folded) == (64, True)
-    found = values_of(state)
-    for name in set(wanted) - set(OF_CLUSTERS):
-        assert found[name] == pytest.approx(wanted[name], rel=1e-12, abs=1e-12), name
+    result = values_of(state)
+    for name in set(expected) - set(OF_CLUSTERS):
+        assert result[name] == pytest.approx(expected[name], rel=1e-12, abs=1e-12), name
     for name in OF_CLUSTERS:
-        assert found[name] == pytest.approx(wanted[name], rel=0.4), name
+        assert result[name] == pytest.approx(expected[name], rel=0.4), name
 
 
 def test_folded_clusters_have_intervals_of_nearly_the_same_width(monkeypatch):
-    wanted = mismatch(summed(halves(1)))
+    expected = mismatch(summed(halves(1)))
     monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", 100)
-    found = mismatch(summed(halves(1)))
+    result = mismatch(summed(halves(1)))
     for name in ("k1_kl", "k2_kl", "k3_kl", "prob_diff_mean", "log_ratio_abs_p50", "ess_token"):
-        wider = (found[name].high - found[name].low) / (wanted[name].high - wanted[name].low)
+        wider = (result[name].high - result[name].low) / (expected[name].high - expected[name].low)
         assert wider == pytest.approx(1.0, abs=0.3), name
 
 
@@ -68,10 +68,10 @@ def test_it_does_not_matter_when_clusters_are_folded(monkeypatch):
     ]
     assert not any(part.folded for part in few)
     halves = summed(few[:8]) + summed(few[8:])
-    for found in (summed(few), halves, whole + cluster_sums(keys[:0], rows[:0])):
-        assert found.folded
-        assert np.array_equal(found.keys, whole.keys)
-        assert found.sums == pytest.approx(whole.sums)
+    for result in (summed(few), halves, whole + cluster_sums(keys[:0], rows[:0])):
+        assert result.folded
+        assert np.array_equal(result.keys, whole.keys)
+        assert result.sums == pytest.approx(whole.sums)
 
 
 def magnitudes_of(values: np.ndarray) -> Magnitudes:
@@ -82,60 +82,60 @@ def magnitudes_of(values: np.ndarray) -> Magnitudes:
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 5.0])
 def test_quantiles_from_counts_are_within_a_thousandth(scale):
     values = scale * np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
-    found = Ordered.of(magnitudes_of(values).sketch.collapsed())
+    result = Ordered.of(magnitudes_of(values).sketch.collapsed())
     for share in (0.0, 0.01, 0.5, 0.9, 0.99, 0.999, 1.0):
-        assert found.quantile(share) == pytest.approx(np.quantile(values, share), rel=1e-3)
+        assert result.quantile(share) == pytest.approx(np.quantile(values, share), rel=1e-3)
 
 
 def test_the_top_share_from_counts_is_within_a_thousandth():
     values = np.random.default_rng(0).lognormal(0.0, 1.5, size=20_000)
     sketch = magnitudes_of(values).sketch
-    wanted = Ordered.of(sketch).top_share_of_squares(0.001)
+    expected = Ordered.of(sketch).top_share_of_squares(0.001)
     squares = np.sort(values**2)[::-1]
-    assert wanted == pytest.approx(squares[:20].sum() / squares.sum())
-    found = Ordered.of(sketch.collapsed()).top_share_of_squares(0.001)
-    assert found == pytest.approx(wanted, rel=1e-3)
+    assert expected == pytest.approx(squares[:20].sum() / squares.sum())
+    result = Ordered.of(sketch.collapsed()).top_share_of_squares(0.001)
+    assert result == pytest.approx(expected, rel=1e-3)
 
 
 def test_values_and_counts_add_up_in_any_order():
     values = np.random.default_rng(1).lognormal(0.0, 1.5, size=3000)
-    wanted = magnitudes_of(values).sketch.collapsed()
+    expected = magnitudes_of(values).sketch.collapsed()
     parts = [magnitudes_of(part).sketch for part in np.split(values, 3)]
     for counted in ({0}, {1, 2}, {0, 1, 2}):
-        found = summed(
+        result = summed(
             part.collapsed() if index in counted else part for index, part in enumerate(parts)
         )
-        assert found.raw is None
-        assert np.array_equal(found.counts, wanted.counts)
+        assert result.raw is None
+        assert np.array_equal(result.counts, expected.counts)
 
 
 def test_zeros_are_counted_as_zeros():
-    found = Ordered.of(magnitudes_of(np.array([0.0] * 9 + [0.5])).sketch.collapsed())
-    assert found.quantile(0.5) == 0.0
-    assert found.quantile(1.0) == pytest.approx(0.5, rel=1e-3)
+    result = Ordered.of(magnitudes_of(np.array([0.0] * 9 + [0.5])).sketch.collapsed())
+    assert result.quantile(0.5) == 0.0
+    assert result.quantile(1.0) == pytest.approx(0.5, rel=1e-3)
 
 
 def test_too_many_values_become_counts_and_a_sample(monkeypatch):
-    wanted = values_of(summed(halves(2)))
+    expected = values_of(summed(halves(2)))
     monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", 1000)
     monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", 1000)
     states = bounded(dict(enumerate(halves(2)))).values()
     assert sum(state.magnitudes.sketch.held for state in states) <= 1000
     assert 400 < sum(len(state.ranks) for state in states) <= 1000
-    found = values_of(summed(states))
-    for name in set(wanted) - {"prob_spearman"}:
-        assert found[name] == pytest.approx(wanted[name], rel=1e-3, abs=1e-12), name
-    assert found["prob_spearman"] == pytest.approx(wanted["prob_spearman"], abs=0.03)
+    result = values_of(summed(states))
+    for name in set(expected) - {"prob_spearman"}:
+        assert result[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-12), name
+    assert result["prob_spearman"] == pytest.approx(expected["prob_spearman"], abs=0.03)
 
 
 def test_the_sample_of_ranks_is_the_same_whatever_the_cut():
     behavior, target = seeded_batch(3, 100)
     whole = make_state(behavior, target).ranks.thinned(2**31)
     first, second = make_state(behavior[:40], target[:40]), make_state(behavior[40:], target[40:])
-    found = first.ranks.thinned(2**31) + second.ranks
-    assert sorted(found.behavior) == sorted(whole.behavior)
-    assert found.limit == whole.limit == 2**31
-    assert 0 < len(found) < len(make_state(behavior, target).ranks)
+    result = first.ranks.thinned(2**31) + second.ranks
+    assert sorted(result.behavior) == sorted(whole.behavior)
+    assert result.limit == whole.limit == 2**31
+    assert 0 < len(result) < len(make_state(behavior, target).ranks)
 
 
 @pytest.mark.parametrize("rows_per_batch", [7, 60, 90, 300])
@@ -149,7 +149,7 @@ def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
     for share, counted in ((1.0, False), (0.99, True)):
         held = int(share * len(whole.log_ratio))
         monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", held)
-        wanted = PairState.of(whole, whole.by_step(), executor).by_step()
+        expected = PairState.of(whole, whole.by_step(), executor).by_step()
         states: RunningSum[PairState] = RunningSum()
         for start in range(0, 300, rows_per_batch):
             rows = slice(start, start + rows_per_batch)
@@ -159,7 +159,7 @@ def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
         assert total is not None
         for key, state in total.by_step().items():
             assert (state.magnitudes.sketch.raw is None) == counted
-            assert_same_values(state, wanted[key])
+            assert_same_values(state, expected[key])
 
 
 @pytest.mark.parametrize("rows_per_batch", [20, 80])
@@ -181,5 +181,5 @@ def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(executor, monkeypatch
     assert len(whole) > 20 * held
     assert held / 5 < len(state.ranks) <= held
     assert sorted(state.ranks.key) == sorted(whole.thinned(state.ranks.limit).key)
-    wanted = spearmanr(whole.behavior, whole.target).statistic
-    assert values_of(state)["prob_spearman"] == pytest.approx(wanted, abs=0.1)
+    expected = spearmanr(whole.behavior, whole.target).statistic
+    assert values_of(state)["prob_spearman"] == pytest.approx(expected, abs=0.1)

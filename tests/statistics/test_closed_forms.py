@@ -25,36 +25,36 @@ from tests.builders import metrics
 )
 def test_one_token_has_the_published_k1_and_k3(ratio, k1, k3):
     behavior = log(0.009)
-    found = metrics([[behavior]], [[behavior + log(ratio)]])
-    assert found["k1_kl"] == pytest.approx(k1, abs=5e-4)
-    assert found["k3_kl"] == pytest.approx(k3, abs=5e-4)
-    assert found["k2_kl"] == pytest.approx(log(ratio) ** 2 / 2)
-    assert found["log_ratio_abs_mean"] == pytest.approx(abs(log(ratio)))
-    assert found["prob_diff_max"] == pytest.approx(abs(0.009 * ratio - 0.009))
-    assert found["chi2_token"] == pytest.approx(ratio**2 - 1)
+    result = metrics([[behavior]], [[behavior + log(ratio)]])
+    assert result["k1_kl"] == pytest.approx(k1, abs=5e-4)
+    assert result["k3_kl"] == pytest.approx(k3, abs=5e-4)
+    assert result["k2_kl"] == pytest.approx(log(ratio) ** 2 / 2)
+    assert result["log_ratio_abs_mean"] == pytest.approx(abs(log(ratio)))
+    assert result["prob_diff_max"] == pytest.approx(abs(0.009 * ratio - 0.009))
+    assert result["chi2_token"] == pytest.approx(ratio**2 - 1)
 
 
 def test_two_sequences_worked_by_hand():
     # Probabilities: the first sequence 0.5, 0.25 -> 0.25, 0.5; the second 0.5 -> 1.
-    found = metrics([[log(0.5), log(0.25)], [log(0.5)]], [[log(0.25), log(0.5)], [0.0]])
-    assert found["k1_kl"] == pytest.approx(-log(2) / 3)
-    assert found["k2_kl"] == pytest.approx(log(2) ** 2 / 2)
+    result = metrics([[log(0.5), log(0.25)], [log(0.5)]], [[log(0.25), log(0.5)], [0.0]])
+    assert result["k1_kl"] == pytest.approx(-log(2) / 3)
+    assert result["k2_kl"] == pytest.approx(log(2) ** 2 / 2)
     # Token ratios 1/2, 2, 2: k3 = mean ratio - 1 + k1.
-    assert found["k3_kl"] == pytest.approx(4.5 / 3 - 1 - log(2) / 3)
-    assert found["log_ratio_abs_mean"] == pytest.approx(log(2))
-    assert found["log_ratio_abs_max"] == pytest.approx(log(2))
-    assert found["chi2_token"] == pytest.approx((0.25 + 4 + 4) / 3 - 1)
-    assert found["ess_token"] == pytest.approx(4.5**2 / (3 * 8.25))
+    assert result["k3_kl"] == pytest.approx(4.5 / 3 - 1 - log(2) / 3)
+    assert result["log_ratio_abs_mean"] == pytest.approx(log(2))
+    assert result["log_ratio_abs_max"] == pytest.approx(log(2))
+    assert result["chi2_token"] == pytest.approx((0.25 + 4 + 4) / 3 - 1)
+    assert result["ess_token"] == pytest.approx(4.5**2 / (3 * 8.25))
     # Sequence ratios 1 and 2.
-    assert found["chi2_seq"] == pytest.approx((1 + 4) / 2 - 1)
-    assert found["ess_seq"] == pytest.approx(3**2 / (2 * 5))
-    assert found["behavior_ppl"] == pytest.approx((sqrt(8) + 2) / 2)
-    assert found["target_ppl"] == pytest.approx((sqrt(8) + 1) / 2)
-    assert found["ppl_ratio"] == pytest.approx((1 + 0.5) / 2)
-    assert found["prob_diff_mean"] == pytest.approx((0.25 + 0.25 + 0.5) / 3)
-    assert found["prob_diff_max"] == pytest.approx(0.5)
+    assert result["chi2_seq"] == pytest.approx((1 + 4) / 2 - 1)
+    assert result["ess_seq"] == pytest.approx(3**2 / (2 * 5))
+    assert result["behavior_ppl"] == pytest.approx((sqrt(8) + 2) / 2)
+    assert result["target_ppl"] == pytest.approx((sqrt(8) + 1) / 2)
+    assert result["ppl_ratio"] == pytest.approx((1 + 0.5) / 2)
+    assert result["prob_diff_mean"] == pytest.approx((0.25 + 0.25 + 0.5) / 3)
+    assert result["prob_diff_max"] == pytest.approx(0.5)
     pearson = np.corrcoef([0.5, 0.25, 0.5], [0.25, 0.5, 1.0])[0, 1]
-    assert found["prob_pearson"] == pytest.approx(pearson)
+    assert result["prob_pearson"] == pytest.approx(pearson)
 
 
 # A small batch and what verl's own code printed for it. Its fourth row is padding, which verl
@@ -99,18 +99,18 @@ def test_an_enumerated_policy_gives_its_exact_divergences():
         times = prod(behavior[token] for token in sequence) * 4**3
         assert times.denominator == 1
         rows += [sequence] * int(times)
-    found = metrics(
+    result = metrics(
         [[log(behavior[token]) for token in row] for row in rows],
         [[log(target[token]) for token in row] for row in rows],
     )
     kl = sum(float(p) * log(p / q) for p, q in zip(behavior, target, strict=True))
     second_moment = float(sum(q * q / p for p, q in zip(behavior, target, strict=True)))
-    assert found["k1_kl"] == pytest.approx(kl)
-    assert found["k3_kl"] == pytest.approx(kl)
-    assert found["chi2_token"] == pytest.approx(second_moment - 1)
-    assert found["chi2_seq"] == pytest.approx(second_moment**3 - 1)
-    assert found["ess_token"] == pytest.approx(1 / second_moment)
-    assert found["ess_seq"] == pytest.approx(1 / second_moment**3)
+    assert result["k1_kl"] == pytest.approx(kl)
+    assert result["k3_kl"] == pytest.approx(kl)
+    assert result["chi2_token"] == pytest.approx(second_moment - 1)
+    assert result["chi2_seq"] == pytest.approx(second_moment**3 - 1)
+    assert result["ess_token"] == pytest.approx(1 / second_moment)
+    assert result["ess_seq"] == pytest.approx(1 / second_moment**3)
 
 
 @pytest.mark.parametrize("sd", [0.05, 0.3, 0.7])
@@ -118,8 +118,8 @@ def test_lognormal_ratios_give_the_lognormal_values(sd):
     quantiles = norm.ppf((np.arange(20_000) + 0.5) / 20_000)
     log_ratio = sd * quantiles - sd**2 / 2
     behavior = np.full(len(quantiles), -5.0)
-    found = metrics(behavior[:, None].tolist(), (behavior + log_ratio)[:, None].tolist())
-    assert found["k1_kl"] == pytest.approx(sd**2 / 2, rel=1e-2)
-    assert found["k3_kl"] == pytest.approx(sd**2 / 2, rel=1e-2)
-    assert found["chi2_seq"] == pytest.approx(exp(sd**2) - 1, rel=2e-2)
-    assert found["ess_seq"] == pytest.approx(exp(-(sd**2)), rel=1e-2)
+    result = metrics(behavior[:, None].tolist(), (behavior + log_ratio)[:, None].tolist())
+    assert result["k1_kl"] == pytest.approx(sd**2 / 2, rel=1e-2)
+    assert result["k3_kl"] == pytest.approx(sd**2 / 2, rel=1e-2)
+    assert result["chi2_seq"] == pytest.approx(exp(sd**2) - 1, rel=2e-2)
+    assert result["ess_seq"] == pytest.approx(exp(-(sd**2)), rel=1e-2)

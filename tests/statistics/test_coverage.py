@@ -54,10 +54,10 @@ def naive(pair: PolicyPair, truth: float) -> dict[str, bool]:
 def own(pair: PolicyPair, truth: dict[str, float], seed: int) -> dict[str, bool]:
     """Does each interval of ours hold the truth?"""
     suite = Suite(SuiteState.of(pair))
-    found = {name: holds(METRICS[name].value(suite), value) for name, value in truth.items()}
+    result = {name: holds(METRICS[name].value(suite), value) for name, value in truth.items()}
     bins = finished(Profiles.of(pair))["behavior_probability"].bins
-    (only,) = [each for each in bins if each.label == BIN]
-    return {**found, BIN: holds(only.log_ratio_mean, -truth["k1_kl"])}
+    (only,) = [item for item in bins if item.label == BIN]
+    return {**result, BIN: holds(only.log_ratio_mean, -truth["k1_kl"])}
 
 
 def coverage_of(prompts: int, runs: int, prompt_effects: bool = True) -> dict[str, float]:
@@ -67,19 +67,19 @@ def coverage_of(prompts: int, runs: int, prompt_effects: bool = True) -> dict[st
     for seed in range(runs):
         pair = clustered_pair(seed, prompts, prompt_effects)
         hits.update({**own(pair, truth, seed), **naive(pair, truth["k3_kl"])})
-    found = {name: count / runs for name, count in hits.items()}
-    print("\n".join(f"{name}: {share:.3f}" for name, share in found.items()))  # noqa: T201
-    assert len(found) == len(truth) + 3
-    return found
+    result = {name: count / runs for name, count in hits.items()}
+    print("\n".join(f"{name}: {share:.3f}" for name, share in result.items()))  # noqa: T201
+    assert len(result) == len(truth) + 3
+    return result
 
 
 def test_the_truth_is_near_what_a_large_table_has():
     suite = Suite(SuiteState.of(clustered_pair(10**6, 2000)))
     for name, truth in Truth.make().of_metrics().items():
-        found = METRICS[name].value(suite)
-        assert found.low is not None
-        assert found.high is not None
-        assert abs(found.value - truth) < found.high - found.low < 0.35 * abs(truth), name
+        result = METRICS[name].value(suite)
+        assert result.low is not None
+        assert result.high is not None
+        assert abs(result.value - truth) < result.high - result.low < 0.35 * abs(truth), name
 
 
 def test_the_interval_of_a_mean_of_exponential_numbers_holds_it_where_students_does_not():
@@ -146,18 +146,18 @@ def test_an_ess_that_no_sample_shows_is_not_said(law):
 @pytest.mark.slow
 @pytest.mark.parametrize("prompt_effects", [True, False])
 def test_intervals_of_the_toy_hold_the_truth_as_often_as_theory_says(prompt_effects):
-    found = coverage_of(PROMPTS, 1000, prompt_effects)
+    result = coverage_of(PROMPTS, 1000, prompt_effects)
     by_theory = FINGERPRINT[prompt_effects]
-    assert {name: found.pop(name) for name in by_theory} == pytest.approx(by_theory, abs=0.03)
-    assert {name: share for name, share in found.items() if not LEAST <= share <= MOST} == {}
+    assert {name: result.pop(name) for name in by_theory} == pytest.approx(by_theory, abs=0.03)
+    assert {name: share for name, share in result.items() if not LEAST <= share <= MOST} == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("prompts", "runs"), [(30, 1000), (300, 400)])
 def test_intervals_of_fewer_and_of_more_prompts_hold_the_truth_as_often(prompts, runs):
-    found = coverage_of(prompts, runs)
-    assert max(found.pop(name) for name in (TOKEN, SEQUENCE)) < 0.7
-    assert {name: share for name, share in found.items() if not LEAST <= share <= MOST} == {}
+    result = coverage_of(prompts, runs)
+    assert max(result.pop(name) for name in (TOKEN, SEQUENCE)) < 0.7
+    assert {name: share for name, share in result.items() if not LEAST <= share <= MOST} == {}
 
 
 # Metrics whose lower or upper end is drawn out to what giants may do, or is not given.

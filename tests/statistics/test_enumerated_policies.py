@@ -39,65 +39,65 @@ NAMES = {
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_token_metrics_are_the_exact_divergences_of_the_contexts(spread):
-    wanted = exact(spread).of_tokens()
+    expected = exact(spread).of_tokens()
     for name, divergence in NAMES.items():
-        assert enumerated(spread)[name] == pytest.approx(wanted[divergence], rel=1e-9), name
+        assert enumerated(spread)[name] == pytest.approx(expected[divergence], rel=1e-9), name
     deviation = enumerated(spread)["ratio_deviation_mean"]
-    assert deviation == pytest.approx(2 * wanted["tv"])
+    assert deviation == pytest.approx(2 * expected["tv"])
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_sequence_metrics_are_the_exact_divergences_of_the_sequences(spread):
-    wanted = exact(spread).of_sequences()
+    expected = exact(spread).of_sequences()
     for name, divergence in NAMES.items():
         of_sequences = name.replace("_token", "_seq") if "_token" in name else f"{name}_seq"
-        found = enumerated(spread)[of_sequences]
-        assert found == pytest.approx(wanted[divergence], rel=1e-9), of_sequences
+        result = enumerated(spread)[of_sequences]
+        assert result == pytest.approx(expected[divergence], rel=1e-9), of_sequences
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_effective_sizes_are_those_of_the_exact_divergences(spread):
-    for level, wanted in (
+    for level, expected in (
         ("token", exact(spread).of_tokens()),
         ("seq", exact(spread).of_sequences()),
     ):
-        found = enumerated(spread)
-        assert found[f"ess_{level}"] == pytest.approx(1 / (1 + wanted["chi2"]))
-        assert found[f"perplexity_ess_{level}"] == pytest.approx(np.exp(-wanted["reverse"]))
-        assert found[f"chi2_{level}_self_normalised"] == pytest.approx(wanted["chi2"])
+        result = enumerated(spread)
+        assert result[f"ess_{level}"] == pytest.approx(1 / (1 + expected["chi2"]))
+        assert result[f"perplexity_ess_{level}"] == pytest.approx(np.exp(-expected["reverse"]))
+        assert result[f"chi2_{level}_self_normalised"] == pytest.approx(expected["chi2"])
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_kl_of_a_sequence_is_the_sum_of_that_of_its_tokens(spread):
-    found = enumerated(spread)
+    result = enumerated(spread)
     kl = exact(spread).of_sequences()["kl"]
     for name in ("k1_kl", "k3_kl"):
-        assert LENGTH * found[name] == pytest.approx(kl), name
-    assert found["log_ppl_diff_mean"] == pytest.approx(kl / LENGTH)
+        assert LENGTH * result[name] == pytest.approx(kl), name
+    assert result["log_ppl_diff_mean"] == pytest.approx(kl / LENGTH)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4])
 def test_mean_ratio_is_one_at_every_prefix(tokens):
-    found = enumerated(1.0, tokens=tokens)
-    assert found["ratio_mean"] == pytest.approx(1.0, abs=1e-12)
-    assert found["ratio_mean_seq"] == pytest.approx(1.0, abs=1e-12)
-    assert abs(found["ratio_mean_z"]) < 1e-6
-    assert abs(found["ratio_mean_seq_z"]) < 1e-6
+    result = enumerated(1.0, tokens=tokens)
+    assert result["ratio_mean"] == pytest.approx(1.0, abs=1e-12)
+    assert result["ratio_mean_seq"] == pytest.approx(1.0, abs=1e-12)
+    assert abs(result["ratio_mean_z"]) < 1e-6
+    assert abs(result["ratio_mean_seq_z"]) < 1e-6
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_total_variation_is_exact_where_the_behavior_cuts_tokens_off(spread):
-    truncated, found = exact(spread, zeros=True), enumerated(spread, zeros=True)
-    missing = 1 - found["ratio_mean"]
+    truncated, result = exact(spread, zeros=True), enumerated(spread, zeros=True)
+    missing = 1 - result["ratio_mean"]
     assert missing > 0.01
     of_tokens = truncated.of_tokens()["tv"]
-    assert found["tv_token"] == pytest.approx(of_tokens)
-    assert found["tv_seq"] == pytest.approx(truncated.of_sequences()["tv"])
+    assert result["tv_token"] == pytest.approx(of_tokens)
+    assert result["tv_seq"] == pytest.approx(truncated.of_sequences()["tv"])
     # The other formula misses half of what the sampler cuts off.
-    assert found["ratio_deviation_mean"] / 2 == pytest.approx(of_tokens - missing / 2)
-    assert found["hellinger2_seq"] == pytest.approx(truncated.of_sequences()["hellinger2"])
-    assert found["ratio_mean_seq_z"] < -4.0
-    assert found["ratio_mean_z"] < -4.0
+    assert result["ratio_deviation_mean"] / 2 == pytest.approx(of_tokens - missing / 2)
+    assert result["hellinger2_seq"] == pytest.approx(truncated.of_sequences()["hellinger2"])
+    assert result["ratio_mean_seq_z"] < -4.0
+    assert result["ratio_mean_z"] < -4.0
 
 
 def drawn(policies: Exact, sampler: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -123,12 +123,12 @@ def test_kappa_tells_who_sampled():
 
 def test_sampled_divergences_are_near_the_exact_ones():
     policies = exact(0.3)
-    found, wanted = metrics(*drawn(policies, "behavior", 1)), policies.of_sequences()
-    assert found["k1_kl_seq"] == pytest.approx(wanted["kl"], rel=0.1)
-    assert found["tv_seq"] == pytest.approx(wanted["tv"], rel=0.05)
-    assert found["hellinger2_seq"] == pytest.approx(wanted["hellinger2"], rel=0.15)
-    assert abs(found["ratio_mean_seq_z"]) < 4.0
-    assert abs(found["ratio_mean_z"]) < 4.0
+    result, expected = metrics(*drawn(policies, "behavior", 1)), policies.of_sequences()
+    assert result["k1_kl_seq"] == pytest.approx(expected["kl"], rel=0.1)
+    assert result["tv_seq"] == pytest.approx(expected["tv"], rel=0.05)
+    assert result["hellinger2_seq"] == pytest.approx(expected["hellinger2"], rel=0.15)
+    assert abs(result["ratio_mean_seq_z"]) < 4.0
+    assert abs(result["ratio_mean_z"]) < 4.0
 
 
 def test_the_variance_ratio_is_one_where_tokens_come_from_the_behavior_and_not_with_an_offset():

@@ -32,8 +32,8 @@ def test_the_ess_of_equal_lengths_is_its_closed_form():
 
 def test_long_sequences_rule_the_second_moment():
     lengths = [10, 1000]
-    wanted = 2.0 / (np.exp(0.01) + np.exp(1.0))
-    assert expected_ess_seq(suite(5e-4, lengths)) == pytest.approx(wanted)
+    expected = 2.0 / (np.exp(0.01) + np.exp(1.0))
+    assert expected_ess_seq(suite(5e-4, lengths)) == pytest.approx(expected)
 
 
 def test_a_faults_kl_is_not_expected():

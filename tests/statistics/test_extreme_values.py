@@ -18,78 +18,78 @@ def with_log_ratio(log_ratio: float) -> dict[str, float]:
 
 
 def test_log_ratios_of_fifty_keep_their_digits():
-    found = with_log_ratio(50.0)
-    assert found["k1_kl"] == pytest.approx(-12.5)
-    assert found["k3_kl"] == pytest.approx((exp(50) - 51) / 4)
-    assert found["chi2_token"] == pytest.approx((exp(100) + 3) / 4 - 1)
-    assert found["chi2_seq"] == pytest.approx((exp(100) + 1) / 2 - 1)
-    assert found["ess_token"] == pytest.approx(1 / 4)
-    assert found["ess_seq"] == pytest.approx(1 / 2)
-    found = with_log_ratio(-50.0)
-    assert found["k3_kl"] == pytest.approx(49 / 4)
-    assert found["chi2_token"] == pytest.approx(-1 / 4)
-    assert found["ess_token"] == pytest.approx(3 / 4)
-    assert found["ess_seq"] == pytest.approx(1 / 2)
+    result = with_log_ratio(50.0)
+    assert result["k1_kl"] == pytest.approx(-12.5)
+    assert result["k3_kl"] == pytest.approx((exp(50) - 51) / 4)
+    assert result["chi2_token"] == pytest.approx((exp(100) + 3) / 4 - 1)
+    assert result["chi2_seq"] == pytest.approx((exp(100) + 1) / 2 - 1)
+    assert result["ess_token"] == pytest.approx(1 / 4)
+    assert result["ess_seq"] == pytest.approx(1 / 2)
+    result = with_log_ratio(-50.0)
+    assert result["k3_kl"] == pytest.approx(49 / 4)
+    assert result["chi2_token"] == pytest.approx(-1 / 4)
+    assert result["ess_token"] == pytest.approx(3 / 4)
+    assert result["ess_seq"] == pytest.approx(1 / 2)
 
 
 def test_log_ratios_of_a_thousand_overflow_to_infinity_and_not_to_nan():
-    found = with_log_ratio(1000.0)
-    assert found["k1_kl"] == pytest.approx(-250.0)
-    assert found["k2_kl"] == pytest.approx(125_000.0)
+    result = with_log_ratio(1000.0)
+    assert result["k1_kl"] == pytest.approx(-250.0)
+    assert result["k2_kl"] == pytest.approx(125_000.0)
     for name in ("k3_kl", "chi2_token", "chi2_seq", "k1_kl_reverse", "k3_kl_reverse_seq"):
-        assert found[name] == inf, name
-    assert found["tv_token"] == 0.0
-    assert found["ess_token"] == pytest.approx(1 / 4)
-    assert found["perplexity_ess_token"] == pytest.approx(1 / 4)
-    assert found["ess_seq"] == pytest.approx(1 / 2)
-    assert found["log_ratio_abs_max"] == pytest.approx(1000.0)
-    found = with_log_ratio(-1000.0)
-    assert found["k3_kl"] == pytest.approx(999 / 4)
-    assert found["ess_token"] == pytest.approx(3 / 4)
-    assert found["target_ppl"] == pytest.approx((exp(500.5005) + exp(1)) / 2)
+        assert result[name] == inf, name
+    assert result["tv_token"] == 0.0
+    assert result["ess_token"] == pytest.approx(1 / 4)
+    assert result["perplexity_ess_token"] == pytest.approx(1 / 4)
+    assert result["ess_seq"] == pytest.approx(1 / 2)
+    assert result["log_ratio_abs_max"] == pytest.approx(1000.0)
+    result = with_log_ratio(-1000.0)
+    assert result["k3_kl"] == pytest.approx(999 / 4)
+    assert result["ess_token"] == pytest.approx(3 / 4)
+    assert result["target_ppl"] == pytest.approx((exp(500.5005) + exp(1)) / 2)
 
 
 def test_a_token_impossible_under_the_target_has_ratio_zero():
-    found = metrics([[-1.0, -1.0], [-1.0]], [[-inf, -1.0], [-1.0]])
-    assert [found[name] for name in ("k1_kl", "k2_kl", "k3_kl")] == [inf, inf, inf]
-    assert found["log_ratio_abs_max"] == inf
-    assert found["target_ppl"] == inf
-    assert found["behavior_ppl"] == pytest.approx(exp(1))
-    assert found["chi2_token"] == pytest.approx(-1 / 3)
-    assert found["chi2_seq"] == pytest.approx(-1 / 2)
-    assert found["ess_token"] == pytest.approx(2 / 3)
-    assert found["ess_seq"] == pytest.approx(1 / 2)
-    assert found["prob_diff_max"] == pytest.approx(exp(-1))
-    assert found["tv_token"] == pytest.approx(1 / 3)
-    assert found["tv_seq"] == pytest.approx(1 / 2)
-    assert found["hellinger2_token"] == pytest.approx(1 / 3)
-    assert found["perplexity_ess_token"] == pytest.approx(2 / 3)
-    assert found["perplexity_ess_seq"] == pytest.approx(1 / 2)
-    assert found["ratio_mean"] == pytest.approx(2 / 3)
+    result = metrics([[-1.0, -1.0], [-1.0]], [[-inf, -1.0], [-1.0]])
+    assert [result[name] for name in ("k1_kl", "k2_kl", "k3_kl")] == [inf, inf, inf]
+    assert result["log_ratio_abs_max"] == inf
+    assert result["target_ppl"] == inf
+    assert result["behavior_ppl"] == pytest.approx(exp(1))
+    assert result["chi2_token"] == pytest.approx(-1 / 3)
+    assert result["chi2_seq"] == pytest.approx(-1 / 2)
+    assert result["ess_token"] == pytest.approx(2 / 3)
+    assert result["ess_seq"] == pytest.approx(1 / 2)
+    assert result["prob_diff_max"] == pytest.approx(exp(-1))
+    assert result["tv_token"] == pytest.approx(1 / 3)
+    assert result["tv_seq"] == pytest.approx(1 / 2)
+    assert result["hellinger2_token"] == pytest.approx(1 / 3)
+    assert result["perplexity_ess_token"] == pytest.approx(2 / 3)
+    assert result["perplexity_ess_seq"] == pytest.approx(1 / 2)
+    assert result["ratio_mean"] == pytest.approx(2 / 3)
     for name in ("k1_kl_reverse", "k2_kl_reverse", "k1_kl_reverse_seq", "k2_kl_reverse_seq"):
-        assert found[name] == 0.0, name
-    assert found["k3_kl_reverse"] == pytest.approx(1 / 3)
-    assert found["ratio_outside_10"] == pytest.approx(1 / 3)
+        assert result[name] == 0.0, name
+    assert result["k3_kl_reverse"] == pytest.approx(1 / 3)
+    assert result["ratio_outside_10"] == pytest.approx(1 / 3)
 
 
 def test_a_token_impossible_under_the_behavior_leaves_no_finite_divergence():
-    found = metrics([[-inf, -1.0], [-1.0]], [[-1.0, -1.0], [-1.0]])
-    assert found["k1_kl"] == -inf
+    result = metrics([[-inf, -1.0], [-1.0]], [[-1.0, -1.0], [-1.0]])
+    assert result["k1_kl"] == -inf
     for name in ("k2_kl", "k3_kl", "log_ratio_abs_mean", "chi2_token", "chi2_seq", "ess_token"):
-        assert not np.isfinite(found[name]), name
-    assert found["target_ppl"] == pytest.approx(exp(1))
+        assert not np.isfinite(result[name]), name
+    assert result["target_ppl"] == pytest.approx(exp(1))
 
 
 def test_a_token_impossible_under_both_is_no_number_and_warns_of_nothing():
-    found = metrics([[-inf, -1.0], [-1.0]], [[-inf, -1.0], [-1.0]])
-    assert np.isnan(found["k1_kl"])
-    assert found["prob_diff_max"] == 0.0
+    result = metrics([[-inf, -1.0], [-1.0]], [[-inf, -1.0], [-1.0]])
+    assert np.isnan(result["k1_kl"])
+    assert result["prob_diff_max"] == 0.0
 
 
 def test_perplexity_ess_of_huge_log_ratios_is_that_of_their_differences():
-    found = metrics([[-900.0], [-900.0], [-900.0]], [[-1.0], [-2.0], [-800.0]])
+    result = metrics([[-900.0], [-900.0], [-900.0]], [[-1.0], [-2.0], [-800.0]])
     weights = np.exp([-1.0, -2.0, -800.0])
-    assert found["perplexity_ess_token"] == pytest.approx(exp(entropy(weights)) / 3)
+    assert result["perplexity_ess_token"] == pytest.approx(exp(entropy(weights)) / 3)
 
 
 @pytest.mark.parametrize("side", ["behavior", "target"])
@@ -104,15 +104,15 @@ def test_a_nan_shows_in_every_metric_that_it_touches_and_in_no_other(side):
 
 def test_values_that_are_no_numbers_have_no_interval_and_no_false_level():
     table = make_state([[-1.0, nan], [-3.0], [-2.0]], [[-1.0, -2.0], [-3.0], [-2.5]])
-    found = mismatch(table)
-    assert (found["k3_kl"].low, found["k3_kl"].high) == (None, None)
-    assert found["k3_kl"].level is None
-    assert found["target_ppl"].low is not None
+    result = mismatch(table)
+    assert (result["k3_kl"].low, result["k3_kl"].high) == (None, None)
+    assert result["k3_kl"].level is None
+    assert result["target_ppl"].low is not None
 
 
 def test_an_infinite_divergence_is_an_error_without_an_interval():
-    found = mismatch(make_state([[-1.0], [-1.0]], [[-inf], [-1.0]]))["k3_kl"]
-    assert (found.value, found.low, found.high, found.level) == (inf, None, None, "error")
+    result = mismatch(make_state([[-1.0], [-1.0]], [[-inf], [-1.0]]))["k3_kl"]
+    assert (result.value, result.low, result.high, result.level) == (inf, None, None, "error")
 
 
 # With one token there is no spread, with one cluster no error, with few ratios no tail.

@@ -21,30 +21,30 @@ from tests.statistics.strategies import seeded_batch
 
 
 def worst_of(*shards: tuple[Lists, Lists]) -> list[dict]:
-    found, first_row = [], 0
+    result, first_row = [], 0
     for behavior, target in shards:
-        found.append(WorstTokens.of(make_pair(behavior, target, first_row=first_row)))
+        result.append(WorstTokens.of(make_pair(behavior, target, first_row=first_row)))
         first_row += len(behavior)
-    return summed(found).to_list()
+    return summed(result).to_list()
 
 
-def places(found: list[dict]) -> list[tuple[int, int]]:
-    return [(each["row"], each["position"]) for each in found]
+def places(result: list[dict]) -> list[tuple[int, int]]:
+    return [(item["row"], item["position"]) for item in result]
 
 
 def test_worst_tokens_are_the_largest_log_ratios_with_their_places():
-    found = worst_of(([[-1.0, -2.0], [-3.0]], [[-1.1, -0.5], [-7.0]]))
-    assert places(found) == [(1, 0), (0, 1), (0, 0)]
-    assert found[0]["log_ratio"] == pytest.approx(-4.0)
-    assert found[1]["behavior_log_prob"] == -2.0
-    assert found[1]["target_log_prob"] == -0.5
-    assert [each["token_id"] for each in found] == [2, 1, 0]
+    result = worst_of(([[-1.0, -2.0], [-3.0]], [[-1.1, -0.5], [-7.0]]))
+    assert places(result) == [(1, 0), (0, 1), (0, 0)]
+    assert result[0]["log_ratio"] == pytest.approx(-4.0)
+    assert result[1]["behavior_log_prob"] == -2.0
+    assert result[1]["target_log_prob"] == -0.5
+    assert [item["token_id"] for item in result] == [2, 1, 0]
 
 
 def test_masked_tokens_are_never_among_the_worst_and_positions_count_them():
     trajectories = make_trajectories([[-1.0, -1.0, -1.0]], [[-90.0, -1.0, -2.0]], [[0, 1, 1]])
-    found = WorstTokens.of(pair_of(trajectories, "rollout", "old"))
-    assert places(found.to_list()) == [(0, 2), (0, 1)]
+    result = WorstTokens.of(pair_of(trajectories, "rollout", "old"))
+    assert places(result.to_list()) == [(0, 2), (0, 1)]
 
 
 def test_worst_tokens_do_not_depend_on_how_rows_are_cut():
@@ -57,14 +57,14 @@ def test_worst_tokens_do_not_depend_on_how_rows_are_cut():
 
 def test_ties_among_worst_tokens_go_to_the_first_rows_and_positions():
     rows = [[-1.0] * 7 for _ in range(40)]
-    wanted = [(row, position) for row in range(40) for position in range(7)][:WORST]
-    assert places(worst_of((rows, rows))) == wanted
-    assert places(worst_of((rows[:11], rows[:11]), (rows[11:], rows[11:]))) == wanted
+    expected = [(row, position) for row in range(40) for position in range(7)][:WORST]
+    assert places(worst_of((rows, rows))) == expected
+    assert places(worst_of((rows[:11], rows[:11]), (rows[11:], rows[11:]))) == expected
 
 
 def test_an_infinite_log_ratio_is_worst_and_a_nan_is_not_among_them():
-    found = worst_of(([[-1.0, -1.0, -1.0]], [[nan, -inf, -2.0]]))
-    assert places(found) == [(0, 1), (0, 2)]
+    result = worst_of(([[-1.0, -1.0, -1.0]], [[nan, -inf, -2.0]]))
+    assert places(result) == [(0, 1), (0, 2)]
 
 
 def test_worst_tokens_do_not_depend_on_the_order_of_shards():
@@ -84,31 +84,31 @@ def test_non_finite_values_are_counted_with_their_rows_at_unmasked_tokens_only()
         [[nan, -1.0, inf], [-1.0]], [[-1.0, -1.0, -1.0], [-1.0]], [[1, 1, 0], [1]]
     )
     second = make_trajectories([[nan, -inf], [nan]], [[-1.0, -1.0], [nan]], first_row=2)
-    found = summed(
+    result = summed(
         NonFinite.of(sampled_tokens(rows, ("rollout", "old"))) for rows in (first, second)
     )
-    assert found.tokens == {"rollout": 4, "old": 1}
-    assert found.rows == {"rollout": 3, "old": 1}
-    assert found.first_rows == {"rollout": [0, 2, 3], "old": [3]}
+    assert result.tokens == {"rollout": 4, "old": 1}
+    assert result.rows == {"rollout": 3, "old": 1}
+    assert result.first_rows == {"rollout": [0, 2, 3], "old": [3]}
 
 
 def worst_sequences_of(behavior: Lists, target: Lists, cuts: list[int]) -> WorstSequences:
-    found = []
+    result = []
     for start, end in zip([0, *cuts], [*cuts, len(behavior)], strict=True):
         rows = slice(start, end)
         ids = ids_like(behavior[rows])
         pair = make_pair(behavior[rows], target[rows], first_row=start, token_ids=ids)
-        found.append(WorstSequences.of(pair))
-    return summed(found)
+        result.append(WorstSequences.of(pair))
+    return summed(result)
 
 
 def test_worst_sequences_are_those_with_the_largest_sums_whatever_the_cut():
     behavior, target = seeded_batch(3, sequences=40)
     sums = [abs(sum(b) - sum(a)) for a, b in zip(behavior, target, strict=True)]
     filled = [row for row in range(40) if behavior[row]]
-    wanted = sorted(filled, key=lambda row: -sums[row])[:WORST_SEQUENCES]
+    expected = sorted(filled, key=lambda row: -sums[row])[:WORST_SEQUENCES]
     whole = worst_sequences_of(behavior, target, [])
-    assert [each.row for each in whole.sequences] == wanted
+    assert [item.row for item in whole.sequences] == expected
     assert worst_sequences_of(behavior, target, [9, 10, 33]) == whole
     assert worst_sequences_of(behavior[:0], target[:0], []) + whole == whole
 
@@ -149,4 +149,4 @@ def test_of_a_long_sequence_the_first_tokens_are_kept_and_the_sum_is_of_all():
 
 def test_a_sequence_without_a_sum_is_no_worst_one():
     pair = make_pair([[-1.0], [-1.0], [-1.0]], [[nan], [-inf], [-2.0]])
-    assert [each.row for each in WorstSequences.of(pair).sequences] == [1, 2]
+    assert [item.row for item in WorstSequences.of(pair).sequences] == [1, 2]

@@ -21,19 +21,19 @@ BATCHES = 25
 def sampled(s: float) -> dict[str, np.ndarray]:
     """Every metric on many independent batches."""
     random = np.random.default_rng(7)
-    found = []
+    result = []
     for _ in range(BATCHES):
         log_ratio = random.normal(-(s**2) / 2, s, size=(SEQUENCES, TOKENS))
         behavior = np.full_like(log_ratio, -9.0)
-        found.append(values_of(make_state(behavior, behavior + log_ratio)))
-    return {name: np.array([each[name] for each in found], dtype=float) for name in found[0]}
+        result.append(values_of(make_state(behavior, behavior + log_ratio)))
+    return {name: np.array([item[name] for item in result], dtype=float) for name in result[0]}
 
 
-def assert_near(values: np.ndarray, wanted: float, name: str, bias: float = 0.0) -> None:
+def assert_near(values: np.ndarray, expected: float, name: str, bias: float = 0.0) -> None:
     """The mean over batches is within 5 standard errors, and an estimate's own bias."""
     error = values.std(ddof=1) / sqrt(len(values))
-    assert abs(values.mean() - wanted) < 5 * error + bias * abs(wanted), name
-    assert error < 0.25 * abs(wanted) + 1e-3, name
+    assert abs(values.mean() - expected) < 5 * error + bias * abs(expected), name
+    assert error < 0.25 * abs(expected) + 1e-3, name
 
 
 def of_ratios(s: float) -> dict[str, float]:
@@ -58,51 +58,51 @@ def of_ratios(s: float) -> dict[str, float]:
 
 @pytest.mark.parametrize("s", [0.05, 0.2, 0.5])
 def test_token_ratios_have_the_values_of_the_lognormal_law(s):
-    for name, wanted in of_ratios(s).items():
-        assert_near(sampled(s)[name], wanted, name, bias=2e-3)
+    for name, expected in of_ratios(s).items():
+        assert_near(sampled(s)[name], expected, name, bias=2e-3)
 
 
 @pytest.mark.parametrize("s", [0.05, 0.2, 0.4])
 def test_sequence_ratios_have_those_of_the_sum(s):
-    for name, wanted in of_ratios(s * sqrt(TOKENS)).items():
+    for name, expected in of_ratios(s * sqrt(TOKENS)).items():
         of_sequences = name.replace("_token", "_seq") if "_token" in name else f"{name}_seq"
-        assert_near(sampled(s)[of_sequences], wanted, of_sequences, bias=5e-3)
+        assert_near(sampled(s)[of_sequences], expected, of_sequences, bias=5e-3)
 
 
 @pytest.mark.parametrize("s", [0.05, 0.2, 0.5])
 def test_log_ratios_have_the_values_of_the_folded_normal_law(s):
     m = s**2 / 2
     mean = s * sqrt(2 / np.pi) * exp(-(m**2) / (2 * s**2)) + m * (1 - 2 * norm.cdf(-m / s))
-    found = sampled(s)
-    assert_near(found["log_ratio_abs_mean"], mean, "mean")
-    assert_near(found["log_ratio_std"], s, "std", bias=1e-3)
-    assert_near(found["log_ratio_abs_std"], sqrt(s**2 + m**2 - mean**2), "abs", bias=1e-3)
+    result = sampled(s)
+    assert_near(result["log_ratio_abs_mean"], mean, "mean")
+    assert_near(result["log_ratio_std"], s, "std", bias=1e-3)
+    assert_near(result["log_ratio_abs_std"], sqrt(s**2 + m**2 - mean**2), "abs", bias=1e-3)
     exp_abs = norm.cdf(s / 2) + exp(s**2) * norm.cdf(1.5 * s)
-    assert_near(found["exp_abs_log_ratio_mean"], exp_abs, "exp")
-    assert_near(found["ratio_deviation_mean"], 2 * (2 * norm.cdf(s / 2) - 1), "deviation")
+    assert_near(result["exp_abs_log_ratio_mean"], exp_abs, "exp")
+    assert_near(result["ratio_deviation_mean"], 2 * (2 * norm.cdf(s / 2) - 1), "deviation")
     for bound in (1.1, 1.5):
         beyond = norm.cdf((-log(bound) + m) / s) + norm.cdf((-log(bound) - m) / s)
         name = f"ratio_outside_{bound}"
-        assert found[name].mean() == pytest.approx(beyond, abs=4e-3), name
+        assert result[name].mean() == pytest.approx(beyond, abs=4e-3), name
     for share in (0.5, 0.9, 0.99):
-        value = found[f"log_ratio_abs_p{100 * share:g}"].mean()
+        value = result[f"log_ratio_abs_p{100 * share:g}"].mean()
         below = norm.cdf((value + m) / s) - norm.cdf((-value + m) / s)
         assert below == pytest.approx(share, abs=2e-3), share
 
 
 @pytest.mark.parametrize("s", [0.05, 0.2, 0.5])
 def test_calibration_says_that_the_behavior_is_the_sampler(s):
-    found = sampled(s)
-    assert_near(found["kappa"], 1 / (1 + s**2 / 4), "kappa", bias=2e-3)
-    assert_near(found["variance_ratio"], 1.0, "variance ratio", bias=2e-3)
+    result = sampled(s)
+    assert_near(result["kappa"], 1 / (1 + s**2 / 4), "kappa", bias=2e-3)
+    assert_near(result["variance_ratio"], 1.0, "variance ratio", bias=2e-3)
     # Its error is that of a mean over independent tokens, 2 / (sqrt(n) rms).
     rms = sqrt(s**2 + s**4 / 4)
     error = 2 / (sqrt(SEQUENCES * TOKENS) * rms)
-    assert found["kappa_se"].mean() == pytest.approx(error, rel=0.1)
-    assert found["kappa"].std() == pytest.approx(error, rel=0.4)
+    assert result["kappa_se"].mean() == pytest.approx(error, rel=0.1)
+    assert result["kappa"].std() == pytest.approx(error, rel=0.4)
     for name in ("ratio_mean_z", "ratio_mean_seq_z"):
-        assert abs(found[name].mean()) < 1.0, name
-        assert 0.6 < found[name].std() < 1.5, name
+        assert abs(result[name].mean()) < 1.0, name
+        assert 0.6 < result[name].std() < 1.5, name
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_bias_and_spread_relative_to_kl_are_those_that_schulman_printed(
     """Behavior N(0, 1), target N(mean, 1): http://joschu.net/blog/kl-approx.html."""
     x = np.random.default_rng(1).normal(size=1_000_000)
     behavior, target = norm.logpdf(x), norm.logpdf(x, mean)
-    found = metrics([behavior], [target])
+    result = metrics([behavior], [target])
     kl = mean**2 / 2
     ratios = Ratios.of(target - behavior)
-    assert found["log_ratio_std"] / kl == pytest.approx(k1_std, rel=0.01)
+    assert result["log_ratio_std"] / kl == pytest.approx(k1_std, rel=0.01)
     assert np.std(k2(ratios)) / kl == pytest.approx(k2_std, rel=0.01)
     assert np.std(k3(ratios)) / kl == pytest.approx(k3_std, rel=0.02)
     error = 1 / sqrt(len(x))
-    assert found["k1_kl"] / kl == pytest.approx(1.0, abs=5 * k1_std * error)
-    assert found["k2_kl"] / kl == pytest.approx(1.0 + k2_bias, abs=5 * k2_std * error)
-    assert found["k3_kl"] / kl == pytest.approx(1.0, abs=5 * k3_std * error)
+    assert result["k1_kl"] / kl == pytest.approx(1.0, abs=5 * k1_std * error)
+    assert result["k2_kl"] / kl == pytest.approx(1.0 + k2_bias, abs=5 * k2_std * error)
+    assert result["k3_kl"] / kl == pytest.approx(1.0, abs=5 * k3_std * error)

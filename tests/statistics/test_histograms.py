@@ -62,8 +62,8 @@ def test_log_prob_cells_are_behavior_by_target():
 
 def test_log_probs_are_counted_as_numpy_counts_them():
     behavior, target = (flat(rows) for rows in seeded_batch(5, sequences=50))
-    wanted = np.histogram2d(behavior, target, [LOG_PROB_EDGES, LOG_PROB_EDGES])[0]
-    assert np.array_equal(log_prob_counts(behavior, target), wanted)
+    expected = np.histogram2d(behavior, target, [LOG_PROB_EDGES, LOG_PROB_EDGES])[0]
+    assert np.array_equal(log_prob_counts(behavior, target), expected)
 
 
 def test_a_path_is_the_running_sum_of_a_sequence_at_a_few_places():
@@ -73,8 +73,8 @@ def test_a_path_is_the_running_sum_of_a_sequence_at_a_few_places():
     (path,) = figures.to_dict()["paths"]
     assert len(path["token_counts"]) == len(path["sums"]) == POINTS
     assert (path["token_counts"][0], path["token_counts"][-1]) == (1, 1000)
-    wanted = np.cumsum(log_ratio)[np.array(path["token_counts"]) - 1]
-    assert path["sums"] == pytest.approx(wanted, abs=1e-6)
+    expected = np.cumsum(log_ratio)[np.array(path["token_counts"]) - 1]
+    assert path["sums"] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("cuts", [(60,), (1, 2, 119), tuple(range(10, 120, 10))])

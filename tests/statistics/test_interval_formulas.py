@@ -26,7 +26,7 @@ def test_reaches_are_those_of_halls_transformation(clusters):
     """The transformed ends are the quantile and its opposite."""
     sample = np.random.default_rng(2).lognormal(0.0, 1.0, size=clusters)
     away = sample - sample.mean()
-    error, down, up = (each[0] for each in errors_and_reaches(away[:, None], clusters))
+    error, down, up = (item[0] for item in errors_and_reaches(away[:, None], clusters))
     assert error == pytest.approx(sample.std(ddof=1) / np.sqrt(clusters))
     g = skew(sample, bias=False) / np.sqrt(clusters)
     flat = kurtosis(sample, fisher=False)
@@ -37,9 +37,9 @@ def test_reaches_are_those_of_halls_transformation(clusters):
     z = norm.ppf(0.975)
     skewness = clusters * g**2 * (z**4 + 2 * z**2 - 3) / 18
     more = z * (skewness - (flat - 3) * (z**2 - 3) / 12) / clusters
-    wanted = t.ppf(0.975, min(3 * clusters / flat, clusters - 1)) + more
-    assert transformed(down) == pytest.approx(wanted)
-    assert transformed(-up) == pytest.approx(-wanted)
+    expected = t.ppf(0.975, min(3 * clusters / flat, clusters - 1)) + more
+    assert transformed(down) == pytest.approx(expected)
+    assert transformed(-up) == pytest.approx(-expected)
     assert up > down > 0.0  # the sample is skewed to the right
 
 
@@ -87,13 +87,13 @@ def test_spearmans_interval_is_a_jackknife_over_groups_of_clusters():
     behavior = np.log(random.uniform(0.06, 0.94, size=(50, 20)))
     target = np.log(np.clip(np.exp(behavior) + random.normal(0, 0.1, behavior.shape), 0.06, 0.94))
     group = np.arange(50) % GROUPS
-    kept = [group != each for each in range(GROUPS)]
+    kept = [group != item for item in range(GROUPS)]
     left_out = np.array(
         [spearmanr(behavior[keep].ravel(), target[keep].ravel()).statistic for keep in kept]
     )
     value = spearmanr(behavior.ravel(), target.ravel()).statistic
-    found = METRICS["prob_spearman"].value(Suite(make_state(behavior, target)))
-    assert (found.low, found.high) == pytest.approx(jackknife_interval(value, left_out, 1.0))
+    result = METRICS["prob_spearman"].value(Suite(make_state(behavior, target)))
+    assert (result.low, result.high) == pytest.approx(jackknife_interval(value, left_out, 1.0))
 
 
 @given(st.floats(1e-200, 1e200))
@@ -101,9 +101,9 @@ def test_intervals_go_with_the_scale(scale):
     sample = np.random.default_rng(0).lognormal(0.0, 1.0, size=30)
     left_out = (sample.sum() - sample) / 29
     for bound in (None, 0.0):
-        wanted = jackknife_interval(float(sample.mean()), left_out, bound)
-        found = jackknife_interval(float(sample.mean()) * scale, left_out * scale, bound)
-        assert found == pytest.approx(tuple(end * scale for end in wanted), rel=1e-6)
+        expected = jackknife_interval(float(sample.mean()), left_out, bound)
+        result = jackknife_interval(float(sample.mean()) * scale, left_out * scale, bound)
+        assert result == pytest.approx(tuple(end * scale for end in expected), rel=1e-6)
 
 
 def test_a_jackknife_error_of_a_mean_is_the_textbook_one():
@@ -126,11 +126,11 @@ def test_a_ratio_error_is_the_jackknifes():
     sums = sizes * random.normal(size=(25, 1))
     left_out = (sums.sum() - sums[:, 0]) / (sizes.sum() - sizes[:, 0])
     away = left_out - sums.sum() / sizes.sum()
-    wanted = np.sqrt(24 / 25 * np.square(away).sum())
+    expected = np.sqrt(24 / 25 * np.square(away).sum())
     for absent in ([], [[0.0]]):
         more = np.array(absent).reshape(-1, 1)
         error, clusters = ratio_errors(np.vstack([sums, more]), np.vstack([sizes, more]))
-        assert error[0] == pytest.approx(wanted)
+        assert error[0] == pytest.approx(expected)
         assert clusters[0] == 25
 
 

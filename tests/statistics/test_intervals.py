@@ -57,8 +57,8 @@ def test_intervals_are_the_same_every_time():
 
 def test_intervals_contain_the_value_of_well_behaved_metrics():
     for seed in range(5):
-        found = mismatch(make_state(*seeded_batch(seed, sequences=100)))
-        for name, value in found.items():
+        result = mismatch(make_state(*seeded_batch(seed, sequences=100)))
+        for name, value in result.items():
             rare = name == "log_ratio_abs_p99.9" or name.startswith("ratio_outside")
             if None not in ends(value) and not rare:
                 assert value.low < value.value < value.high, name
@@ -68,23 +68,25 @@ def test_intervals_contain_the_value_of_well_behaved_metrics():
 def test_no_interval_is_upside_down_or_not_a_number(batch):
     suite = Suite(make_state(*batch))
     for name, metric in METRICS.items():
-        found = metric.value(suite)
-        given_ends = [end for end in (found.low, found.high) if end is not None]
+        result = metric.value(suite)
+        given_ends = [end for end in (result.low, result.high) if end is not None]
         assert all(map(isfinite, given_ends)), name
         assert given_ends == sorted(given_ends), name
         # One end alone is missing where giants that were never drawn would move it.
         if len(given_ends) == 1:
-            assert (found.low is None) == (metric.giants_move == "low"), name
+            assert (result.low is None) == (metric.giants_move == "low"), name
             assert metric.giants is not None, name
 
 
 def test_every_metric_has_an_interval_but_extremes_and_errors():
-    found = mismatch(make_state(*seeded_batch(0, sequences=100)))
-    never_seen = {name for name, each in found.items() if "outside" in name and each.value == 0.0}
+    result = mismatch(make_state(*seeded_batch(0, sequences=100)))
+    never_seen = {name for name, item in result.items() if "outside" in name and item.value == 0.0}
     assert never_seen == {"ratio_outside_5", "ratio_outside_10"}
-    without = {name for name, value in found.items() if ends(value) == (None, None)}
+    without = {name for name, value in result.items() if ends(value) == (None, None)}
     # A divergence whose estimate is below 0 has none: the sample lacks the ratios that carry it.
-    below_zero = {name for name in ("hellinger2_seq", "chi2_seq") if (found[name].value or 0.0) < 0}
+    below_zero = {
+        name for name in ("hellinger2_seq", "chi2_seq") if (result[name].value or 0.0) < 0
+    }
     assert without == set(EXTREMES) | never_seen | below_zero
 
 
@@ -97,9 +99,9 @@ def test_a_single_cluster_has_no_interval():
 
 def test_equal_policies_have_intervals_of_no_width():
     behavior, _ = seeded_batch(0)
-    found = mismatch(make_state(behavior, behavior))
-    assert ends(found["k3_kl"]) == (0.0, 0.0)
-    assert ends(found["ess_seq"]) == pytest.approx((1.0, 1.0))
+    result = mismatch(make_state(behavior, behavior))
+    assert ends(result["k3_kl"]) == (0.0, 0.0)
+    assert ends(result["ess_seq"]) == pytest.approx((1.0, 1.0))
 
 
 def test_each_cluster_doubled_within_itself_leaves_the_interval():
@@ -131,16 +133,16 @@ def test_group_names_do_not_matter():
     """But for ranks, whose jackknife takes clusters together by their name."""
     batch, cluster = grouped_batch(0)
     renamed = mismatch(make_state(*batch, [name * 1_000_003 + 17 for name in cluster]))
-    found = mismatch(make_state(*batch, cluster))
-    assert renamed["prob_spearman"].value == found["prob_spearman"].value
+    result = mismatch(make_state(*batch, cluster))
+    assert renamed["prob_spearman"].value == result["prob_spearman"].value
     for name in set(METRICS) - {"prob_spearman"}:
-        assert renamed[name] == found[name], name
+        assert renamed[name] == result[name], name
 
 
 def test_a_quantile_that_no_cluster_exceeds_is_not_taken_for_certain():
     """Above 1 - 1 / n the sample says nothing; an interval of no width would say all."""
-    found = mismatch(make_state(*seeded_batch(0, sequences=20)))["log_ratio_abs_p99.9"]
-    assert found.low is None or found.low < found.high
+    result = mismatch(make_state(*seeded_batch(0, sequences=20)))["log_ratio_abs_p99.9"]
+    assert result.low is None or result.low < result.high
 
 
 def covers_zero(state: SuiteState) -> bool:

@@ -42,26 +42,26 @@ def test_shards_add_up_to_their_union(batch, data):
     cut = data.draw(st.integers(0, len(behavior)))
     shards = [make_state(behavior[:cut], target[:cut])]
     shards.append(make_state(behavior[cut:], target[cut:], first_row=cut))
-    found, wanted = metrics_of(summed(shards)), metrics_of(make_state(*batch))
+    result, expected = metrics_of(summed(shards)), metrics_of(make_state(*batch))
     for name in ("k1_kl", "k2_kl", "k3_kl_seq", "ess_seq", "perplexity_ess_token", "tv_seq"):
-        assert found[name] == pytest.approx(wanted[name], rel=1e-12, abs=1e-12), name
+        assert result[name] == pytest.approx(expected[name], rel=1e-12, abs=1e-12), name
 
 
 @pytest.mark.parametrize("cuts", [[30], [0, 1, 2, 59], [10, 20, 30, 40, 50], list(range(60))])
 def test_every_metric_is_the_same_whatever_the_cut(cuts):
     batch, cluster = grouped(0)
     ends = zip([0, *cuts], [*cuts, 60], strict=True)
-    found = summed([part(batch, cluster, start, end) for start, end in ends])
-    assert_same_values(found, make_state(*batch, cluster))
+    result = summed([part(batch, cluster, start, end) for start, end in ends])
+    assert_same_values(result, make_state(*batch, cluster))
 
 
 def test_every_metric_is_the_same_whatever_the_order_of_shards_and_unions():
     batch, cluster = grouped(1)
     a, b, c = (part(batch, cluster, start, start + 20) for start in (0, 20, 40))
-    wanted = make_state(*batch, cluster)
-    assert_same_values(summed([c, a, b]), wanted)
-    assert_same_values(summed([summed([b, c]), a]), wanted)
-    assert_same_values(summed([summed([c, summed([a])]), b]), wanted)
+    expected = make_state(*batch, cluster)
+    assert_same_values(summed([c, a, b]), expected)
+    assert_same_values(summed([summed([b, c]), a]), expected)
+    assert_same_values(summed([summed([c, summed([a])]), b]), expected)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -69,20 +69,20 @@ def test_every_metric_is_the_same_whatever_the_order_of_rows(seed):
     batch, cluster = grouped(seed)
     order = np.random.default_rng(seed).permutation(60)
     shuffled = [[rows[row] for row in order] for rows in batch]
-    found = make_state(*shuffled, [cluster[row] for row in order])
-    assert_same_values(found, make_state(*batch, cluster))
+    result = make_state(*shuffled, [cluster[row] for row in order])
+    assert_same_values(result, make_state(*batch, cluster))
 
 
 def test_intervals_are_the_same_whatever_the_cut():
     batch, cluster = grouped(2)
     shards = [part(batch, cluster, start, start + 15) for start in (45, 0, 30, 15)]
-    found = mismatch(summed(shards))
+    result = mismatch(summed(shards))
     for name, value in mismatch(make_state(*batch, cluster)).items():
         if value.low is None:
-            assert found[name].low is None, name
+            assert result[name].low is None, name
         else:
             ends = (value.low, value.high)
-            assert (found[name].low, found[name].high) == pytest.approx(ends, rel=1e-9), name
+            assert (result[name].low, result[name].high) == pytest.approx(ends, rel=1e-9), name
 
 
 @pytest.mark.parametrize("impossible_first", [True, False])
@@ -92,9 +92,9 @@ def test_a_ratio_of_zero_counts_for_the_tail_the_same_whenever_it_comes(
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 100)
     log_ratio = np.random.default_rng(0).normal(size=1000)
     parts = [np.array([-np.inf]), log_ratio]
-    found = summed(map(UpperTail.of, parts if impossible_first else reversed(parts)))
-    assert found.count == 1001
-    assert k_hat(found) == pytest.approx(k_hat(UpperTail.of(np.concatenate(parts))), nan_ok=True)
+    result = summed(map(UpperTail.of, parts if impossible_first else reversed(parts)))
+    assert result.count == 1001
+    assert k_hat(result) == pytest.approx(k_hat(UpperTail.of(np.concatenate(parts))), nan_ok=True)
 
 
 def parts_of(pair: PolicyPair, executor: Executor) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_a_sum_leaves_its_parts_as_they_were(most, monkeypatch):
     with ThreadPoolExecutor(2) as executor:
         first, second, third = (parts_of(pair, executor) for pair in pairs)
     for name in first:
-        states = [each[name] for each in (first, second, third)]
+        states = [item[name] for item in (first, second, third)]
         before = [pickle.dumps(state) for state in states]
         both = states[0] + states[1]
         of_both = pickle.dumps(both)
@@ -135,13 +135,13 @@ def test_a_sum_leaves_its_parts_as_they_were(most, monkeypatch):
 
 def test_cluster_sums_added_in_place_leave_the_other_as_it_was():
     keys, rows = np.arange(8, dtype=np.uint64), np.random.default_rng(0).normal(size=(8, 3))
-    found = cluster_sums(keys[:3], rows[:3])
+    result = cluster_sums(keys[:3], rows[:3])
     for part in (slice(0, 3), slice(2, 8), slice(0, 8)):  # the same clusters, others, all
         other = cluster_sums(keys[part], rows[part])
-        before, wanted = pickle.dumps(other), found + other
-        found += other
+        before, expected = pickle.dumps(other), result + other
+        result += other
         assert pickle.dumps(other) == before
-        assert pickle.dumps(found) == pickle.dumps(wanted)
+        assert pickle.dumps(result) == pickle.dumps(expected)
 
 
 def test_shards_without_a_number_add_up_without_a_warning():
@@ -153,7 +153,7 @@ def test_shards_without_a_number_add_up_without_a_warning():
         for row in range(4)
     ]
     with ThreadPoolExecutor(2) as executor:
-        found = summed(PairState.of(shard, shard.by_step(), executor) for shard in shards)
-    state = found.by_step()[None]
+        result = summed(PairState.of(shard, shard.by_step(), executor) for shard in shards)
+    state = result.by_step()[None]
     assert len(state.table) == 4
     assert np.isnan(values_of(state)["k1_kl"])

@@ -62,9 +62,9 @@ def test_lognormal_ratios_have_the_published_k_hat(s, published):
 
 
 def test_the_error_of_k_hat_is_its_spread_over_samples():
-    found = [k_hat(UpperTail.of(pareto(0.7, 5000, seed))) for seed in range(200)]
-    shapes = np.array([shape for shape, _ in found])
-    error = k_hat_error(0.7, found[0][1])
+    result = [k_hat(UpperTail.of(pareto(0.7, 5000, seed))) for seed in range(200)]
+    shapes = np.array([shape for shape, _ in result])
+    error = k_hat_error(0.7, result[0][1])
     assert shapes.std() == pytest.approx(error, rel=0.2)
 
 
@@ -81,13 +81,13 @@ def test_with_few_ratios_nothing_is_reliable():
 
 def test_a_stream_keeps_the_largest_of_all_its_parts(monkeypatch):
     log_ratio = pareto(0.7, 4000, seed=1)
-    wanted = fitted(log_ratio)
+    expected = fitted(log_ratio)
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 300)
     stream = summed(map(UpperTail.of, np.array_split(log_ratio, 13)))
     shards = [UpperTail.of(part) for part in np.array_split(log_ratio, 7)]
-    for found in (stream, summed(reversed(shards)), stream + UpperTail.of(log_ratio[:0])):
-        assert (found.count, len(found.kept)) == (4000, 300)
-        assert k_hat(found)[0] == pytest.approx(wanted, rel=1e-12)
+    for result in (stream, summed(reversed(shards)), stream + UpperTail.of(log_ratio[:0])):
+        assert (result.count, len(result.kept)) == (4000, 300)
+        assert k_hat(result)[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_tail_longer_than_what_is_kept_is_cut_short(monkeypatch):

@@ -34,36 +34,36 @@ def test_every_bin_is_what_its_tokens_say(axis):
         name = label(axis, getattr(token, axis))
         if name is not None:
             bins[name][token.cluster].append(token.log_ratio)
-    found = {each.label: each for each in profiles_of(columns)[axis].bins}
-    assert set(found) == set(bins)
-    assert len(found) >= 3
-    everything = sum(d * d for each in bins.values() for own in each.values() for d in own)
+    result = {item.label: item for item in profiles_of(columns)[axis].bins}
+    assert set(result) == set(bins)
+    assert len(result) >= 3
+    everything = sum(d * d for item in bins.values() for own in item.values() for d in own)
     for name, values in bins.items():
         deltas = np.concatenate(list(values.values()))
-        assert found[name].tokens == len(deltas), name
-        assert found[name].log_ratio_mean.value == pytest.approx(deltas.mean()), name
-        assert found[name].log_ratio_rms.value == pytest.approx(sqrt(np.mean(deltas**2))), name
-        assert found[name].k3_kl.value == pytest.approx(np.mean(np.exp(deltas) - 1 - deltas)), name
+        assert result[name].tokens == len(deltas), name
+        assert result[name].log_ratio_mean.value == pytest.approx(deltas.mean()), name
+        assert result[name].log_ratio_rms.value == pytest.approx(sqrt(np.mean(deltas**2))), name
+        assert result[name].k3_kl.value == pytest.approx(np.mean(np.exp(deltas) - 1 - deltas)), name
         share = np.sum(deltas**2) / everything
-        assert found[name].share_of_squares == pytest.approx(share), name
-        mean = found[name].log_ratio_mean
+        assert result[name].share_of_squares == pytest.approx(share), name
+        mean = result[name].log_ratio_mean
         if len(values) < 2:
             assert (mean.low, mean.high) == (None, None), name
             continue
         assert (mean.low, mean.high) == pytest.approx(interval_of(values)), name
         squares = interval_of({key: [d * d for d in own] for key, own in values.items()})
-        rms = found[name].log_ratio_rms
+        rms = result[name].log_ratio_rms
         assert (rms.low, rms.high) == pytest.approx([sqrt(max(end, 0)) for end in squares]), name
         k3 = interval_of({key: [exp(d) - 1 - d for d in own] for key, own in values.items()})
-        ends = found[name].k3_kl.low, found[name].k3_kl.high
+        ends = result[name].k3_kl.low, result[name].k3_kl.high
         assert ends == pytest.approx((max(k3[0], 0.0), k3[1])), name
 
 
 def test_bins_come_in_the_order_of_their_edges():
     for name, profile in profiles_of(columns_of(60)).items():
         order = LABELS.get(name) or LABELS["behavior_probability"]
-        labels = [each.label for each in profile.bins]
-        assert labels == [each for each in order if each in labels], name
+        labels = [item.label for item in profile.bins]
+        assert labels == [item for item in order if item in labels], name
 
 
 def test_a_table_without_a_column_has_no_profile_of_it():
@@ -93,9 +93,9 @@ def test_a_nan_shows_in_its_bin_and_in_no_other():
 
 
 def test_a_token_impossible_under_the_target_is_in_the_lowest_bin_of_its_probability():
-    found = finished(Profiles.of(make_pair([[-1.0, -1.0]], [[-inf, -1.5]])))
+    result = finished(Profiles.of(make_pair([[-1.0, -1.0]], [[-inf, -1.5]])))
     for name in ("target_probability", "mean_probability"):
-        first = found[name].bins[0]
+        first = result[name].bins[0]
         assert (first.label, first.tokens) == ("< 0.0001", 1), name
 
 
@@ -106,10 +106,10 @@ def test_profiles_of_shards_add_up_even_where_one_lacks_an_axis():
     without = Profiles.of(make_pair(*seeded_batch(1, 10), first_row=30))
     both = finished(summed([without, with_reward]))
     reward = finished(with_reward)["reward"]
-    assert [each.tokens for each in both["reward"].bins] == [each.tokens for each in reward.bins]
-    tokens = sum(each.tokens for each in both["position"].bins)
+    assert [item.tokens for item in both["reward"].bins] == [item.tokens for item in reward.bins]
+    tokens = sum(item.tokens for item in both["position"].bins)
     alone = (finished(with_reward), finished(without))
-    assert tokens == sum(each.tokens for one in alone for each in one["position"].bins)
+    assert tokens == sum(item.tokens for one in alone for item in one["position"].bins)
 
 
 def test_one_cluster_alone_in_a_bin_has_no_interval():

@@ -23,11 +23,16 @@ ILL_CONDITIONED = {
 
 
 def assert_same(
-    found: dict[str, float], wanted: dict[str, float], rel: float = 1e-9, but: tuple[str, ...] = ()
+    result: dict[str, float],
+    expected: dict[str, float],
+    rel: float = 1e-9,
+    but: tuple[str, ...] = (),
 ) -> None:
     for name in set(METRICS) - ILL_CONDITIONED - set(but):
         absolute = 1e-6 if "_std" in name else 1e-9
-        assert found[name] == pytest.approx(wanted[name], rel=rel, abs=absolute, nan_ok=True), name
+        assert result[name] == pytest.approx(expected[name], rel=rel, abs=absolute, nan_ok=True), (
+            name
+        )
 
 
 @given(st.lists(st.lists(log_probs(-50.0), max_size=8), min_size=1, max_size=6).filter(any))
@@ -53,10 +58,10 @@ def test_clusters_taken_several_times_leave_errors_and_tests(batch, times):
     behavior, target = batch
     rows = list(range(len(behavior)))
     once = values_of(make_state(behavior, target, rows))
-    found = values_of(make_state(behavior * times, target * times, rows * times))
+    result = values_of(make_state(behavior * times, target * times, rows * times))
     for name in ("ratio_mean_z", "ratio_mean_seq_z", "kappa_se"):
         if once[name] is not None and 1e-3 < abs(once[name]) < 1e3:
-            assert found[name] == pytest.approx(once[name], rel=1e-3), name
+            assert result[name] == pytest.approx(once[name], rel=1e-3), name
 
 
 @given(batches())
@@ -145,21 +150,21 @@ def test_two_sequences_put_end_to_end_add_up(batch: Batch):
 
 @given(st.lists(st.tuples(log_probs(), log_probs()), min_size=1, max_size=8))
 def test_of_sequences_of_one_token_both_levels_are_the_same(tokens):
-    found = metrics([[a] for a, _ in tokens], [[b] for _, b in tokens])
+    result = metrics([[a] for a, _ in tokens], [[b] for _, b in tokens])
     pairs = {name: name.replace("_token", "_seq") for name in METRICS if "_token" in name}
     pairs |= {name: f"{name}_seq" for name in METRICS if f"{name}_seq" in METRICS}
     pairs["ratio_mean_z"] = "ratio_mean_seq_z"
     assert len(pairs) == 15
     for token, sequence in pairs.items():
         if token not in ILL_CONDITIONED:
-            assert found[sequence] == pytest.approx(found[token], abs=1e-9, nan_ok=True), token
+            assert result[sequence] == pytest.approx(result[token], abs=1e-9, nan_ok=True), token
 
 
 @given(st.floats(-3.0, 3.0))
 def test_k3_is_k2_up_to_third_order_and_above_it_where_the_ratio_is_above_one(log_ratio):
-    found = metrics([[-4.0]], [[-4.0 + log_ratio]])
+    result = metrics([[-4.0]], [[-4.0 + log_ratio]])
     given_exactly = (-4.0 + log_ratio) + 4.0  # what float64 keeps of it
-    difference = found["k3_kl"] - found["k2_kl"]
+    difference = result["k3_kl"] - result["k2_kl"]
     bound = np.exp(abs(given_exactly)) * abs(given_exactly) ** 3 / 6
     assert abs(difference) <= bound + 1e-15
     assert difference * given_exactly >= -1e-15

@@ -64,9 +64,9 @@ def test_a_tail_without_a_second_moment_does_not_show_it():
     """Ratios are Pareto with the index 1: their variance is infinite, that of their log is 1."""
     random = np.random.default_rng(2)
     sums = random.exponential(size=2000) - 1.0
-    suite = Suite(make_state([[-9.0]] * 2000, [[-9.0 + each] for each in sums]))
+    suite = Suite(make_state([[-9.0]] * 2000, [[-9.0 + item] for item in sums]))
     assert np.log(2000) > np.log(10.0) + 2.0 * sums.var()
     assert not is_observable(suite, "seq")
     # The same tail of ratios that are all near 1 moves no weighted mean.
-    near = Suite(make_state([[-9.0]] * 2000, [[-9.0 + each / 100.0] for each in sums]))
+    near = Suite(make_state([[-9.0]] * 2000, [[-9.0 + item / 100.0] for item in sums]))
     assert is_observable(near, "seq")

@@ -45,13 +45,13 @@ def vocabulary_of(columns: dict[str, list], *cuts: int) -> Vocabulary:
 
 def by_id(columns: dict[str, list]) -> dict[int, dict[int, list[float]]]:
     """Log-ratios of each id by group of clusters; a group without the id has none."""
-    found: dict[int, dict[int, list[float]]] = {}
+    result: dict[int, dict[int, list[float]]] = {}
     names = ("behavior", "target", "token_ids", "cluster")
     for behavior, target, ids, cluster in zip(*(columns[name] for name in names), strict=True):
         for one, other, token in zip(behavior, target, ids, strict=True):
-            own = found.setdefault(token, {}).setdefault(cluster % GROUPS, [])
+            own = result.setdefault(token, {}).setdefault(cluster % GROUPS, [])
             own.append(other - one)
-    return found
+    return result
 
 
 def test_worst_ids_are_those_with_the_most_squares_among_the_frequent():
@@ -60,19 +60,19 @@ def test_worst_ids_are_those_with_the_most_squares_among_the_frequent():
     flat = {token: np.concatenate(list(own.values())) for token, own in tokens.items()}
     everything = np.concatenate(list(flat.values()))
     frequent = [token for token, own in flat.items() if len(own) >= FEWEST]
-    wanted = sorted(frequent, key=lambda token: -np.sum(flat[token] ** 2))[:WORST]
-    assert len(wanted) == WORST < len(frequent) < len(flat)
-    found = worst_ids(vocabulary_of(columns))
-    assert [each.token_id for each in found] == wanted
-    for each in found:
-        own = flat[each.token_id]
-        assert each.tokens == len(own)
-        assert each.log_ratio_mean.value == pytest.approx(own.mean())
-        assert each.log_ratio_rms == pytest.approx(sqrt(np.mean(own**2)))
-        assert each.share_of_squares == pytest.approx(np.sum(own**2) / np.sum(everything**2))
-        assert each.share_of_tokens == pytest.approx(len(own) / len(everything))
-        ends = (each.log_ratio_mean.low, each.log_ratio_mean.high)
-        assert ends == pytest.approx(interval_of(tokens[each.token_id]))
+    expected = sorted(frequent, key=lambda token: -np.sum(flat[token] ** 2))[:WORST]
+    assert len(expected) == WORST < len(frequent) < len(flat)
+    result = worst_ids(vocabulary_of(columns))
+    assert [item.token_id for item in result] == expected
+    for item in result:
+        own = flat[item.token_id]
+        assert item.tokens == len(own)
+        assert item.log_ratio_mean.value == pytest.approx(own.mean())
+        assert item.log_ratio_rms == pytest.approx(sqrt(np.mean(own**2)))
+        assert item.share_of_squares == pytest.approx(np.sum(own**2) / np.sum(everything**2))
+        assert item.share_of_tokens == pytest.approx(len(own) / len(everything))
+        ends = (item.log_ratio_mean.low, item.log_ratio_mean.high)
+        assert ends == pytest.approx(interval_of(tokens[item.token_id]))
 
 
 def test_rare_ids_are_left_out_however_large():
@@ -85,23 +85,23 @@ def test_rare_ids_are_left_out_however_large():
 
 def test_vocabularies_of_shards_add_up_whatever_ids_they_hold():
     columns = columns_of(100, ids=500)
-    wanted = worst_ids(vocabulary_of(columns))
+    expected = worst_ids(vocabulary_of(columns))
     parts = []
     for start in (0, 30, 60):
         end = {0: 30, 30: 60, 60: 100}[start]
         rows = {name: values[start:end] for name, values in columns.items()}
         parts.append(vocabulary_of(rows))
-    for found in (
+    for result in (
         vocabulary_of(columns, 1, 50, 99),
         summed(parts),
         summed([vocabulary_of(NOTHING), *reversed(parts)]),
     ):
-        ids = worst_ids(found)
-        assert [each.token_id for each in ids] == [each.token_id for each in wanted]
-        assert [each.tokens for each in ids] == [each.tokens for each in wanted]
-        for each, other in zip(ids, wanted, strict=True):
-            assert each.log_ratio_rms == pytest.approx(other.log_ratio_rms)
-            assert each.log_ratio_mean.low == pytest.approx(other.log_ratio_mean.low)
+        ids = worst_ids(result)
+        assert [item.token_id for item in ids] == [item.token_id for item in expected]
+        assert [item.tokens for item in ids] == [item.tokens for item in expected]
+        for item, other in zip(ids, expected, strict=True):
+            assert item.log_ratio_rms == pytest.approx(other.log_ratio_rms)
+            assert item.log_ratio_mean.low == pytest.approx(other.log_ratio_mean.low)
 
 
 def test_no_mismatch_and_no_number_have_no_worst_ids():

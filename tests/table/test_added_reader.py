@@ -73,8 +73,8 @@ def test_a_format_is_found_by_its_files_and_by_its_name(tmp_path, toy):
         assert table.num_rows == 20
         assert table.policies == ["rollout", "old"]
         assert table.metadata["policies"]["old"]["backend"] == "trainer"
-        found = [ids for batch in table.batches(["response_ids"]) for ids in batch.table[0]]
-        assert [ids.as_py() for ids in found] == [row["response_ids"] for row in rows]
+        result = [ids for batch in table.batches(["response_ids"]) for ids in batch.table[0]]
+        assert [ids.as_py() for ids in result] == [row["response_ids"] for row in rows]
         assert [file.path for file in table.files] == [path]
 
 
@@ -215,9 +215,9 @@ def test_a_table_of_another_format_is_scored_by_an_engine_and_goes_on_after_a_ki
         out.with_name(out.name + ".parts").mkdir()
     scored = pq.read_table(out)
     assert scored.column_names == [*TYPES, "new_log_probs"]
-    wanted = [np.log(PROBABILITIES)[row["response_ids"]].tolist() for row in rows]
-    found = scored["new_log_probs"].to_pylist()
-    np.testing.assert_allclose(np.concatenate(found), np.concatenate(wanted), rtol=1e-6)
+    expected = [np.log(PROBABILITIES)[row["response_ids"]].tolist() for row in rows]
+    result = scored["new_log_probs"].to_pylist()
+    np.testing.assert_allclose(np.concatenate(result), np.concatenate(expected), rtol=1e-6)
 
 
 def test_versions_of_weights_given_as_text_are_numbers_or_left_out(tmp_path):
@@ -229,11 +229,11 @@ def test_versions_of_weights_given_as_text_are_numbers_or_left_out(tmp_path):
     table = open_table(path)
     assert table.schema.field("policy_version").type == pa.int64()
     (batch,) = table.batches(["policy_version"])
-    wanted = [12, -3, None, None, None, 4]
-    assert batch.table["policy_version"].to_pylist() == wanted
+    expected = [12, -3, None, None, None, 4]
+    assert batch.table["policy_version"].to_pylist() == expected
     joined, _ = join_tables([table, table], ["a", "b"], tmp_path / "joined.parquet")
     (batch,) = joined.batches(["policy_version"])
-    assert batch.table["policy_version"].to_pylist() == wanted
+    assert batch.table["policy_version"].to_pylist() == expected
 
 
 def test_columns_of_the_contract_pass_through(tmp_path):
@@ -246,5 +246,5 @@ def test_columns_of_the_contract_pass_through(tmp_path):
     }
     path = write_table(tmp_path / "a.parquet", response_ids=[[1, 2], []], **columns)
     (batch,) = open_table(path).batches()
-    wanted = arrow_table(response_ids=[[1, 2], []], **columns).to_pydict()
-    assert batch.table.to_pydict() == wanted
+    expected = arrow_table(response_ids=[[1, 2], []], **columns).to_pydict()
+    assert batch.table.to_pydict() == expected

@@ -46,14 +46,16 @@ def test_a_near_name_is_offered_for_log_probs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("missing", "there"),
+    ("missing", "existing"),
     [("old_log_probs", "rollout_log_probs"), ("prompt_ids", "response_ids")],
 )
-def test_a_column_with_another_meaning_is_never_offered_as_the_near_name(tmp_path, missing, there):
+def test_a_column_with_another_meaning_is_never_offered_as_the_near_name(
+    tmp_path, missing, existing
+):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]], rollout_log_probs=[[-1.0]])
     with pytest.raises(RcdiagError) as caught:
         open_table(path).require(missing)
-    assert f"={there}" not in caught.value.hint
+    assert f"={existing}" not in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def good_bytes(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "output"),
     [
         (lambda good: b"", "empty"),
         (lambda good: b'{"response_ids": [1, 2]}\n', "not a parquet file"),
@@ -40,10 +40,10 @@ def good_bytes(folder: Path) -> bytes:
         (lambda good: good[:-8] + b"\xff\xff\xff\x7fPAR1", "truncated"),
     ],
 )
-def test_damaged_files_are_refused(tmp_path, content: Callable[[bytes], bytes], said):
+def test_damaged_files_are_refused(tmp_path, content: Callable[[bytes], bytes], output):
     path = tmp_path / "bad.parquet"
     path.write_bytes(content(good_bytes(tmp_path)))
-    assert said in refused(path).message
+    assert output in refused(path).message
 
 
 def test_a_file_damaged_in_its_middle_is_refused_while_it_is_read(tmp_path):

@@ -63,16 +63,16 @@ def test_masks_may_be_bools_or_integers(tmp_path, kind):
 @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
 def test_log_probs_are_float64_inside(tmp_path, kind):
     values = pa.array(LOG_PROBS, pa.list_(pa.float64())).cast(pa.list_(kind))
-    found = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
-    assert found.log_probs["old"].dtype == np.float64
-    assert found.log_probs["old"].tolist() == [-1.0, -2.0, -3.0, -0.5, 0.0]
+    result = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
+    assert result.log_probs["old"].dtype == np.float64
+    assert result.log_probs["old"].tolist() == [-1.0, -2.0, -3.0, -0.5, 0.0]
 
 
 @pytest.mark.parametrize("kind", [pa.int16(), pa.uint32(), pa.int64()])
 def test_token_ids_may_be_any_integers(tmp_path, kind):
     ids = pa.array(IDS, pa.list_(kind))
-    found = decode(batch_of(tmp_path, response_ids=ids)).response_ids
-    assert (found.values.dtype, found.values.tolist()) == (np.int32, [1, 2, 3, 4, 5])
+    result = decode(batch_of(tmp_path, response_ids=ids)).response_ids
+    assert (result.values.dtype, result.values.tolist()) == (np.int32, [1, 2, 3, 4, 5])
 
 
 LAYOUTS = {
@@ -132,15 +132,15 @@ def test_masked_values_are_ignored_whatever_they_are(tmp_path):
 
 def test_non_finite_values_at_unmasked_tokens_are_let_in_to_be_counted(tmp_path):
     values = [[np.nan, -np.inf], [], [np.inf, -1.0, -1.0]]
-    found = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
-    assert np.isnan(found.log_probs["old"][0])
-    assert found.log_probs["old"][1:3].tolist() == [-np.inf, np.inf]
+    result = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
+    assert np.isnan(result.log_probs["old"][0])
+    assert result.log_probs["old"][1:3].tolist() == [-np.inf, np.inf]
 
 
 def test_rounding_above_zero_is_a_legal_log_prob(tmp_path):
     values = [[0.0, 2e-7], [], [0.0, 0.0, 0.0]]
-    found = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
-    assert found.log_probs["old"][1] == 2e-7
+    result = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
+    assert result.log_probs["old"][1] == 2e-7
 
 
 def test_keys_are_the_same_in_every_batch_and_width(tmp_path):
@@ -154,18 +154,18 @@ def test_keys_are_the_same_in_every_batch_and_width(tmp_path):
 def test_an_advantage_is_that_of_the_row(tmp_path):
     batch = batch_of(tmp_path, response_ids=IDS, advantage=[1.5, None, -2.0])
     assert decode(batch).advantage is None
-    found = decode(batch, details=True).advantage
-    assert found[[0, 2]].tolist() == [1.5, -2.0]
-    assert np.isnan(found[1])
+    result = decode(batch, details=True).advantage
+    assert result[[0, 2]].tolist() == [1.5, -2.0]
+    assert np.isnan(result[1])
 
 
 def test_advantages_of_tokens_are_averaged_where_the_policy_sampled(tmp_path):
     values = pa.array([[1.0, np.nan], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
     batch = batch_of(tmp_path, response_ids=IDS, advantages=values,
                      response_mask=[[1, 0], [], [0, 1, 1]])  # fmt: skip
-    found = decode(batch, details=True).advantage
-    assert found[[0, 2]].tolist() == [1.0, 3.0]
-    assert np.isnan(found[1])
+    result = decode(batch, details=True).advantage
+    assert result[[0, 2]].tolist() == [1.0, 3.0]
+    assert np.isnan(result[1])
 
 
 def test_the_advantage_of_the_row_comes_first(tmp_path):
@@ -183,8 +183,8 @@ def test_advantages_are_as_many_as_tokens(tmp_path):
 @pytest.mark.parametrize("details", [True, False])
 def test_advantages_are_read_with_the_details_only(details):
     names = ["response_ids", "advantage", "advantages", "reward"]
-    found = columns_needed(names, [], details=details)
-    assert ("advantage" in found, "advantages" in found) == (details, details)
+    result = columns_needed(names, [], details=details)
+    assert ("advantage" in result, "advantages" in result) == (details, details)
 
 
 def test_rewards_and_groups_are_read_before_the_tokens(tmp_path):

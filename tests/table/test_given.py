@@ -84,7 +84,7 @@ def test_values_of_the_dump_may_be_given_again_and_gaps_are_filled(tmp_path, val
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "given", "said"),
+    ("name", "values", "given", "output"),
     [
         ("temperature", [0.7] * 11 + [1.0], 0.7, "row 11: `temperature` is 1.0"),
         ("step", [3] * 12, 4, "row 0: `step` is 3"),
@@ -94,12 +94,12 @@ def test_values_of_the_dump_may_be_given_again_and_gaps_are_filled(tmp_path, val
         ("group_id", [1, 1, 2] * 4, 6, "2 of 2 prompt groups have another size"),
     ],
 )
-def test_values_that_the_dump_contradicts_are_refused(tmp_path, name, values, given, said):
+def test_values_that_the_dump_contradicts_are_refused(tmp_path, name, values, given, output):
     path = write_table(tmp_path / "a.parquet", response_ids=IDS, **{name: values})
     option = "group_size" if name == "group_id" else name
     with pytest.raises(RcdiagError) as caught:
         open_table(path, given={option: given})
-    assert said in caught.value.message
+    assert output in caught.value.message
     assert f"--given {option}={given}" in caught.value.message
 
 
@@ -109,7 +109,7 @@ def test_groups_of_the_dump_with_the_given_size_are_fine(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "way"),
+    ("given", "output", "way"),
     [
         ({"temperatur": 1}, "`given={'temperatur': 1}` (--given temperatur=1)", "temperature?"),
         ({"response_ids": 1}, "nothing that can be given", "one of temperature"),
@@ -121,10 +121,10 @@ def test_groups_of_the_dump_with_the_given_size_are_fine(tmp_path):
         ({"group_size": 0}, "not a whole number from 1 on", ""),
     ],
 )
-def test_what_cannot_be_given_is_refused(path, given, said, way):
+def test_what_cannot_be_given_is_refused(path, given, output, way):
     with pytest.raises(RcdiagError) as caught:
         open_table(path, given=given)
-    assert said in caught.value.message
+    assert output in caught.value.message
     assert way in caught.value.hint
 
 
@@ -148,3 +148,8 @@ def test_joined_tables_have_what_is_given_for_each(tmp_path, path):
     assert column(joined, "temperature") == [0.7] * 12
     assert column(joined, "group_id") == [0] * 4 + [1] * 4 + [2] * 4
     assert joined.metadata["given"] == given
+
+
+def test_a_reward_is_chosen_only_where_a_dump_has_several(path):
+    with pytest.raises(RcdiagError, match="has no dictionaries of rewards"):
+        open_table(path, given={"reward_key": "right"})

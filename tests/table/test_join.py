@@ -52,7 +52,7 @@ def test_of_many_rows_left_out_the_first_ten_are_named(tmp_path):
             tmp_path / f"{name}.parquet",
             {name: [[-1.0]] * 40},
             response_ids=[[1]] * 40,
-            sample_id=[first + each for each in ids],
+            sample_id=[first + item for item in ids],
         )
     report = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")[1]
     assert (report.common_samples, report.missing_rows, len(report.left_out)) == (
@@ -73,7 +73,7 @@ def test_of_many_rows_left_out_the_first_ten_are_named(tmp_path):
 )
 def test_ids_of_like_types_meet(tmp_path, one, other):
     for name, ids in (("a", one), ("b", other)):
-        order = [["s0", "s1", "s2", "s3", 3, 1, 2, 0].index(each.as_py()) % 4 for each in ids]
+        order = [["s0", "s1", "s2", "s3", 3, 1, 2, 0].index(item.as_py()) % 4 for item in ids]
         write_policies(
             tmp_path / f"{name}.parquet",
             {name: [LOG_PROBS[row] for row in order]},

@@ -77,14 +77,14 @@ def test_what_is_known_of_policies_is_kept_under_their_new_names(tmp_path):
             sample_id=IDS,
         )
     dump, _ = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")
-    found = dump.metadata["policies"]
-    assert {name: each["dtype"] for name, each in found.items()} == {
+    result = dump.metadata["policies"]
+    assert {name: item["dtype"] for name, item in result.items()} == {
         "old": "bfloat16",
         "only_a": "float32",
         "old_b": "float32",
         "only_b": "float32",
     }
-    assert all(each["name"] == name for name, each in found.items())
+    assert all(item["name"] == name for name, item in result.items())
     assert dump.metadata["format_version"] == 1
 
 

@@ -58,9 +58,9 @@ def stored(tmp_path_factory) -> Path:
 def test_a_table_in_memory_gives_what_the_file_gives(stored, name):
     rows = FORMS[name]()
     assert name_in_memory(rows) == name
-    result, wanted = rcdiag.score(rows), rcdiag.score(stored)
-    assert result.num_tokens == wanted.num_tokens == LENGTHS.sum()
-    assert result.mismatch["k3_kl"] == wanted.mismatch["k3_kl"]
+    result, expected = rcdiag.score(rows), rcdiag.score(stored)
+    assert result.num_tokens == expected.num_tokens == LENGTHS.sum()
+    assert result.mismatch["k3_kl"] == expected.mismatch["k3_kl"]
     assert result.provenance["dump"] == [name]
     assert result.provenance["rows"] == len(LENGTHS)
 
@@ -111,8 +111,8 @@ def test_tensors_are_cut_by_their_masks():
     assert batch["response_mask"].to_pylist()[0] == [0, 1, 1]
     assert batch["advantage"].to_pylist() == [0.0] * len(LENGTHS)
     old = np.concatenate(batch["old_log_probs"].to_pylist())
-    wanted = np.concatenate(arrow()["old_log_probs"].to_pylist())
-    assert np.allclose(old, wanted, rtol=2**-8)
+    expected = np.concatenate(arrow()["old_log_probs"].to_pylist())
+    assert np.allclose(old, expected, rtol=2**-8)
 
 
 def test_an_attention_mask_of_prompt_and_response_cuts_both():

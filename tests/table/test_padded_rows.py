@@ -74,9 +74,9 @@ def test_a_mask_of_the_same_width_leaves_the_padding_out(tmp_path, name):
     assert table.naming.padding is not None
     assert f"`{name}` masks the padding" in table.naming.padding.sentence()
     result = score(table)
-    wanted = score(table_of(tmp_path, **genuine))
-    assert result.num_tokens == wanted.num_tokens == mask.sum()
-    assert result.mismatch["k3_kl"].value == pytest.approx(wanted.mismatch["k3_kl"].value, 1e-12)
+    expected = score(table_of(tmp_path, **genuine))
+    assert result.num_tokens == expected.num_tokens == mask.sum()
+    assert result.mismatch["k3_kl"].value == pytest.approx(expected.mismatch["k3_kl"].value, 1e-12)
     assert {"columns-read-by-name", "padded-rows"} <= {f.slug for f in result.findings}
     json.dumps([f.evidence for f in result.findings])
     assert result.provenance["columns_read_as"] == {"response_mask": name}

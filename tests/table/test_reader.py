@@ -50,8 +50,8 @@ def test_row_groups_are_read_one_after_the_other_with_their_row_numbers(tmp_path
     assert [batch.first_row for batch in batches] == [0, *ends[:-1]]
     assert read_ids(dump) == rows + rows[:8]
     last = batches[-1]
-    wanted = f"{tmp_path / 'b.parquet'}, row {last.row_in_file}"
-    assert last.where(0) == wanted
+    expected = f"{tmp_path / 'b.parquet'}, row {last.row_in_file}"
+    assert last.where(0) == expected
 
 
 def test_the_order_of_columns_may_differ_between_files(tmp_path):
@@ -118,8 +118,8 @@ def test_metadata_of_earlier_runs_is_read(tmp_path):
     assert open_table(write_table(tmp_path / "a.parquet", response_ids=IDS)).metadata == {}
     metadata = {b"rcdiag": b'{"format_version": 1, "policies": {"old": {"dtype": "float32"}}}'}
     pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "b.parquet")
-    found = open_table(tmp_path / "b.parquet").metadata
-    assert found["policies"]["old"]["dtype"] == "float32"
+    result = open_table(tmp_path / "b.parquet").metadata
+    assert result["policies"]["old"]["dtype"] == "float32"
 
 
 def test_a_directory_named_like_a_file_is_refused(tmp_path):

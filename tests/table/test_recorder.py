@@ -198,12 +198,14 @@ def test_batches_with_other_columns_are_one_table(tmp_path):
     assert [batch.table.num_rows for batch in table.batches(["note"])] == [2, 1, 1]
 
 
-def test_log_probs_that_some_rows_lack_are_refused_by_row(tmp_path):
+def test_rows_that_lack_log_probs_are_counted(tmp_path):
     with Recorder(tmp_path) as recorder:
         add(recorder, 1, 1)
         recorder.add(response_ids=[[1]], step=2, rollout_log_probs=[[-1.0]])
-    with pytest.raises(RcdiagError, match="row 1: column `old_log_probs` is null"):
-        rcdiag.score(tmp_path)
+    result = rcdiag.score(tmp_path)
+    assert result.num_sequences == 1
+    (finding,) = [one for one in result.findings if one.slug == "rows-not-observable"]
+    assert finding.evidence["first_rows"] == {"old": [1]}
 
 
 def test_parts_of_recorders_that_disagree_are_named(tmp_path):

@@ -17,16 +17,16 @@ def test_each_segment_is_reduced_alone_and_an_empty_one_is_neutral(rows):
     lengths = np.array([len(row) for row in rows])
     assert np.allclose(segment_sum(values, lengths), [sum(row) for row in rows])
     assert segment_max(values, lengths).tolist() == [max(row, default=-np.inf) for row in rows]
-    wanted = [np.logaddexp.reduce(row) if row else -np.inf for row in rows]
-    assert np.allclose(segment_logsumexp(values, lengths), wanted)
+    expected = [np.logaddexp.reduce(row) if row else -np.inf for row in rows]
+    assert np.allclose(segment_logsumexp(values, lengths), expected)
 
 
 def test_logsumexp_takes_infinities_as_they_are():
     values = np.array([-np.inf, -np.inf, np.inf, 0.0, -np.inf, 1.0])
-    found = segment_logsumexp(values, np.array([2, 2, 2]))
-    assert found.tolist() == [-np.inf, np.inf, 1.0]
+    result = segment_logsumexp(values, np.array([2, 2, 2]))
+    assert result.tolist() == [-np.inf, np.inf, 1.0]
 
 
 def test_integer_sums_stay_integers():
-    found = segment_sum(np.array([1, 0, 1], dtype=np.int64), np.array([2, 0, 1]))
-    assert (found.dtype, found.tolist()) == (np.int64, [1, 0, 1])
+    result = segment_sum(np.array([1, 0, 1], dtype=np.int64), np.array([2, 0, 1]))
+    assert (result.dtype, result.tolist()) == (np.int64, [1, 0, 1])

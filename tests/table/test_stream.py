@@ -43,14 +43,14 @@ def test_any_partition_gives_back_all_rows(dump, cuts, tokens_per_batch):
         patch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", tokens_per_batch)
         bounds = [0, *sorted(cuts), ROWS]
         ranges = list(itertools.pairwise(bounds))
-        assert rows_of(dump, ranges) == [list(range(*each)) for each in ranges]
+        assert rows_of(dump, ranges) == [list(range(*item)) for item in ranges]
 
 
 @given(st.sets(st.integers(0, ROWS), min_size=2))
 def test_rows_between_the_ranges_are_left_out(dump, bounds):
     ordered = sorted(bounds)
     ranges = list(zip(ordered[::2], ordered[1::2], strict=False))
-    assert rows_of(dump, ranges) == [list(range(*each)) for each in ranges]
+    assert rows_of(dump, ranges) == [list(range(*item)) for item in ranges]
 
 
 def test_no_range_reads_nothing(dump):

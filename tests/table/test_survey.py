@@ -31,11 +31,11 @@ def refused(tmp_path, **columns) -> RcdiagError:
 
 
 def test_sizes_are_counted(tmp_path):
-    found = make(tmp_path, response_mask=[[1, 0, 1], [1]], temperature=[0.5, None])
-    assert found.prompt_lengths.tolist() == [2, 1]
-    assert found.response_lengths.tolist() == [3, 1]
-    assert (found.tokens, found.sampled_tokens) == (7, 3)
-    assert found.rows_without_temperature == 1
+    result = make(tmp_path, response_mask=[[1, 0, 1], [1]], temperature=[0.5, None])
+    assert result.prompt_lengths.tolist() == [2, 1]
+    assert result.response_lengths.tolist() == [3, 1]
+    assert (result.tokens, result.sampled_tokens) == (7, 3)
+    assert result.rows_without_temperature == 1
 
 
 def test_without_the_column_no_row_has_a_temperature(tmp_path):
@@ -45,8 +45,8 @@ def test_without_the_column_no_row_has_a_temperature(tmp_path):
 @pytest.mark.parametrize("column", ["prompt_ids", "response_ids"])
 def test_ids_outside_the_vocabulary_name_row_column_id_and_model(tmp_path, column):
     error = refused(tmp_path, **{column: [[1, 2], [100]]})
-    for said in ("row 1", f"`{column}`", "100", "models/tiny", "vocabulary"):
-        assert said in error.message
+    for output in ("row 1", f"`{column}`", "100", "models/tiny", "vocabulary"):
+        assert output in error.message
 
 
 def test_the_last_id_of_the_vocabulary_is_inside(tmp_path):
@@ -55,8 +55,8 @@ def test_the_last_id_of_the_vocabulary_is_inside(tmp_path):
 
 def test_sequences_longer_than_the_context_name_row_length_and_model(tmp_path):
     error = refused(tmp_path, response_ids=[[1], [1] * 6])
-    for said in ("row 1", "7 tokens", "models/tiny", "6", "`prompt_ids`", "`response_ids`"):
-        assert said in error.message
+    for output in ("row 1", "7 tokens", "models/tiny", "6", "`prompt_ids`", "`response_ids`"):
+        assert output in error.message
 
 
 def test_a_sequence_as_long_as_the_context_fits(tmp_path):
@@ -90,12 +90,12 @@ def test_duplicate_sample_ids_are_refused(tmp_path):
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 60))
 def test_ranges_cover_every_row_once_and_hold_no_more_tokens_than_asked(lengths, tokens):
     sizes = np.array(lengths)
-    found = Survey(
+    result = Survey(
         prompt_lengths=sizes,
         response_lengths=np.zeros_like(sizes),
         sampled_tokens=1,
         rows_without_temperature=0,
     ).ranges(tokens)
-    assert [row for start, stop in found for row in range(start, stop)] == list(range(len(sizes)))
-    for start, stop in found:
+    assert [row for start, stop in result for row in range(start, stop)] == list(range(len(sizes)))
+    for start, stop in result:
         assert stop - start == 1 or sizes[start:stop].sum() <= tokens

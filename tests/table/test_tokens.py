@@ -61,18 +61,18 @@ def rows_of(table: Trajectories, start: int, end: int) -> Trajectories:
     )
 
 
-def assert_same(found: TokenBatch, wanted: TokenBatch) -> None:
+def assert_same(result: TokenBatch, expected: TokenBatch) -> None:
     """Both hold the same in every field; no turns are turns of 1."""
     for field in fields(TokenBatch):
-        one, other = (_plain(getattr(each, field.name)) for each in (found, wanted))
+        one, other = (_plain(getattr(item, field.name)) for item in (result, expected))
         if field.name == "turn":
-            one, other = (each or [1] * len(found.token_id) for each in (one, other))
+            one, other = (item or [1] * len(result.token_id) for item in (one, other))
         assert one == other, field.name
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
@@ -97,7 +97,7 @@ def test_everything_beside_the_tokens_is_that_of_a_loop():
     table = table_of(40)
     tokens = sampled_tokens(table, POLICIES)
     assert set(tokens.log_probs) == set(POLICIES)
-    found = []
+    result = []
     for row in range(len(table)):
         start = table.response_ids.offsets[row]
         mask = table.mask[start : table.response_ids.offsets[row + 1]]
@@ -105,7 +105,7 @@ def test_everything_beside_the_tokens_is_that_of_a_loop():
         for position in np.flatnonzero(mask):
             turn += position == 0 or not mask[position - 1]
             at = start + position
-            found.append(
+            result.append(
                 (
                     *(row, position, turn, table.response_ids.values[at]),
                     *(table.log_probs[name][at] for name in POLICIES),
@@ -121,9 +121,9 @@ def test_everything_beside_the_tokens_is_that_of_a_loop():
         *(tokens.step[owner], tokens.reward[owner], tokens.advantage[owner]),
         [tokens.sample_id[index] for index in owner],
     )
-    assert list(zip(*columns, strict=True)) == found
-    assert len(tokens.lengths) == len({entry[0] for entry in found})
-    empty = [row for row in range(40) if row not in {entry[0] for entry in found}]
+    assert list(zip(*columns, strict=True)) == result
+    assert len(tokens.lengths) == len({entry[0] for entry in result})
+    empty = [row for row in range(40) if row not in {entry[0] for entry in result}]
     assert tokens.empty == {
         step: count
         for step in (1, 2, 3)
@@ -192,3 +192,23 @@ def test_unknown_rewards_are_nan():
     tokens = sampled_tokens(make_trajectories([[-1.0], [-2.0]], [[-1.0], [-2.0]]), POLICIES)
     assert tokens.reward is None
     assert np.isnan(tokens.rewards).tolist() == [True, True]
+
+
+def test_masked_tokens_are_there_where_they_are_asked_for():
+    """A row without a sampled token has masked ones; steps and shards part and join them."""
+    rows = make_trajectories(
+        [[-1.0, -2.0, -3.0], [-4.0, -5.0], [-6.0]],
+        [[-1.5, -2.5, -3.5], [-4.5, -5.5], [-6.5]],
+        mask=[[1, 0, 1], [0, 0], [1]],
+        step=[1, 2, 2],
+    )
+    assert sampled_tokens(rows, ("rollout", "old")).masked is None
+    found = sampled_tokens(rows, ("rollout", "old"), masked=True)
+    assert found.log_probs["rollout"].tolist() == [-1.0, -3.0, -6.0]
+    assert found.masked is not None
+    assert found.masked.log_probs["rollout"].tolist() == [-2.0, -4.0, -5.0]
+    by_step = {step: part.masked for step, part in found.by_step().items()}
+    assert by_step[1].log_probs["old"].tolist() == [-2.5]
+    assert by_step[2].log_probs["old"].tolist() == [-4.5, -5.5]
+    joined = found + found
+    assert joined.masked.lengths.tolist() == [1, 2, 1, 2]

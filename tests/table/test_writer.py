@@ -36,9 +36,9 @@ def names_in(folder: Path) -> list[str]:
 
 def test_what_is_written_is_read_back(tmp_path):
     path = write(tmp_path / "a.parquet", TABLE, TABLE.slice(1, 2))
-    wanted = pa.concat_tables([TABLE, TABLE.slice(1, 2)])
-    assert pq.read_table(path).to_pylist()[4] == wanted.to_pylist()[4]
-    assert repr(pq.read_table(path).to_pylist()) == repr(wanted.to_pylist())  # NaN != NaN
+    expected = pa.concat_tables([TABLE, TABLE.slice(1, 2)])
+    assert pq.read_table(path).to_pylist()[4] == expected.to_pylist()[4]
+    assert repr(pq.read_table(path).to_pylist()) == repr(expected.to_pylist())  # NaN != NaN
     assert open_table(path).num_rows == 5
     assert names_in(tmp_path) == ["a.parquet"]
 
@@ -88,9 +88,9 @@ def test_provenance_is_json_beside_the_metadata_that_was_there(tmp_path):
     write(tmp_path / "a.parquet", table, metadata={"policies": {"old": {"dtype": "float32"}}})
     metadata = pq.read_schema(tmp_path / "a.parquet").metadata
     assert metadata[b"mine"] == b"kept"
-    wanted = {"format_version": 1, "policies": {"old": {"dtype": "float32"}}}
-    assert json.loads(metadata[b"rcdiag"]) == wanted
-    assert open_table(tmp_path / "a.parquet").metadata == wanted
+    expected = {"format_version": 1, "policies": {"old": {"dtype": "float32"}}}
+    assert json.loads(metadata[b"rcdiag"]) == expected
+    assert open_table(tmp_path / "a.parquet").metadata == expected
 
 
 def test_nothing_is_at_the_path_until_all_is_written(tmp_path):

@@ -31,11 +31,11 @@ def table(tmp_path: Path) -> Path:
 def test_its_presets_and_keys_are_in_the_result_of_score(rcdiag: Rcdiag, table: Path) -> None:
     ran = rcdiag("score", table, "--trainer", "smallest", "--json")
     assert ran.code == 0, ran.err
-    (found,) = ran.document["corrections"].values()
-    assert found["trainer"] == "smallest-1.0"
-    assert list(found["metrics"]) == ["smallest/capped_mean"]
-    mean = found["weight_sum"] / ran.document["num_tokens"]
-    assert found["metrics"]["smallest/capped_mean"] == pytest.approx(mean)
+    (result,) = ran.document["corrections"].values()
+    assert result["trainer"] == "smallest-1.0"
+    assert list(result["metrics"]) == ["smallest/capped_mean"]
+    mean = result["weight_sum"] / ran.document["num_tokens"]
+    assert result["metrics"]["smallest/capped_mean"] == pytest.approx(mean)
     shown = rcdiag("score", table, "--trainer", "smallest", "-v")
     assert "narrow" in shown.out
 
@@ -55,9 +55,9 @@ def test_its_config_is_recognised(
     config.write_text(yaml.safe_dump(document))
     ran = rcdiag("score", table, "--trainer-config", config, "--json")
     assert ran.code == 0, ran.err
-    found = ran.document["corrections"]["config"]
-    assert found["trainer"] == "smallest-1.0"
-    assert found["config"] == {"smallest_cap": 1.5, "smallest_off": False}
+    result = ran.document["corrections"]["config"]
+    assert result["trainer"] == "smallest-1.0"
+    assert result["config"] == {"smallest_cap": 1.5, "smallest_off": False}
 
 
 def test_its_config_is_written_and_read_back(rcdiag: Rcdiag, table: Path, tmp_path: Path) -> None:

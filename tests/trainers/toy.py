@@ -28,9 +28,24 @@ REFUSED = "clip_cov"  # the loss that draws lots, which rcdiag does not compute
 Config = dict[str, Any]
 
 
+# Settings under which trainers log what they log under none of their presets.
+MIS = "mis.compute_mis_weights_with_cp"
+MORE_SETTINGS: dict[str, tuple[Config, ...]] = {
+    "miles": tuple(
+        {"use_tis": True, "custom_tis_function_path": MIS, "tis_mode": mode}
+        for mode in ("truncate", "clip", "mask")
+    ),
+}
+
+
 def _settings(trainer: str) -> Iterator[Config]:
     """Settings under which a trainer logs all that it can, those of worked numbers first."""
     has = TRAINERS[trainer].settings
+    if TRAINERS[trainer].family not in ("verl", "slime"):
+        yield from MORE_SETTINGS.get(trainer, ())
+        presets = TRAINERS[trainer].presets
+        yield from (presets[name] for name in sorted(presets, key=lambda it: "token_" not in it))
+        return
     tokens = {"rollout_is": "token", "rollout_is_threshold": 2.0}
     if "tis_mode" in has:
         yield from ({"tis_mode": mode} for mode in ("truncate", "clip", "mask"))
@@ -57,18 +72,21 @@ def logged(trainer: str) -> dict[str, float]:
     configs = {str(number): config for number, config in enumerate(_settings(trainer))}
     plan = plan_corrections(TRAINERS[trainer], configs)
     rows = CorrectionRows.of({None: toy_pair()}, plan, wanted_quantities(plan)).whole
-    found: dict[str, float] = {}
+    outcome: dict[str, float] = {}
     for name, result in reversed(correction_results(plan, rows).items()):
         assert name in configs
-        found |= result.metrics
-    return found
+        outcome |= result.metrics
+    return outcome
 
 
 def update(trainer: str, kept: list[bool] | None = None) -> LossBatch:
     """The batch of an update: log-ratios are of current to old, the rollout is old - 0.1."""
-    rollout = BEHAVIOR - 0.1 if trainer == "slime" else None
+    rollout = BEHAVIOR - 0.1 if trainer in ("slime", "miles") else None
     current = BEHAVIOR + LOG_RATIOS
-    return loss_batch(current, BEHAVIOR, ADVANTAGES, LENGTHS, rollout=rollout, kept=kept)
+    weights = np.ones(len(current)) if trainer == "miles" else None  # it logs ois with weights
+    return loss_batch(
+        current, BEHAVIOR, ADVANTAGES, LENGTHS, rollout=rollout, kept=kept, weights=weights
+    )
 
 
 def replayed(trainer: str, loss: str, **own: Any) -> LossResult:
@@ -79,9 +97,12 @@ def replayed(trainer: str, loss: str, **own: Any) -> LossResult:
 
 def by_losses(trainer: str) -> dict[str, set[str]]:
     """Policy loss -> all keys that it can log."""
-    own = {"tis_clip": 2.0, "opsm_delta": 1e-4} if trainer == "slime" else {}
+    own: dict[str, dict[str, Any]] = {
+        "slime": {"tis_clip": 2.0, "opsm_delta": 1e-4},
+        "miles": {"opsm_delta": 1e-4},
+    }
     return {
-        loss: set(replayed(trainer, loss, **own).metrics)
+        loss: set(replayed(trainer, loss, **own.get(trainer, {})).metrics)
         for loss in TRAINERS[trainer].update.losses
         if loss != REFUSED
     }

@@ -74,7 +74,7 @@ def test_the_choice_is_said_before_the_scoring_and_stands_in_the_result(tmp_path
         rcdiag.score.dry_run(
             alone, policies=["new=toy"], model=make_checkpoint(tmp_path / "model"), progress=heard
         )
-    (said,) = heard.sentences
-    result = score(open_table(path), behavior="rollout", target="new", pair_reason=said)
+    (output,) = heard.sentences
+    result = score(open_table(path), behavior="rollout", target="new", pair_reason=output)
     assert result.pair_reason == "new is compared with rollout, the only recorded policy"
     assert score(open_table(path), target="new").pair_reason is None

@@ -47,8 +47,8 @@ def found(table) -> CompareResult:
 def near(value: MetricValue, *, rel: float = 1e-12, abs: float = 0.0) -> Any:
     """Equal to a value, its interval and its level, but for rounding."""
     return [
-        each if each is None or isinstance(each, str) else pytest.approx(each, rel=rel, abs=abs)
-        for each in numbers(value)
+        item if item is None or isinstance(item, str) else pytest.approx(item, rel=rel, abs=abs)
+        for item in numbers(value)
     ]
 
 
@@ -107,11 +107,11 @@ def test_every_unordered_pair_has_figures_that_count_all_tokens(found):
     for name, figure in found.figures.items():
         assert name in found.pairs
         assert sum(cell[2] for cell in figure.cells) == found.num_tokens
-        assert sum(each.tokens for each in figure.by_probability.bins) == found.num_tokens
+        assert sum(item.tokens for item in figure.by_probability.bins) == found.num_tokens
 
 
 def test_who_is_who_is_read_off_the_metadata(found):
-    roles = {name: each.role for name, each in found.policies.items()}
+    roles = {name: item.role for name, item in found.policies.items()}
     assert roles == {
         "rollout": "sampler",
         "vllm_bf16": "engine",
@@ -128,7 +128,7 @@ def test_mean_log_probs_and_the_nearest_are_those_of_the_tokens(found):
         kept = np.concatenate(lists)[np.concatenate(MASK).astype(bool)]
         assert found.policies[name].log_prob_mean.value == pytest.approx(kept.mean(), rel=1e-12)
     assert found.nearest_policies == [
-        name for name, each in found.policies.items() if each.may_be_nearest
+        name for name, item in found.policies.items() if item.may_be_nearest
     ]
     assert found.nearest_policies
 

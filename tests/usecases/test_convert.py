@@ -157,9 +157,9 @@ def test_progress_is_told_by_file(tmp_path):
 
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(tmp_path):
     source = write_toy(tmp_path / "a.toyjsonl", part(run_rows(), SAMPLER))
-    said = rcdiag.convert.dry_run(source, tmp_path / "out.parquet")
-    assert f"{source}: 1 file of format toyjsonl" in said
-    assert f"would write {tmp_path / 'out.parquet'}" in said
+    output = rcdiag.convert.dry_run(source, tmp_path / "out.parquet")
+    assert f"{source}: 1 file of format toyjsonl" in output
+    assert f"would write {tmp_path / 'out.parquet'}" in output
     assert left(tmp_path) == {"a.toyjsonl"}
 
 

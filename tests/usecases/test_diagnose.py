@@ -68,7 +68,11 @@ def test_an_honest_run_leaves_an_engines_noise():
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("model", "steps"), [(POLICY / "step_8", [8]), (str(POLICY / "step_{step}"), [0, 4, 8])]
+    ("model", "steps"),
+    [
+        pytest.param(POLICY / "step_8", [8], marks=pytest.mark.slow),
+        (str(POLICY / "step_{step}"), [0, 4, 8]),
+    ],
 )
 def test_a_checkpoint_speaks_of_its_own_steps_rows(model, steps):
     """The table holds nine steps, three of which have a checkpoint."""

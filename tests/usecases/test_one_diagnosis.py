@@ -30,7 +30,14 @@ from tests.diagnosis.tables import (
 )
 
 ROWS, COMMANDS = 64, ("score", "compare", "sweep", "replay")
+# The page of a sweep takes seconds.
+WITH_PAGES = ("score", "compare", pytest.param("sweep", marks=pytest.mark.slow), "replay")
 EVERY = np.arange(ROWS)
+
+
+def quick(command: str) -> tuple[object, ...]:
+    """A command with what makes it quick: no test here reads a sweep's thresholds."""
+    return (command, "--thresholds", 4) if command == "sweep" else (command,)
 
 
 def small(*laws: Any, **options: Any) -> Case:
@@ -105,7 +112,7 @@ def test_every_command_carries_the_same_block(name, paths, rcdiag):  # noqa: F81
     verdict, slug, _ = TABLES[name]
     blocks = {}
     for command in COMMANDS:
-        ran = rcdiag(command, paths[name], "--json")
+        ran = rcdiag(*quick(command), paths[name], "--json")
         assert ran.code == 0, ran.err
         assert "Warning" not in ran.err
         blocks[command] = document(ran)["diagnosis"]
@@ -144,10 +151,10 @@ def test_a_verdict_below_the_level_does_not_count(paths, rcdiag):  # noqa: F811
         assert "verdict" not in rcdiag("score", paths[name], "--fail-on", "error").err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WITH_PAGES)
 def test_a_report_has_the_words_of_the_screen(command, paths, tmp_path, rcdiag):  # noqa: F811
     result, html = tmp_path / "r.json", tmp_path / "r.html"
-    screen = rcdiag(command, paths["temperature"], "--result", result).out
+    screen = rcdiag(*quick(command), paths["temperature"], "--result", result).out
     again = rcdiag("report", result, "--html", html).out
     diagnosis = api.load_result(result).diagnosis
     for text in (screen, again, html.read_text()):
@@ -159,10 +166,10 @@ def test_a_report_has_the_words_of_the_screen(command, paths, tmp_path, rcdiag):
 @pytest.mark.parametrize(
     "name", _often(["all NaN", "both NaN", "infinite", "positive", "constant"], "all NaN")
 )
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WITH_PAGES)
 def test_pages_of_tables_that_cannot_be_measured(command, name, paths, tmp_path, rcdiag):  # noqa: F811
     html = tmp_path / "r.html"
-    ran = rcdiag(command, paths[name], "--html", html)
+    ran = rcdiag(*quick(command), paths[name], "--html", html)
     assert ran.code == 0, ran.err
     assert "Warning" not in ran.err
     assert TABLES[name][1] in html.read_text()
@@ -246,9 +253,9 @@ def test_a_policy_that_is_asked_for_and_missing_is_an_error(command, alone, rcdi
         assert f"{name}_log_probs" in ran.err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WITH_PAGES)
 def test_documents_without_a_diagnosis_are_read(command, paths, tmp_path, rcdiag):  # noqa: F811
-    older = document(rcdiag(command, paths["drift"], "--json"))
+    older = document(rcdiag(*quick(command), paths["drift"], "--json"))
     del older["diagnosis"]
     path, html = tmp_path / "older.json", tmp_path / "r.html"
     path.write_text(json.dumps(older))

@@ -53,19 +53,19 @@ def rejection_metrics(rollout: Any, target: Any, trainer: str, config: dict) -> 
 
 
 def test_decoupled_weights_multiply_the_clipped_loss(f2):
-    found = one(f2, TOKEN_TIS)
-    assert (found.mode, found.loss_type) == ("decoupled", "ppo_clip")
-    assert found.loss == near(-0.563512)
-    assert of_actor(found.metrics) == {name: near(value) for name, value in CLIPPED.items()}
-    assert found.metrics["rollout_corr/rollout_is_mean"] == near(0.956994)
-    assert found.metrics["rollout_corr/k3_kl"] == near(0.071885)
+    result = one(f2, TOKEN_TIS)
+    assert (result.mode, result.loss_type) == ("decoupled", "ppo_clip")
+    assert result.loss == near(-0.563512)
+    assert of_actor(result.metrics) == {name: near(value) for name, value in CLIPPED.items()}
+    assert result.metrics["rollout_corr/rollout_is_mean"] == near(0.956994)
+    assert result.metrics["rollout_corr/k3_kl"] == near(0.071885)
 
 
 def test_naive_is_the_clipped_loss_without_weights(f2):
-    found = naive_of(f2)
-    assert (found.mode, found.loss, found.kept_tokens) == ("naive", near(-0.809768), 11)
-    assert of_actor(found.metrics) == {name: near(value) for name, value in CLIPPED.items()}
-    assert found.metrics.keys() == {f"actor/{name}" for name in CLIPPED}
+    result = naive_of(f2)
+    assert (result.mode, result.loss, result.kept_tokens) == ("naive", near(-0.809768), 11)
+    assert of_actor(result.metrics) == {name: near(value) for name, value in CLIPPED.items()}
+    assert result.metrics.keys() == {f"actor/{name}" for name in CLIPPED}
 
 
 BY_ROW = [
@@ -95,8 +95,8 @@ OTHERS = [
 
 @pytest.mark.parametrize(("loss", "value", "given"), OTHERS)
 def test_every_other_loss_with_weights(f2, loss, value, given):
-    found = one(f2, TOKEN_TIS, loss=loss, **given)
-    assert (found.loss, found.loss_type) == (near(value), loss)
+    result = one(f2, TOKEN_TIS, loss=loss, **given)
+    assert (result.loss, result.loss_type) == (near(value), loss)
 
 
 IN_BYPASS = [
@@ -111,19 +111,19 @@ IN_BYPASS = [
 
 @pytest.mark.parametrize(("config", "by_token", "by_row", "kept"), [each[1:] for each in IN_BYPASS])
 def test_bypass_compares_the_current_policy_with_the_rollout(f2, config, by_token, by_row, kept):
-    found = one(f2, config)
-    assert (found.mode, found.loss, found.kept_tokens) == ("bypass", near(by_token), kept)
-    assert found.loss_type == config["loss_type"]
+    result = one(f2, config)
+    assert (result.mode, result.loss, result.kept_tokens) == ("bypass", near(by_token), kept)
+    assert result.loss_type == config["loss_type"]
     assert one(f2, config, aggregation="seq-mean-token-sum").loss == near(by_row)
-    wanted = rejection_metrics(F1.rollout, CURRENT, "verl-0.9", config)
-    logged = {k: v for k, v in found.metrics.items() if not k.startswith("actor/")}
-    assert logged == pytest.approx(wanted, rel=1e-9)
+    expected = rejection_metrics(F1.rollout, CURRENT, "verl-0.9", config)
+    logged = {k: v for k, v in result.metrics.items() if not k.startswith("actor/")}
+    assert logged == pytest.approx(expected, rel=1e-9)
 
 
 def test_metrics_of_bypass_clip(f2):
-    wanted = {"pg_clipfrac": 0.090909, "ppo_kl": -0.15, "pg_clipfrac_lower": 0.090909}
-    found = of_actor(one(f2, BYPASS).metrics)
-    assert found == {name: near(value) for name, value in wanted.items()}
+    expected = {"pg_clipfrac": 0.090909, "ppo_kl": -0.15, "pg_clipfrac_lower": 0.090909}
+    result = of_actor(one(f2, BYPASS).metrics)
+    assert result == {name: near(value) for name, value in expected.items()}
 
 
 def test_metrics_of_bypass_rejection_stand_beside_those_of_the_loss(f2):
@@ -134,10 +134,10 @@ def test_metrics_of_bypass_rejection_stand_beside_those_of_the_loss(f2):
 
 def test_decoupled_metrics_are_those_of_old_against_rollout(f2):
     config = TOKEN_TIS | {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.6_1.6"}
-    found = one(f2, config)
-    wanted = rejection_metrics(F1.rollout, F1.old, "verl-0.9", config)
-    assert {k: found.metrics[k] for k in wanted} == pytest.approx(wanted, rel=1e-9)
-    assert found.kept_tokens == 8
+    result = one(f2, config)
+    expected = rejection_metrics(F1.rollout, F1.old, "verl-0.9", config)
+    assert {k: result.metrics[k] for k in expected} == pytest.approx(expected, rel=1e-9)
+    assert result.kept_tokens == 8
 
 
 def test_rollout_is_is_not_applied_beside_the_clip_in_bypass(f2):
@@ -151,20 +151,20 @@ def test_without_current_log_probs_the_ratio_is_one(f2, tmp_path):
     rollout, old = np.array(ROLLOUT), F1.old
     columns = {"response_mask": MASK, "advantage": [1.0, -0.5, 2.0, 0.0]}
     path = table_of(tmp_path / "old.parquet", rollout.tolist(), old.tolist(), **columns)
-    found = replay_of(path, plan_of(it=TOKEN_TIS), update_of())
+    result = replay_of(path, plan_of(it=TOKEN_TIS), update_of())
     weights = np.minimum(np.exp(LOG_RATIO), 1.2)
     advantages = np.array([[1.0], [-0.5], [2.0], [0.0]])
-    assert found.presets["it"].loss == pytest.approx(-(weights * advantages)[F1.mask].sum() / 11)
-    assert found.presets["it"].metrics["actor/pg_clipfrac"] == 0.0
-    assert found.current == "old"
-    assert found.factors["staleness"].k3_kl.value == 0.0
+    assert result.presets["it"].loss == pytest.approx(-(weights * advantages)[F1.mask].sum() / 11)
+    assert result.presets["it"].metrics["actor/pg_clipfrac"] == 0.0
+    assert result.current == "old"
+    assert result.factors["staleness"].k3_kl.value == 0.0
 
 
 def test_the_factors_are_apart(f2):
-    found = replay_of(f2, plan_of(it=TOKEN_TIS), update_of()).factors
-    assert found["mismatch"].k3_kl.value == near(0.071885)
+    result = replay_of(f2, plan_of(it=TOKEN_TIS), update_of()).factors
+    assert result["mismatch"].k3_kl.value == near(0.071885)
     log_ratios = {"staleness": (CURRENT - F1.old), "product": (CURRENT - F1.rollout)}
     for name, values in log_ratios.items():
         kept = values[F1.mask]
-        assert found[name].k3_kl.value == pytest.approx((np.exp(kept) - 1 - kept).mean())
-        assert found[name].log_ratio_abs_max == pytest.approx(np.abs(kept).max())
+        assert result[name].k3_kl.value == pytest.approx((np.exp(kept) - 1 - kept).mean())
+        assert result[name].log_ratio_abs_max == pytest.approx(np.abs(kept).max())

@@ -31,7 +31,7 @@ def table_of(path: Path, behavior: Lists, target: Lists, **columns: list) -> Pat
 
 
 def finding_of(result: ScoreResult | CompareResult) -> Finding:
-    (finding,) = [each for each in result.findings if each.slug == "non-finite-log-probs"]
+    (finding,) = [item for item in result.findings if item.slug == "non-finite-log-probs"]
     return finding
 
 

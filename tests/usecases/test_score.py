@@ -54,8 +54,8 @@ def test_values_are_those_of_the_statistics(tmp_path):
     assert sum(result.figures["log_ratio_histogram"]["counts"]) == 7
     assert sum(cell[2] for cell in result.figures["log_probs"]["cells"]) == 7
     assert len(result.worst_tokens) == 7
-    assert {each.row for each in result.worst_sequences} == {0, 1, 2, 3}
-    assert sum(each.tokens for each in result.profiles["position"].bins) == 7
+    assert {item.row for item in result.worst_sequences} == {0, 1, 2, 3}
+    assert sum(item.tokens for item in result.profiles["position"].bins) == 7
 
 
 def test_how_the_rows_are_cut_into_batches_does_not_matter(tmp_path, monkeypatch):
@@ -66,7 +66,7 @@ def test_how_the_rows_are_cut_into_batches_does_not_matter(tmp_path, monkeypatch
     assert cut.worst_tokens == whole.worst_tokens
     assert cut.worst_sequences == whole.worst_sequences
     assert cut.figures == whole.figures
-    assert [each.tokens for each in cut.profiles["length"].bins] == [7]
+    assert [item.tokens for item in cut.profiles["length"].bins] == [7]
 
 
 def test_masked_tokens_and_rows_without_a_token_are_left_out(tmp_path):
@@ -87,7 +87,7 @@ def test_a_table_without_any_unmasked_token_is_refused(tmp_path):
 
 def test_no_number_at_an_unmasked_token_is_a_finding_with_counts_and_rows(tmp_path):
     result = run(tmp_path, old_log_probs=[TARGET[0], [nan, -inf, -1.1], [inf], TARGET[3]])
-    (finding,) = [each for each in result.findings if each.slug == "non-finite-log-probs"]
+    (finding,) = [item for item in result.findings if item.slug == "non-finite-log-probs"]
     assert finding.severity == "error"
     assert finding.evidence == {
         "policy": "old",
@@ -142,8 +142,8 @@ def test_text_is_decoded_for_every_token_that_is_named(tmp_path):
         old_log_probs=[[-1.5, -1.0]] * 25,
     )
     result = score(open_table(path), decode=lambda ids: [f"<{token}>" for token in ids])
-    assert {each["text"] for each in result.worst_tokens} == {"<4>"}
-    assert [each.text for each in result.worst_token_ids] == ["<4>", "<5>"]
+    assert {item["text"] for item in result.worst_tokens} == {"<4>"}
+    assert [item.text for item in result.worst_token_ids] == ["<4>", "<5>"]
     assert result.worst_sequences[0].texts == ["<4>", "<5>"]
 
 
@@ -155,7 +155,7 @@ def test_rewards_entropies_and_turns_have_their_profiles(tmp_path):
         old_entropy=[[0.5, 0.6], [0.7, 0.8, 0.9], [1.0], [1.1]],
     )
     tokens = {
-        name: {each.label: each.tokens for each in profile.bins}
+        name: {item.label: item.tokens for item in profile.bins}
         for name, profile in result.profiles.items()
     }
     assert tokens["reward"] == {"negative": 1, "zero": 2, "positive": 2}

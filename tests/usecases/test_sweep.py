@@ -50,7 +50,7 @@ def result(tmp_path_factory) -> SweepResult:
 def test_every_family_and_candidate_is_there(result):
     assert list(result.families) == list(FAMILIES)
     assert all(family.rows for family in result.families.values())
-    assert {each.name for each in result.recommendation.candidates} == set(CANDIDATES)
+    assert {item.name for item in result.recommendation.candidates} == set(CANDIDATES)
     assert (result.num_sequences, result.num_groups_with_two, result.num_clusters) == (ROWS, 40, 40)
     assert result.provenance["trainer"] == find_trainer("verl").name
     assert result.forecast.points
@@ -67,11 +67,11 @@ def test_rows_are_the_numbers_of_score(tmp_path):
     plan = plan_corrections(
         trainer, {"it": {"rollout_is": "sequence", "rollout_is_threshold": 2.0}}
     )
-    wanted = score(open_table(path), plan=plan).corrections["it"]
+    expected = score(open_table(path), plan=plan).corrections["it"]
     rows = sweep(open_table(path)).families["seq_tis"].rows
-    (row,) = [each for each in rows if each.bounds == {"upper": 2.0}]
-    assert row.ess_seq_applied.value == pytest.approx(wanted.actual["ess_seq_applied"], rel=1e-12)
-    ess = wanted.metrics["rollout_corr/rollout_is_eff_sample_size"]
+    (row,) = [item for item in rows if item.bounds == {"upper": 2.0}]
+    assert row.ess_seq_applied.value == pytest.approx(expected.actual["ess_seq_applied"], rel=1e-12)
+    ess = expected.metrics["rollout_corr/rollout_is_eff_sample_size"]
     assert row.ess_trainer == pytest.approx(ess, rel=1e-12)
 
 

@@ -86,8 +86,8 @@ def test_rows_are_matched_by_their_tokens(tmp_path, suffixes, order):
     assert table.policies == ["rollout", "old"]
     assert columns(table, *ALL) == wanted(rows, *ALL)
     assert [file.path for file in table.sources] == [one, other]
-    said = f"24 of 24 rows of {one}, 24 of 24 rows of {other}"
-    assert any(said in text for text in table.metadata["conversion"]["changes"])
+    output = f"24 of 24 rows of {one}, 24 of 24 rows of {other}"
+    assert any(output in text for text in table.metadata["conversion"]["changes"])
     assert rcdiag.score([one, other], presets="disabled").num_sequences == COUNT
 
 

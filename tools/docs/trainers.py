@@ -115,7 +115,8 @@ def _guard(trainer: Trainer) -> str:
         bound = "none" if math.isinf(guard.bound) else f"±{guard.bound:g}"
         stays = {
             "stays": "",
-            "equal": ", NaN is ratio 1",
+            "equal": ", NaN or infinite is ratio 1",
+            "nan_equal": ", NaN is ratio 1",
             "zero": ", NaN is weight 0",
         }[guard.non_finite]
         texts.append(bound + (" by token" if guard.before_sums else "") + stays)

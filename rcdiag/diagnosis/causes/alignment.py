@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from rcdiag.diagnosis.case import Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.places import IdOutlier
+from rcdiag.table.readers.text import REENCODED
 
 # Share of turns, or of rows, from which on a shift or an exchange is no accident.
 LEAST_SHARE = 0.02
@@ -327,6 +331,44 @@ def _at(case: Case, tokens: np.ndarray) -> np.ndarray:
     return flags
 
 
+def _retokenised(signs: Signs) -> Suspicion | None:
+    """Read what a conversion measured of a dump of text, whose tokens are the tokenizer's."""
+    facts = signs.case.metadata.get(REENCODED)
+    if not isinstance(facts, Mapping):
+        return None
+    to_text = _share_off(facts, "rows_decoding_to_their_text", "rows")
+    to_count = _share_off(facts, "rows_with_the_same_token_count", "rows_with_token_count")
+    share = max(to_text or 0.0, to_count or 0.0)
+    if share < LEAST_SHARE:
+        return None
+    evidence = [
+        fact(f"share of responses {words}", "other tokens than these were sampled", share=value)
+        for words, value in (
+            ("whose tokens decode to another text", to_text),
+            ("that the record counts other tokens of", to_count),
+        )
+        if value is not None
+    ]
+    return Suspicion(
+        confidence=0.95,
+        message="The tokens of this table were made from text: at least "
+        f"{share:.0%} of the responses have other tokens than were sampled, and no policy's "
+        "log-probs here are of what it gave.",
+        evidence=evidence,
+        side="recorder",
+        share_of_rows=share,
+        also_possible=[],
+    )
+
+
+def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
+    """Return the share of rows that a count leaves out; None where the facts do not tell it."""
+    count, whole = facts.get(good), facts.get(rows)
+    if not isinstance(count, int) or not isinstance(whole, int) or not 0 <= count <= whole:
+        return None
+    return 1.0 - count / whole if whole else None
+
+
 ALIGNMENT = (
     shipped("mask-includes-tool", "storage", _mask_includes_tool),
     *(
@@ -337,4 +379,5 @@ ALIGNMENT = (
     shipped("mask-drops-last", "alignment", _mask_drops_last, needs_two=False),
     shipped("eos-one-sided", "alignment", _eos_one_sided),
     shipped("special-token-ids", "alignment", _special_ids),
+    shipped("retokenised", "alignment", _retokenised, needs_two=False),
 )

@@ -14,6 +14,7 @@ from rcdiag.registry import Registry
 from rcdiag.results import Finding, MetricValue, by_severity
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.naming import Naming
+from rcdiag.table.observed import Unobserved
 from rcdiag.trainers.plan import Plan
 
 # A command, or the reading of a trainer's settings.
@@ -26,6 +27,7 @@ class CheckInput:
 
     result: Any  # of one of the kinds of rcdiag.results.KINDS
     non_finite: NonFinite = field(default_factory=NonFinite)  # log-probs that are no numbers
+    unobserved: Unobserved = field(default_factory=Unobserved)  # rows without log-probs
     values: Mapping[str, MetricValue] = field(default_factory=dict)  # metrics that may be touched
     plan: Plan | None = None  # the corrections that were wanted
     where: Callable[[int], str] | None = None  # file and row of a row of the table, as errors say

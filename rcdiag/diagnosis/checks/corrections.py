@@ -172,5 +172,44 @@ FIX_BEFORE_CORRECTING = Check(
     find=_fix_first,
 )
 
-CORRECTION_CHECKS = (FLOAT32_DECIDES, EVERYTHING_REJECTED, SETTING_WITHOUT_EFFECT, MIRRORED_BOUNDS)
+
+def _nan_replaced(given: CheckInput) -> Iterator[Observation]:
+    """Report tokens whose NaN the trainer takes for a log-prob, where the table has such tokens."""
+    if given.plan is None or not given.non_finite.tokens:
+        return
+    instead = {
+        plan_name: correction.guard.nan_log_prob
+        for plan_name, correction in given.plan.corrections.items()
+        if correction.guard.nan_log_prob is not None
+    }
+    if instead:
+        value = next(iter(instead.values()))
+        yield Observation(
+            message=f"{', '.join(instead)}: a log-prob that is NaN becomes {value:g} before "
+            "anything is computed, so that such tokens have a ratio and count in every mean",
+            evidence={"log_prob": value, "presets": list(instead)},
+        )
+
+
+NAN_REPLACED = Check(
+    slug="nan-taken-for-log-prob",
+    severity="warning",
+    stages=("score",),
+    asks="Does the trainer notice a log-prob that is NaN?",
+    says="The trainer puts a number in place of log-probs that are NaN, before it looks for NaN: "
+    "such tokens have a ratio and a weight like any other.",
+    fix="find out why the sampler records NaN",
+    example="open-instruct: rollout NaN, old -0.5: log-ratio -1.5",
+    see=("non-finite-log-probs",),
+    source="open-instruct commit e6c3044a, open_instruct/grpo_utils.py, mask_logprobs",
+    find=_nan_replaced,
+)
+
+CORRECTION_CHECKS = (
+    FLOAT32_DECIDES,
+    EVERYTHING_REJECTED,
+    SETTING_WITHOUT_EFFECT,
+    MIRRORED_BOUNDS,
+    NAN_REPLACED,
+)
 SWEEP_CHECKS = (FIX_BEFORE_CORRECTING,)

@@ -73,6 +73,40 @@ NON_FINITE_LOG_PROBS = Check(
 )
 
 
+def _not_observable(given: CheckInput) -> Iterator[Observation]:
+    """Report the rows that lack log-probs of a policy, with the first of them."""
+    lacking = given.unobserved
+    if not lacking.rows:
+        return
+    parts = []
+    evidence: dict[str, Any] = {"rows": lacking.rows, "first_rows": dict(lacking.first_rows)}
+    for policy, count in lacking.by_policy.items():
+        first = lacking.first_rows[policy][0]
+        place = f"row {first}" if given.where is None else given.where(first)
+        parts.append(f"{count:,} lack `{policy}_log_probs` (the first: {place})")
+    yield Observation(
+        message=f"{lacking.rows:,} rows are not observable: {', '.join(parts)}; all numbers are "
+        "of the other rows",
+        evidence=evidence,
+    )
+
+
+ROWS_NOT_OBSERVABLE = Check(
+    slug="rows-not-observable",
+    severity="warning",
+    stages=("score", "compare", "sweep", "replay"),
+    asks="Has every row log-probs of all policies that are compared?",
+    says="The log-probs of some rows are null: they were not recorded, or a dump that was joined "
+    "has no such row. Nothing is known of these rows, so all numbers are computed without them, "
+    "and hold for the table only as far as the rows that are left are like those that are not.",
+    fix="record both policies on every row, or look at which rows lack one: rows that were dropped "
+    "for their length or reward make the others a selection",
+    example="a trainer that skips groups of equal rewards records no log-probs of them",
+    see=("non-finite-log-probs",),
+    find=_not_observable,
+)
+
+
 def _temperature_unknown(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     key = "rows_scored_at_temperature_1_because_unknown"
@@ -305,6 +339,7 @@ DIVERGENCE_BELOW_ZERO = Check(
 TABLE_CHECKS = (
     NON_FINITE_LOG_PROBS,
     TEMPERATURE_UNKNOWN,
+    ROWS_NOT_OBSERVABLE,
     SEQUENCES_WITHOUT_TOKENS,
     ROWS_LEFT_OUT_OF_JOIN,
     COLUMNS_READ_BY_NAME,

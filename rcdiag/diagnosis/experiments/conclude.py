@@ -25,13 +25,18 @@ from rcdiag.diagnosis.experiments.patterns import Pattern, pattern_of, retokenis
 from rcdiag.diagnosis.experiments.sampled_law import told, told_by_law
 from rcdiag.diagnosis.experiments.scene import Scene, Side, scene_of
 from rcdiag.diagnosis.experiments.sides import at_temperature, side_of
-from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
-from rcdiag.engines.changes import Forward
+from rcdiag.diagnosis.experiments.weights_by_row import (
+    WeightsByRow,
+    rows_of_changes,
+    weights_by_row,
+)
+from rcdiag.engines.changes import Forward, Moved
 
 Suspicions = list[tuple[str, Suspicion]]
 
 EXACT = 3e-5  # scale of the noise of two float32 passes
 MOST_OF_STEP = 0.7  # share of a step's rows
+SOME = 0.25  # share of such steps' rows that other weights must explain
 MOST = 0.9  # share of rows that is all of them, but for chance
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
@@ -268,6 +273,9 @@ def _side(outcome: Outcome, side: Side, other: Side | None, forward: Forward, gi
         outcome.open += ran.open
         found = [trial for trial in trials if explains(trial, bench)]
     order = ranked(found or [trial for trial in trials if trial.tells])
+    if found and order[0].slug == "stale-weights" and (by_rows := _by_rows(bench, order[0])):
+        outcome.suspicions.append(by_rows)
+        return
     if found or (order and order[0].explained > PARTLY):
         outcome.suspicions.append(_named(order, bench))
         return
@@ -347,6 +355,18 @@ def _by_chance(bench: Bench, pattern: Pattern) -> tuple[str, Suspicion] | None:
 # Weights of other checkpoints.
 
 
+def _by_rows(bench: Bench, trial: Trial) -> tuple[str, Suspicion] | None:
+    """Tell which rows other weights explain that explain a column as a whole.
+
+    A column of which some rows, steps or ends of rows are of the trainer's weights is explained by
+    other weights better than by these, too.
+    """
+    if not isinstance(trial.change, Moved) or bench.side.name != "sampler":
+        return None
+    weights = rows_of_changes(bench.scene, bench.side, bench.forward, {trial.setting: trial.change})
+    return _by_weights(bench, weights)
+
+
 def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | None:
     """Name the cause where checkpoints explain the rows of a column."""
     explained, best = weights.explained, weights.best
@@ -418,12 +438,15 @@ def _over_steps(
     if steps is None:
         return None
     step = steps[weights.rows]
-    rates = {int(one): float(other[step == one].mean()) for one in np.unique(step)}
+    # Rows near the limit of an engine's noise are neither side's: what counts is that hardly any
+    # row of a step is of the trainer's weights.
+    rates = {int(one): 1.0 - float(own[step == one].mean()) for one in np.unique(step)}
     late = [one for one, rate in rates.items() if rate > MOST_OF_STEP]
     mixed = any(1.0 - MOST_OF_STEP < rate < MOST_OF_STEP for rate in rates.values())
-    if len(rates) < 2 or not late or mixed:
+    then = np.isin(step, late)
+    if len(rates) < 2 or not late or mixed or not other[then].mean() > SOME:
         return None
-    count = np.bincount(weights.best[other], minlength=len(weights.names))
+    count = np.bincount(weights.best[other & then], minlength=len(weights.names))
     used = np.flatnonzero(count > 0.15 * count.sum())
     before = [one for one in rates if one not in late]
     if len(used) == 1 and all(one < min(late) for one in before) and (before or len(late) > 1):

@@ -193,8 +193,8 @@ def run_rows(bench: Bench) -> Iterator[Trial]:
         head[index, : len(part)] = np.where(known[part], side.recorded[part], np.nan)
         honest[index, : len(part)] = side.honest[part]
     bad = bench.row_loss > np.median(bench.row_loss) if len(rows) > 1 else np.zeros(1, np.bool_)
-    own = np.nanmedian(np.abs(head - honest) + 1e-5, axis=1)
-    bad |= own > 0.01
+    seen = np.isfinite(head - honest).any(axis=1)
+    bad[seen] |= np.nanmedian(np.abs(head - honest)[seen] + 1e-5, axis=1) > 0.01
     predicted = side.honest.copy()
     moved = 0
     for index in np.flatnonzero(bad):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.experiments.fit import FLOAT32, residual
 from rcdiag.diagnosis.experiments.scene import Scene, Side
-from rcdiag.engines.changes import Forward, Moved
+from rcdiag.engines.changes import Change, Forward, Moved
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -65,9 +65,17 @@ def weights_by_row(
     scene: Scene, side: Side, forward: Forward, checkpoints: Sequence[Path]
 ) -> WeightsByRow:
     """Score all rows with every checkpoint, and hold the side's column against each."""
+    moved = {checkpoint.name: Moved(checkpoint) for checkpoint in checkpoints}
+    return rows_of_changes(scene, side, forward, moved)
+
+
+def rows_of_changes(
+    scene: Scene, side: Side, forward: Forward, changes: Mapping[str, Change]
+) -> WeightsByRow:
+    """Score all rows under every change of the weights, and hold the column against each."""
     temperature = {int(row): float(t) for row, t in zip(scene.owner, side.temperature, strict=True)}
     passages = [scene.passage(int(row), temperature[int(row)]) for row in scene.rows]
-    columns = [side.honest, *(forward.log_probs(passages, Moved(one)) for one in checkpoints)]
+    columns = [side.honest, *(forward.log_probs(passages, one) for one in changes.values())]
     at = side.known_at
     reach = side.reach[at]
     width = scene.noise * reach + FLOAT32
@@ -80,7 +88,7 @@ def weights_by_row(
     tokens = np.bincount(row, minlength=count)
     switch, before, after = _switches(losses, row, count)
     return WeightsByRow(
-        names=["the trainer's", *(one.name for one in checkpoints)],
+        names=["the trainer's", *changes],
         columns=columns,
         rows=scene.rows,
         losses=summed,

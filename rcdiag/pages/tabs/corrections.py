@@ -11,6 +11,7 @@ from rcdiag.pages.blocks import (
     Column,
     Figure,
     Figures,
+    Fold,
     Lines,
     Part,
     Row,
@@ -28,6 +29,7 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.charts import Axis, Chart
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.score.logged import lines_of
 from rcdiag.pages.sweep.words import ANSWERS, forecast_test
 from rcdiag.results import CorrectionResult, ScoreResult, SweepResult, SweepRow
 from rcdiag.results.sweep import Candidate
@@ -79,6 +81,7 @@ def tab(results: DumpResults) -> Tab | None:
     sections = [
         _advice(results),
         _table(results, treatments),
+        _logged(results.score),
         _sliders(results),
         _forecast(results.sweep),
     ]
@@ -416,6 +419,53 @@ def _sliders(results: DumpResults) -> Section | None:
         )
     ]
     return Section(title="Try other bounds", blocks=blocks, name="bounds", screen=True)
+
+
+def _logged(score: ScoreResult | None) -> Section | None:
+    """Set the trainer's own log beside our numbers, what differs first."""
+    logged = None if score is None else score.logged
+    if logged is None:
+        return None
+    beside = (
+        f"preset `{logged.preset}`: {logged.preset_reason}" if logged.preset else "the mismatch"
+    )
+    steps = f" Steps: {logged.step_reason}." if logged.step_reason else ""
+    how = (
+        f"`{logged.file}` ({logged.log_format}) beside {beside}.{steps} A key stands here with the "
+        "step at which it is furthest off; the result document has every step."
+    )
+    table = Table(
+        name="logged",
+        label="The trainer's own log",
+        columns=[
+            Column(head="Key"),
+            Column(head="Step", numbers=True),
+            Column(head="Theirs", numbers=True),
+            Column(head="Ours", numbers=True),
+            Column(head="Reads"),
+        ],
+        rows=[
+            Row(
+                cells=[
+                    term(line.key),
+                    text(line.step),
+                    text(line.theirs),
+                    text(line.ours),
+                    text(line.reads, level="ok" if line.agrees else "", note=line.reason),
+                ]
+            )
+            for line in lines_of(logged)
+        ],
+        search=True,
+    )
+    blocks: list[Block] = [Words(text=how), table]
+    for keys, what in (
+        (list(logged.not_ours), "keys of the log that are no numbers of rcdiag"),
+        (logged.not_logged, "keys that the log lacks"),
+    ):
+        if keys:
+            blocks.append(Fold(label=f"{len(keys)} {what}", blocks=[Lines(items=keys)]))
+    return Section(title="The trainer's own log", blocks=blocks, name="logged")
 
 
 def _start(results: DumpResults, sweep: SweepResult) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Readers make list columns of flat values, of padded matrices, and of lists of one row each."""
+"""Readers make list columns of flat values, and of lists of one row each."""
 
 from __future__ import annotations
 
@@ -23,20 +23,6 @@ def ragged(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
     if offsets[-1] != len(values):
         raise ValueError(f"{len(values)} values for lengths that add up to {offsets[-1]}")
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
-
-
-def cut(
-    padded: NDArray[Any], starts: NDArray[np.integer], lengths: NDArray[np.integer]
-) -> pa.ListArray:
-    """Return a list column of the values of a padded matrix, [rows, width].
-
-    Row i holds the `lengths[i]` values from column `starts[i]` on.
-    """
-    place = np.arange(padded.shape[1])
-    inside = (place >= starts[:, None]) & (place < (starts + lengths)[:, None])
-    if not np.array_equal(inside.sum(1), lengths):
-        raise ValueError("a row reaches beyond the width of the padded matrix")
-    return ragged(padded[inside], lengths)
 
 
 def lists(rows: Iterable[Sequence[Any] | NDArray[Any] | None], kind: type) -> pa.ListArray:

@@ -88,3 +88,5 @@ class Reader:
     text_only: str = ""
     # For formats whose rows of one prompt follow each other, `group_size` at a time.
     grouped_by_order: bool = False
+    # Given values that the reader asks for itself, besides those that hold for all rows.
+    asks_for: tuple[str, ...] = ()

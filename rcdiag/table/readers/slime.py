@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows, natural_order
@@ -46,7 +47,7 @@ class _Step:
 def read(dump: Dump) -> Iterator[Rows]:
     """Yield the rows of the files of slime or of miles, step after step."""
     for number, files in sorted(_steps(dump.files, dump.notes).items()):
-        samples = _rollout(files, number, dump.notes)
+        samples = _rollout(files, number, dump)
         if not files.train:
             for path, own in samples.items():
                 yield from gather(((s.position, s.row) for s in own), path, "sample")
@@ -87,13 +88,14 @@ def _step_of(peek: Peek) -> int:
     return int(digits[0]) if number is None else number
 
 
-def _rollout(files: _Step, number: int, notes: Notes) -> dict[Path, list[Sample]]:
+def _rollout(files: _Step, number: int, dump: Dump) -> dict[Path, list[Sample]]:
     """Return the samples of the rollout files of a step, else of its dashboard's parquet."""
+    notes, key = dump.notes, dump.given.get(REWARD_KEY)
     if files.rollout:
         if files.dashboard:
             notes.change(MIRRORED)
-        return {path: rollout_samples(path, notes) for path in files.rollout}
-    return {path: dashboard_samples(path, number, notes) for path in files.dashboard}
+        return {path: rollout_samples(path, notes, key) for path in files.rollout}
+    return {path: dashboard_samples(path, number, notes, key) for path in files.dashboard}
 
 
 def _join(trained: Sequence[TrainSample], known: Sequence[Sample], notes: Notes) -> None:
@@ -176,6 +178,7 @@ def dump_reader(name: str, says: str, detect: Callable[[Peek], bool], source: st
         detect=detect,
         read=read,
         source=source,
+        asks_for=(REWARD_KEY,),
     )
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
+from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response
@@ -23,7 +24,11 @@ VERSIONS = (
     "a sample was continued under other weights, and the file does not say from which token on: "
     "its policy_version is unknown"
 )
-REWARDS = "the reward is a dictionary ({names}); none of its values is taken for the reward"
+REWARDS = (
+    "the reward is a dictionary ({names}) and is left out; "
+    "--given reward_key=NAME takes one of its numbers"
+)
+CHOSEN = "the reward is `{key}` of its dictionary, as given"
 NO_REMOVED = (
     "the dashboard's parquet does not say which samples were removed (remove_sample), nor their "
     "group, reward and version"
@@ -43,8 +48,11 @@ class Sample:
     index: int | None
 
 
-def rollout_samples(path: Path, notes: Notes) -> list[Sample]:
-    """Return the samples of a rollout file that have a response, in its order."""
+def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> list[Sample]:
+    """Return the samples of a rollout file that have a response, in its order.
+
+    `reward_key` names the number that is the reward where a sample has a dictionary of them.
+    """
     payload = load_torch(path)
     if not isinstance(payload, dict) or not isinstance(payload.get("samples"), list):
         raise RcdiagError(
@@ -60,13 +68,13 @@ def rollout_samples(path: Path, notes: Notes) -> list[Sample]:
                 hint="is this a file of --save-debug-rollout-data?",
             )
         fields = Fields(values, where)
-        row = _row(fields, notes)
+        row = _row(fields, notes, reward_key)
         if row is not None:
             samples.append(Sample({**row, "step": step}, position, fields.integer("index")))
     return samples
 
 
-def _row(fields: Fields, notes: Notes) -> Row | None:
+def _row(fields: Fields, notes: Notes, reward_key: str | None) -> Row | None:
     if not fields.integer("response_length"):
         notes.change(ABORTED, 1)
         return None
@@ -82,7 +90,7 @@ def _row(fields: Fields, notes: Notes) -> Row | None:
         "response_mask": np.ones(len(response), np.uint8) if mask is None else mask,
         "rollout_log_probs": fields.floats("rollout_log_probs", len(response)),
         "teacher_log_probs": fields.floats("teacher_log_probs", len(response)),
-        "reward": _reward(fields, notes),
+        "reward": _reward(fields, notes, reward_key),
         "group_id": fields.integer("group_index"),
         "sample_index": fields.integer("index"),
         "policy_version": _version(fields.values.get("weight_versions"), notes),
@@ -90,12 +98,34 @@ def _row(fields: Fields, notes: Notes) -> Row | None:
     }
 
 
-def _reward(fields: Fields, notes: Notes) -> float | None:
+def _reward(fields: Fields, notes: Notes, key: str | None) -> float | None:
+    """Return a sample's reward, of a dictionary the number that the user chose; None without one.
+
+    A choice that a sample does not have is refused, and so is one where the reward is a number.
+    """
     reward = fields.values.get("reward")
-    if isinstance(reward, Mapping):
-        notes.change(REWARDS.format(names=", ".join(map(str, reward))), 1)
+    if not isinstance(reward, Mapping):
+        if key is not None and reward is not None:
+            raise RcdiagError(
+                f"{fields.where}: the reward is one number, but {_given(key)} is given",
+                hint="leave it away",
+            )
+        return fields.number("reward")
+    names = ", ".join(map(str, reward))
+    if key is None:
+        notes.change(REWARDS.format(names=names), 1)
         return None
-    return fields.number("reward")
+    if key not in reward:
+        raise RcdiagError(
+            f"{fields.where}: its rewards are {names}, and none is `{key}`",
+            hint=f"{did_you_mean(key, list(map(str, reward)))}{_given('NAME')} names one",
+        )
+    notes.change(CHOSEN.format(key=key), 1)
+    return Fields({f"reward[{key}]": reward[key]}, fields.where).number(f"reward[{key}]")
+
+
+def _given(key: str) -> str:
+    return mapping_setting("given", {REWARD_KEY: key}, "--given")
 
 
 def _version(versions: Any, notes: Notes) -> int | None:
@@ -110,7 +140,9 @@ def _version(versions: Any, notes: Notes) -> int | None:
     return int(name) if name.isascii() and name.isdigit() and len(name) < 19 else None
 
 
-def dashboard_samples(path: Path, step: int | None, notes: Notes) -> list[Sample]:
+def dashboard_samples(
+    path: Path, step: int | None, notes: Notes, reward_key: str | None = None
+) -> list[Sample]:
     """Return the samples of the dashboard's parquet that have a response."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -130,7 +162,7 @@ def dashboard_samples(path: Path, step: int | None, notes: Notes) -> list[Sample
     samples = []
     for position, values in enumerate(records):
         fields = Fields(values, f"{path}, row {position}")
-        row = _row(fields, notes)
+        row = _row(fields, notes, reward_key)
         if row is not None:
             samples.append(Sample({**row, "step": step}, position, fields.integer("sample_index")))
     return samples

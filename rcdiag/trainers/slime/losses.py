@@ -109,7 +109,7 @@ def opsm_dropped(batch: LossBatch, delta: float) -> Tensor:
     return (batch.advantages < 0) & (-row_log_ratio(batch).detach() > delta)
 
 
-def _dropped_share(batch: LossBatch, settings: LossSettings, dropped: Tensor) -> Tensor:
+def dropped_share(batch: LossBatch, settings: LossSettings, dropped: Tensor) -> Tensor:
     """Return token values whose aggregate is slime's sum of each row's dropped share.
 
     slime adds up shares of rows under --calculate-per-token-loss too, and divides by tokens. It
@@ -151,7 +151,7 @@ def _finished(
     if (delta := settings.value(OPSM_DELTA)) is not None:
         dropped = opsm_dropped(batch, delta)
         losses = losses * ~dropped
-        logged["opsm_clipfrac"] = _dropped_share(batch, settings, dropped)
+        logged["opsm_clipfrac"] = dropped_share(batch, settings, dropped)
     weighted = settings.value(TIS_CLIP) is not None
     if weighted:
         weights, of_weights = _tis(batch, settings)

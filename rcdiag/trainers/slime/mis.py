@@ -6,6 +6,7 @@ Sources: slime commit 624b824a8 (2026-08-21), `examples/train_infer_mismatch_hel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -128,26 +129,32 @@ def quantities(correction: Correction) -> list[Quantity]:
     return needed
 
 
-def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return all logged numbers under their keys with prefix."""
-    logged = _off_policy(batch)
-    if correction.weighting is not None:
-        logged |= _weights(batch, correction)
-        logged |= _rejected(batch, correction)
-        logged |= _final(batch, correction)
-    return {f"mis_{name}": value for name, value in logged.items()}
-
-
-def _mean(batch: Batch, values: NDArray) -> float:
-    """Return the mean over all rows; one without a token adds 0."""
+def mean_of_rows(batch: Batch, values: NDArray) -> float:
+    """Return the mean of `values` [rows] over all rows; one without a token adds 0."""
     return float(values.sum() / batch.all_rows)
+
+
+Mean = Callable[[Batch, NDArray], float]
+
+
+def metrics(batch: Batch, correction: Correction, mean: Mean = mean_of_rows) -> Metrics:
+    """Return all logged numbers under their keys with prefix.
+
+    `mean` reduces means or values of rows: over rows, or over tokens for a per-token loss.
+    """
+    logged = _off_policy(batch, mean)
+    if correction.weighting is not None:
+        logged |= _weights(batch, correction, mean)
+        logged |= _rejected(batch, correction, mean)
+        logged |= _final(batch, correction, mean)
+    return {f"mis_{name}": value for name, value in logged.items()}
 
 
 def _row_means(batch: Batch, column: Column) -> NDArray[np.float64]:
     return column.sum / batch.rows.lengths
 
 
-def _off_policy(batch: Batch) -> Metrics:
+def _off_policy(batch: Batch, mean: Mean) -> Metrics:
     rows = batch.rows
     training, rollout = rows.target / rows.lengths, rows.behavior / rows.lengths
     difference = rollout - training
@@ -165,15 +172,17 @@ def _off_policy(batch: Batch) -> Metrics:
         "chi2_token": _row_means(batch, rows.columns[SquaredRatio()]) - 1.0,
         "chi2_seq": np.exp(2.0 * sums) - 1.0,
     }
-    return {name: _mean(batch, values) for name, values in of_rows.items()}
+    return {name: mean(batch, values) for name, values in of_rows.items()}
 
 
-def _weights(batch: Batch, correction: Correction) -> Metrics:
+def _weights(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
     weighting = correction.weighting
     assert weighting is not None
     raw, applied = raw_weights(batch.rows, weighting), applied_weights(batch.rows, weighting)
-    low, high = _beyond(batch, weighting.level, weighting.lower_or_reciprocal, weighting.upper)
-    logged = {"tis_weight_before_bound": _mean(batch, _row_means(batch, raw))}
+    low, high = _beyond(
+        batch, weighting.level, weighting.lower_or_reciprocal, weighting.upper, mean
+    )
+    logged = {"tis_weight_before_bound": mean(batch, _row_means(batch, raw))}
     if weighting.outside == "truncate":
         logged["tis_truncate_fraction"] = high
     else:
@@ -181,11 +190,13 @@ def _weights(batch: Batch, correction: Correction) -> Metrics:
             f"tis_{weighting.outside}_fraction_low": low,
             f"tis_{weighting.outside}_fraction_high": high,
         }
-    logged["tis_weight_after_bound"] = _mean(batch, _row_means(batch, applied))
+    logged["tis_weight_after_bound"] = mean(batch, _row_means(batch, applied))
     return logged
 
 
-def _beyond(batch: Batch, level: Any, lower: float, upper: float) -> tuple[float, float]:
+def _beyond(
+    batch: Batch, level: Any, lower: float, upper: float, mean: Mean
+) -> tuple[float, float]:
     """Return means over sequences of the shares below and above the bounds."""
     rows = batch.rows
     if level == "token":
@@ -195,20 +206,20 @@ def _beyond(batch: Batch, level: Any, lower: float, upper: float) -> tuple[float
         clamped = np.clip(log_ratio(rows, level), -SAFETY_BOUND, SAFETY_BOUND)
         below = (np.exp(clamped) < lower).astype(np.float64)
         above = (np.exp(clamped) > upper).astype(np.float64)
-    return _mean(batch, below), _mean(batch, above)
+    return mean(batch, below), mean(batch, above)
 
 
-def _rejected(batch: Batch, correction: Correction) -> Metrics:
+def _rejected(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
     rejection = _rejection(correction)
     if rejection is None:
         return {}
-    low, high = _beyond(batch, rejection.statistic, rejection.lower or 0.0, rejection.upper)
+    low, high = _beyond(batch, rejection.statistic, rejection.lower or 0.0, rejection.upper, mean)
     logged = {"rs_mask_fraction_low": low, "rs_mask_fraction_high": high}
     if correction.veto is not None:
         below = batch.rows.columns[veto_quantity(correction.veto)]
-        logged["rs_catastrophic_token_fraction"] = _mean(batch, _row_means(batch, below))
+        logged["rs_catastrophic_token_fraction"] = mean(batch, _row_means(batch, below))
         vetoed = vetoed_rows(batch.rows, correction.veto)
-        logged["rs_catastrophic_seq_fraction"] = _mean(batch, vetoed)
+        logged["rs_catastrophic_seq_fraction"] = mean(batch, vetoed)
     return logged
 
 
@@ -221,24 +232,24 @@ def normaliser(batch: Batch, correction: Correction) -> float:
     if weighting.level == "token":
         mean = float(applied.sum.sum() / batch.rows.tokens)
     else:
-        mean = _mean(batch, _row_means(batch, applied))
+        mean = mean_of_rows(batch, _row_means(batch, applied))
     return mean if mean > EPSILON else 1.0
 
 
-def _final(batch: Batch, correction: Correction) -> Metrics:
+def _final(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
     """Return statistics of weights after normalisation before rejection, whatever their keys."""
     weighting = correction.weighting
     assert weighting is not None
     applied = applied_weights(batch.rows, weighting)
     factor = normaliser(batch, correction)
     means = _row_means(batch, applied)
-    logged = {"is_ratio_mean_after_tis_rs": _mean(batch, means)}
+    logged = {"is_ratio_mean_after_tis_rs": mean(batch, means)}
     if correction.batch_normalize:
-        logged["batch_norm_factor"] = factor * len(batch.rows) / batch.all_rows
+        logged["batch_norm_factor"] = mean(batch, np.full(len(batch.rows), factor))
     return logged | {
-        "is_ratio_mean_final": _mean(batch, means / factor),
-        "is_ratio_min_final": _mean(batch, applied.min / factor),
-        "is_ratio_max_final": _mean(batch, applied.max / factor),
+        "is_ratio_mean_final": mean(batch, means / factor),
+        "is_ratio_min_final": mean(batch, applied.min / factor),
+        "is_ratio_max_final": mean(batch, applied.max / factor),
     }
 
 
@@ -248,16 +259,16 @@ def ignored(config: Config) -> list[str]:
         return ["use_rs has no effect without use_tis: slime returns before it rejects anything"]
     sentences = []
     if config["use_tis"] and not config["use_rs"]:
-        changed = [name for name in _NEED_RS if config[name] != _SETTINGS[name]]
+        changed = [name for name in _NEED_RS if config[name] != SETTINGS[name]]
         sentences += [f"{name} has no effect without use_rs" for name in changed]
         lower = config["tis_lower_bound"]
-        if config["tis_mode"] == "truncate" and lower != _SETTINGS["tis_lower_bound"]:
+        if config["tis_mode"] == "truncate" and lower != SETTINGS["tis_lower_bound"]:
             sentences.append("tis_lower_bound has no effect in truncate mode without use_rs")
     return sentences
 
 
 _NEED_RS = ("rs_level", "rs_lower_bound", "rs_upper_bound", "rs_veto_threshold")
-_SETTINGS: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "use_tis": True,
     "use_rs": True,
     "tis_level": "token",
@@ -274,7 +285,7 @@ _SETTINGS: dict[str, Any] = {
 
 def _claim(config: Config, document: Document) -> Claim | None:
     """Claim settings by names that only miles, with a copy of the helper, has as well."""
-    return Claim(0.9) if _SETTINGS.keys() & config.keys() else None
+    return Claim(0.9) if SETTINGS.keys() & config.keys() else None
 
 
 GENERATIONS = (
@@ -283,8 +294,8 @@ GENERATIONS = (
         family="slime",
         package="rcdiag.trainers.slime",
         newest=True,
-        settings=_SETTINGS,
-        unset={"use_tis": False},
+        settings=SETTINGS,
+        unset={"use_tis": False, "use_rs": False},
         presets={"default": {}},
         read=read,
         ignored=ignored,

@@ -27,6 +27,7 @@ from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.moments import Moments, k2, mean
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.weighted import WeightedSuite
+from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison, Pair
@@ -72,6 +73,7 @@ def compare(
     repeats = [name for name in names if name not in order]
     comparison, non_finite, count = _read(dump, (*order, *repeats), behavior)
     moments = comparison.moments
+    lacking = unobserved(dump, (*order, *repeats))
     broken = set(non_finite.tokens) if count.too_few else set()
     laws, values = _judged_pairs(comparison, behavior, broken)
     floor = _floor(moments, about, repeats, values)
@@ -81,7 +83,7 @@ def compare(
         num_sequences=count.sequences,
         num_tokens=count.tokens,
         num_clusters=len(moments.tokens),
-        empty_sequences=dump.num_rows - count.sequences,
+        empty_sequences=dump.num_rows - lacking.rows - count.sequences,
         rows_left_out=count.left_out,
         pairs={
             f"{one}->{other}": PairResult(
@@ -107,6 +109,7 @@ def compare(
     given = CheckInput(
         result=result,
         non_finite=non_finite,
+        unobserved=lacking,
         values=_touched(values.values()),
         unread=(origin or dump).unread,
         naming=(origin or dump).naming,
@@ -176,7 +179,7 @@ def _read(
         return _read(dump, policies, sampler, every_row=True)
     comparison, non_finite = states.total(), bad.total()
     if comparison is None or non_finite is None:
-        raise no_tokens(dump)
+        raise no_tokens(dump, policies)
     return comparison, non_finite, count
 
 

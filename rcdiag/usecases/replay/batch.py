@@ -15,10 +15,12 @@ from rcdiag.learning.learner import Parts, Scores
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.columns import known_steps
+from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
 from rcdiag.table.tokens import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
+from rcdiag.usecases.passes import no_tokens
 from rcdiag.usecases.replay.advantages import token_advantages
 
 Array = NDArray[np.float64]
@@ -145,6 +147,8 @@ def read_batch(
         if rows_of_step(part, chosen).any()
     ]
     if not any(part.mask.any() for part in parts):
+        if unobserved(dump, names).rows:
+            raise no_tokens(dump, names)
         raise RcdiagError(
             f"{dump.name}: no unmasked response token to learn from",
             hint="response_mask is 1 for tokens that the policy sampled; is it inverted?",

@@ -44,7 +44,7 @@ def prompts_of(
     for part in parts:
         assert part.prompt_ids is not None
         for index in np.flatnonzero(part.sampled_lengths > 0):
-            number = part.first_row + int(index)
+            number = int(part.row[index])
             key = number if part.group is None else int(part.group[index])
             first.setdefault(key, (part.prompt_ids.row(int(index)), number))
             temperatures.add(float(part.scoring_temperature[index]))

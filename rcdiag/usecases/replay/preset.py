@@ -9,11 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import TokenEffects, quantities_of, token_effects
+from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Tokens, under
 from rcdiag.corrections.sequences import rows_of
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult, evaluate
+from rcdiag.losses.policy_loss import PolicyLoss
+from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.replay.advantages import formula_of, without_rejected
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.update import NAIVE, Update
@@ -29,11 +33,14 @@ class PresetEffect(TokenEffects):
     mode: str  # decoupled, bypass or naive
     loss: str  # name of the policy loss
     metrics: Mapping[str, float] = field(default_factory=dict)  # as the trainer logs them
+    # [tokens] what counts as sampled: the rest has left the mask before everything. None: all.
+    in_mask: Flags | None = None
 
     def take(self, tokens: Flags) -> PresetEffect:
         """The effect on some of the tokens."""
         weights = None if self.weights is None else self.weights[tokens]
-        return replace(self, kept=self.kept[tokens], weights=weights)
+        in_mask = None if self.in_mask is None else self.in_mask[tokens]
+        return replace(self, kept=self.kept[tokens], weights=weights, in_mask=in_mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,14 +61,20 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     """Apply the correction of a preset, or none for `naive`, to a batch.
 
     In decoupled mode weights are those of old / rollout, in bypass mode those of current / rollout.
+    Rejections that look at the current policy do so in both.
     Source: verl 0.9.1, verl/trainer/ppo/core_algos.py, compute_policy_loss_bypass_mode.
     """
     if name == NAIVE:
         everything = np.ones(batch.num_tokens, np.bool_)
         return PresetEffect(everything, None, mode=NAIVE, loss=update.loss)
-    trainer, correction = update.plan.trainer, update.plan.corrections[name]
+    trainer, whole = update.plan.trainer, update.plan.corrections[name]
+    correction = replace(
+        whole, rejections=tuple(one for one in whole.rejections if not one.of_current)
+    )
     bypass = correction.mode == "bypass"
-    loss = trainer.update.loss_of_type(correction.loss) if bypass else update.loss
+    own_loss = (bypass and correction.loss != "") or correction.weights_in_loss
+    loss = trainer.update.loss_of_type(correction.loss) if own_loss else update.loss
+    _check_level(name, correction, trainer.update.loss(loss))
     quantities = [
         under(correction.guard, quantity)
         for quantity in [*trainer.quantities(correction), *quantities_of(correction)]
@@ -74,12 +87,35 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
             batch.empty,
             keep_ratios=trainer.percentiles,
         ).under(correction.guard)
-        effects = token_effects(correction, Tokens.of(pair), rows)
+        tokens = Tokens.of(pair)
+        effects = token_effects(correction, tokens, rows)
+        first = [one for one in correction.rejections if one.leaves_denominators]
+        in_mask = tokens.under(correction.guard).kept(first) if first else None
         metrics = trainer.metrics(Batch(rows), correction)
-    weights = effects.weights
+        kept = effects.kept & _kept_by_current(whole, batch)
+    weights = None if correction.weights_in_loss else effects.weights
     if weights is not None and correction.batch_normalize:
         weights = weights / trainer.normaliser(Batch(rows), correction)
-    return PresetEffect(effects.kept, weights, mode=correction.mode, loss=loss, metrics=metrics)
+    return PresetEffect(
+        kept, weights, mode=correction.mode, loss=loss, metrics=metrics, in_mask=in_mask
+    )
+
+
+def _check_level(name: str, correction: Correction, loss: PolicyLoss) -> None:
+    """Refuse weights of sequences under a loss that takes those of tokens alone."""
+    weighting = correction.loss_weighting
+    if loss.weights_of_tokens and weighting is not None and not weighting.by_token:
+        raise RcdiagError(
+            f"{name}: {loss.name} takes weights of tokens, and these are of level "
+            f"{weighting.level}; the trainer stops",
+            hint=f"choose others: {setting('presets', 'NAME', '--preset')}",
+        )
+
+
+def _kept_by_current(correction: Correction, batch: ReplayBatch) -> Flags:
+    """Tell which tokens stay under the rejections that look at the policy being updated."""
+    tokens = Tokens.of(batch.pair("rollout", "current")).under(correction.guard)
+    return tokens.kept([rejection for rejection in correction.rejections if rejection.of_current])
 
 
 def loss_of_preset(name: str, batch: ReplayBatch, update: Update) -> PresetLoss:
@@ -96,16 +132,21 @@ def loss_of_effect(effect: PresetEffect, batch: ReplayBatch, update: Update) -> 
 
     The PPO ratio is taken against the rollout in bypass mode, else against the old policy.
     """
+    inside = np.ones(batch.num_tokens, np.bool_) if effect.in_mask is None else effect.in_mask
+    old = batch.rollout if effect.mode == "bypass" else batch.old
+    lengths = segment_sum(inside.astype(np.float64), batch.lengths).astype(np.int64)
     tokens = loss_batch(
-        batch.current,
-        batch.rollout if effect.mode == "bypass" else batch.old,
-        batch.advantages,
+        batch.current[inside],
+        old[inside],
+        batch.advantages[inside],
         # Rows without a token come last: some losses and denominators count them.
-        np.concatenate([batch.lengths, np.zeros(batch.empty, np.int64)]),
-        kept=effect.kept,
-        weights=effect.weights,
+        np.concatenate([lengths, np.zeros(batch.empty, np.int64)]),
+        kept=effect.kept[inside],
+        weights=None if effect.weights is None else effect.weights[inside],
         padded_width=batch.tokens.width,
-        rollout=batch.rollout,
+        rollout=batch.rollout[inside],
     )
-    rules = update.plan.trainer.update
-    return PresetLoss(effect, batch, evaluate(tokens, effect.loss, update.settings, rules))
+    result = evaluate(tokens, effect.loss, update.settings, update.plan.trainer.update)
+    coefficients = np.zeros(batch.num_tokens)
+    coefficients[inside] = result.coefficients
+    return PresetLoss(effect, batch, replace(result, coefficients=coefficients))

@@ -10,6 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW
 from rcdiag.results import Factor, PresetReplay, ReplayResult
+from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.provenance import provenance
@@ -69,9 +70,11 @@ def replay_result(
         diagnosis=diagnosis_of_table(dump),
         **fields,
     )
+    read = [fields.get(role, "") for role in ("rollout", "old", "current")]
     given = CheckInput(
         result=result,
         non_finite=batch.non_finite,
+        unobserved=unobserved(dump, [name for name in read if name in dump.policies]),
         plan=update.plan,
         unread=dump.unread,
         naming=dump.naming,

@@ -65,7 +65,7 @@ def chosen_update(
         aggregation=aggregation or rules.defaults.aggregation,
         denominator=_denominator(denominator, constant),
         constant=constant,
-        scale_factor=loss_scale_factor,
+        scale_factor=loss_scale_factor or rules.defaults.scale_factor,
     )
     reduction = rules.aggregation("", chosen)
     if loss_scale_factor is not None and reduction.horizon == "none":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from rcdiag.engines.checkpoint import check_checkpoint, limits
@@ -97,7 +97,7 @@ def _checked(dump: Table, batch: ReplayBatch, update: Update, training: Training
     """Check rows, rewards, output and memory before anything is loaded; give prompts to sample."""
     limit = limits(training.spec.model, check_checkpoint(training.spec.model))
     for part in batch.parts:
-        check_limits(part, limit, partial(_where, dump, part.first_row))
+        check_limits(part, limit, partial(_where, dump, part.row.tolist()))
     prompts = _prompts(dump, batch, training)
     if training.save is not None:
         check_free(training.save)
@@ -117,8 +117,8 @@ def _checked(dump: Table, batch: ReplayBatch, update: Update, training: Training
     return prompts
 
 
-def _where(dump: Table, first: int, row: int) -> str:
-    return dump.where(first + row)
+def _where(dump: Table, numbers: Sequence[int], row: int) -> str:
+    return dump.where(numbers[row])
 
 
 def _prompts(dump: Table, batch: ReplayBatch, training: Training) -> Prompts | None:

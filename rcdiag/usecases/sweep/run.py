@@ -20,6 +20,7 @@ from rcdiag.statistics.forecast import forecast
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite
 from rcdiag.table.columns import read_rewards
+from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.trainers import DEFAULT, find_trainer
 from rcdiag.usecases.diagnosed import diagnosis_of_table
@@ -94,6 +95,7 @@ def sweep(
     given = CheckInput(
         result=result,
         non_finite=non_finite,
+        unobserved=unobserved(dump, (behavior, target)),
         values=values,
         unread=dump.unread,
         naming=dump.naming,
@@ -145,5 +147,5 @@ def _read(dump: Table, behavior: str, target: str, plan: SweepPlan) -> tuple[Swe
                     state += next_state
     non_finite = bad.total()
     if state is None or non_finite is None:
-        raise no_tokens(dump)
+        raise no_tokens(dump, (behavior, target))
     return state, non_finite

@@ -149,12 +149,12 @@ def test_a_silent_kept_set_is_recovered_from_the_tokens():
 
 def test_surprise_is_the_excess_of_surprisal_over_entropy():
     log_prob, entropy = np.log([0.5, 0.25, 0.25, 0.5]), np.full(4, 0.8)
-    found = surprise(log_prob, entropy, np.array([0, 0, 1, 1]))
+    result = surprise(log_prob, entropy, np.array([0, 0, 1, 1]))
     excess = -log_prob - 0.8
     sums = np.array([excess[:2].sum(), excess[2:].sum()])
-    assert found.excess == pytest.approx(excess.mean())
-    assert found.z == pytest.approx(excess.sum() / np.sqrt((sums**2).sum()))
-    assert found.tokens == 4
+    assert result.excess == pytest.approx(excess.mean())
+    assert result.z == pytest.approx(excess.sum() / np.sqrt((sums**2).sum()))
+    assert result.tokens == 4
 
 
 def test_what_is_left_has_the_scale_of_its_noise_whatever_a_few_tokens_do():

@@ -90,13 +90,13 @@ def read(source: Path | str | Sequence[Path], **options: Any) -> tuple[list[dict
     return [row for batch in table.batches() for row in batch.table.to_pylist()], table
 
 
-def assert_rows(found: list[dict[str, Any]], truth: list[dict[str, Any]]) -> None:
+def assert_rows(result: list[dict[str, Any]], truth: list[dict[str, Any]]) -> None:
     """Compare cell by cell; every column of the truth is needed.
 
     Where the truth holds log-probs, there must be no others.
     """
-    assert len(found) == len(truth)
-    for index, (one, other) in enumerate(zip(found, truth, strict=True)):
+    assert len(result) == len(truth)
+    for index, (one, other) in enumerate(zip(result, truth, strict=True)):
         for name, value in other.items():
             assert one.get(name) == value, (index, name, one.get(name), value)
         policies = {n for n in other if n.endswith("_log_probs")}

@@ -73,7 +73,7 @@ def test_rows_have_the_types_of_the_table_and_columns_of_others_are_kept(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "output"),
     [
         ({"rollout_log_probs": [-1.0]}, "3 response tokens, but 1 values of `rollout_log_probs`"),
         ({"response_mask": [1, 1]}, "3 response tokens, but 2 values of `response_mask`"),
@@ -85,13 +85,13 @@ def test_rows_have_the_types_of_the_table_and_columns_of_others_are_kept(tmp_pat
         ({"response_ids": None}, "no response tokens (null)"),
     ],
 )
-def test_a_bad_row_is_named_by_file_and_record(tmp_path, change, said):
+def test_a_bad_row_is_named_by_file_and_record(tmp_path, change, output):
     good = {"response_mask": [1, 1, 1], "advantages": [0.0, 0.0, 0.0], "policy_version": [1, 1, 1]}
     rows = [row(1, 2, 3, prompt_ids=[1], **good)] * 9
     rows[8] = {**rows[8], **change}
     error = refused(tmp_path, rows)
     assert error.message.startswith(f"{tmp_path / 'a.toyjsonl'}, row 8: ")
-    assert said in error.message
+    assert output in error.message
 
 
 def test_columns_that_some_files_lack_are_null_there(tmp_path, monkeypatch):
@@ -161,9 +161,9 @@ def test_a_floor_becomes_nan_with_its_count(tmp_path):
     rows[3]["rollout_log_probs"] = [-9999, -1.0, -9999]
     rows[9]["rollout_log_probs"] = [-9999, -9999, -9998.5]
     table = opened(tmp_path, rows)
-    found = column(table, "rollout_log_probs")
-    assert [math.isnan(value) for value in found[3]] == [True, False, True]
-    assert found[9][2] == -9998.5
+    result = column(table, "rollout_log_probs")
+    assert [math.isnan(value) for value in result[3]] == [True, False, True]
+    assert result[9][2] == -9998.5
     ((text, count),) = changes(table).items()
     assert text.startswith("rollout_log_probs: NaN in place of -9999 at 3 sampled tokens")
     assert count == 2
@@ -171,22 +171,22 @@ def test_a_floor_becomes_nan_with_its_count(tmp_path):
 
 def test_null_log_probs_are_nan(tmp_path):
     table = opened(tmp_path, [row(1, 2), {**row(3, 4), "rollout_log_probs": [None, -1.0]}])
-    found = column(table, "rollout_log_probs")
-    assert found[0] == [-0.5, -0.75]
-    assert math.isnan(found[1][0])
-    assert found[1][1] == -1.0
+    result = column(table, "rollout_log_probs")
+    assert result[0] == [-0.5, -0.75]
+    assert math.isnan(result[1][0])
+    assert result[1][1] == -1.0
 
 
 def test_log_probs_that_are_the_samplers_are_said_to_be(tmp_path):
     rows = [row(1, 2), row(3)]
     same = [{**line, "old_log_probs": line["rollout_log_probs"]} for line in rows]
-    said = (
+    output = (
         "old_log_probs equals rollout_log_probs bit for bit on every token: the mismatch is not "
         "observable"
     )
-    assert said in changes(opened(tmp_path, same))
+    assert output in changes(opened(tmp_path, same))
     same[1]["old_log_probs"] = [-0.5 + 1e-16]
-    assert said not in changes(opened(tmp_path, same))
+    assert output not in changes(opened(tmp_path, same))
 
 
 def prompts(*of_rows: list[int], **columns: Sequence[Any]) -> list[dict[str, Any]]:
@@ -210,20 +210,22 @@ def test_groups_are_rows_with_equal_prompts_in_a_step(tmp_path):
     steps = [{**line, "step": step} for line, step in zip(rows, [1, 1, 1, 2, 2, 2], strict=True)]
     table = opened(tmp_path, steps)
     assert column(table, "group_id") == [0, 1, 0, 2, 3, 4]
-    said = "group_id: rows of one step with equal prompts are a prompt group"
-    assert changes(table) == {said: 0}
+    output = "group_id: rows of one step with equal prompts are a prompt group"
+    assert changes(table) == {output: 0}
 
 
 def test_groups_of_many_rows_are_found_over_all_files(tmp_path):
     generator = np.random.default_rng(0)
-    wanted = generator.integers(0, 40, 300)
-    rows = prompts(*([int(n)] * (1 + int(n) % 3) for n in wanted))
+    expected = generator.integers(0, 40, 300)
+    rows = prompts(*([int(n)] * (1 + int(n) % 3) for n in expected))
     for part in range(3):
         write_toy(tmp_path / f"{part}.toyjsonl", rows[part * 100 : part * 100 + 100])
-    found = np.array(column(open_table(tmp_path), "group_id"))
-    _, first = np.unique(wanted, return_index=True)
-    assert len(np.unique(found)) == len(first)
-    assert len({(a, b) for a, b in zip(wanted.tolist(), found.tolist(), strict=True)}) == len(first)
+    result = np.array(column(open_table(tmp_path), "group_id"))
+    _, first = np.unique(expected, return_index=True)
+    assert len(np.unique(result)) == len(first)
+    assert len({(a, b) for a, b in zip(expected.tolist(), result.tolist(), strict=True)}) == len(
+        first
+    )
 
 
 def test_groups_of_a_given_size_are_consecutive_where_the_format_orders_them(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import pickle
@@ -115,13 +114,13 @@ def test_tensors_of_every_kind_and_stride_are_read_exactly(kind):
         "parameter": torch.nn.Parameter(torch.ones(2)),
     }
     back = loaded(torch_bytes(value))
-    for name, wanted in value.items():
+    for name, expected in value.items():
         assert isinstance(back[name], Tensor)
-        found = back[name].numpy()
-        wanted = wanted.detach()
-        wanted = wanted.float() if kind == torch.bfloat16 else wanted
-        assert found.dtype == wanted.numpy().dtype
-        np.testing.assert_array_equal(found, wanted.numpy())
+        result = back[name].numpy()
+        expected = expected.detach()
+        expected = expected.float() if kind == torch.bfloat16 else expected
+        assert result.dtype == expected.numpy().dtype
+        np.testing.assert_array_equal(result, expected.numpy())
 
 
 def test_a_file_of_the_other_byte_order_is_read():
@@ -366,7 +365,6 @@ def tower(depth: int) -> bytes:
     ],
 )
 def test_a_pickle_that_declares_much_or_makes_no_sense_takes_no_memory(data):
-    gc.collect()
     tracemalloc.start()
     with contextlib.suppress(RcdiagError):
         unpickled(data)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from rcdiag.table.readers.slime import SLIME
+from rcdiag.table.table import open_table
 from tests.table.readers.rows_of import drawn_floats, refusal, rows_of
 
 
@@ -155,6 +156,36 @@ def test_aborted_samples_and_what_a_sample_lacks(tmp_path, rollouts):
     assert not {"rollout_log_probs", "reward", "policy_version"} & result.rows[0].keys()
     assert not {"reward", "policy_version"} & result.rows[1].keys()
     assert sorted(result.changes.values()) == [1, 1, 1, 1]
+
+
+def test_one_of_several_rewards_is_chosen(tmp_path, rollouts):
+    rollouts[0]["reward"] = {"right": 1.0, "format": 0.25}
+    rollouts[1]["reward"] = {"right": 0, "format": np.float32(0.5)}
+    rollouts[2]["reward"] = None
+    path = save_rollout(tmp_path, 0, rollouts)
+    assert rows_of(SLIME, path, reward_key="format").column("reward") == [0.25, 0.5, None]
+    assert rows_of(SLIME, path, reward_key="right").column("reward") == [1.0, 0.0, None]
+    result = rows_of(SLIME, path)
+    assert result.column("reward") == [None] * 3
+    (warning,) = [text for text in result.changes if "reward_key" in text]
+    assert "a dictionary (right, format)" in warning
+    table = open_table(path, given={"reward_key": "right"})
+    assert next(table.batches(["reward"])).table["reward"].to_pylist() == [1.0, 0.0, None]
+    assert table.metadata["given"] == {"reward_key": "right"}
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ({"right": 1.0}, "sample 0: its rewards are right, and none is `rigth`"),
+        (1.0, "sample 0: the reward is one number"),
+        ({"rigth": "yes"}, "sample 0: `reward[rigth]` is no number but str"),
+        ({"rigth": True}, "sample 0: `reward[rigth]` is no number but bool"),
+    ],
+)
+def test_a_choice_among_rewards_that_cannot_be_made_is_refused(tmp_path, rollouts, reward, message):
+    rollouts[0]["reward"] = reward
+    assert message in refusal(SLIME, save_rollout(tmp_path, 0, rollouts), reward_key="rigth")
 
 
 def test_cells_of_a_train_file(tmp_path, training, numbers):

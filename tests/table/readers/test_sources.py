@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
+import polars
 import pytest
 
 from rcdiag.errors import RcdiagError
@@ -41,10 +42,10 @@ def test_files_of_a_folder_stand_in_the_order_of_their_numbers_and_others_are_le
     (tmp_path / "empty.log").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "gone.toyjsonl").symlink_to(tmp_path / "nowhere")
-    wanted = ["step_1.toyjsonl", "step_9.toyjsonl", "step_10.toyjsonl", "step_100.toyjsonl"]
-    assert names_of(tmp_path) == wanted
+    expected = ["step_1.toyjsonl", "step_9.toyjsonl", "step_10.toyjsonl", "step_100.toyjsonl"]
+    assert names_of(tmp_path) == expected
     assert open_table(tmp_path).num_rows == 4
-    assert names_of(f"{tmp_path}/step_*") == wanted[1:]
+    assert names_of(f"{tmp_path}/step_*") == expected[1:]
     assert names_of(f"{tmp_path}/**/step_*.toyjsonl", "toyjsonl")[0] == "step_1.toyjsonl"
 
 
@@ -86,16 +87,29 @@ def test_two_formats_in_a_folder_are_refused_with_both_names(tmp_path):
 
 def test_unknown_files_are_refused_where_they_are_named(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing")
-    for source, said in (
+    for source, output in (
         (tmp_path / "notes.txt", "notes.txt: not a format that rcdiag knows"),
         (tmp_path / "*.txt", "notes.txt: not a format that rcdiag knows"),
         (tmp_path, "no file in this directory is of a format that rcdiag knows (1 files)"),
     ):
         with pytest.raises(RcdiagError) as caught:
             find_files(str(source))
-        assert said in caught.value.message
+        assert output in caught.value.message
         assert "known formats: parquet" in caught.value.hint
         assert "toyjsonl" in caught.value.hint
+
+
+def test_lines_of_an_own_layout_are_refused_with_the_command_that_makes_a_table(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.jsonl").write_text('{"token_ids": [1, 2], "logprobs": [-1.0, -0.5]}\n')
+    with pytest.raises(RcdiagError) as caught:
+        find_files("mine.jsonl")
+    command = "polars.read_ndjson('mine.jsonl').write_parquet('mine.parquet')"
+    assert caught.value.hint.endswith(command)
+    polars.read_ndjson("mine.jsonl").write_parquet("mine.parquet")
+    assert open_table("mine.parquet").policies == ["rollout"]
 
 
 def test_an_empty_file_of_the_dump_is_refused(tmp_path):
@@ -162,16 +176,16 @@ def test_errors_in_remote_files_name_the_url(memory, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("url", "said", "way"),
+    ("url", "output", "way"),
     [
         ("memory://nowhere/at/all", "no such file", "a glob"),
         ("wat://bucket/run", "no file system for wat://", "s3, gs, hf"),
     ],
 )
-def test_urls_that_lead_nowhere_are_refused(url, said, way):
+def test_urls_that_lead_nowhere_are_refused(url, output, way):
     with pytest.raises(RcdiagError) as caught:
         open_table(url)
-    assert caught.value.message.startswith(f"{url}: {said}")
+    assert caught.value.message.startswith(f"{url}: {output}")
     assert way in caught.value.hint
 
 

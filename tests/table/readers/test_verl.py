@@ -49,6 +49,22 @@ def changes(table: Any) -> str:
     return " | ".join(table.metadata["conversion"]["changes"])
 
 
+def test_numbers_by_row_beside_the_tensors_are_columns(tmp_path):
+    batch = rollouts(4)
+    values = values_of(batch)
+    values["acc"] = np.array([True, False, None, True], object)
+    values["format_score"] = np.array([0.5, 0.25, 1.0, 0.0])
+    values["pred"] = np.array(["4", "5", "", None], object)
+    values["turn_scores"] = np.array([[1.0], [], [0.5], [2.0]], object)
+    values["advantage"] = np.array([9.0] * 4)  # a name of the table's own
+    proto = data_proto(torch_bytes(tensordict(tensors_of(batch))), values)
+    rows, table = read(write(tmp_path / "a.dp", pickled(proto)))
+    assert [row["acc"] for row in rows] == [1.0, 0.0, None, 1.0]
+    assert [row["format_score"] for row in rows] == [0.5, 0.25, 1.0, 0.0]
+    assert {"pred", "turn_scores", "advantage", "min_global_steps"}.isdisjoint(rows[0])
+    assert "kept as columns: __num_turns__, acc, format_score" in changes(table)
+
+
 def test_objects_beside_the_tensors_are_left_alone(tmp_path):
     """Tensors, images and configurations in a pickle are not needed and stay inert."""
     batch = rollouts(4)
@@ -270,13 +286,13 @@ def test_experts_of_response_tokens_are_cut_out_and_those_not_recorded_are_empty
     layers, chosen = 2, 3
     before, after = batch.attention()
     experts = torch.randint(1, 60, (4, 18, layers, chosen), dtype=torch.int16)
-    wanted = []
+    expected = []
     for row, size in enumerate(after.sum(1).tolist()):
         experts[row, 6 + size - 1 :] = 0  # the engine has no experts of the last token
         cells = experts[row, 6 : 6 + size].reshape(size, layers * chosen).tolist()
-        wanted.append([[] if not any(cell) else cell for cell in cells])
+        expected.append([[] if not any(cell) else cell for cell in cells])
     rows, _ = read(write_batch(tmp_path / "a.dp", batch, routed_experts=experts))
-    assert [row["rollout_routed_experts"] for row in rows] == wanted
+    assert [row["rollout_routed_experts"] for row in rows] == expected
     assert before.shape == (4, 6)
 
 

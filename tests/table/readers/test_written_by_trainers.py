@@ -107,6 +107,6 @@ def test_what_trainers_write_is_read_cell_by_cell(verl, tensordict, tmp_path):
     assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "response_mask", "advantages"))
     assert [row["step"] for row in rows] == [4] * 8
     assert [row["group_id"] for row in rows] == [f"0-{row // 2}" for row in range(8)]
-    found = [row["old_log_probs"] for row in rows]
+    result = [row["old_log_probs"] for row in rows]
     rounded = [torch.tensor(row["old_log_probs"]).bfloat16().tolist() for row in batch.rows]
-    assert found == rounded
+    assert result == rounded

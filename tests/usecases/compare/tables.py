@@ -38,7 +38,7 @@ def write_policies(
     columns.setdefault("response_ids", ids_like(next(iter(policies.values()))))
     table = arrow_table(**columns, **lists)
     if scored:
-        noted = {"format_version": 1, "policies": {each["name"]: each for each in scored}}
+        noted = {"format_version": 1, "policies": {item["name"]: item for item in scored}}
         table = table.replace_schema_metadata({"rcdiag": json.dumps(noted)})
     pq.write_table(table, path, row_group_size=rows_per_group)
     return path
@@ -46,7 +46,7 @@ def write_policies(
 
 def ragged(lengths: Sequence[int] | np.ndarray, values: np.ndarray) -> list[list[float]]:
     """Flat values as rows of these lengths."""
-    return [each.tolist() for each in np.split(values, np.cumsum(lengths)[:-1])]
+    return [item.tolist() for item in np.split(values, np.cumsum(lengths)[:-1])]
 
 
 def shifted(base: Lists, noise: float, seed: int) -> list[list[float]]:

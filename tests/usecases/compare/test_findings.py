@@ -22,8 +22,8 @@ def compared(tmp_path, policies, scored=SCORED, **columns) -> CompareResult:
     return compare(open_table(path))
 
 
-def only(found: CompareResult, slug: str) -> Finding:
-    (finding,) = [each for each in found.findings if each.slug == slug]
+def only(result: CompareResult, slug: str) -> Finding:
+    (finding,) = [item for item in result.findings if item.slug == slug]
     return finding
 
 
@@ -40,10 +40,10 @@ def only(found: CompareResult, slug: str) -> Finding:
 def test_the_verdict_is_a_finding_of_its_own_name(
     tmp_path, recorded, rescored, trainer, agreement, severity
 ):
-    found = compared(tmp_path, {"rollout": recorded, "vllm": rescored, "old": trainer})
-    assert found.triangulation is not None
-    assert found.triangulation.agreement == agreement
-    finding = only(found, agreement)
+    result = compared(tmp_path, {"rollout": recorded, "vllm": rescored, "old": trainer})
+    assert result.triangulation is not None
+    assert result.triangulation.agreement == agreement
+    finding = only(result, agreement)
     assert finding.severity == severity
     assert finding.fix
     for name in ("`rollout`", "`vllm`", "`old`"):
@@ -69,25 +69,25 @@ def test_without_recorded_rescored_and_trainer_there_is_no_verdict(tmp_path, pol
 
 def test_a_sampler_that_is_not_nearest_is_said_with_who_is(tmp_path):
     lower = [[value - 0.05 for value in row] for row in BASE]
-    found = compared(tmp_path, {"rollout": lower, "old": BASE})
-    finding = only(found, "recorded-is-not-nearest")
-    assert found.nearest_policies == ["old"]
+    result = compared(tmp_path, {"rollout": lower, "old": BASE})
+    finding = only(result, "recorded-is-not-nearest")
+    assert result.nearest_policies == ["old"]
     assert finding.evidence == {"nearest": ["old"], "behind": pytest.approx(0.05)}
     assert "`old` is nearer" in finding.message
 
 
 def test_a_sampler_that_is_nearest_is_left_in_peace(tmp_path):
     lower = [[value - 0.05 for value in row] for row in BASE]
-    found = compared(tmp_path, {"rollout": BASE, "old": lower})
-    assert found.nearest_policies == ["rollout"]
-    assert "recorded-is-not-nearest" not in {each.slug for each in found.findings}
+    result = compared(tmp_path, {"rollout": BASE, "old": lower})
+    assert result.nearest_policies == ["rollout"]
+    assert "recorded-is-not-nearest" not in {item.slug for item in result.findings}
 
 
 def test_one_prompt_group_gives_numbers_without_intervals(tmp_path):
-    found = compared(tmp_path, {"rollout": OTHER, "vllm": NEAR, "old": BASE}, group_id=[1] * 60)
-    assert found.ladder.whole.low is None
-    assert found.num_clusters == 1
-    assert only(found, "few-clusters").evidence == {"clusters": 1}
+    result = compared(tmp_path, {"rollout": OTHER, "vllm": NEAR, "old": BASE}, group_id=[1] * 60)
+    assert result.ladder.whole.low is None
+    assert result.num_clusters == 1
+    assert only(result, "few-clusters").evidence == {"clusters": 1}
 
 
 @pytest.mark.parametrize("bad", [nan, -inf, inf])
@@ -95,13 +95,13 @@ def test_one_prompt_group_gives_numbers_without_intervals(tmp_path):
 def test_what_is_no_number_is_found_and_never_becomes_one(tmp_path, bad, where):
     dirty = {"rollout": BASE, "vllm": NEAR, "old": OTHER}
     dirty[where] = [[bad, *BASE[0][1:]], *dirty[where][1:]]
-    found = compared(tmp_path, dirty)
-    finding = only(found, "non-finite-log-probs")
+    result = compared(tmp_path, dirty)
+    finding = only(result, "non-finite-log-probs")
     assert finding.severity == "error"
     assert finding.evidence == {"policy": where, "tokens": 1, "rows": 1, "first_rows": [0]}
     assert "`mismatch` is computed without these rows" in finding.message
-    assert found.rows_left_out == 1
-    for pair in found.pairs.values():
+    assert result.rows_left_out == 1
+    for pair in result.pairs.values():
         assert np.isfinite(known(pair.mismatch["k2_kl"]))
 
 
@@ -110,36 +110,36 @@ def test_what_is_no_number_is_found_and_never_becomes_one(tmp_path, bad, where):
 def test_a_policy_without_numbers_does_not_hide_the_others(tmp_path, bad, where):
     dirty = {"rollout": BASE, "vllm": NEAR, "old": OTHER}
     dirty[where] = [[bad, *row[1:]] for row in dirty[where]]
-    found = compared(tmp_path, dirty)
-    finding = only(found, "non-finite-log-probs")
+    result = compared(tmp_path, dirty)
+    finding = only(result, "non-finite-log-probs")
     assert "`mismatch` of its pairs is null" in finding.message
     others = [name for name in dirty if name != where]
     for other in others:
-        assert found.pairs[f"{where}->{other}"].mismatch["k2_kl"].value is None
-    assert np.isfinite(known(found.pairs[f"{others[0]}->{others[1]}"].mismatch["k2_kl"]))
-    assert found.triangulation is None
-    for rung in found.ladder.rungs:
+        assert result.pairs[f"{where}->{other}"].mismatch["k2_kl"].value is None
+    assert np.isfinite(known(result.pairs[f"{others[0]}->{others[1]}"].mismatch["k2_kl"]))
+    assert result.triangulation is None
+    for rung in result.ladder.rungs:
         if where in (rung.start, rung.end):
             assert not np.isfinite(known(rung.k2))
             assert not rung.at_floor
     if where in ("rollout", "old"):
-        assert not np.isfinite(known(found.ladder.whole))
-    assert to_json(from_json(to_json(found), "r")) == to_json(found)
+        assert not np.isfinite(known(result.ladder.whole))
+    assert to_json(from_json(to_json(result), "r")) == to_json(result)
 
 
 def test_what_is_no_number_at_a_masked_token_is_nothing(tmp_path):
     mask = [[0, *([1] * (len(row) - 1))] for row in BASE]
     dirty = [[nan, *row[1:]] for row in OTHER]
-    found = compared(tmp_path, {"rollout": BASE, "old": dirty}, response_mask=mask)
-    assert "non-finite-log-probs" not in {each.slug for each in found.findings}
-    assert np.isfinite(known(found.ladder.whole))
+    result = compared(tmp_path, {"rollout": BASE, "old": dirty}, response_mask=mask)
+    assert "non-finite-log-probs" not in {item.slug for item in result.findings}
+    assert np.isfinite(known(result.ladder.whole))
 
 
 def test_the_gravest_finding_comes_first(tmp_path):
-    found = compared(
+    result = compared(
         tmp_path, {"rollout": BASE, "vllm": NEAR, "old": [[nan] * len(r) for r in BASE]}
     )
     order = ["error", "warning", "note"]
-    ranks = [order.index(each.severity) for each in found.findings]
+    ranks = [order.index(item.severity) for item in result.findings]
     assert ranks == sorted(ranks)
     assert ranks[0] == 0

@@ -38,42 +38,42 @@ def several(draw) -> dict[str, list[list[float]]]:
 
 @given(several())
 def test_parts_add_up_to_k2_of_both_ends(policies):
-    found = ladder(moments(policies), list(policies), None)
+    result = ladder(moments(policies), list(policies), None)
     first, *_, last = (flat(rows) for rows in policies.values())
     whole = np.mean((last - first) ** 2) / 2
-    parts = [known(rung.contribution) for rung in found.rungs]
+    parts = [known(rung.contribution) for rung in result.rungs]
     assert sum(parts) == pytest.approx(whole, rel=1e-12, abs=1e-12 * max(map(abs, parts)))
-    assert found.whole.value == pytest.approx(whole, rel=1e-12)
+    assert result.whole.value == pytest.approx(whole, rel=1e-12)
 
 
 @given(st.permutations(list(POLICIES)))
 def test_parts_add_up_in_every_order_of_the_policies(order):
-    found = ladder(moments(POLICIES), order, None)
+    result = ladder(moments(POLICIES), order, None)
     ends = flat(POLICIES[order[-1]]) - flat(POLICIES[order[0]])
-    assert sum(known(r.contribution) for r in found.rungs) == pytest.approx(np.mean(ends**2) / 2)
-    assert sum(known(r.share) for r in found.rungs) == pytest.approx(1.0)
+    assert sum(known(r.contribution) for r in result.rungs) == pytest.approx(np.mean(ends**2) / 2)
+    assert sum(known(r.share) for r in result.rungs) == pytest.approx(1.0)
 
 
 def test_a_rung_is_half_the_mean_product_of_its_step_and_the_whole():
-    found = ladder(moments(POLICIES), list("abcd"), None)
+    result = ladder(moments(POLICIES), list("abcd"), None)
     whole = flat(POLICIES["d"]) - flat(POLICIES["a"])
-    for rung in found.rungs:
+    for rung in result.rungs:
         step = flat(POLICIES[rung.end]) - flat(POLICIES[rung.start])
         product = step * whole / 2
         part = rung.contribution
-        wanted = robust(product, np.ones_like(product), ROWS)
-        assert (part.value, part.low, part.high) == pytest.approx(wanted, rel=1e-9)
-        wanted = robust(product, whole**2 / 2, ROWS)
+        expected = robust(product, np.ones_like(product), ROWS)
+        assert (part.value, part.low, part.high) == pytest.approx(expected, rel=1e-9)
+        expected = robust(product, whole**2 / 2, ROWS)
         share = rung.share
-        assert (share.value, share.low, share.high) == pytest.approx(wanted, rel=1e-9)
+        assert (share.value, share.low, share.high) == pytest.approx(expected, rel=1e-9)
         assert rung.k2.value == pytest.approx(np.mean(step**2) / 2, rel=1e-12)
         assert rung.log_ratio_mean.value == pytest.approx(step.mean(), rel=1e-9)
 
 
 def test_rungs_join_neighbours_in_the_order_given():
-    found = ladder(moments(POLICIES), list("dacb"), None)
-    assert found.policies == list("dacb")
-    assert [(r.start, r.end) for r in found.rungs] == [("d", "a"), ("a", "c"), ("c", "b")]
+    result = ladder(moments(POLICIES), list("dacb"), None)
+    assert result.policies == list("dacb")
+    assert [(r.start, r.end) for r in result.rungs] == [("d", "a"), ("a", "c"), ("c", "b")]
 
 
 def test_a_step_that_takes_back_what_another_did_has_a_negative_part():
@@ -82,17 +82,17 @@ def test_a_step_that_takes_back_what_another_did_has_a_negative_part():
         for rows in zip(BASE, POLICIES["b"], strict=True)
     ]
     overshot = [[min(value, 0.0) for value in row] for row in overshot]
-    found = ladder(
+    result = ladder(
         moments({"a": BASE, "far": overshot, "b": POLICIES["b"]}), ["a", "far", "b"], None
     )
-    out, back = (rung.share.value for rung in found.rungs)
+    out, back = (rung.share.value for rung in result.rungs)
     assert (out, back) == (pytest.approx(2.0), pytest.approx(-1.0))
 
 
 def test_equal_ends_have_no_share_rather_than_a_number():
-    found = ladder(moments({"a": BASE, "b": BASE}), ["a", "b"], None)
-    assert (found.whole.value, found.rungs[0].contribution.value) == (0.0, 0.0)
-    assert found.rungs[0].share.value is None
+    result = ladder(moments({"a": BASE, "b": BASE}), ["a", "b"], None)
+    assert (result.whole.value, result.rungs[0].contribution.value) == (0.0, 0.0)
+    assert result.rungs[0].share.value is None
 
 
 def test_without_a_noise_floor_nothing_is_said_about_it():
@@ -107,8 +107,8 @@ def test_a_step_within_two_runs_of_one_policy_is_at_the_floor_and_a_larger_one_i
     }
     some = moments(policies)
     floor = noise_floor(some, "b", "b_again", 0.1)
-    found = ladder(some, ["a", "b", "b_near"], floor)
-    assert [rung.at_floor for rung in found.rungs] == [False, True]
+    result = ladder(some, ["a", "b", "b_near"], floor)
+    assert [rung.at_floor for rung in result.rungs] == [False, True]
     assert floor.k2 == k2(some, "b", "b_again")
     assert (floor.policy, floor.repeat, floor.log_ratio_abs_max) == ("b", "b_again", 0.1)
 
@@ -116,8 +116,10 @@ def test_a_step_within_two_runs_of_one_policy_is_at_the_floor_and_a_larger_one_i
 def test_a_share_with_an_interval_wider_than_half_of_the_whole_is_unknown():
     """Two steps that undo each other: the whole is small beside both, and no share can be told."""
     back = shifted(BASE, 0.001, 4)
-    found = ladder(moments({"a": BASE, "c": POLICIES["c"], "back": back}), ["a", "c", "back"], None)
-    for rung in found.rungs:
+    result = ladder(
+        moments({"a": BASE, "c": POLICIES["c"], "back": back}), ["a", "c", "back"], None
+    )
+    for rung in result.rungs:
         assert rung.share.low is not None
         assert rung.share.high is not None
         assert rung.share.high - rung.share.low > 0.5
@@ -126,8 +128,8 @@ def test_a_share_with_an_interval_wider_than_half_of_the_whole_is_unknown():
 
 
 def test_a_share_that_its_interval_tells_is_shown():
-    found = ladder(moments(POLICIES), ["a", "b", "c"], None)
-    for rung in found.rungs:
+    result = ladder(moments(POLICIES), ["a", "b", "c"], None)
+    for rung in result.rungs:
         assert rung.share.level is None
         assert share(rung.share).endswith("%")
 

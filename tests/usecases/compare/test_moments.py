@@ -27,35 +27,35 @@ def tokens_of(name: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("one", "other"), [("a", "b"), ("b", "c"), ("c", "a")])
 def test_k2_is_half_the_mean_square_over_unmasked_tokens(one, other):
-    found = k2(moments(POLICIES, mask=MASK), one, other)
+    result = k2(moments(POLICIES, mask=MASK), one, other)
     apart = tokens_of(other) - tokens_of(one)
-    assert found.value == pytest.approx(np.mean(apart**2) / 2, rel=1e-12)
+    assert result.value == pytest.approx(np.mean(apart**2) / 2, rel=1e-12)
 
 
 def test_k2_has_the_interval_of_the_cluster_robust_formula():
-    found = k2(moments(POLICIES, mask=MASK, group=GROUP), "a", "c")
+    result = k2(moments(POLICIES, mask=MASK, group=GROUP), "a", "c")
     halves = (tokens_of("c") - tokens_of("a")) ** 2 / 2
-    wanted = robust(halves, np.ones_like(halves), TOKEN_GROUP[KEEP])
-    assert (found.value, found.low, found.high) == pytest.approx(wanted, rel=1e-10)
+    expected = robust(halves, np.ones_like(halves), TOKEN_GROUP[KEEP])
+    assert (result.value, result.low, result.high) == pytest.approx(expected, rel=1e-10)
 
 
 def test_rows_without_a_group_are_their_own_cluster():
     some = moments(POLICIES)
-    found = mean(some.difference("b"), some.tokens)
+    result = mean(some.difference("b"), some.tokens)
     apart = flat(POLICIES["b"]) - flat(BASE)
     rows = np.repeat(np.arange(40), [len(row) for row in BASE])
-    wanted = robust(apart, np.ones_like(apart), rows)
-    assert (found.value, found.low, found.high) == pytest.approx(wanted, rel=1e-10)
+    expected = robust(apart, np.ones_like(apart), rows)
+    assert (result.value, result.low, result.high) == pytest.approx(expected, rel=1e-10)
 
 
 def test_the_lower_end_of_a_k2_is_never_negative():
     spike = [[0.0] * 5 for _ in range(4)]
     one = [[-0.0] * 5 for _ in range(4)]
     one[0][0] = -3.0
-    found = k2(moments({"a": spike, "b": one}), "a", "b")
-    assert found.low == 0.0
-    assert found.high is not None
-    assert found.high > known(found)
+    result = k2(moments({"a": spike, "b": one}), "a", "b")
+    assert result.low == 0.0
+    assert result.high is not None
+    assert result.high > known(result)
 
 
 @pytest.mark.parametrize("dirt", [nan, inf, -inf])
@@ -77,9 +77,9 @@ def test_a_row_without_an_unmasked_token_is_no_cluster():
 
 
 def test_one_cluster_has_a_value_and_no_interval():
-    found = k2(moments(POLICIES, group=[7] * 40), "a", "b")
-    assert found.value == pytest.approx(np.mean((flat(POLICIES["b"]) - flat(BASE)) ** 2) / 2)
-    assert (found.low, found.high) == (None, None)
+    result = k2(moments(POLICIES, group=[7] * 40), "a", "b")
+    assert result.value == pytest.approx(np.mean((flat(POLICIES["b"]) - flat(BASE)) ** 2) / 2)
+    assert (result.low, result.high) == (None, None)
 
 
 @given(st.permutations(range(40)), st.integers(1, 40))
@@ -102,5 +102,5 @@ def test_policies_near_each_other_and_far_from_the_first_are_still_told_apart():
     """A stale sampler, one nat off, must not drown what two float32 scorers differ."""
     far = shifted(BASE, 1.0, 5)
     near = [[value + 1e-5 * (-1) ** at for at, value in enumerate(row)] for row in BASE]
-    found = k2(moments({"far": far, "a": BASE, "b": near}), "a", "b")
-    assert found.value == pytest.approx(0.5e-10, rel=1e-3)
+    result = k2(moments({"far": far, "a": BASE, "b": near}), "a", "b")
+    assert result.value == pytest.approx(0.5e-10, rel=1e-3)

@@ -24,16 +24,16 @@ def scorers(noises: dict[str, float], seed: int = 0) -> dict[str, list[list[floa
     law = laws(logits)
     gumbel = random.gumbel(size=law.shape)
     drawn = np.argmax(law + gumbel, axis=1)
-    found = {}
+    result = {}
     for name, noise in noises.items():
         scored = laws(logits + noise * random.normal(size=law.shape))
-        found[name] = ragged([LENGTH] * ROWS, scored[np.arange(len(drawn)), drawn])
-    return found
+        result[name] = ragged([LENGTH] * ROWS, scored[np.arange(len(drawn)), drawn])
+    return result
 
 
 def nearest(policies) -> set[str]:
-    found = behind_the_best(moments(policies))
-    return {name for name, behind in found.items() if is_nearest(behind)}
+    result = behind_the_best(moments(policies))
+    return {name for name, behind in result.items() if is_nearest(behind)}
 
 
 @pytest.mark.parametrize("order", [["low", "mid", "high"], ["high", "mid", "low"]])
@@ -61,24 +61,24 @@ def test_behind_is_the_difference_of_divergences_from_the_sampler():
     }
     tokens = [0, 0, 0, 0, 1, 1, 2, 3]
     policies = {name: [np.log(law[tokens]).tolist()] * 3 for name, law in laws.items()}
-    found = behind_the_best(moments(policies))
+    result = behind_the_best(moments(policies))
     kl = {name: float(np.sum(s * np.log(s / law))) for name, law in laws.items()}
     assert min(kl, key=kl.__getitem__) == "p"
-    for name, behind in found.items():
+    for name, behind in result.items():
         assert behind.value == pytest.approx(kl[name] - kl["p"], abs=1e-15)
 
 
 def test_behind_has_the_paired_interval_by_cluster():
     policies = scorers({"a": 0.4, "b": 0.1})
-    found = behind_the_best(moments(policies))["a"]
+    result = behind_the_best(moments(policies))["a"]
     apart = flat(policies["b"]) - flat(policies["a"])
-    wanted = robust(apart, np.ones_like(apart), np.repeat(np.arange(ROWS), LENGTH))
-    assert (found.value, found.low, found.high) == pytest.approx(wanted, rel=1e-9)
+    expected = robust(apart, np.ones_like(apart), np.repeat(np.arange(ROWS), LENGTH))
+    assert (result.value, result.low, result.high) == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_best_is_behind_itself_by_nothing():
-    found = behind_the_best(moments(scorers({"a": 0.4, "b": 0.1})))["b"]
-    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
+    result = behind_the_best(moments(scorers({"a": 0.4, "b": 0.1})))["b"]
+    assert (result.value, result.low, result.high) == (0.0, 0.0, 0.0)
 
 
 def test_of_one_cluster_only_the_best_itself_is_nearest():

@@ -33,7 +33,7 @@ SCORED = [
 
 def compared(tmp_path, names=tuple(POLICIES), chosen=()) -> CompareResult:
     policies = {name: POLICIES[name] for name in names}
-    scored = [each for each in SCORED if each["name"] in names]
+    scored = [item for item in SCORED if item["name"] in names]
     path = write_policies(tmp_path / "a.parquet", policies, scored)
     return compare(open_table(path), policies=chosen)
 
@@ -48,27 +48,27 @@ def test_a_repeat_is_the_noise_floor(tmp_path):
 
 
 def test_a_repeat_stays_out_of_the_ladder(tmp_path):
-    found = compared(tmp_path)
-    assert found.ladder.policies == ["rollout", "vllm", "near", "old"]
-    assert found.policies["vllm_again"].role == "repeat"
+    result = compared(tmp_path)
+    assert result.ladder.policies == ["rollout", "vllm", "near", "old"]
+    assert result.policies["vllm_again"].role == "repeat"
 
 
 def test_a_chosen_repeat_is_the_floor_and_no_rung(tmp_path):
-    found = compared(tmp_path, chosen=["rollout", "vllm_again", "old", "vllm"])
-    assert found.ladder.policies == ["rollout", "old", "vllm"]
-    assert found.noise_floor is not None
+    result = compared(tmp_path, chosen=["rollout", "vllm_again", "old", "vllm"])
+    assert result.ladder.policies == ["rollout", "old", "vllm"]
+    assert result.noise_floor is not None
 
 
 def test_pairs_no_further_apart_than_two_runs_are_at_the_floor(tmp_path):
-    found = compared(tmp_path)
-    at_floor = {name for name, pair in found.pairs.items() if pair.at_floor}
+    result = compared(tmp_path)
+    at_floor = {name for name, pair in result.pairs.items() if pair.at_floor}
     same = permutations(["vllm", "near", "vllm_again"], 2)
     assert at_floor <= {f"{a}->{b}" for a, b in same}
     assert {"vllm->near", "near->vllm", "vllm->vllm_again", "vllm_again->vllm"} <= at_floor
 
 
 def test_the_finding_names_the_pairs_at_the_floor_and_not_the_repeat_itself(tmp_path):
-    (finding,) = [each for each in compared(tmp_path).findings if each.slug == "noise-floor"]
+    (finding,) = [item for item in compared(tmp_path).findings if item.slug == "noise-floor"]
     assert finding.severity == "note"
     assert "vllm->near" in finding.evidence["pairs"]
     assert "vllm->vllm_again" not in finding.evidence["pairs"]
@@ -76,21 +76,21 @@ def test_the_finding_names_the_pairs_at_the_floor_and_not_the_repeat_itself(tmp_
 
 
 def test_without_a_repeat_nothing_is_said_of_noise(tmp_path):
-    found = compared(tmp_path, ["rollout", "vllm", "old"])
-    assert found.noise_floor is None
-    assert {pair.at_floor for pair in found.pairs.values()} == {None}
-    assert "noise-floor" not in {each.slug for each in found.findings}
+    result = compared(tmp_path, ["rollout", "vllm", "old"])
+    assert result.noise_floor is None
+    assert {pair.at_floor for pair in result.pairs.values()} == {None}
+    assert "noise-floor" not in {item.slug for item in result.findings}
 
 
 def test_a_repeat_whose_first_run_is_not_there_is_no_floor(tmp_path):
-    found = compared(tmp_path, ["rollout", "vllm_again", "old"])
-    assert found.noise_floor is None
-    assert found.ladder.policies == ["rollout", "old"]
+    result = compared(tmp_path, ["rollout", "vllm_again", "old"])
+    assert result.noise_floor is None
+    assert result.ladder.policies == ["rollout", "old"]
 
 
 def test_a_policy_and_its_repeat_alone_have_a_floor_and_no_step(tmp_path):
-    found = compared(tmp_path, ["vllm", "vllm_again"])
-    assert found.noise_floor is not None
-    assert found.ladder.rungs == []
-    assert set(found.pairs) == {"vllm->vllm_again", "vllm_again->vllm"}
-    assert from_json(to_json(found), "r") == found
+    result = compared(tmp_path, ["vllm", "vllm_again"])
+    assert result.noise_floor is not None
+    assert result.ladder.rungs == []
+    assert set(result.pairs) == {"vllm->vllm_again", "vllm_again->vllm"}
+    assert from_json(to_json(result), "r") == result

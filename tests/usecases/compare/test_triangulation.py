@@ -22,11 +22,11 @@ def built(
         "rescored": shifted(BASE, engine, 2),
         "scored": shifted(BASE, trainer, 3),
     }
-    found: NoiseFloor | None = None
+    result: NoiseFloor | None = None
     if floor is not None:
         policies["again"] = shifted(policies["rescored"], floor, 4)
-        found = noise_floor(moments(policies), "rescored", "again", None)
-    return triangulate(moments(policies), "recorded", "rescored", "scored", found)
+        result = noise_floor(moments(policies), "rescored", "again", None)
+    return triangulate(moments(policies), "recorded", "rescored", "scored", result)
 
 
 CASES = {
@@ -47,14 +47,14 @@ ODD = {
 
 @pytest.mark.parametrize("verdict", CASES)
 def test_each_verdict_without_a_floor(verdict):
-    found = built(*CASES[verdict])
-    assert (found.agreement, found.odd_one_out) == (verdict, ODD[verdict])
+    result = built(*CASES[verdict])
+    assert (result.agreement, result.odd_one_out) == (verdict, ODD[verdict])
 
 
 @pytest.mark.parametrize("verdict", CASES)
 def test_a_floor_far_below_changes_no_verdict(verdict):
-    found = built(*CASES[verdict], floor=1e-4)
-    assert (found.agreement, found.odd_one_out) == (verdict, ODD[verdict])
+    result = built(*CASES[verdict], floor=1e-4)
+    assert (result.agreement, result.odd_one_out) == (verdict, ODD[verdict])
 
 
 def test_what_all_differ_by_no_more_than_the_floor_is_agreement():
@@ -65,33 +65,33 @@ def test_what_all_differ_by_no_more_than_the_floor_is_agreement():
 @pytest.mark.parametrize("verdict", ["engine-against-trainer", "generation-against-rescoring"])
 def test_nobody_stands_apart_by_less_than_the_floor(verdict):
     """Anything at the floor is noise, so it accuses nobody."""
-    found = built(*CASES[verdict], floor=0.6)
-    assert (found.agreement, found.odd_one_out) == ("three-agree", None)
+    result = built(*CASES[verdict], floor=0.6)
+    assert (result.agreement, result.odd_one_out) == ("three-agree", None)
 
 
 def test_two_equal_policies_stand_together_against_a_third():
     policies = {"a": BASE, "b": BASE, "c": shifted(BASE, 0.2, 1)}
-    found = triangulate(moments(policies), "a", "b", "c", None)
-    assert found.agreement == "engine-against-trainer"
+    result = triangulate(moments(policies), "a", "b", "c", None)
+    assert result.agreement == "engine-against-trainer"
 
 
 def test_three_equal_policies_agree():
-    found = triangulate(moments({"a": BASE, "b": BASE, "c": BASE}), "a", "b", "c", None)
-    assert (found.agreement, found.odd_one_out) == ("three-agree", None)
+    result = triangulate(moments({"a": BASE, "b": BASE, "c": BASE}), "a", "b", "c", None)
+    assert (result.agreement, result.odd_one_out) == ("three-agree", None)
 
 
 def test_the_distances_are_those_of_the_pairs_named():
-    found = built(0.01, 0.1, 0.3)
+    result = built(0.01, 0.1, 0.3)
     policies = {
         "recorded": shifted(BASE, 0.01, 1),
         "rescored": shifted(BASE, 0.1, 2),
         "scored": shifted(BASE, 0.3, 3),
     }
-    assert set(found.k2) == {"recorded~rescored", "recorded~scored", "rescored~scored"}
-    for pair, value in found.k2.items():
+    assert set(result.k2) == {"recorded~rescored", "recorded~scored", "rescored~scored"}
+    for pair, value in result.k2.items():
         one, other = (flat(policies[name]) for name in pair.split("~"))
         assert value.value == pytest.approx(np.mean((other - one) ** 2) / 2, rel=1e-9)
-    assert (found.sampler_policy, found.engine_policy, found.trainer_policy) == (
+    assert (result.sampler_policy, result.engine_policy, result.trainer_policy) == (
         "recorded",
         "rescored",
         "scored",
@@ -100,17 +100,17 @@ def test_the_distances_are_those_of_the_pairs_named():
 
 def test_a_constant_offset_of_one_is_found_as_noise_is():
     off = [[value - 0.2 for value in row] for row in BASE]
-    found = triangulate(
+    result = triangulate(
         moments({"a": off, "b": BASE, "c": shifted(BASE, 0.01, 1)}), "a", "b", "c", None
     )
-    assert (found.agreement, found.odd_one_out) == ("generation-against-rescoring", "a")
+    assert (result.agreement, result.odd_one_out) == ("generation-against-rescoring", "a")
 
 
 def test_what_few_clusters_cannot_tell_apart_is_no_odd_one_out():
     """One row makes all of the difference: its interval reaches down to the others."""
     spike = [list(row) for row in BASE[:4]]
     spike[0] = [value - 2.0 for value in spike[0]]
-    found = triangulate(
+    result = triangulate(
         moments({"a": BASE[:4], "b": shifted(BASE[:4], 0.1, 2), "c": spike}), "a", "b", "c", None
     )
-    assert found.odd_one_out is None
+    assert result.odd_one_out is None

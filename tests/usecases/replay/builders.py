@@ -23,8 +23,8 @@ Lists = Sequence[Sequence[float]]
 
 def plan_of(trainer: str = "verl-0.9", **configs: Mapping[str, Any]) -> Plan:
     """Named corrections by the trainer's own settings; all its presets where none are given."""
-    found = find_trainer(trainer)
-    return plan_corrections(found, configs or preset_configs(found, [], {}))
+    result = find_trainer(trainer)
+    return plan_corrections(result, configs or preset_configs(result, [], {}))
 
 
 def update_of(trainer: str = "verl-0.9", plan: Plan | None = None, **given: Any) -> Update:

@@ -37,9 +37,9 @@ def table_for(path: Path, model: Path, seed: int = 0, **columns: object) -> Path
     write_table(path, **given)
     logs = [row.tolist() for row in reference(model, path)["log_probs"]]
     noisy = [[min(v + random.normal(0.0, 0.2), -1e-3) for v in row] for row in logs]
-    found = pq.read_table(path)
-    found = found.append_column("rollout_log_probs", pa.array(noisy, pa.list_(pa.float64())))
-    pq.write_table(found, path)
+    result = pq.read_table(path)
+    result = result.append_column("rollout_log_probs", pa.array(noisy, pa.list_(pa.float64())))
+    pq.write_table(result, path)
     return path
 
 

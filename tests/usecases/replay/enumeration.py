@@ -59,13 +59,13 @@ class Enumerated:
     @cached_property
     def scores(self) -> np.ndarray:
         """[81, LENGTH, WIDTH] d log pi(token) / d logits, of the trainer's policy."""
-        found = np.zeros((len(SEQUENCES), LENGTH, WIDTH))
+        result = np.zeros((len(SEQUENCES), LENGTH, WIDTH))
         for row, sequence in enumerate(SEQUENCES):
             for t, token in enumerate(sequence):
                 at = PREFIXES.index(sequence[:t]) * VOCABULARY
-                found[row, t, at : at + VOCABULARY] = -self.policies.target[sequence[:t]]
-                found[row, t, at + token] += 1.0
-        return found
+                result[row, t, at : at + VOCABULARY] = -self.policies.target[sequence[:t]]
+                result[row, t, at + token] += 1.0
+        return result
 
     @cached_property
     def log_ratios(self) -> np.ndarray:
@@ -127,8 +127,10 @@ def enumerated() -> Enumerated:
 def estimators() -> dict[str, np.ndarray]:
     """[81, WIDTH] gradients of the definitions above and of every preset of verl 0.9."""
     case, defined, presets = enumerated(), plan_of(**CONFIGS), plan_of()
-    found = {name: case.of_preset(defined, name) for name in defined.corrections}
-    return found | {name: case.of_preset(presets, name) for name in (*presets.corrections, "naive")}
+    result = {name: case.of_preset(defined, name) for name in defined.corrections}
+    return result | {
+        name: case.of_preset(presets, name) for name in (*presets.corrections, "naive")
+    }
 
 
 NAMES = [*CONFIGS, *plan_of().corrections, "naive"]

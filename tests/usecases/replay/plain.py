@@ -66,8 +66,8 @@ class Plain:
         prompt, response = row["prompt_ids"], row["response_ids"]
         logits = self.model(torch.tensor([prompt + response])).logits[0]
         laws = torch.log_softmax(logits / row["temperature"], dim=-1)
-        wanted = torch.tensor(row["response_mask"], dtype=torch.bool)
-        return laws[len(prompt) - 1 : -1][wanted], torch.tensor(response)[wanted]
+        expected = torch.tensor(row["response_mask"], dtype=torch.bool)
+        return laws[len(prompt) - 1 : -1][expected], torch.tensor(response)[expected]
 
     def log_probs(self, row: dict[str, Any]) -> Tensor:
         laws, tokens = self.laws(row)

@@ -22,9 +22,9 @@ def advantages(source: str, reward: list, group: list, lengths: list | None = No
 
 def test_grpo_divides_by_the_groups_own_spread():
     """Group 5: mean 2, std (n - 1) 1. Group 6: mean 0.5, std sqrt(1/2)."""
-    found = advantages("grpo", [1, 0, 2, 3, 1], [5, 6, 5, 5, 6])
+    result = advantages("grpo", [1, 0, 2, 3, 1], [5, 6, 5, 5, 6])
     half = 0.5 / (sqrt(0.5) + 1e-6)
-    assert found == pytest.approx([-1 / (1 + 1e-6), -half, 0.0, 1 / (1 + 1e-6), half], rel=1e-12)
+    assert result == pytest.approx([-1 / (1 + 1e-6), -half, 0.0, 1 / (1 + 1e-6), half], rel=1e-12)
 
 
 def test_rloo_takes_the_mean_of_the_others():
@@ -34,8 +34,8 @@ def test_rloo_takes_the_mean_of_the_others():
 
 def test_reinforce_plus_plus_whitens_over_tokens():
     """Rewards 0 on 1 token and 1 on 3: mean 3/4, variance (9/16 + 3/16) / 3 = 1/4."""
-    found = advantages("reinforce++", [0, 1], [0, 0], [1, 3])
-    assert found == pytest.approx([-0.75 / sqrt(0.25 + 1e-8), 0.25 / sqrt(0.25 + 1e-8)], rel=1e-12)
+    result = advantages("reinforce++", [0, 1], [0, 0], [1, 3])
+    assert result == pytest.approx([-0.75 / sqrt(0.25 + 1e-8), 0.25 / sqrt(0.25 + 1e-8)], rel=1e-12)
 
 
 def test_reinforce_plus_plus_takes_no_notice_of_groups():
@@ -44,10 +44,10 @@ def test_reinforce_plus_plus_takes_no_notice_of_groups():
     assert advantages("reinforce++", rewards, [1, 2, 3, 4], lengths) == together
 
 
-@pytest.mark.parametrize(("source", "wanted"), [("grpo", 0.7 / (1 + 1e-6)), ("rloo", 0.7)])
-def test_a_group_of_one_among_others_keeps_its_reward(source, wanted):
+@pytest.mark.parametrize(("source", "expected"), [("grpo", 0.7 / (1 + 1e-6)), ("rloo", 0.7)])
+def test_a_group_of_one_among_others_keeps_its_reward(source, expected):
     """As verl: its mean is 0 and its std 1."""
-    assert advantages(source, [0.7, 1.0, 3.0], [9, 4, 4])[0] == pytest.approx(wanted, rel=1e-12)
+    assert advantages(source, [0.7, 1.0, 3.0], [9, 4, 4])[0] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("source", list(ADVANTAGES))
@@ -66,22 +66,22 @@ ROWS = st.lists(st.tuples(REWARDS, st.integers(0, 3), st.integers(1, 9)), min_si
 @pytest.mark.parametrize("source", list(LOOPS))
 @given(rows=ROWS)
 def test_groups_are_those_of_a_loop(source, rows):
-    found = advantages(source, *map(list, zip(*rows, strict=True)))
-    for (own, key, _), value in zip(rows, found, strict=True):
+    result = advantages(source, *map(list, zip(*rows, strict=True)))
+    for (own, key, _), value in zip(rows, result, strict=True):
         others = [reward for reward, group, _ in rows if group == key]
         alone = own / (1 + 1e-6) if source == "grpo" else own
-        wanted = LOOPS[source](own, others) if len(others) > 1 else alone
-        assert value == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+        expected = LOOPS[source](own, others) if len(others) > 1 else alone
+        assert value == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @given(rows=ROWS)
 def test_whitened_advantages_are_those_of_a_loop(rows):
     tokens = [reward for reward, _, count in rows for _ in range(count)]
     mean = fmean(tokens)
-    variance = sum((each - mean) ** 2 for each in tokens) / (len(tokens) - 1)
-    found = advantages("reinforce++", *map(list, zip(*rows, strict=True)))
-    wanted = [(reward - mean) / sqrt(variance + 1e-8) for reward, _, _ in rows]
-    assert found == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    variance = sum((item - mean) ** 2 for item in tokens) / (len(tokens) - 1)
+    result = advantages("reinforce++", *map(list, zip(*rows, strict=True)))
+    expected = [(reward - mean) / sqrt(variance + 1e-8) for reward, _, _ in rows]
+    assert result == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("source", ["grpo", "rloo"])
@@ -94,8 +94,8 @@ def test_groups_of_one_alone_have_no_baseline(source):
 
 def test_reinforce_plus_plus_needs_no_groups():
     reward, group = np.array([1.0, 2.0]), np.array([1, 2], np.uint64)
-    found = computed_advantages("reinforce++", reward, group, np.array([1, 1]))
-    assert found == pytest.approx([-sqrt(0.5), sqrt(0.5)])
+    result = computed_advantages("reinforce++", reward, group, np.array([1, 1]))
+    assert result == pytest.approx([-sqrt(0.5), sqrt(0.5)])
 
 
 @pytest.mark.parametrize("unknown", [np.nan, np.inf, -np.inf])

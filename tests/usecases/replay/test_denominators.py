@@ -46,9 +46,9 @@ BY_HAND = [
 @pytest.mark.parametrize(("aggregation", "denominator", "loss"), BY_HAND)
 def test_rejected_tokens_and_empty_rows_in_the_denominator(table, aggregation, denominator, loss):
     number = 12.0 if denominator == "constant" else None
-    found = one(table, REJECT, aggregation=aggregation, denominator=denominator, constant=number)
-    assert found.loss == pytest.approx(loss, rel=1e-7)
-    assert (found.kept_tokens, found.kept_sequences) == (5, 2)
+    result = one(table, REJECT, aggregation=aggregation, denominator=denominator, constant=number)
+    assert result.loss == pytest.approx(loss, rel=1e-7)
+    assert (result.kept_tokens, result.kept_sequences) == (5, 2)
 
 
 @pytest.mark.parametrize(
@@ -60,27 +60,27 @@ def test_the_denominator_is_said(table, aggregation, unit, counted):
     kept, everyone = counted
     for denominator, used in (("kept", kept), ("all", everyone), ("constant", 7)):
         number = 7.0 if denominator == "constant" else None
-        found = one(
+        result = one(
             table, REJECT, aggregation=aggregation, denominator=denominator, constant=number
         ).denominator
-        assert (found.basis, found.counted) == (denominator, unit)
-        assert (found.divisor, found.kept_count, found.full_count) == (used, kept, everyone)
+        assert (result.basis, result.counted) == (denominator, unit)
+        assert (result.divisor, result.kept_count, result.full_count) == (used, kept, everyone)
 
 
 @pytest.mark.parametrize(("denominator", "count"), [("kept", 5), ("all", 6)])
 def test_rejection_shrinks_the_pull_where_all_tokens_are_counted(table, denominator, count):
     """The coefficient of a kept token is -A / count, of a rejected one 0."""
-    found = one(table, REJECT, denominator=denominator).coefficients
-    assert found.sum == pytest.approx(KEPT_SUM / count)
-    assert found.abs_sum == pytest.approx((2 * 1.0 + 3 * 2.0) / count)
-    assert found.norm == pytest.approx((2 * 1.0 + 3 * 4.0) ** 0.5 / count)
-    assert (found.nonzero, found.largest) == (5, pytest.approx(2.0 / count))
+    result = one(table, REJECT, denominator=denominator).coefficients
+    assert result.sum == pytest.approx(KEPT_SUM / count)
+    assert result.abs_sum == pytest.approx((2 * 1.0 + 3 * 2.0) / count)
+    assert result.norm == pytest.approx((2 * 1.0 + 3 * 4.0) ** 0.5 / count)
+    assert (result.nonzero, result.largest) == (5, pytest.approx(2.0 / count))
 
 
 def test_an_advantage_of_zero_pulls_at_nothing(tmp_path):
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0], [-2.0]], advantage=[0.0, 1.0])
-    found = naive_of(path).coefficients
-    assert (found.nonzero, found.sum, found.norm) == (
+    result = naive_of(path).coefficients
+    assert (result.nonzero, result.sum, result.norm) == (
         1,
         pytest.approx(-1 / 3),
         pytest.approx(1 / 3),
@@ -93,39 +93,39 @@ def test_a_clipped_token_has_a_loss_and_no_pull(tmp_path):
     path = table_of(
         tmp_path / "t.parquet", [[-1.0, -1.0]], current_log_probs=current, advantage=[1]
     )
-    found = naive_of(path)
-    assert found.loss == pytest.approx(-(1.2 + 0.5) / 2)
-    assert found.coefficients.nonzero == 1
-    assert found.coefficients.sum == pytest.approx(-0.5 / 2)
-    assert found.metrics["actor/pg_clipfrac"] == pytest.approx(0.5)
+    result = naive_of(path)
+    assert result.loss == pytest.approx(-(1.2 + 0.5) / 2)
+    assert result.coefficients.nonzero == 1
+    assert result.coefficients.sum == pytest.approx(-0.5 / 2)
+    assert result.metrics["actor/pg_clipfrac"] == pytest.approx(0.5)
 
 
 def test_everything_rejected_leaves_no_loss_and_the_others_go_on(table):
     nothing = REJECT | {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.2_0.22"}
-    found = replay_of(table, plan_of(none=nothing, some=REJECT), update_of())
-    gone = found.presets["none"]
+    result = replay_of(table, plan_of(none=nothing, some=REJECT), update_of())
+    gone = result.presets["none"]
     assert (gone.loss, gone.kept_tokens) == (None, 0)
     assert gone.undefined == "nothing is kept, so the mean has nothing in it"
     assert (gone.coefficients.norm, gone.coefficients.nonzero, gone.shares) == (0.0, 0, None)
     assert gone.health.verdict == "error"
-    assert found.presets["some"].loss == pytest.approx(KEPT_SUM / 5)
-    assert found.presets["naive"].loss is not None
-    (said,) = [each for each in found.findings if each.slug == "loss-undefined"]
-    assert said.message.startswith("no loss under none: nothing is kept")
+    assert result.presets["some"].loss == pytest.approx(KEPT_SUM / 5)
+    assert result.presets["naive"].loss is not None
+    (output,) = [item for item in result.findings if item.slug == "loss-undefined"]
+    assert output.message.startswith("no loss under none: nothing is kept")
 
 
 def test_everything_rejected_is_a_loss_of_zero_where_all_tokens_are_counted(table):
     nothing = REJECT | {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.2_0.22"}
-    found = one(table, nothing, denominator="all")
-    assert (found.kept_tokens, found.loss, found.undefined) == (0, 0.0, None)
+    result = one(table, nothing, denominator="all")
+    assert (result.kept_tokens, result.loss, result.undefined) == (0, 0.0, None)
 
 
 def test_060_takes_the_mean_of_an_empty_row_too(table):
     """0/0, as its own code has it; with rows that all have tokens there is a loss."""
     config = {"rollout_is": False, "rollout_is_threshold": 2.0}
-    found = one(table, config, "verl-0.6.0", aggregation="seq-mean-token-mean")
-    assert found.loss is None
-    assert "0/0" in found.undefined
+    result = one(table, config, "verl-0.6.0", aggregation="seq-mean-token-mean")
+    assert result.loss is None
+    assert "0/0" in result.undefined
     summed = one(table, config, "verl-0.6.0", aggregation="seq-mean-token-sum")
     assert summed.loss == pytest.approx(-(2 * 1 + 5 - 6) / 4, rel=1e-7)
 
@@ -136,28 +136,28 @@ def test_batch_normalised_weights_have_a_mean_of_one(table):
         "rollout_is_threshold": 2.0,
         "rollout_is_batch_normalize": True,
     }
-    found = one(table, config)
+    result = one(table, config)
     mean = (5 * 1.0 + 2.0) / 6
-    assert found.loss == pytest.approx(-(2 * 1 + 2.0 * 5 - 6) / mean / 6)
+    assert result.loss == pytest.approx(-(2 * 1 + 2.0 * 5 - 6) / mean / 6)
 
 
 def test_slimes_batch_normalisation_takes_no_notice_of_empty_rows(table):
     """Token weights 1 five times and 2 once: their mean is 7/6."""
-    found = one(table, {"use_rs": False}, "slime", aggregation="token-mean", denominator="kept")
-    assert found.loss == pytest.approx(-(2 * 1 + 2.0 * 5 - 6) / (7 / 6) / 6)
+    result = one(table, {"use_rs": False}, "slime", aggregation="token-mean", denominator="kept")
+    assert result.loss == pytest.approx(-(2 * 1 + 2.0 * 5 - 6) / (7 / 6) / 6)
 
 
 def test_slimes_own_loss_is_a_mean_over_rows(table):
     """Rows -1, -5 x 2 and 2, the empty one among those that are counted."""
     config = {"use_rs": False, "tis_batch_normalize": False}
-    found = one(table, config, "slime")
-    assert found.loss == pytest.approx((-1 - 10 + 2) / 4)
-    assert found.metrics["ois"] == pytest.approx(3 / 4)
-    assert found.metrics["pg_loss"] == found.loss
+    result = one(table, config, "slime")
+    assert result.loss == pytest.approx((-1 - 10 + 2) / 4)
+    assert result.metrics["ois"] == pytest.approx(3 / 4)
+    assert result.metrics["pg_loss"] == result.loss
 
 
 def test_a_token_that_overflows_spoils_no_other_preset(tmp_path):
     rollout, old = [[-1.0, -1500.0], [-1.0]], [[-1.0, -0.1], [-1.5]]
     path = table_of(tmp_path / "t.parquet", rollout, old, advantage=[1.0, 1.0])
-    found = one(path, {"rollout_is": "token", "rollout_is_threshold": 2.0})
-    assert found.loss == pytest.approx(-(1.0 + 2.0 + exp(-0.5)) / 3)
+    result = one(path, {"rollout_is": "token", "rollout_is_threshold": 2.0})
+    assert result.loss == pytest.approx(-(1.0 + 2.0 + exp(-0.5)) / 3)

@@ -42,8 +42,8 @@ def definition(name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_every_sequences_gradient_is_that_of_the_definition(name):
-    wanted = enumerated().of_weights(definition(name))
-    np.testing.assert_allclose(estimators()[name], wanted, rtol=1e-12, atol=1e-14)
+    expected = enumerated().of_weights(definition(name))
+    np.testing.assert_allclose(estimators()[name], expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["token_is", "seq_tis", "seq_mis", "geo_rs"])
@@ -96,29 +96,29 @@ def test_the_cosines_three_products_are_unbiased(name):
     case, batches = enumerated(), of_batches(name)
     g, r = case.expected(estimators()[name]), case.on_policy
     for part, exact in (("gr", g @ r), ("gg", g @ g), ("rr", r @ r)):
-        found = np.array([unbiased(getattr(products, part)) for products, _ in batches])
-        assert within(found, exact), part
+        result = np.array([unbiased(getattr(products, part)) for products, _ in batches])
+        assert within(result, exact), part
 
 
 @every_estimator
 def test_the_squared_bias_is_unbiased(name):
     apart = enumerated().expected(estimators()[name]) - enumerated().on_policy
-    found = [unbiased(p.gg - p.gr - p.gr.T + p.rr) for p, _ in of_batches(name)]
-    assert within(np.array(found), apart @ apart)
+    result = [unbiased(p.gg - p.gr - p.gr.T + p.rr) for p, _ in of_batches(name)]
+    assert within(np.array(result), apart @ apart)
 
 
 @every_estimator
 def test_the_noise_of_the_sum_is_unbiased(name):
     """n / (n - 1) sum |G_c - mean|^2, which `relative_variance` holds over |E G|^2."""
-    wanted = enumerated().noise(estimators()[name]) / ROWS
-    found = []
+    expected = enumerated().noise(estimators()[name]) / ROWS
+    result = []
     for products, gradients in of_batches(name):
         value = relative_variance(products.gg)
         noise = np.square(gradients - gradients.mean(axis=0)).sum() * ROWS / (ROWS - 1)
         if value is not None:
             assert value * unbiased(products.gg) == pytest.approx(noise)
-        found.append(noise)
-    assert within(np.array(found), wanted)
+        result.append(noise)
+    assert within(np.array(result), expected)
 
 
 LARGE = 1500
@@ -139,18 +139,18 @@ def test_a_large_sample_tells_cosine_bias_and_variance(name):
     """Exact values lie in the 95% intervals, widened by half: some of six would miss them."""
     case, products = enumerated(), of_sample(name)
     g, r = case.expected(estimators()[name]), case.on_policy
-    wanted = {
+    expected = {
         "cosine": (cosine(products, 0), g @ r / np.sqrt((g @ g) * (r @ r))),
         "bias": (relative_bias(products, 0), (g - r) @ (g - r) / (r @ r)),
     }
-    for what, (found, exact) in wanted.items():
-        slack = 0.25 * (found.high - found.low) + 1e-12
-        assert found.low - slack <= exact <= found.high + slack, what
+    for what, (result, exact) in expected.items():
+        slack = 0.25 * (result.high - result.low) + 1e-12
+        assert result.low - slack <= exact <= result.high + slack, what
     variance = case.noise(estimators()[name]) / LARGE / (g @ g)
     assert relative_variance(products.gg) == pytest.approx(variance, rel=0.15)
 
 
 def test_the_bias_of_unbounded_sequence_weights_is_nothing():
-    found = relative_bias(of_sample("seq_is"), 0)
-    assert (found.value, found.high) == pytest.approx((0.0, 0.0), abs=1e-12)
+    result = relative_bias(of_sample("seq_is"), 0)
+    assert (result.value, result.high) == pytest.approx((0.0, 0.0), abs=1e-12)
     assert cosine(of_sample("seq_is"), 0).value == pytest.approx(1.0)

@@ -35,7 +35,7 @@ def trainee(model):
 
 
 def joined_ids(ids: list[int]) -> list[str]:
-    return [f"{each} " for each in ids]
+    return [f"{item} " for item in ids]
 
 
 def rows_for(numbers: list[int]) -> dict[int, dict[str, Any]]:
@@ -51,21 +51,21 @@ def test_every_prompt_is_sampled_as_often_as_it_was_recorded(trainee, table):
         return float(len(seen))
 
     prompts = prompts_of(loaded(table)[0], rows_for)
-    found = sampler(trainee, prompts, reward, joined_ids)(None, 0)
-    (part,) = found.parts
+    result = sampler(trainee, prompts, reward, joined_ids)(None, 0)
+    (part,) = result.parts
     assert len(prompts.ids) == 4
     assert len(part) == 8
-    assert found.reward.tolist() == [float(n) for n in range(1, 9)]
+    assert result.reward.tolist() == [float(n) for n in range(1, 9)]
     assert set(seen) == {("2 5 9 ", 0), ("3 5 10 ", 2), ("4 5 11 ", 4), ("5 5 12 ", 6)}
-    assert np.unique(found.group, return_counts=True)[1].tolist() == [2, 2, 2, 2]
+    assert np.unique(result.group, return_counts=True)[1].tolist() == [2, 2, 2, 2]
     assert part.mask.all()
 
 
-@pytest.mark.parametrize(("wanted", "given"), [(1, 4), (9, 12), (40, 40)])
-def test_a_number_of_samples_is_a_whole_number_of_each_prompt(trainee, table, wanted, given):
+@pytest.mark.parametrize(("expected", "given"), [(1, 4), (9, 12), (40, 40)])
+def test_a_number_of_samples_is_a_whole_number_of_each_prompt(trainee, table, expected, given):
     prompts = prompts_of(loaded(table)[0], rows_for)
-    found = sampler(trainee, prompts, twos, joined_ids)(wanted, 0)
-    assert len(found.reward) == given
+    result = sampler(trainee, prompts, twos, joined_ids)(expected, 0)
+    assert len(result.reward) == given
 
 
 def test_the_same_seed_gives_the_same_samples(trainee, table):
@@ -80,15 +80,15 @@ def test_rewards_before_and_after_are_those_of_both_models(model, table, tmp_pat
     training = training_of(rate=0.1, evaluate=200, reference="none", seed=4)
     made = model_of(model, training, reward=twos, save=tmp_path / "saved")
     after = replay_model_of(table, made, "decoupled_token_is").presets["decoupled_token_is"]
-    found = after.after_step
-    for folder, value in ((model, found.reward_before), (tmp_path / "saved", found.reward_after)):
+    result = after.after_step
+    for folder, value in ((model, result.reward_before), (tmp_path / "saved", result.reward_after)):
         prompts = prompts_of(loaded(table)[0], rows_for)
         decode = decoder(str(folder))
         rewards = sampler(trainee_of(folder), prompts, twos, decode)(200, 5).reward
         assert len(rewards) == 200
         assert value.value == pytest.approx(rewards.mean())
         assert value.low < value.value < value.high
-    assert found.reward_before.value != pytest.approx(found.reward_after.value, abs=1e-4)
+    assert result.reward_before.value != pytest.approx(result.reward_after.value, abs=1e-4)
 
 
 def test_without_evaluation_no_reward_is_told(model, table):
@@ -121,11 +121,11 @@ def test_the_fresh_reference_is_another_than_sequence_weights(model, table):
 
 def test_without_a_reference_only_norm_and_noise_are_told(model, table):
     made = model_of(model, training_of(reference="none"))
-    found = replay_model_of(table, made, "disabled").presets["naive"].gradient
-    assert (found.cosine.value, found.cosine_whole, found.norm_ratio) == (None, None, None)
-    assert found.squared_bias.value is None
-    assert found.grad_norm > 0
-    assert found.skew > 0
+    result = replay_model_of(table, made, "disabled").presets["naive"].gradient
+    assert (result.cosine.value, result.cosine_whole, result.norm_ratio) == (None, None, None)
+    assert result.squared_bias.value is None
+    assert result.grad_norm > 0
+    assert result.skew > 0
 
 
 @pytest.mark.parametrize("given", [FRESH, {"evaluate": 8}])
@@ -144,16 +144,16 @@ def nothing(prompt: str, response: str, row: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("reward", "said"),
+    ("reward", "output"),
     [
         (broken, r"the function failed \(KeyError: 'expected_answer'\)"),
         (nothing, "the function gave nan"),
         (lambda prompt, response, row: None, r"the function failed \(TypeError"),
     ],
 )
-def test_a_reward_function_that_fails_is_an_error(model, table, reward, said):
+def test_a_reward_function_that_fails_is_an_error(model, table, reward, output):
     made = model_of(model, training_of(**FRESH), reward=reward)
-    with pytest.raises(RcdiagError, match=said):
+    with pytest.raises(RcdiagError, match=output):
         replay_model_of(table, made, "disabled")
 
 
@@ -172,7 +172,7 @@ def test_rows_of_several_temperatures_have_no_fresh_samples(model, tmp_path):
 def test_advantages_of_fresh_samples_are_made_from_their_rewards(model, table):
     """One reward for all: GRPO leaves nothing to learn, and so no reference."""
     made = model_of(model, training_of(**FRESH), reward=lambda prompt, response, row: 1.0)
-    found = replay_model_of(table, made, "disabled", update={"advantage": "grpo"})
-    assert update_of(advantage="grpo").advantage == found.advantage
-    assert found.presets["naive"].gradient.cosine_whole is None
-    assert found.presets["naive"].gradient.cosine.value is None
+    result = replay_model_of(table, made, "disabled", update={"advantage": "grpo"})
+    assert update_of(advantage="grpo").advantage == result.advantage
+    assert result.presets["naive"].gradient.cosine_whole is None
+    assert result.presets["naive"].gradient.cosine.value is None

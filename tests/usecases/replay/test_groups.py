@@ -18,9 +18,9 @@ from rcdiag.usecases.replay.gradients import (
 def test_a_group_of_several_counts_as_one():
     """Two sequences with one prompt make products with each other that hold their common noise."""
     sketches = np.array([[1.0, 0.0], [2.0, 1.0], [0.0, 3.0]])
-    found = by_group(sketches, np.array([7, 4, 7]))
-    assert found.tolist() == [[2.0, 1.0], [1.0, 3.0]]
-    assert off_diagonal(found @ found.T, np.ones((1, 2)))[0] == pytest.approx(2 * (2 + 3))
+    result = by_group(sketches, np.array([7, 4, 7]))
+    assert result.tolist() == [[2.0, 1.0], [1.0, 3.0]]
+    assert off_diagonal(result @ result.T, np.ones((1, 2)))[0] == pytest.approx(2 * (2 + 3))
 
 
 def test_copies_of_a_group_are_left_out_of_a_resample():

@@ -37,5 +37,5 @@ def test_bypass_reinforce_without_weights_is_uncorrected_too():
     clip = {"bypass_mode": True, "loss_type": "ppo_clip", "rollout_is": None}
     rejecting = reinforce | {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
     plan = plan_of(reinforce=reinforce, clip=clip, rejecting=rejecting)
-    found = {name: each.leaves_loss_alone for name, each in plan.corrections.items()}
-    assert found == {"reinforce": True, "clip": False, "rejecting": False}
+    result = {name: item.leaves_loss_alone for name, item in plan.corrections.items()}
+    assert result == {"reinforce": True, "clip": False, "rejecting": False}

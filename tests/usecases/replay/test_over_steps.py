@@ -47,11 +47,11 @@ def test_each_preset_goes_on_from_its_own_first_step(model, two_steps, over_step
     optimizer = torch.optim.SGD(second.model.parameters(), lr=0.1)
     loss = second.loss(LOSSES[name], range(len(second.rows)), second.olds()).item()
     second.train(LOSSES[name], optimizer, [range(len(second.rows))])
-    assert [each.step for each in over_steps.steps] == [3, 5]
-    found = over_steps.steps[1].presets[name]
-    assert found.loss == pytest.approx(loss, rel=1e-4)
-    wanted = k3(old, second.all_log_probs())
-    assert found.after_step.kl_old_new.value == pytest.approx(wanted, rel=2e-3)
+    assert [item.step for item in over_steps.steps] == [3, 5]
+    result = over_steps.steps[1].presets[name]
+    assert result.loss == pytest.approx(loss, rel=1e-4)
+    expected = k3(old, second.all_log_probs())
+    assert result.after_step.kl_old_new.value == pytest.approx(expected, rel=2e-3)
 
 
 def test_the_first_of_several_steps_is_the_replay_itself(over_steps):
@@ -59,8 +59,8 @@ def test_the_first_of_several_steps_is_the_replay_itself(over_steps):
     for name, preset in over_steps.presets.items():
         again = over_steps.steps[0].presets[name]
         assert again.loss == preset.loss
-        wanted = preset.after_step.kl_old_new.value
-        assert again.after_step.kl_old_new.value == pytest.approx(wanted, rel=1e-6)
+        expected = preset.after_step.kl_old_new.value
+        assert again.after_step.kl_old_new.value == pytest.approx(expected, rel=1e-6)
 
 
 def test_bypass_and_decoupled_part_at_the_second_step(over_steps):
@@ -79,7 +79,7 @@ def test_more_steps_than_the_table_has_are_refused(model, two_steps):
 def test_a_split_batch_ends_where_a_loop_by_hand_does(model, table, name):
     training = training_of(split=2, seed=3)
     names = () if name == "naive" else (name,)
-    found = replay_model_of(table, model_of(model, training), *names).presets[name].split
+    result = replay_model_of(table, model_of(model, training), *names).presets[name].split
     ends = []
     order = np.random.default_rng(3).permutation(ROWS - 1)
     halves = [np.sort(half).tolist() for half in np.array_split(order, 2)]
@@ -89,10 +89,10 @@ def test_a_split_batch_ends_where_a_loop_by_hand_does(model, table, name):
         optimizer = torch.optim.SGD(plain.model.parameters(), lr=0.1)
         plain.train(LOSSES[name], optimizer, chunks)
         ends.append(plain.all_log_probs())
-    assert found.minibatches == 2
-    assert found.kl_whole.value == pytest.approx(k3(start, ends[0]), rel=2e-3)
-    assert found.kl_split.value == pytest.approx(k3(start, ends[1]), rel=2e-3)
-    assert found.kl_between.value == pytest.approx(k3(ends[0], ends[1]), rel=5e-3)
+    assert result.minibatches == 2
+    assert result.kl_whole.value == pytest.approx(k3(start, ends[0]), rel=2e-3)
+    assert result.kl_split.value == pytest.approx(k3(start, ends[1]), rel=2e-3)
+    assert result.kl_between.value == pytest.approx(k3(ends[0], ends[1]), rel=5e-3)
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -110,8 +110,8 @@ def test_the_saved_model_is_that_after_the_step(model, table, tmp_path, name):
     saved = Plain.load(tmp_path / "saved", table).all_log_probs()
     np.testing.assert_allclose(saved, plain.all_log_probs(), atol=2e-4)
     old = Plain.load(model, table).all_log_probs()
-    wanted = made.presets[name].after_step.kl_old_new.value
-    assert k3(old, saved) == pytest.approx(wanted, rel=1e-3)
+    expected = made.presets[name].after_step.kl_old_new.value
+    assert k3(old, saved) == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_model_saved_after_two_steps_has_taken_both(model, two_steps, tmp_path):
@@ -131,11 +131,11 @@ def test_new_baselines_are_in_every_step_that_is_taken(model, table, tmp_path, m
     update = {"advantage": "grpo", "rebaseline": True}
     config = {"rollout_is": None, "rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.02}
     plan = plan_of(it=config)
-    found = replay_model_of(table, made, plan=plan, update=update).presets["it"]
-    assert 2 < found.kept_sequences < ROWS - 1
+    result = replay_model_of(table, made, plan=plan, update=update).presets["it"]
+    assert 2 < result.kept_sequences < ROWS - 1
     old = Plain.load(model, table).all_log_probs()
     saved = Plain.load(tmp_path / "saved", table).all_log_probs()
-    moved = found.after_step.kl_old_new.value
+    moved = result.after_step.kl_old_new.value
     assert k3(old, saved) == pytest.approx(moved, rel=1e-3)
     plain = replay_model_of(
         table, model_of(model, training), plan=plan, update={"advantage": "grpo"}

@@ -36,8 +36,8 @@ def trainee(model):
 
 @pytest.fixture(scope="module")
 def batch(trainee, table):
-    parts, found = loaded(table)
-    return found.scored(trainee.log_probs(parts))
+    parts, result = loaded(table)
+    return result.scored(trainee.log_probs(parts))
 
 
 @pytest.fixture(scope="module")
@@ -56,23 +56,23 @@ def replayed(model, table):
 
 
 def test_old_and_current_log_probs_are_the_models(model, table, batch):
-    wanted = Plain.load(model, table).all_log_probs()
-    np.testing.assert_allclose(batch.old, wanted, atol=2e-5)
-    assert np.abs(batch.rollout - wanted).max() > 0.1
+    expected = Plain.load(model, table).all_log_probs()
+    np.testing.assert_allclose(batch.old, expected, atol=2e-5)
+    assert np.abs(batch.rollout - expected).max() > 0.1
 
 
 @every_loss
 def test_a_gradient_is_that_of_the_loss_by_autograd(model, table, trainee, batch, name):
     replay = on_model(model, trainee, batch, training_of())
-    done = replay.loss(name)
-    found = gradients(replay, {name: done}, None).whole[name]
+    run = replay.loss(name)
+    result = gradients(replay, {name: run}, None).whole[name]
     plain = Plain.load(model, table)
     loss = plain.loss(LOSSES[name], range(len(plain.rows)), plain.olds())
     loss.backward()
-    assert done.result.loss == pytest.approx(loss.item(), rel=1e-5, abs=ROUNDING)
-    wanted = {key: p.grad for key, p in plain.model.named_parameters()}
-    norm = float(sum(each.square().sum() for each in wanted.values())) ** 0.5
-    apart = sum((found.values[key].double() - wanted[key]).square().sum() for key in wanted)
+    assert run.result.loss == pytest.approx(loss.item(), rel=1e-5, abs=ROUNDING)
+    expected = {key: p.grad for key, p in plain.model.named_parameters()}
+    norm = float(sum(item.square().sum() for item in expected.values())) ** 0.5
+    apart = sum((result.values[key].double() - expected[key]).square().sum() for key in expected)
     assert float(apart) ** 0.5 <= 1e-5 * norm
 
 
@@ -122,16 +122,16 @@ def test_epochs_of_minibatches_are_a_loop_by_hand(
     training = training_of(optimizer, rate, epochs=2, minibatches=3, seed=3, **options)
     trainee.restore()
     train(on_model(model, trainee, batch, training), name)
-    found = trainee.log_probs(parts).log_probs
+    result = trainee.log_probs(parts).log_probs
     trainee.restore()
     plain = Plain.load(model, table)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     by_hand = kind(plain.model.parameters(), lr=rate, weight_decay=0.1)
-    chunks = [each.tolist() for each in shuffled(len(plain.rows), 3, 2)]
+    chunks = [item.tolist() for item in shuffled(len(plain.rows), 3, 2)]
     plain.train(LOSSES[name], by_hand, chunks, max_grad_norm=0.5)
-    wanted = plain.all_log_probs()
-    assert np.abs(wanted - batch.old).max() > 0.02
-    np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted - batch.old).max())
+    expected = plain.all_log_probs()
+    assert np.abs(expected - batch.old).max() > 0.02
+    np.testing.assert_allclose(result, expected, atol=2e-3 * np.abs(expected - batch.old).max())
 
 
 def test_presets_with_the_same_pull_have_the_same_gradient(model, table):
@@ -164,10 +164,10 @@ def test_the_gradient_report_is_that_of_the_whole_gradient(replayed, model, tabl
     plain = Plain.load(model, table)
     plain.loss(LOSSES["naive"], range(len(plain.rows)), plain.olds()).backward()
     squares = sum(float(p.grad.square().sum()) for p in plain.model.parameters())
-    found = replayed.presets["naive"].gradient
-    assert found.grad_norm == pytest.approx(squares**0.5, rel=1e-5)
-    by_layer = found.norm_by_layer
-    assert sum(each**2 for each in by_layer.values()) == pytest.approx(squares, rel=1e-5)
+    result = replayed.presets["naive"].gradient
+    assert result.grad_norm == pytest.approx(squares**0.5, rel=1e-5)
+    by_layer = result.norm_by_layer
+    assert sum(item**2 for item in by_layer.values()) == pytest.approx(squares, rel=1e-5)
     assert {"layer 0", "layer 1"} <= by_layer.keys()
 
 

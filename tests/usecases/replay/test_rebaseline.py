@@ -28,8 +28,8 @@ def table(tmp_path) -> Path:
 
 def group_advantages(rewards: list[float]) -> list[float]:
     mean = sum(rewards) / len(rewards)
-    spread = sqrt(sum((each - mean) ** 2 for each in rewards) / (len(rewards) - 1)) + 1e-6
-    return [(each - mean) / spread for each in rewards]
+    spread = sqrt(sum((item - mean) ** 2 for item in rewards) / (len(rewards) - 1)) + 1e-6
+    return [(item - mean) / spread for item in rewards]
 
 
 def test_baselines_are_those_of_the_rows_that_stay(table):
@@ -37,9 +37,9 @@ def test_baselines_are_those_of_the_rows_that_stay(table):
     first, second = group_advantages([1.0, 0.5])
     rest = group_advantages([0.0, 1.0, 0.2])
     total = 2 * first + second + rest[0] + rest[1] + 2 * rest[2]
-    found = one(table, REJECT, advantage="grpo", rebaseline=True)
-    assert found.loss == pytest.approx(-total / 7)
-    assert found.kept_sequences == 5
+    result = one(table, REJECT, advantage="grpo", rebaseline=True)
+    assert result.loss == pytest.approx(-total / 7)
+    assert result.kept_sequences == 5
 
 
 def test_without_it_rejected_rows_are_in_the_baseline(table):
@@ -58,8 +58,8 @@ def test_nothing_changes_where_nothing_is_rejected(table):
 def test_a_recorded_advantage_is_made_anew_by_grpo(tmp_path):
     columns = {"reward": REWARD, "group_id": GROUP, "advantage": [9.0] * 6}
     path = table_of(tmp_path / "t.parquet", ROLLOUT, OLD, **columns)
-    wanted = one(path, REJECT, advantage="grpo", rebaseline=True).loss
-    assert one(path, REJECT, advantage="column", rebaseline=True).loss == pytest.approx(wanted)
+    expected = one(path, REJECT, advantage="grpo", rebaseline=True).loss
+    assert one(path, REJECT, advantage="column", rebaseline=True).loss == pytest.approx(expected)
     assert one(path, REJECT, advantage="column").loss == pytest.approx(-9.0)
 
 
@@ -77,13 +77,13 @@ def test_advantages_without_rejected_rows_are_those_of_a_loop(source, rows):
     rewards, groups, lengths, stays = map(list, zip(*rows, strict=True))
     lists = [[-1.0] * count for count in lengths]
     batch = batch_of(lists, lists, lists, reward=rewards, cluster=groups)
-    found = without_rejected(batch.tokens, np.repeat(stays, lengths), source).tolist()
+    result = without_rejected(batch.tokens, np.repeat(stays, lengths), source).tolist()
     kept = [row for row in rows if row[3]]
-    wanted: list[float] = []
+    expected: list[float] = []
     of_kept = iter(loop(source, kept))
     for _, _, count, stay in rows:
-        wanted += [next(of_kept) if stay else 0.0] * count
-    assert found == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+        expected += [next(of_kept) if stay else 0.0] * count
+    assert result == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def loop(source: str, rows: list) -> list[float]:
@@ -92,20 +92,20 @@ def loop(source: str, rows: list) -> list[float]:
         if not tokens:
             return []
         mean = sum(tokens) / len(tokens)
-        variance = sum((each - mean) ** 2 for each in tokens) / max(len(tokens) - 1, 1)
+        variance = sum((item - mean) ** 2 for item in tokens) / max(len(tokens) - 1, 1)
         return [(reward - mean) / sqrt(variance + 1e-8) for reward, *_ in rows]
-    found = []
+    result = []
     for own, key, *_ in rows:
         others = [reward for reward, group, *_ in rows if group == key]
         if len(others) == 1:
-            found.append(own / (1 + 1e-6) if source == "grpo" else float(own))
+            result.append(own / (1 + 1e-6) if source == "grpo" else float(own))
         elif source == "rloo":
-            found.append(own - (sum(others) - own) / (len(others) - 1))
+            result.append(own - (sum(others) - own) / (len(others) - 1))
         else:
             mean = sum(others) / len(others)
-            spread = sqrt(sum((each - mean) ** 2 for each in others) / (len(others) - 1))
-            found.append((own - mean) / (spread + 1e-6))
-    return found
+            spread = sqrt(sum((item - mean) ** 2 for item in others) / (len(others) - 1))
+            result.append((own - mean) / (spread + 1e-6))
+    return result
 
 
 def test_a_row_that_loses_some_tokens_stays_in_the_baseline(tmp_path):
@@ -114,6 +114,6 @@ def test_a_row_that_loses_some_tokens_stays_in_the_baseline(tmp_path):
     columns = {"reward": [1.0, 0.0], "group_id": ["a", "a"]}
     path = table_of(tmp_path / "t.parquet", rollout, old, **columns)
     config = {"rollout_is": None, "rollout_rs": "token_k2", "rollout_rs_threshold": 0.5}
-    found = one(path, config, advantage="rloo", rebaseline=True)
-    assert found.loss == pytest.approx(-(1.0 - 1.0) / 2)
-    assert found.coefficients.abs_sum == pytest.approx(1.0)
+    result = one(path, config, advantage="rloo", rebaseline=True)
+    assert result.loss == pytest.approx(-(1.0 - 1.0) / 2)
+    assert result.coefficients.abs_sum == pytest.approx(1.0)

@@ -30,10 +30,10 @@ def no_loading(monkeypatch):
 
 
 def with_column(table: Path, path: Path, name: str, values: list) -> Path:
-    found = pq.read_table(table)
-    index = found.schema.get_field_index(name)
-    column = pa.array(values, found.schema.field(name).type)
-    pq.write_table(found.set_column(index, name, column), path)
+    result = pq.read_table(table)
+    index = result.schema.get_field_index(name)
+    column = pa.array(values, result.schema.field(name).type)
+    pq.write_table(result.set_column(index, name, column), path)
     return path
 
 
@@ -142,7 +142,7 @@ def test_an_interrupted_save_leaves_nothing(model, table, tmp_path, monkeypatch,
 
     def copy(*_: object) -> None:
         (partial,) = tmp_path.iterdir()
-        assert any(each.suffix == ".safetensors" for each in partial.iterdir())
+        assert any(item.suffix == ".safetensors" for item in partial.iterdir())
         raise stop
 
     monkeypatch.setattr("rcdiag.learning.policy._copy_the_rest", copy)
@@ -152,13 +152,13 @@ def test_an_interrupted_save_leaves_nothing(model, table, tmp_path, monkeypatch,
 
 
 def test_everything_rejected_has_no_gradient_and_the_others_go_on(model, table):
-    found = replay_model_of(table, model_of(model), "decoupled_geo_rs", "disabled").presets
-    gone = found["decoupled_geo_rs"]
+    result = replay_model_of(table, model_of(model), "decoupled_geo_rs", "disabled").presets
+    gone = result["decoupled_geo_rs"]
     assert (gone.loss, gone.kept_tokens, gone.after_step) == (None, 0, None)
     assert gone.undefined == "nothing is kept, so the mean has nothing in it"
     assert gone.gradient is None or gone.gradient.grad_norm == 0.0
-    assert not any("--model" in each for each in gone.health.not_judged)
-    assert found["disabled"].after_step.kl_old_new.value > 0
+    assert not any("--model" in item for item in gone.health.not_judged)
+    assert result["disabled"].after_step.kl_old_new.value > 0
 
 
 def test_a_rollout_that_is_no_number_spoils_only_what_reads_it(model, tmp_path):
@@ -167,9 +167,9 @@ def test_a_rollout_that_is_no_number_spoils_only_what_reads_it(model, tmp_path):
     values = pq.read_table(path)["rollout_log_probs"].to_pylist()
     values[0][0] = np.nan
     path = with_column(path, tmp_path / "t.parquet", "rollout_log_probs", values)
-    found = replay_model_of(path, model_of(model), "decoupled_token_is")
-    assert found.presets["naive"].gradient.grad_norm > 0
-    assert found.presets["naive"].after_step.step_norm > 0
-    spoiled = found.presets["decoupled_token_is"]
+    result = replay_model_of(path, model_of(model), "decoupled_token_is")
+    assert result.presets["naive"].gradient.grad_norm > 0
+    assert result.presets["naive"].after_step.step_norm > 0
+    spoiled = result.presets["decoupled_token_is"]
     assert (spoiled.gradient, spoiled.after_step) == (None, None)
-    assert [each.slug for each in found.findings].count("non-finite-log-probs") == 1
+    assert [item.slug for item in result.findings].count("non-finite-log-probs") == 1

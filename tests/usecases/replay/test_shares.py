@@ -10,9 +10,9 @@ from tests.usecases.replay.builders import batch_of, naive_of, table_of
 
 
 def test_numbers_of_the_coefficients():
-    found = coefficient_numbers(np.array([0.0, 3.0, -4.0, 0.0]))
-    assert (found.norm, found.sum, found.abs_sum) == (5.0, -1.0, 7.0)
-    assert (found.nonzero, found.largest) == (2, 4.0)
+    result = coefficient_numbers(np.array([0.0, 3.0, -4.0, 0.0]))
+    assert (result.norm, result.sum, result.abs_sum) == (5.0, -1.0, 7.0)
+    assert (result.nonzero, result.largest) == (2, 4.0)
 
 
 def rows(*lengths: int, advantages: list[float] | None = None):
@@ -24,15 +24,15 @@ def rows(*lengths: int, advantages: list[float] | None = None):
 def test_by_quarter_of_the_length():
     """Rows of 1, 2, 3 and 4 tokens, one in each quarter, that pull with 1, 2, 0 and 5."""
     sizes = [1.0, -1, 1, 0, 0, 0, 2, -1, -1, 1]
-    found = shares(np.array(sizes), rows(1, 2, 3, 4))
-    assert found.by_length == pytest.approx([1 / 8, 2 / 8, 0.0, 5 / 8])
-    assert found.tokens_by_length == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    result = shares(np.array(sizes), rows(1, 2, 3, 4))
+    assert result.by_length == pytest.approx([1 / 8, 2 / 8, 0.0, 5 / 8])
+    assert result.tokens_by_length == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
 def test_rows_of_one_length_are_in_one_quarter():
-    found = shares(np.ones(8), rows(2, 2, 2, 2))
-    assert sorted(found.by_length) == [0.0, 0.0, 0.0, 1.0]
-    assert found.by_length == found.tokens_by_length
+    result = shares(np.ones(8), rows(2, 2, 2, 2))
+    assert sorted(result.by_length) == [0.0, 0.0, 0.0, 1.0]
+    assert result.by_length == result.tokens_by_length
 
 
 def test_the_order_of_the_rows_does_not_matter():
@@ -45,39 +45,39 @@ def test_the_order_of_the_rows_does_not_matter():
 def test_by_sign_of_the_advantage():
     """By the advantage, not by the sign of the pull; at an advantage of 0 it is neither."""
     batch = rows(2, 1, 1, advantages=[1.0, -2.0, 0.0])
-    found = shares(np.array([1.0, -1.0, 5.0, 3.0]), batch)
-    assert (found.positive_advantage, found.negative_advantage) == (0.2, 0.5)
+    result = shares(np.array([1.0, -1.0, 5.0, 3.0]), batch)
+    assert (result.positive_advantage, result.negative_advantage) == (0.2, 0.5)
 
 
 @pytest.mark.parametrize(("count", "top"), [(10, 1), (100, 1), (149, 1), (250, 2), (300, 3)])
 def test_the_top_hundredth_is_one_at_least(count, top):
     sizes = np.arange(1.0, count + 1)
-    wanted = sizes[-top:].sum() / sizes.sum()
-    found = shares(sizes, rows(*[1] * count))
-    assert found.top_tokens == pytest.approx(wanted)
-    assert found.top_sequences == pytest.approx(wanted)
+    expected = sizes[-top:].sum() / sizes.sum()
+    result = shares(sizes, rows(*[1] * count))
+    assert result.top_tokens == pytest.approx(expected)
+    assert result.top_sequences == pytest.approx(expected)
 
 
 def test_tops_of_tokens_and_of_sequences_differ():
     """200 tokens in two rows: the top two tokens, and the top row."""
     sizes = np.r_[np.full(100, 1.0), np.full(98, 0.5), 10.0, 20.0]
-    found = shares(sizes, rows(100, 100))
-    assert found.top_tokens == pytest.approx(30 / 179)
-    assert found.top_sequences == pytest.approx(100 / 179)
+    result = shares(sizes, rows(100, 100))
+    assert result.top_tokens == pytest.approx(30 / 179)
+    assert result.top_sequences == pytest.approx(100 / 179)
 
 
 def test_a_hundred_sequences_are_listed_the_largest_first():
-    found = shares(np.arange(1.0, 151.0), rows(*[1] * 150))
+    result = shares(np.arange(1.0, 151.0), rows(*[1] * 150))
     total = 150 * 151 / 2
-    assert len(found.sequences) == 100
-    assert found.sequences[:2] == pytest.approx([150 / total, 149 / total])
-    assert found.sequences[-1] == pytest.approx(51 / total)
+    assert len(result.sequences) == 100
+    assert result.sequences[:2] == pytest.approx([150 / total, 149 / total])
+    assert result.sequences[-1] == pytest.approx(51 / total)
 
 
 def test_every_pull_is_in_the_histogram_and_no_zero_is():
     sizes = np.array([0.0, 1e-20, 1e-3, -1e-3, 1e5])
-    found = shares(sizes, rows(5)).histogram
-    edges, counts = np.array(found["edges"]), np.array(found["counts"])
+    result = shares(sizes, rows(5)).histogram
+    edges, counts = np.array(result["edges"]), np.array(result["counts"])
     assert counts.sum() == 4
     assert (counts[0], counts[-1]) == (1, 1)
     inside = int(np.searchsorted(edges, -3.0, side="right")) - 1
@@ -93,7 +93,7 @@ def test_shares_of_a_table(tmp_path):
     """Without a step the pull of a token is -A / N: by rows 1, 2 x 3 and 3 x 1 of 10."""
     lists = [[-1.0], [-1.0] * 2, [-1.0] * 3, []]
     path = table_of(tmp_path / "t.parquet", lists, advantage=[1.0, -3.0, 1.0, 7.0])
-    found = naive_of(path).shares
-    assert found.sequences == pytest.approx([0.6, 0.3, 0.1])
-    assert (found.positive_advantage, found.negative_advantage) == pytest.approx((0.4, 0.6))
-    assert found.top_tokens == pytest.approx(0.3)
+    result = naive_of(path).shares
+    assert result.sequences == pytest.approx([0.6, 0.3, 0.1])
+    assert (result.positive_advantage, result.negative_advantage) == pytest.approx((0.4, 0.6))
+    assert result.top_tokens == pytest.approx(0.3)

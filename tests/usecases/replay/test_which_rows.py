@@ -27,9 +27,9 @@ def table(tmp_path) -> Path:
     [(None, 9, -(2 * 2 + 3 * 8) / 5, 2, 5), (9, 9, -28 / 5, 2, 5), (7, 7, -5 / 2, 2, 2)],
 )
 def test_a_batch_is_one_step_by_default_the_last(table, step, chosen, loss, rows, tokens):
-    found = replay_of(table, step=step)
-    assert found.presets["naive"].loss == pytest.approx(loss)
-    assert (found.step, found.num_sequences, found.num_tokens) == (chosen, rows, tokens)
+    result = replay_of(table, step=step)
+    assert result.presets["naive"].loss == pytest.approx(loss)
+    assert (result.step, result.num_sequences, result.num_tokens) == (chosen, rows, tokens)
 
 
 def test_an_unknown_step_is_refused_by_naming_the_known(table):
@@ -57,8 +57,8 @@ def test_several_parts_of_a_table_are_one_batch(table, tmp_path, monkeypatch, ro
         rows_per_group=rows_per_group,
     )
     for step in (7, 9):
-        found, whole = replay_of(path, step=step), replay_of(table, step=step)
-        assert found.presets == whole.presets
+        result, whole = replay_of(path, step=step), replay_of(table, step=step)
+        assert result.presets == whole.presets
 
 
 def test_rows_of_other_steps_cannot_matter(table, tmp_path):
@@ -66,9 +66,9 @@ def test_rows_of_other_steps_cannot_matter(table, tmp_path):
     logs = [[np.nan], LOGS[1], [np.nan], LOGS[3]]
     advantage = [np.nan, 2.0, np.inf, 8.0]
     path = table_of(tmp_path / "t2.parquet", logs, advantage=advantage, step=STEP)
-    found = replay_of(path, step=9)
-    assert found.presets == replay_of(table, step=9).presets
-    assert not any(each.slug == "non-finite-log-probs" for each in found.findings)
+    result = replay_of(path, step=9)
+    assert result.presets == replay_of(table, step=9).presets
+    assert not any(item.slug == "non-finite-log-probs" for item in result.findings)
 
 
 def test_masked_tokens_are_not_there(tmp_path):
@@ -78,10 +78,10 @@ def test_masked_tokens_are_not_there(tmp_path):
         "response_mask": [[1, 0, 1], [0, 0], [1]],
         "advantages": [[3.0, np.nan, 5.0], [np.nan] * 2, [1.0]],
     }
-    found = replay_of(table_of(tmp_path / "t.parquet", logs, **columns))
-    assert found.presets["naive"].loss == pytest.approx(-(3 + 5 + 1) / 3)
-    assert (found.num_sequences, found.num_tokens, found.empty_sequences) == (2, 3, 1)
-    assert found.presets["naive"].coefficients.abs_sum == pytest.approx(9 / 3)
+    result = replay_of(table_of(tmp_path / "t.parquet", logs, **columns))
+    assert result.presets["naive"].loss == pytest.approx(-(3 + 5 + 1) / 3)
+    assert (result.num_sequences, result.num_tokens, result.empty_sequences) == (2, 3, 1)
+    assert result.presets["naive"].coefficients.abs_sum == pytest.approx(9 / 3)
 
 
 def test_a_table_of_masked_tokens_is_refused(tmp_path):
@@ -94,9 +94,9 @@ def test_a_table_of_masked_tokens_is_refused(tmp_path):
 def test_advantages_by_token_go_before_those_by_row(tmp_path):
     columns = {"advantage": [9.0], "advantages": [[1.0, -4.0]]}
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0]], **columns)
-    found = naive_of(path)
-    assert found.loss == pytest.approx(3.0 / 2)
-    assert found.coefficients.sum == pytest.approx(3.0 / 2)
+    result = naive_of(path)
+    assert result.loss == pytest.approx(3.0 / 2)
+    assert result.coefficients.sum == pytest.approx(3.0 / 2)
 
 
 @pytest.mark.parametrize("unknown", [np.nan, np.inf])
@@ -133,30 +133,34 @@ def test_a_policy_by_any_name_can_take_a_part(tmp_path):
     path = table_of(tmp_path / "t.parquet", [[-9.0]], advantage=[1.0], **names)
     roles = Roles(rollout="a", old="b", current="c")
     config = {"rollout_is": "token", "rollout_is_threshold": 2.0}
-    found = replay_of(path, plan_of(it=config), update_of(), roles=roles)
+    result = replay_of(path, plan_of(it=config), update_of(), roles=roles)
     weight, ratio = np.exp(-1.0), np.exp(-0.5)
-    assert found.presets["it"].loss == pytest.approx(-weight * ratio)
-    assert (found.rollout, found.old, found.current) == ("a", "b", "c")
+    assert result.presets["it"].loss == pytest.approx(-weight * ratio)
+    assert (result.rollout, result.old, result.current) == ("a", "b", "c")
 
 
 def test_a_log_prob_that_is_no_number_is_a_finding(tmp_path):
     old = [[-1.0, np.nan], [-1.0]]
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0], [-1.0]], old, advantage=[1.0, 1.0])
-    found = replay_of(path)
-    (said,) = [each for each in found.findings if each.slug == "non-finite-log-probs"]
-    assert (said.severity, said.evidence["policy"], said.evidence["rows"]) == ("error", "old", 1)
+    result = replay_of(path)
+    (output,) = [item for item in result.findings if item.slug == "non-finite-log-probs"]
+    assert (output.severity, output.evidence["policy"], output.evidence["rows"]) == (
+        "error",
+        "old",
+        1,
+    )
 
 
 def test_a_loss_that_is_no_number_is_never_ok(tmp_path):
     """It stays what the trainer would log; presets that drop the token cannot be judged."""
     old = [[-1.0, np.nan], *[[-1.0, -1.0]] * 11]
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0]] * 12, old, advantage=[1.0, -1.0] * 6)
-    found = replay_of(path).presets
-    assert np.isnan(found["naive"].loss)
-    broken = [each for each in found.values() if each.loss is not None and np.isnan(each.loss)]
-    assert {each.health.verdict for each in broken} == {"error"}
-    assert found["decoupled_geo_rs"].loss == pytest.approx(1 / 11)
-    assert found["decoupled_geo_rs"].health.verdict == "cannot judge"
+    result = replay_of(path).presets
+    assert np.isnan(result["naive"].loss)
+    broken = [item for item in result.values() if item.loss is not None and np.isnan(item.loss)]
+    assert {item.health.verdict for item in broken} == {"error"}
+    assert result["decoupled_geo_rs"].loss == pytest.approx(1 / 11)
+    assert result["decoupled_geo_rs"].health.verdict == "cannot judge"
 
 
 def test_a_bound_drops_the_token_that_is_no_number(tmp_path):
@@ -164,5 +168,5 @@ def test_a_bound_drops_the_token_that_is_no_number(tmp_path):
     old = [[-1.0, np.nan], [-1.0]]
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0], [-1.0]], old, advantage=[1.0, 1.0])
     config = {"rollout_is": None, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
-    found = one(path, config)
-    assert (found.loss, found.kept_tokens) == (pytest.approx(-1.0), 2)
+    result = one(path, config)
+    assert (result.loss, result.kept_tokens) == (pytest.approx(-1.0), 2)

@@ -39,7 +39,7 @@ def table(
 
 
 def two_choices(
-    seed: int, sequences: int, sampled: float, wanted: float, recorded: float | None = None
+    seed: int, sequences: int, sampled: float, expected: float, recorded: float | None = None
 ) -> PolicyPair:
     """Two yes-or-no tokens, rewarded if they agree; P(yes) under either policy.
 
@@ -50,7 +50,7 @@ def two_choices(
     random = np.random.default_rng(seed)
     yes = random.random((sequences, 2)) < sampled
     recorded = sampled if recorded is None else recorded
-    behavior, target = (np.log(np.where(yes, p, 1 - p)) for p in (recorded, wanted))
+    behavior, target = (np.log(np.where(yes, p, 1 - p)) for p in (recorded, expected))
     reward = (yes[:, 0] == yes[:, 1]).astype(np.float64)
     return table(np.array([0, 2]) + yes, behavior, target, reward)
 
@@ -73,7 +73,7 @@ def noisy(
 
 def state_of_candidates(pairs: Sequence[PolicyPair], baseline: Baseline | None) -> SweepState:
     """The sum of the states of some batches, with the candidates alone."""
-    corrections = {name: [each.correction] for name, each in CANDIDATES.items()}
+    corrections = {name: [item.correction] for name, item in CANDIDATES.items()}
     recorded = any(pair.tokens.advantage is not None for pair in pairs)
     plan = SweepPlan(corrections, tuple(CANDIDATES), recorded=recorded, baseline=baseline)
     return summed(SweepState.of(pair, plan) for pair in pairs)

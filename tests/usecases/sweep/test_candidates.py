@@ -29,38 +29,38 @@ def test_final_weights_are_those_of_the_corrections(name, batch):
     correction, pair = CANDIDATES[name].correction, pair_from(batch)
     rows = rows_of(pair, [LogRatio(), K("k2"), K("k3"), *quantities_of(correction)], 0)
     with np.errstate(all="ignore"):
-        done = outcome(rows, correction)
-        found = token_effects(correction, Tokens(pair.log_ratio), rows).final
-    wanted = done.kept if done.kept_weights is None else done.kept_weights.sum
-    assert segment_sum(found, pair.lengths) == pytest.approx(wanted, rel=1e-12)
+        run = outcome(rows, correction)
+        result = token_effects(correction, Tokens(pair.log_ratio), rows).final
+    expected = run.kept if run.kept_weights is None else run.kept_weights.sum
+    assert segment_sum(result, pair.lengths) == pytest.approx(expected, rel=1e-12)
 
 
 @EVERY
 def test_bounds_have_the_names_of_their_family(name):
-    each = CANDIDATES[name]
-    if each.family != "none":
-        assert set(each.bounds) == set(FAMILIES[each.family].grid(60)[0])
+    item = CANDIDATES[name]
+    if item.family != "none":
+        assert set(item.bounds) == set(FAMILIES[item.family].grid(60)[0])
 
 
 def bound_of(name: str, spread: float) -> tuple[float, np.ndarray, np.ndarray]:
     pair = noisy(0, 4000, spread)
     state = state_of_candidates([pair], None)
-    found = weight_distance(state, name)
+    result = weight_distance(state, name)
     ratio = np.exp(segment_sum(pair.log_ratio, pair.lengths))
-    return found, ratio, np.minimum(ratio, 2.0)
+    return result, ratio, np.minimum(ratio, 2.0)
 
 
 def test_the_bound_of_sequence_tis_is_its_truncation_loss():
-    found, ratio, truncated = bound_of("seq_tis_2", 0.15)
-    assert found == pytest.approx(1.0 - truncated.mean())
+    result, ratio, truncated = bound_of("seq_tis_2", 0.15)
+    assert result == pytest.approx(1.0 - truncated.mean())
     # As far as the mean ratio of the table is 1.
-    assert found == pytest.approx(np.maximum(ratio - 2.0, 0.0).mean(), abs=0.03)
+    assert result == pytest.approx(np.maximum(ratio - 2.0, 0.0).mean(), abs=0.03)
 
 
 def test_the_bound_without_correction_is_twice_the_total_variation():
-    found, ratio, _ = bound_of("none", 0.15)
-    assert found == pytest.approx(2.0 * np.maximum(1.0 - ratio, 0.0).mean())
-    assert found == pytest.approx(np.abs(ratio - 1.0).mean(), abs=0.03)
+    result, ratio, _ = bound_of("none", 0.15)
+    assert result == pytest.approx(2.0 * np.maximum(1.0 - ratio, 0.0).mean())
+    assert result == pytest.approx(np.abs(ratio - 1.0).mean(), abs=0.03)
 
 
 def test_advantages_are_recorded_or_made_of_rewards():
@@ -76,12 +76,12 @@ def test_advantages_are_recorded_or_made_of_rewards():
 
 
 def test_groups_of_one_have_the_mean_of_all_as_baseline():
-    found = Baseline.of(np.arange(3, dtype=np.uint64), np.array([1.0, 2.0, 6.0]))
-    assert (found.overall, found.kind) == (3.0, "the mean of all")
+    result = Baseline.of(np.arange(3, dtype=np.uint64), np.array([1.0, 2.0, 6.0]))
+    assert (result.overall, result.kind) == (3.0, "the mean of all")
 
 
 def test_without_any_reward_there_is_no_advantage():
     logs = [[-1.0]] * 2
-    found = Baseline.of(None, np.full(2, np.nan))
-    assert np.isnan(advantages(make_pair(logs, logs), found)).all()
-    assert np.isnan(advantages(make_pair(logs, logs, reward=[np.nan, np.nan]), found)).all()
+    result = Baseline.of(None, np.full(2, np.nan))
+    assert np.isnan(advantages(make_pair(logs, logs), result)).all()
+    assert np.isnan(advantages(make_pair(logs, logs, reward=[np.nan, np.nan]), result)).all()

@@ -23,9 +23,9 @@ def test_the_bias_is_over_pairs_of_different_clusters():
     gradient, reference, sizes = sums(0), sums(1), np.arange(1.0, 8.0)
     away = gradient - reference
     pairs = [(a, b) for a in range(7) for b in range(7) if a != b]
-    wanted = sum(away[a] @ away[b] for a, b in pairs) / sum(sizes[a] * sizes[b] for a, b in pairs)
+    expected = sum(away[a] @ away[b] for a, b in pairs) / sum(sizes[a] * sizes[b] for a, b in pairs)
     error = GradientError.of(Sizes(sizes, 1), gradient, reference)
-    assert error.bias == pytest.approx(max(wanted, 0.0))
+    assert error.bias == pytest.approx(max(expected, 0.0))
 
 
 def test_a_gradient_has_no_bias_against_itself():
@@ -99,9 +99,9 @@ def test_what_the_target_has_on_average_is_taken_off():
     random = np.random.default_rng(0)
     tokens = random.normal(3.0, 1.0, (50, 2))
     gradient = np.column_stack([tokens, np.ones(50)])
-    found = centred(gradient, gradient)
-    assert found.sum(axis=0) == pytest.approx(np.zeros(2), abs=1e-12)
-    assert found == pytest.approx(tokens - tokens.mean(axis=0))
+    result = centred(gradient, gradient)
+    assert result.sum(axis=0) == pytest.approx(np.zeros(2), abs=1e-12)
+    assert result == pytest.approx(tokens - tokens.mean(axis=0))
 
 
 def test_sketches_keep_inner_products_in_the_mean():

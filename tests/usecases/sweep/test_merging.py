@@ -34,22 +34,22 @@ def numbers(state: SweepState) -> dict[str, list[float]]:
 
 
 def flat(row: SweepRow) -> list[float]:
-    found: list[Any] = []
-    for each in fields(row):
-        value = getattr(row, each.name)
+    result: list[Any] = []
+    for item in fields(row):
+        value = getattr(row, item.name)
         if isinstance(value, MetricValue):
-            found += astuple(value)[:3]
+            result += astuple(value)[:3]
         elif isinstance(value, list):
-            found += value
-        elif each.name != "bounds":
-            found.append(value)
-    return [np.nan if value is None else float(value) for value in found]
+            result += value
+        elif item.name != "bounds":
+            result.append(value)
+    return [np.nan if value is None else float(value) for value in result]
 
 
 def same(one: SweepState, other: SweepState) -> None:
-    wanted = numbers(other)
-    for family, found in numbers(one).items():
-        assert found == pytest.approx(wanted[family], rel=1e-12, abs=1e-12, nan_ok=True), family
+    expected = numbers(other)
+    for family, result in numbers(one).items():
+        assert result == pytest.approx(expected[family], rel=1e-12, abs=1e-12, nan_ok=True), family
     assert length_quartiles(one) == length_quartiles(other)
 
 
@@ -73,12 +73,12 @@ def test_shards_and_orders_give_the_same(seed, cuts):
 
 def arrays_of(state: SweepState) -> list[np.ndarray]:
     """A copy of every array of sums that a state holds."""
-    sums = [each.sums for each in state.clusters.values()]
+    sums = [item.sums for item in state.clusters.values()]
     for family in state.families.values():
         sums += [*family.totals.values(), family.lengths, family.least, family.most]
     assert state.groups is not None
     sums += [state.groups.one, state.groups.two, state.lengths]
-    return [each.copy() for each in sums]
+    return [item.copy() for item in sums]
 
 
 @pytest.mark.parametrize("most", [4, 256])
@@ -86,15 +86,15 @@ def test_a_sum_leaves_its_parts_as_they_were(monkeypatch, most):
     """`a + b` changes neither, `a += b` changes `a` alone; later sums change no earlier one."""
     monkeypatch.setattr(state, "MAX_CLUSTERS", most)
     first, second, third = (state_of(GRIDS, [pair]) for pair in shards(seeded(3, rows=24), 3))
-    before = [arrays_of(each) for each in (first, second, third)]
+    before = [arrays_of(item) for item in (first, second, third)]
     both = first + second
     of_both, in_place = arrays_of(both), second + first
     in_place += third
     in_place += first
-    found = [arrays_of(each) for each in (first, second, third, both)]
-    for one, other in zip(found, [*before, of_both], strict=True):
-        for array, wanted in zip(one, other, strict=True):
-            np.testing.assert_array_equal(array, wanted)
+    result = [arrays_of(item) for item in (first, second, third, both)]
+    for one, other in zip(result, [*before, of_both], strict=True):
+        for array, expected in zip(one, other, strict=True):
+            np.testing.assert_array_equal(array, expected)
 
 
 def test_no_number_of_a_shard_stops_the_sum_of_shards():
@@ -127,10 +127,12 @@ def test_folding_changes_no_value(monkeypatch):
     batch = seeded(7, rows=40)
     whole = state_of(GRIDS, shards(batch, 3))
     grid = GRIDS["seq_tis"]
-    wanted = sweep_rows(whole, "seq_tis", grid, kept_groups(whole))
+    expected = sweep_rows(whole, "seq_tis", grid, kept_groups(whole))
     monkeypatch.setattr(state, "MAX_CLUSTERS", 4)
     few = state_of(GRIDS, shards(batch, 3))
-    for row, other in zip(sweep_rows(few, "seq_tis", grid, kept_groups(few)), wanted, strict=True):
+    for row, other in zip(
+        sweep_rows(few, "seq_tis", grid, kept_groups(few)), expected, strict=True
+    ):
         assert row.ess_seq_applied.value == pytest.approx(other.ess_seq_applied.value, rel=1e-12)
         assert row.kept_groups == other.kept_groups
 

@@ -24,50 +24,50 @@ from tests.usecases.sweep.policies import (
 )
 
 
-def efficiency(found: Recommendation, name: str) -> float:
-    (value,) = [each.efficiency.value for each in found.candidates if each.name == name]
+def efficiency(result: Recommendation, name: str) -> float:
+    (value,) = [item.efficiency.value for item in result.candidates if item.name == name]
     assert value is not None
     return value
 
 
 def test_equal_policies_need_no_correction():
-    found = advice(two_choices(0, 2000, 0.3, 0.3))
-    assert (found.answer, found.choice) == ("do-not-correct", "none")
-    assert set(found.indistinguishable) == set(CANDIDATES)
-    assert efficiency(found, "none") == pytest.approx(efficiency(found, "seq_tis_2"), abs=1e-9)
+    result = advice(two_choices(0, 2000, 0.3, 0.3))
+    assert (result.answer, result.choice) == ("do-not-correct", "none")
+    assert set(result.indistinguishable) == set(CANDIDATES)
+    assert efficiency(result, "none") == pytest.approx(efficiency(result, "seq_tis_2"), abs=1e-9)
 
 
 def test_a_negligible_mismatch_needs_no_correction():
-    found = advice(noisy(0, 2000, 1e-4))
-    assert (found.answer, found.choice) == ("do-not-correct", "none")
-    assert any("nothing to correct" in reason for reason in found.reasons)
+    result = advice(noisy(0, 2000, 1e-4))
+    assert (result.answer, result.choice) == ("do-not-correct", "none")
+    assert any("nothing to correct" in reason for reason in result.reasons)
 
 
 def test_tokens_drawn_from_the_target_are_a_cause_to_fix():
-    found = advice(noisy(1, 2000, 0.15, drawn_from_target=True))
-    assert (found.answer, found.choice) == ("fix-the-cause", None)
-    assert any("kappa is -" in reason for reason in found.reasons)
+    result = advice(noisy(1, 2000, 0.15, drawn_from_target=True))
+    assert (result.answer, result.choice) == ("fix-the-cause", None)
+    assert any("kappa is -" in reason for reason in result.reasons)
     assert advice(noisy(1, 2000, 0.15)).answer != "fix-the-cause"
 
 
-def assert_nothing_is_ranked(found: Recommendation) -> None:
-    assert {each.name for each in found.candidates} == set(CANDIDATES)
-    for each in found.candidates:
-        assert (each.efficiency.value, each.efficiency.low, each.efficiency.high) == (None,) * 3
-        assert each.rank is None
-        assert not each.within_error_of_best
-    assert found.indistinguishable == []
-    assert found.choice is None
+def assert_nothing_is_ranked(result: Recommendation) -> None:
+    assert {item.name for item in result.candidates} == set(CANDIDATES)
+    for item in result.candidates:
+        assert (item.efficiency.value, item.efficiency.low, item.efficiency.high) == (None,) * 3
+        assert item.rank is None
+        assert not item.within_error_of_best
+    assert result.indistinguishable == []
+    assert result.choice is None
 
 
 @pytest.mark.parametrize("rewards", [True, False])
 def test_where_the_recorded_policy_did_not_sample_nothing_is_ranked(rewards):
     """With rewards or without: errors take the ratios for those of the sampler."""
     pair = two_choices(2, 4000, 0.5, 0.7, recorded=0.3)
-    found = advice(pair if rewards else without_reward(pair))
-    assert_nothing_is_ranked(found)
-    assert found.reasons
-    assert found.method == "no candidate was scored"
+    result = advice(pair if rewards else without_reward(pair))
+    assert_nothing_is_ranked(result)
+    assert result.reasons
+    assert result.method == "no candidate was scored"
 
 
 def evidence_of(pair: PolicyPair, **values: MetricValue) -> Evidence:
@@ -79,66 +79,66 @@ def evidence_of(pair: PolicyPair, **values: MetricValue) -> Evidence:
 def test_no_correction_is_recommended_where_the_mean_ratio_of_sequences_is_above_one():
     pair = two_choices(3, 4000, 0.3, 0.7)
     above = MetricValue(value=1.3, low=1.1, high=1.6)
-    found = recommend(evidence_of(pair, ratio_mean_seq=above))
-    assert found.answer == "cannot-judge"
-    assert_nothing_is_ranked(found)
-    assert "over sequences it is 1.3 (1.1 to 1.6), above 1" in found.reasons[-1]
+    result = recommend(evidence_of(pair, ratio_mean_seq=above))
+    assert result.answer == "cannot-judge"
+    assert_nothing_is_ranked(result)
+    assert "over sequences it is 1.3 (1.1 to 1.6), above 1" in result.reasons[-1]
 
 
 def test_a_premise_that_is_in_doubt_is_told():
     pair = two_choices(3, 4000, 0.3, 0.7)
     doubt = MetricValue(value=1.01, low=1.002, high=1.02)
-    found = recommend(evidence_of(pair, ratio_mean=doubt))
-    assert any("which leaves 1 out" in reason for reason in found.reasons)
-    assert found.choice is not None
+    result = recommend(evidence_of(pair, ratio_mean=doubt))
+    assert any("which leaves 1 out" in reason for reason in result.reasons)
+    assert result.choice is not None
     holds = recommend(evidence_of(pair, ratio_mean=replace(doubt, low=0.998)))
     assert not any("which leaves 1 out" in reason for reason in holds.reasons)
 
 
 def test_another_sampler_than_the_recorded_is_a_cause_to_fix():
-    found = advice(two_choices(2, 4000, 0.5, 0.7, recorded=0.3))
-    assert found.answer == "fix-the-cause"
-    assert any("E[ratio]" in reason for reason in found.reasons)
+    result = advice(two_choices(2, 4000, 0.5, 0.7, recorded=0.3))
+    assert result.answer == "fix-the-cause"
+    assert any("E[ratio]" in reason for reason in result.reasons)
 
 
 def test_log_probs_that_are_no_numbers_come_first():
-    found = advice(two_choices(0, 100, 0.3, 0.3), bad_tokens=3)
-    assert found.answer == "fix-the-cause"
-    assert found.candidates == []
-    assert found.reasons == [
+    result = advice(two_choices(0, 100, 0.3, 0.3), bad_tokens=3)
+    assert result.answer == "fix-the-cause"
+    assert result.candidates == []
+    assert result.reasons == [
         "3 unmasked log-probs are NaN, infinite or positive: mend the dump before correcting."
     ]
 
 
 def test_where_tokens_depend_on_each_other_sequence_weights_win():
-    found = advice(two_choices(3, 20_000, 0.3, 0.7))
-    assert found.answer == "correct"
-    assert found.choice is not None
-    assert CANDIDATES[found.choice].family == "seq_tis"
+    result = advice(two_choices(3, 20_000, 0.3, 0.7))
+    assert result.answer == "correct"
+    assert result.choice is not None
+    assert CANDIDATES[result.choice].family == "seq_tis"
     # By token, and without correction, the gradient points the other way.
-    assert efficiency(found, "none") < 0.2
-    assert efficiency(found, "token_tis_5") < 0.2
-    assert efficiency(found, found.choice) > 0.8
-    assert "none" not in found.indistinguishable
+    assert efficiency(result, "none") < 0.2
+    assert efficiency(result, "token_tis_5") < 0.2
+    assert efficiency(result, result.choice) > 0.8
+    assert "none" not in result.indistinguishable
 
 
 def test_a_choice_is_the_simplest_of_the_indistinguishable():
-    found = advice(two_choices(3, 20_000, 0.3, 0.7))
-    assert found.choice in found.indistinguishable
-    assert CANDIDATES[found.choice].complexity == min(
-        CANDIDATES[name].complexity for name in found.indistinguishable
+    result = advice(two_choices(3, 20_000, 0.3, 0.7))
+    assert result.choice in result.indistinguishable
+    assert CANDIDATES[result.choice].complexity == min(
+        CANDIDATES[name].complexity for name in result.indistinguishable
     )
-    assert found.candidates[0].rank == 1
-    assert all(each.rank is None for each in found.candidates if each.refused)
+    assert result.candidates[0].rank == 1
+    assert all(item.rank is None for item in result.candidates if item.refused)
 
 
 def test_where_few_sequences_carry_the_ratios_there_is_no_reference_and_no_correction():
-    found = advice(noisy(4, 2000, 0.6))
-    assert any("too few for a reference" in reason for reason in found.reasons)
-    assert found.method.startswith("Noise without correction over noise of")
-    assert (found.answer, found.choice) == ("do-not-correct", "none")
-    assert all(candidate.gradient_bias is None for candidate in found.candidates)
-    noise = {candidate.name: candidate.gradient_noise for candidate in found.candidates}
+    result = advice(noisy(4, 2000, 0.6))
+    assert any("too few for a reference" in reason for reason in result.reasons)
+    assert result.method.startswith("Noise without correction over noise of")
+    assert (result.answer, result.choice) == ("do-not-correct", "none")
+    assert all(candidate.gradient_bias is None for candidate in result.candidates)
+    noise = {candidate.name: candidate.gradient_noise for candidate in result.candidates}
     assert noise["none"] == pytest.approx(1.0)
     assert noise["seq_tis_10"] > noise["seq_tis_2"] > 1.5
 
@@ -146,9 +146,9 @@ def test_where_few_sequences_carry_the_ratios_there_is_no_reference_and_no_corre
 @pytest.mark.parametrize("seed", range(6))
 def test_noise_that_goes_with_nothing_needs_no_correction(seed):
     """512 sequences of 40 tokens: weights of sequences would be 1.1 to 1.5 times as wrong."""
-    found = advice(noisy(seed, 512, 0.05))
-    assert (found.answer, found.choice) == ("do-not-correct", "none")
-    assert efficiency(found, "none") > efficiency(found, "seq_tis_5")
+    result = advice(noisy(seed, 512, 0.05))
+    assert (result.answer, result.choice) == ("do-not-correct", "none")
+    assert efficiency(result, "none") > efficiency(result, "seq_tis_5")
 
 
 def with_columns(pair: PolicyPair, **columns: np.ndarray | None) -> PolicyPair:
@@ -160,47 +160,47 @@ def without_reward(pair: PolicyPair) -> PolicyPair:
 
 
 def test_without_rewards_the_shift_of_tokens_decides_and_says_so():
-    found = advice(without_reward(two_choices(3, 20_000, 0.3, 0.7)))
-    assert any("no rewards and no advantages" in reason for reason in found.reasons)
-    assert "times the advantage 1" in found.method
-    assert found.choice == "token_tis_5"  # a ratio is 2.33 at most: nothing is truncated
-    assert efficiency(found, "none") < 0.2
+    result = advice(without_reward(two_choices(3, 20_000, 0.3, 0.7)))
+    assert any("no rewards and no advantages" in reason for reason in result.reasons)
+    assert "times the advantage 1" in result.method
+    assert result.choice == "token_tis_5"  # a ratio is 2.33 at most: nothing is truncated
+    assert efficiency(result, "none") < 0.2
 
 
 def test_rewards_that_are_noise_need_no_correction():
     pair = two_choices(5, 2000, 0.4, 0.6)
     random = np.random.default_rng(1)
-    found = advice(with_columns(pair, reward=random.random(2000)))
-    assert found.choice == "none"
+    result = advice(with_columns(pair, reward=random.random(2000)))
+    assert result.choice == "none"
 
 
 def test_without_any_known_advantage_nothing_is_ranked():
     pair = with_columns(two_choices(5, 2000, 0.4, 0.6), advantage=np.full(2000, np.nan))
-    found = advice(pair)
-    assert found.answer == "cannot-judge"
-    assert_nothing_is_ranked(found)
-    assert "No sequence has a known advantage" in found.reasons[-1]
+    result = advice(pair)
+    assert result.answer == "cannot-judge"
+    assert_nothing_is_ranked(result)
+    assert "No sequence has a known advantage" in result.reasons[-1]
 
 
 def test_recorded_advantages_come_before_rewards():
     pair = two_choices(3, 20_000, 0.3, 0.7)
     reward = pair.tokens.rewards
     recorded = with_columns(pair, advantage=reward - reward.mean(), reward=None)
-    found, wanted = advice(recorded), advice(pair)
-    assert efficiency(found, "seq_tis_5") == pytest.approx(efficiency(wanted, "seq_tis_5"))
+    result, expected = advice(recorded), advice(pair)
+    assert efficiency(result, "seq_tis_5") == pytest.approx(efficiency(expected, "seq_tis_5"))
 
 
 def test_few_sequences_cannot_be_judged():
-    found = advice(two_choices(0, 25, 0.3, 0.6))
-    assert (found.answer, found.choice) == ("cannot-judge", None)
-    assert all(each.refused for each in found.candidates)
+    result = advice(two_choices(0, 25, 0.3, 0.6))
+    assert (result.answer, result.choice) == ("cannot-judge", None)
+    assert all(item.refused for item in result.candidates)
 
 
 def test_one_cluster_cannot_be_judged():
     ids = np.zeros((40, 3))
     logs = np.full((40, 3), -1.0)
-    found = advice(table(ids, logs, logs + 0.1, group=np.zeros(40)))
-    assert found.answer == "cannot-judge"
+    result = advice(table(ids, logs, logs + 0.1, group=np.zeros(40)))
+    assert result.answer == "cannot-judge"
 
 
 def test_neither_order_nor_shards_matter():
@@ -227,18 +227,18 @@ def half(pair: PolicyPair, which: int) -> PolicyPair:
     return taken(pair, np.arange(which, len(pair.lengths), 2))
 
 
-def same(found: Recommendation, wanted: Recommendation) -> None:
-    assert (found.answer, found.choice) == (wanted.answer, wanted.choice)
-    assert set(found.indistinguishable) == set(wanted.indistinguishable)
-    for each in wanted.candidates:
-        assert efficiency(found, each.name) == pytest.approx(efficiency(wanted, each.name))
+def same(result: Recommendation, expected: Recommendation) -> None:
+    assert (result.answer, result.choice) == (expected.answer, expected.choice)
+    assert set(result.indistinguishable) == set(expected.indistinguishable)
+    for item in expected.candidates:
+        assert efficiency(result, item.name) == pytest.approx(efficiency(expected, item.name))
 
 
 def test_ratios_above_the_clamp_refuse_what_they_weigh():
     pair = two_choices(7, 2000, 0.4, 0.6)
     target = pair.values.target.copy()
     target[0] = pair.values.behavior[0] + 21.0
-    found = advice(
+    result = advice(
         table(
             pair.tokens.token_id.reshape(-1, 2),
             pair.values.behavior.reshape(-1, 2),
@@ -246,13 +246,13 @@ def test_ratios_above_the_clamp_refuse_what_they_weigh():
             pair.tokens.reward,
         )
     )
-    refused = {each.name: " ".join(each.refused) for each in found.candidates}
+    refused = {item.name: " ".join(item.refused) for item in result.candidates}
     assert "1 sequences have ratios above the trainer's clamp" in refused["seq_tis_2"]
     assert "clamp" not in refused["none"]
 
 
 def test_two_clusters_tell_no_bias_from_noise():
     pair = two_choices(3, 2000, 0.4, 0.6)
-    found = advice(with_columns(pair, cluster=np.arange(2000, dtype=np.uint64) % 2))
-    assert found.choice == "none"
-    assert any("2 clusters are few" in reason for reason in found.reasons)
+    result = advice(with_columns(pair, cluster=np.arange(2000, dtype=np.uint64) % 2))
+    assert result.choice == "none"
+    assert any("2 clusters are few" in reason for reason in result.reasons)

@@ -22,40 +22,40 @@ TRAINER_ESS = "rollout_corr/rollout_is_eff_sample_size"
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 
 
-def close(wanted: float | None) -> Any:
-    return None if wanted is None else pytest.approx(wanted, rel=1e-9, abs=1e-12)
+def close(expected: float | None) -> Any:
+    return None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def lost(found: CorrectionResult, correction: Correction) -> float | None:
-    by_token = any(each.of_tokens for each in correction.rejections)
-    return found.actual["lost_target_mass_token" if by_token else "lost_target_mass_seq"]
+def lost(result: CorrectionResult, correction: Correction) -> float | None:
+    by_token = any(item.of_tokens for item in correction.rejections)
+    return result.actual["lost_target_mass_token" if by_token else "lost_target_mass_seq"]
 
 
 def same(row: SweepRow, family: str, batch: Padded) -> None:
     correction = FAMILIES[family].correction(row.bounds)
-    wanted = single(correction, pair_from(batch))
-    actual = wanted.actual
-    assert row.kept_tokens == wanted.kept_tokens
-    assert row.kept_sequences == wanted.kept_sequences
+    expected = single(correction, pair_from(batch))
+    actual = expected.actual
+    assert row.kept_tokens == expected.kept_tokens
+    assert row.kept_sequences == expected.kept_sequences
     assert row.ess_token_applied == close(actual["ess_token_applied"])
     assert row.ess_seq_applied.value == close(actual["ess_seq_applied"])
-    assert row.lost_mass.value == close(lost(wanted, correction))
+    assert row.lost_mass.value == close(lost(expected, correction))
     assert row.truncation_loss.value == close(actual["truncation_loss"])
     assert row.bias_bound == close(actual["bias_bound"])
     assert row.keep_length_correlation == correlation(actual["keep_length_correlation"])
-    assert row.ess_trainer == close(finite(wanted.metrics.get(TRAINER_ESS)))
+    assert row.ess_trainer == close(finite(expected.metrics.get(TRAINER_ESS)))
     if family.endswith("_tis") and not correction.rejections:
-        assert row.mean_weight.value == close(finite(mean_weight(wanted, batch)))
+        assert row.mean_weight.value == close(finite(mean_weight(expected, batch)))
 
 
-def mean_weight(found: CorrectionResult, batch: Padded) -> float:
-    assert found.weight_sum is not None
-    return found.weight_sum / int(batch.mask.sum())
+def mean_weight(result: CorrectionResult, batch: Padded) -> float:
+    assert result.weight_sum is not None
+    return result.weight_sum / int(batch.mask.sum())
 
 
-def correlation(wanted: float | None) -> Any:
+def correlation(expected: float | None) -> Any:
     """Shares that differ in their last digits alone have a correlation of rounding."""
-    return None if wanted is None else pytest.approx(wanted, rel=1e-9, abs=1e-7)
+    return None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-7)
 
 
 def points(family: str, batch: Padded) -> list[float]:
@@ -77,14 +77,14 @@ def drawn_settings(draw: st.DrawFn, family: str, batch: Padded) -> list[Bounds]:
     names = FAMILIES[family].grid(60)[0]
     # A bound beyond the trainer's clamp bounds nothing there.
     values = st.sampled_from([value for value in points(family, batch) if 0.0 < value < 1e8])
-    found = []
+    result = []
     for _ in range(draw(st.integers(1, 4))):
         bounds = {name: draw(values) for name in names}
         for low, high in (("lower", "upper"), ("rs_lower", "rs_upper")):
             if low in bounds and high in bounds:
                 bounds[low], bounds[high] = sorted((bounds[low], bounds[high]))
-        found.append(bounds)
-    return found
+        result.append(bounds)
+    return result
 
 
 @EVERY

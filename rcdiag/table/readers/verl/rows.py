@@ -18,6 +18,7 @@ from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, Tensor, laid_out
 from rcdiag.table.readers.verl import layout
 from rcdiag.table.readers.verl.contents import Batch, missing_responses
+from rcdiag.table.schema import column_spec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +38,8 @@ MakeColumn = Callable[[NDArray[Any], Span], "pa.ListArray"]
 MASKS = ("response_mask", "loss_mask")
 # The score by token; its sum over a row is the reward, before penalties that training adds.
 SCORES = ("token_level_scores", "rm_scores")
+# Steps whose weights sampled a row's first token and its last.
+VERSIONS = ("min_global_steps", "max_global_steps")
 ASYNC_PROMPT = re.compile(r"(?:uid_)?sample_\d+_\d+")
 
 
@@ -235,7 +238,27 @@ def _columns_of_rows(batch: Batch, path: Path, number: int, notes: Notes) -> dic
     sources = batch.values.get("data_source")
     if sources is not None and all(isinstance(source, str) for source in sources):
         made["data_source"] = pa.array(list(sources), pa.string())
-    return made
+    extras = {
+        name: numbers
+        for name, values in batch.values.items()
+        if name not in (*made, *VERSIONS) and column_spec(name) is None
+        if (numbers := _numbers(values, count)) is not None
+    }
+    if extras:
+        notes.change(f"numbers by row, such as rewards, are kept as columns: {', '.join(extras)}")
+    return made | {name: pa.array(values, pa.float64()) for name, values in extras.items()}
+
+
+def _numbers(values: Any, count: int) -> list[float | None] | None:
+    """Return one number or None for each of `count` rows; None where they are anything else."""
+    if len(values) != count or (isinstance(values, np.ndarray) and values.ndim != 1):
+        return None
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    if not all(value is None or isinstance(value, (bool, int, float)) for value in plain):
+        return None
+    if all(value is None for value in plain):
+        return None
+    return [None if value is None else float(value) for value in plain]
 
 
 def _groups(batch: Batch, path: Path, number: int, count: int, notes: Notes) -> list[str] | None:
@@ -284,7 +307,7 @@ def _is_fed_by_prompt(batch: Batch, path: Path, count: int) -> bool:
 
 def _versions(batch: Batch, notes: Notes) -> list[int | None] | None:
     """Return the version of the weights that began each row."""
-    first, last = (_by_row(batch, name) for name in ("min_global_steps", "max_global_steps"))
+    first, last = (_by_row(batch, name) for name in VERSIONS)
     if first is None or all(version is None for version in first):
         return None
     changed = sum(a != b for a, b in zip(first, last or first, strict=True))

@@ -1,0 +1,83 @@
+"""These checks say whether a trainer's own log has the numbers that rcdiag computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.errors import setting
+from rcdiag.results import LogComparison
+
+EXAMPLE = "rcdiag score rollouts.parquet --trainer-config config.yaml --logged metrics.jsonl"
+# Keys that a message names.
+NAMED = 4
+
+
+def _comparison(given: CheckInput) -> LogComparison | None:
+    comparison: LogComparison | None = given.result.logged
+    return comparison if comparison is not None and comparison.keys else None
+
+
+def _beside(comparison: LogComparison) -> str:
+    """Say what stands beside the log."""
+    preset = f"preset {comparison.preset}" if comparison.preset else "the mismatch"
+    return f"{comparison.file} beside {preset}"
+
+
+def _differs(given: CheckInput) -> Iterator[Observation]:
+    comparison = _comparison(given)
+    if comparison is None or not comparison.unexplained:
+        return
+    count, keys = len(comparison.unexplained), len(comparison.keys)
+    names = list(dict.fromkeys(one.key for one in comparison.unexplained))
+    some = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" * (len(names) > NAMED))
+    yield Observation(
+        message=f"{_beside(comparison)}: {count} of {keys} numbers differ, and nothing that was "
+        f"tried explains it: {some}",
+        evidence={"keys": names, "numbers": count, "compared": keys},
+    )
+
+
+def _agrees(given: CheckInput) -> Iterator[Observation]:
+    comparison = _comparison(given)
+    if comparison is None or comparison.unexplained:
+        return
+    agree = sum(one.agrees for one in comparison.keys)
+    reasons = list(dict.fromkeys(one.explained_by for one in comparison.keys if one.explained_by))
+    rest = f"; the others are explained: {', '.join(reasons)}" if reasons else ""
+    yield Observation(
+        message=f"{_beside(comparison)}: {agree} of {len(comparison.keys)} numbers agree{rest}",
+        evidence={"agree": agree, "compared": len(comparison.keys), "reasons": reasons},
+    )
+
+
+LOGGED_CHECKS = (
+    Check(
+        slug="logged-differs",
+        severity="warning",
+        stages=("score",),
+        asks="Has the trainer's own log the numbers that rcdiag computes from the dump?",
+        says="The trainer's log has other numbers than rcdiag computes from the dump, and neither "
+        "float32, another generation or preset of the trainer, micro-batches, the sign, the mean "
+        "over tokens or sequences, nor rejection makes up for it. The dump is then not of what the "
+        "trainer saw: other rows, another mask, other log-probs, or another step.",
+        fix="see that dump and log are of one run and step, that all rows of the batch were "
+        f"dumped, and that {setting('trainer')} and its settings are those of the run; the result "
+        "has every key with what holds for it",
+        example=EXAMPLE,
+        see=("theirs", "ours", "logged-agrees"),
+        find=_differs,
+    ),
+    Check(
+        slug="logged-agrees",
+        severity="note",
+        stages=("score",),
+        asks="Does rcdiag compute the numbers that the trainer logged?",
+        says="The trainer's log and rcdiag have the same numbers, or numbers whose difference is "
+        "explained: the dump holds what the trainer saw.",
+        fix="nothing to do",
+        example=EXAMPLE,
+        see=("theirs", "ours", "logged-differs"),
+        find=_agrees,
+    ),
+)

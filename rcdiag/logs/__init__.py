@@ -1,0 +1,36 @@
+"""Logs of trainers are read here: what a run logged at each training step, under its own keys.
+
+To add a format: a file with a `LogReader`, and its name in `LOG_READERS`; or `LOG_READERS.add(...)`
+in a package of your own (entry-point group `rcdiag.plugins`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rcdiag.errors import RcdiagError
+from rcdiag.logs.comma_separated import CSV
+from rcdiag.logs.json_document import JSON
+from rcdiag.logs.json_lines import JSONL
+from rcdiag.logs.log import Log, LoggedNumber, log_of
+from rcdiag.logs.parquet import PARQUET
+from rcdiag.logs.reader import LogFile, LogReader
+from rcdiag.logs.tensorboard import TENSORBOARD
+from rcdiag.registry import Registry
+
+__all__ = ["LOG_READERS", "Log", "LogFile", "LogReader", "LoggedNumber", "read_log"]
+
+# Each is asked in turn; the first that knows the content reads the file.
+LOG_READERS: Registry[LogReader] = Registry(
+    "format of logs", (PARQUET, TENSORBOARD, JSONL, JSON, CSV)
+)
+
+
+def read_log(path: Path) -> Log:
+    """Read a trainer's log; its format is told from its content."""
+    file = LogFile.at(path)
+    for reader in LOG_READERS.values():
+        if reader.detect(file):
+            return log_of(path, reader.name, reader.read(file))
+    known = "; ".join(f"{reader.name}: {reader.says}" for reader in LOG_READERS.values())
+    raise RcdiagError(f"{path}: not a log that rcdiag knows", hint=known)

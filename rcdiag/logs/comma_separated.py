@@ -1,0 +1,62 @@
+"""CSV: a column for each key, as W&B and spreadsheets export it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.logs.reader import LogFile, LogReader
+
+SEPARATORS = (",", "\t", ";")
+# W&B puts the run's name before the key, and adds columns of the smallest and largest value.
+RUN, RANGES = " - ", ("__MIN", "__MAX")
+
+
+def _separator(file: LogFile) -> str | None:
+    line = file.first_line
+    return next((sign for sign in SEPARATORS if sign in line), None)
+
+
+def _is_csv(file: LogFile) -> bool:
+    return _separator(file) is not None
+
+
+def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
+    reader = csv.reader(file.text().splitlines(), delimiter=_separator(file) or ",")
+    names = next(row for row in reader if any(row))
+    keys = _keys(file, names)
+    for row in reader:
+        if len(row) > len(names):
+            raise RcdiagError(
+                f"{file.path}, line {reader.line_num}: {len(row)} values under {len(names)} names",
+                hint="the first line names the columns; every line has as many values at most",
+            )
+        yield {key: row[index] for key, index in keys.items() if index < len(row)}
+
+
+def _keys(file: LogFile, names: list[str]) -> dict[str, int]:
+    """Return the column of every key; columns of several runs for one key are refused."""
+    keys: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if name.endswith(RANGES):
+            continue
+        key = name.rpartition(RUN)[2].strip()
+        if not key:
+            continue
+        if key in keys:
+            raise RcdiagError(
+                f"{file.path}: two columns for `{key}`: {names[keys[key]]!r} and {name!r}",
+                hint="export one run alone",
+            )
+        keys[key] = index
+    return keys
+
+
+CSV = LogReader(
+    name="csv",
+    says="a table of text with a column for each key, as W&B exports charts and histories",
+    detect=_is_csv,
+    read=_read,
+)

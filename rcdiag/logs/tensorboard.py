@@ -1,0 +1,55 @@
+"""TensorBoard events: one file, or the folder of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.logs.reader import LogFile, LogReader
+
+NAMES = "events.out.tfevents.*"
+# The first record of an event file says the version of the format.
+VERSION = b"brain.Event:"
+
+
+def _event_files(path: Path) -> list[Path]:
+    return sorted(path.glob(NAMES)) if path.is_dir() else [path]
+
+
+def _is_events(file: LogFile) -> bool:
+    return VERSION in file.head[:64] or (file.path.is_dir() and bool(_event_files(file.path)))
+
+
+def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.util import tensor_util
+    except ImportError as error:
+        raise RcdiagError(
+            f"{file.path}: TensorBoard events are read by the package tensorboard, which is not "
+            f"there ({error})",
+            hint="pip install 'rcdiag[tensorboard]', or give the log as JSONL or CSV",
+        ) from error
+    for path in _event_files(file.path):
+        # The loader writes scalars of all versions as tensors without a dimension.
+        for event in EventFileLoader(str(path)).Load():
+            arrays = {
+                value.tag: tensor_util.make_ndarray(value.tensor)
+                for value in event.summary.value
+                if value.HasField("tensor") and not value.tensor.tensor_shape.dim
+            }
+            numbers = {
+                tag: float(array) for tag, array in arrays.items() if array.dtype.kind in "fiu"
+            }
+            if numbers:
+                yield {"step": event.step, **numbers}
+
+
+TENSORBOARD = LogReader(
+    name="tensorboard",
+    says="event files of TensorBoard, one or a run's folder of them",
+    detect=_is_events,
+    read=_read,
+)

@@ -1,0 +1,78 @@
+"""These losses divide by the rollout's probability, not by the old policy's, and so correct.
+
+ratio = exp(current - rollout). They are computed as skyrl 0.4.0 does:
+skyrl/backends/skyrl_train/utils/ppo_utils.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rcdiag.losses.batch import LossBatch, TokenLosses
+from rcdiag.losses.clipped import BOUND, CISPO
+from rcdiag.losses.policy_loss import PolicyLoss
+from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, CLIP_RANGE, LossSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SKYRL_FILE = "skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py"
+# ScaleRL, arXiv 2510.13786: no lower bound, and 5 above.
+WIDE_CLIP = (replace(CLIP_LOW, default=1.0), replace(CLIP_HIGH, default=4.0))
+_SYMBOLS = "d = current - rollout, r = e^d, A the advantage, d within +-20 nats"
+
+
+def log_ratio_to_rollout(tokens: LossBatch) -> Tensor:
+    """Return current - rollout log-prob within +-20 nats, [tokens]."""
+    return (tokens.current - rollout_of(tokens)).clamp(-BOUND, BOUND)
+
+
+def rollout_of(tokens: LossBatch) -> Tensor:
+    """Return the sampler's log-probs, else those of the old policy, which stands for it."""
+    return tokens.old if tokens.rollout is None else tokens.rollout
+
+
+def rollout_is(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -stop_gradient(ratio) A current where the ratio is inside, bounds left out, else 0."""
+    ratio = log_ratio_to_rollout(tokens).exp()
+    low, high = 1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH)
+    inside = (ratio > low) & (ratio < high)
+    weights = ratio.where(inside, ratio.new_zeros(ratio.shape)).detach()
+    return TokenLosses(-weights * tokens.advantages * tokens.current, {"clipped": ~inside})
+
+
+ROLLOUT_IS = PolicyLoss(
+    name="icepop_rollout",
+    says="rollout_is of SkyRL: the ratio to the rollout as a constant weight on the policy "
+    "gradient, and 0 outside an open interval around 1.",
+    formula="-sg(r) A log p_current where 1 - clip_low < r < 1 + clip_high, else 0; sg a constant "
+    f"of the gradient, 0.2 and 0.2; {_SYMBOLS}",
+    source=f"arXiv 2602.15763, section 4.1.2; {SKYRL_FILE}, policy_loss_type rollout_is",
+    function=rollout_is,
+    settings=CLIP_RANGE,
+    see=("cispo_rollout", "IcePop"),
+)
+
+
+def cispo_rollout(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -stop_gradient(clip(ratio)) A current."""
+    ratio = log_ratio_to_rollout(tokens).exp()
+    low, high = WIDE_CLIP
+    bounded = ratio.clamp(1.0 - settings.value(low), 1.0 + settings.value(high))
+    losses = -bounded.detach() * tokens.advantages * tokens.current
+    return TokenLosses(losses, {"clipped": ratio != bounded, "ratio": ratio, "bounded": bounded})
+
+
+CISPO_ROLLOUT = replace(
+    CISPO,
+    name="cispo_rollout",
+    says="cispo with the ratio to the rollout in place of that to the old policy: the clipped "
+    "ratio is a constant weight on the policy gradient.",
+    formula="-sg(clip(r)) A log p_current, sg a constant of the gradient; clip to [1 - clip_low, "
+    f"1 + clip_high], 1 and 4; {_SYMBOLS}",
+    source=f"arXiv 2506.13585; {SKYRL_FILE}, cispo_anchor rollout",
+    function=cispo_rollout,
+    settings=WIDE_CLIP,
+    see=("cispo", "icepop_rollout"),
+)

@@ -1,0 +1,83 @@
+"""Terminal and page say this about a trainer's own log beside our numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rcdiag.results import LogComparison, LoggedKey
+
+AGREES, UNEXPLAINED = "agrees", "not explained"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLine:
+    """One key of the log, written out, at the step where it is furthest off."""
+
+    name: str  # the key without what stands before its last slash
+    key: str
+    step: str
+    theirs: str
+    ours: str
+    reads: str
+    agrees: bool
+    reason: str
+
+
+def lines_of(comparison: LogComparison) -> list[LoggedLine]:
+    """Write a line for each key of the log, those that differ first."""
+    by_key: dict[str, list[LoggedKey]] = {}
+    for one in comparison.keys:
+        by_key.setdefault(one.key, []).append(one)
+    lines = [_line(key, numbers) for key, numbers in by_key.items()]
+    return sorted(lines, key=lambda line: (line.agrees, line.reads != UNEXPLAINED))
+
+
+def _line(key: str, numbers: list[LoggedKey]) -> LoggedLine:
+    worst = max(numbers, key=_urgency)
+    differ = sum(not one.agrees for one in numbers)
+    reads = AGREES if worst.agrees else worst.explained_by or UNEXPLAINED
+    theirs, ours = _apart(worst.theirs, worst.ours)
+    return LoggedLine(
+        name=key.rpartition("/")[2],
+        key=key,
+        step="" if worst.log_step is None else str(worst.log_step),
+        theirs=theirs,
+        ours=ours,
+        reads=f"{reads} ({differ} of {len(numbers)} steps)" if 0 < differ < len(numbers) else reads,
+        agrees=worst.agrees,
+        reason=worst.reason or "",
+    )
+
+
+def _urgency(one: LoggedKey) -> tuple[bool, bool, float]:
+    """Rank numbers: what differs without a reason first, then what differs most."""
+    size = max(abs(one.theirs), abs(one.ours))
+    apart = abs(one.difference) / size if size and math.isfinite(size) else float(not one.agrees)
+    return not one.agrees, not one.agrees and one.explained_by is None, apart
+
+
+def _apart(theirs: float, ours: float) -> tuple[str, str]:
+    """Write both numbers with as many digits as it takes to tell them apart, four to nine."""
+    for digits in range(4, 10):
+        written = f"{theirs:.{digits}g}", f"{ours:.{digits}g}"
+        if written[0] != written[1]:
+            return written
+    return f"{theirs:.4g}", f"{ours:.4g}"
+
+
+def sentences(comparison: LogComparison, notes: int | None = None) -> dict[str, str]:
+    """Return what is said of each reason, by its name; of several sentences the first.
+
+    Of keys that nothing explains, what is known of the key is said; of the first `notes` alone.
+    """
+    by_name: dict[str, str] = {}
+    unexplained: dict[str, str] = {}
+    for one in comparison.keys:
+        if one.agrees or not one.reason:
+            continue
+        if one.explained_by:
+            by_name.setdefault(one.explained_by, one.reason)
+        else:
+            unexplained.setdefault(one.key.rpartition("/")[2], one.reason)
+    return {**dict(list(unexplained.items())[:notes]), **by_name}

@@ -1,0 +1,122 @@
+"""Rows whose log-probs under a policy were not recorded, null in the column, are counted here.
+
+They are no part of any number of the policy: nothing is known of them. NaN is another thing, a
+value that a policy gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rcdiag.table.readers.parquet import open_parquet
+
+if TYPE_CHECKING:
+    from rcdiag.table.table import Batch, Table, TableFile
+
+# Rows that are named for each policy.
+FIRST_ROWS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Unobserved:
+    """The rows of a table that lack the log-probs of at least one of some policies."""
+
+    rows: int = 0
+    by_policy: Mapping[str, int] = field(default_factory=dict)  # those with any such row
+    first_rows: Mapping[str, list[int]] = field(default_factory=dict)  # numbers in the table
+
+
+def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
+    """Find the rows of a table that lack log-probs of a policy.
+
+    The footers of the files tell of most columns that no row lacks them; others are read.
+    """
+    lacking = {
+        policy: _null_rows(table, f"{policy}_log_probs")
+        for policy in policies
+        if f"{policy}_log_probs" in table.schema.names
+    }
+    lacking = {policy: rows for policy, rows in lacking.items() if len(rows)}
+    if not lacking:
+        return Unobserved()
+    return Unobserved(
+        len(np.unique(np.concatenate(list(lacking.values())))),
+        {policy: len(rows) for policy, rows in lacking.items()},
+        {policy: rows[:FIRST_ROWS].tolist() for policy, rows in lacking.items()},
+    )
+
+
+def all_null(table: Table, column: str) -> bool:
+    """Tell whether no row of a table has a value of a column of lists."""
+    own = table.renames.get(column, column)
+    for file in table.files:
+        parquet = open_parquet(file.parquet)
+        if own in parquet.schema_arrow.names and not all(
+            _only_nulls(parquet, group, own) for group in range(parquet.num_row_groups)
+        ):
+            return False
+    return len(_null_rows(table, column)) == table.num_rows
+
+
+def with_log_probs(batch: Batch, policies: Sequence[str]) -> Batch:
+    """Return the rows of a batch that have log-probs of all policies."""
+    columns = [batch.table[f"{policy}_log_probs"] for policy in policies]
+    if not any(column.null_count for column in columns):
+        return batch
+    known = [pc.is_valid(column).to_numpy() for column in columns]
+    return batch.take(np.logical_and.reduce(known))
+
+
+def _null_rows(table: Table, column: str) -> NDArray[np.int64]:
+    """Return the rows of a table whose value of a column is null, ascending."""
+    own = table.renames.get(column, column)
+    parts = [file.first_row + rows for file in table.files for rows in _of(file, own)]
+    return np.concatenate(parts)
+
+
+def _of(file: TableFile, column: str) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of each row group of a file whose value of a column is null."""
+    parquet = open_parquet(file.parquet)
+    if column not in parquet.schema_arrow.names:
+        yield np.arange(file.num_rows)
+        return
+    first = 0
+    for group in range(parquet.num_row_groups):
+        if not _without_nulls(parquet, group, column):
+            values = parquet.read_row_group(group, columns=[column])[column]
+            yield first + np.flatnonzero(pc.is_null(values).to_numpy())
+        first += parquet.metadata.row_group(group).num_rows
+    yield np.empty(0, np.int64)
+
+
+def _without_nulls(parquet: pq.ParquetFile, group: int, column: str) -> bool:
+    """Tell whether the footer says that a row group has neither nulls nor empty lists."""
+    return _nulls_and_values(parquet, group, column)[0] == 0
+
+
+def _only_nulls(parquet: pq.ParquetFile, group: int, column: str) -> bool:
+    """Tell whether the footer does not deny that a row group has nulls and empty lists alone."""
+    nulls, values = _nulls_and_values(parquet, group, column)
+    return nulls is None or nulls == values
+
+
+def _nulls_and_values(parquet: pq.ParquetFile, group: int, column: str) -> tuple[int | None, int]:
+    """Return how many entries of a column are null or empty lists, and all of them.
+
+    The first is None where the footer does not say it.
+    """
+    about = parquet.metadata.row_group(group)
+    for number in range(about.num_columns):
+        chunk = about.column(number)
+        if chunk.path_in_schema == column or chunk.path_in_schema.startswith(f"{column}."):
+            statistics = chunk.statistics
+            known = statistics is not None and statistics.has_null_count
+            return statistics.null_count if known else None, chunk.num_values
+    return None, 0

@@ -1,0 +1,255 @@
+"""NeMo-RL's numbers of a correction, with its global denominators, which micro-batches share.
+
+Sources: NVIDIA-NeMo/RL commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.py,
+nemo_rl/algorithms/utils.py (`calculate_kl`, `masked_mean`) and nemo_rl/algorithms/grpo.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.apply import ratio, weight_quantity
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.quantities import (
+    SUM,
+    Array,
+    K,
+    LogRatio,
+    Quantity,
+    Ratio,
+    Reduction,
+    Tokens,
+    Within,
+    bounded,
+)
+from rcdiag.corrections.trainer_means import Batch
+from rcdiag.trainers.nemo_rl.correction import EPSILON
+
+Metrics = dict[str, float]
+PREFIX = "train/"
+
+
+@dataclass(frozen=True, slots=True)
+class KL:
+    """The KL of `reference_policy_kl_type` from the sampler to the trainer, or turned, nats."""
+
+    kind: str  # k1, k2, k3
+    turned: bool = False
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+
+    def of(self, tokens: Tokens) -> Array:
+        logs = -tokens.raw_log_ratio if self.turned else tokens.raw_log_ratio
+        return _k(self.kind, logs)
+
+
+def _k(kind: str, logs: Array) -> Array:
+    """Return -x, x^2 / 2 or exp(x) - 1 - x of log-ratios x."""
+    if kind == "k1":
+        return -logs
+    if kind == "k2":
+        return 0.5 * np.square(logs)
+    if logs.dtype == np.float64:
+        return np.expm1(logs) - logs
+    return np.exp(logs) - logs.dtype.type(1.0) - logs
+
+
+@dataclass(frozen=True, slots=True)
+class JensenShannon:
+    """Mean of the k3 of both policies to their mixture, nats."""
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+
+    def of(self, tokens: Tokens) -> Array:
+        half = tokens.target.dtype.type(0.5)
+        mixture = np.log(half * np.exp(tokens.target) + half * np.exp(tokens.behavior))
+        of_target, of_behavior = tokens.target - mixture, tokens.behavior - mixture
+        return half * _k("k3", of_target) + half * _k("k3", of_behavior)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A quantity times 1 where a filter leaves the token and 0 elsewhere: NaN stays NaN."""
+
+    over: tuple[Rejection, ...]
+    quantity: Quantity
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+
+    def of(self, tokens: Tokens) -> Array:
+        return self.quantity.of(tokens) * tokens.kept(self.over)
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfBounds:
+    """1 at tokens whose ratio, no number being 0, is outside [lower, upper]."""
+
+    lower: float
+    upper: float
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+
+    def of(self, tokens: Tokens) -> Array:
+        return ((tokens.ratio < self.lower) | (tokens.ratio > self.upper)).astype(np.float64)
+
+
+def _by_sequence(correction: Correction) -> bool:
+    return "by sequence" in correction.logging
+
+
+def _bounds(correction: Correction) -> tuple[float, float] | None:
+    """Return the bounds of a type; None without one."""
+    weighting = correction.weighting
+    if correction.zeroing:
+        return correction.zeroing[0].lower or 0.0, correction.zeroing[0].upper
+    if weighting is None or weighting.outside == "truncate":
+        return None
+    return weighting.lower or 0.0, weighting.upper
+
+
+def _weight(correction: Correction) -> Quantity:
+    """Return the weight of tokens; the ratio where the correction is off."""
+    return Ratio() if correction.weighting is None else weight_quantity(correction)
+
+
+def quantities(correction: Correction) -> list[Quantity]:
+    """Return the quantities of tokens that `metrics` reads."""
+    over, kl = correction.rejections, correction.logging[:2]
+    of_tokens: list[Quantity] = [K("error_factor"), KL(kl), KL(kl, turned=True), JensenShannon()]
+    bounds = _bounds(correction)
+    if not _by_sequence(correction):
+        of_tokens.append(_weight(correction))
+        of_tokens += [] if bounds is None else [OutOfBounds(*bounds)]
+    own = [Times(over, quantity) for quantity in of_tokens]
+    if correction.zeroing:
+        own.append(Times(over, Within(correction.zeroing)))
+    return [*own, K("error_factor"), LogRatio(), Within(over)]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A batch after the filter: which rows stay, and the counts that numbers are divided by."""
+
+    batch: Batch
+    correction: Correction
+
+    @property
+    def errors(self) -> NDArray[np.float64]:
+        """Return the mean of exp(|log_ratio|) of each row that has a token, [rows]."""
+        rows = self.batch.rows
+        return rows.columns[K("error_factor")].sum / rows.lengths
+
+    @property
+    def stays(self) -> NDArray[np.bool_]:
+        """Tell which rows the filter leaves, [rows]; no number is no reason to stay."""
+        for rejection in self.correction.rejections:
+            return self.errors <= rejection.upper
+        return np.ones(len(self.batch.rows), np.bool_)
+
+    @property
+    def tokens(self) -> float:
+        return self._more_than_0(float(self.batch.rows.lengths[self.stays].sum()))
+
+    @property
+    def rows(self) -> float:
+        """Count rows that stay, those without a token among them."""
+        return self._more_than_0(float(self.stays.sum()) + self.batch.rows.empty)
+
+    def _more_than_0(self, count: float) -> float:
+        """Add 1e-8 to a count; in float32 that changes a count of 0 alone."""
+        return count + self.batch.rows.epsilon or EPSILON
+
+    def mean(self, quantity: Quantity) -> float:
+        """Return the mean over kept tokens."""
+        column = self.batch.rows.columns[Times(self.correction.rejections, quantity)]
+        return float(column.sum.sum() / self.tokens)
+
+    def row_mean(self, values: NDArray, of_empty: float) -> float:
+        """Return the mean over kept rows; those without a token have `of_empty`."""
+        total = values[self.stays].sum() + of_empty * self.batch.rows.empty
+        return float(total / self.rows)
+
+
+def metrics(batch: Batch, correction: Correction) -> Metrics:
+    """Return all logged numbers under their keys."""
+    kept, kl = Kept(batch, correction), correction.logging[:2]
+    logged = {
+        "token_mult_prob_error": kept.mean(K("error_factor")),
+        "gen_kl_error": kept.mean(KL(kl)),
+        "policy_kl_error": kept.mean(KL(kl, turned=True)),
+        "js_divergence_error": kept.mean(JensenShannon()),
+    }
+    logged |= _of_sequence_weights(kept) if _by_sequence(correction) else _of_token_weights(kept)
+    return {PREFIX + name: value for name, value in (logged | _errors(kept)).items()}
+
+
+def _of_token_weights(kept: Kept) -> Metrics:
+    correction = kept.correction
+    logged = {"sampling_importance_ratio": kept.mean(_weight(correction))}
+    bounds = _bounds(correction)
+    if correction.zeroing:
+        stays = kept.batch.rows.columns[Times(correction.rejections, Within(correction.zeroing))]
+        outside = (stays.sum == 0).astype(np.float64)
+        lower, upper = bounds or (0.0, np.inf)
+        logged["is_oob_ratio"] = kept.row_mean(outside, float(not lower <= 1.0 <= upper))
+    elif bounds is not None:
+        logged["is_oob_ratio"] = kept.mean(OutOfBounds(*bounds))
+    return logged
+
+
+def _of_sequence_weights(kept: Kept) -> Metrics:
+    """Return numbers of products; a row without a token, or filtered, has the product 1.
+
+    The trainer multiplies weights [rows, 1] by a mask [rows], which is a table of rows by rows: its
+    mean weight is as many times too large as a micro-batch has rows. Here the batch is one.
+    """
+    rows = kept.batch.rows
+    products = np.where(kept.stays, ratio(rows, "sequence"), 1.0)
+    weighting = kept.correction.weighting or Weighting("sequence", np.inf)
+    total = _weights(products, weighting).sum()
+    total += rows.empty * float(_weights(np.ones(1), weighting)[0])
+    counted = float(kept.stays.sum()) + rows.empty
+    logged = {"sampling_importance_ratio": float(total * counted / kept.rows)}
+    if (bounds := _bounds(kept.correction)) is not None:
+        outside = (products < bounds[0]) | (products > bounds[1])
+        logged["is_oob_ratio"] = float(rows.lengths[outside & kept.stays].sum() / kept.tokens)
+    return logged
+
+
+def _weights(products: NDArray, weighting: Weighting) -> NDArray:
+    lower = weighting.lower_or_reciprocal
+    return bounded(products, lower, weighting.upper, weighting.outside)
+
+
+def _errors(kept: Kept) -> Metrics:
+    """Return the errors of sequences, before and after the filter."""
+    if "no sequences" in kept.correction.logging:
+        names = ("seq_mult_prob_error", "seq_mult_prob_error_after_mask")
+        extremes = dict.fromkeys(
+            f"{how}_{name}" for name in names for how in ("max", "mean", "min")
+        )
+        return dict.fromkeys(
+            [*extremes, "num_masked_seqs_by_logprob_error", "masked_correct_pct"], 0.0
+        )
+    dropped = ~kept.stays
+    correct = kept.batch.rows.reward[dropped] == 1.0
+    return {
+        **_extremes(kept.errors, "seq_mult_prob_error"),
+        **_extremes(kept.errors[kept.stays], "seq_mult_prob_error_after_mask"),
+        "num_masked_seqs_by_logprob_error": float(dropped.sum()),
+        "masked_correct_pct": float(correct.mean()) if len(correct) else 0.0,
+    }
+
+
+def _extremes(errors: NDArray, name: str) -> Metrics:
+    if not len(errors):
+        return {f"{how}_{name}": 0.0 for how in ("max", "mean", "min")}
+    return {
+        f"max_{name}": float(errors.max()),
+        f"mean_{name}": float(errors.mean()),
+        f"min_{name}": float(errors.min()),
+    }

@@ -1,0 +1,69 @@
+"""OpenRLHF's policy losses: PPO and GSPO, each with dual clip where it is asked for.
+
+log_ratio = current - old, in nats. Source: openrlhf 0.11.2, openrlhf/models/loss.py, `PolicyLoss`
+and `aggregate_loss`; 0.11.0 has the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rcdiag.losses import clipped
+from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, TOKEN_MEAN
+from rcdiag.losses.batch import LossBatch, TokenLosses
+from rcdiag.losses.clipped import bounded_log_ratio, dual_clip, ppo
+from rcdiag.losses.rules import UpdateRules, by_name
+from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return PPO losses on each token's ratio, its log within +-20."""
+    return _ppo(batch, bounded_log_ratio(batch).exp(), settings)
+
+
+def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return PPO losses on exp(row mean of log_ratio); the gradient goes through the mean.
+
+    With a correction the log-ratio is that of current to rollout, and no weight multiplies it.
+    """
+    log_ratio = batch.log_ratio
+    if batch.weights is not None and batch.rollout is not None:
+        log_ratio = batch.current - batch.rollout
+    means = batch.row_sums(log_ratio) / batch.lengths.clamp(min=1)
+    return replace(_ppo(batch, means[batch.rows].exp(), settings), weighted=True)
+
+
+def _ppo(batch: LossBatch, ratio: Tensor, settings: LossSettings) -> TokenLosses:
+    losses, beyond = ppo(ratio, batch.advantages, settings)
+    if (bound := settings.value(CLIP_C)) is not None:
+        losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
+    return TokenLosses(losses, {"ppo_clip_ratio": beyond, "ppo_kl": -batch.log_ratio})
+
+
+def token_means(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
+    """Return means over all tokens of what a loss has."""
+    return {name: float(values.detach().double().mean()) for name, values in losses.logged.items()}
+
+
+_FILE = "openrlhf 0.11.2, openrlhf/models/loss.py, PolicyLoss"
+_SETTINGS = (*CLIP_RANGE, CLIP_C)
+UPDATE = UpdateRules(
+    losses=by_name(
+        (
+            replace(clipped.VANILLA, function=vanilla, source=_FILE, settings=_SETTINGS),
+            replace(clipped.GSPO, function=gspo, source=_FILE, settings=_SETTINGS),
+        )
+    ),
+    # --actor.loss_agg_mode; the counts are those of the whole step, rows without a token left out.
+    aggregations={
+        "token-mean": replace(TOKEN_MEAN, default="all"),
+        "seq-mean-token-mean": SEQ_MEAN_TOKEN_MEAN,
+    },
+    fixed={"gspo": "seq-mean-token-mean"},
+    logged=token_means,
+    defaults=LossSettings(own={"clip_c": None}),
+)

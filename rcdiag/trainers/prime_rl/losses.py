@@ -1,0 +1,75 @@
+"""prime-rl's policy losses: A times the ratio where a token is kept, and a quadratic term.
+
+The ratio is that of the policy being trained to the sampler. Dropped tokens keep the quadratic
+term, and the denominator counts them. Source: prime-rl commit 559b4477,
+src/prime_rl/trainer/rl/loss.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rcdiag.losses.aggregation import TOKEN_MEAN
+from rcdiag.losses.batch import LossBatch, TokenLosses
+from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
+from rcdiag.losses.rules import UpdateRules, by_name
+from rcdiag.losses.settings import LossSetting, LossSettings
+
+ADV_TAU = LossSetting(
+    name="adv_tau",
+    says="What prime-rl multiplies advantages by.",
+    default=1.0,
+    example="--trainer prime-rl --loss-setting adv_tau=0.5",
+    see=("kl_tau",),
+)
+KL_TAU = LossSetting(
+    name="kl_tau",
+    says="What prime-rl multiplies the squared log-ratio by, a pull back to the sampler on dropped "
+    "tokens too.",
+    default=1e-3,
+    example="--trainer prime-rl --loss-setting kl_tau=0",
+    see=("adv_tau",),
+)
+
+
+def trust_region(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -keep adv_tau A ratio + kl_tau log_ratio^2, ratio = current / rollout."""
+    log_ratio = tokens.log_ratio
+    policy = settings.value(ADV_TAU) * tokens.advantages * log_ratio.exp()
+    pull = settings.value(KL_TAU) * log_ratio.square()
+    return TokenLosses(pull - policy.where(tokens.kept, 0.0), {}, weighted=True)
+
+
+_FILE = "prime-rl commit 559b4477, src/prime_rl/trainer/rl/loss.py"
+_FORMULA = (
+    "-adv_tau A r + kl_tau d^2, without the first term at {}; adv_tau = 1, kl_tau = 1e-3; old is "
+    f"the sampler; {SYMBOLS}"
+)
+DPPO_TV = PolicyLoss(
+    name="dppo_tv",
+    says="Tokens whose probability moved too far the advantage's way leave the policy term alone.",
+    formula=_FORMULA.format(
+        "p - q > dppo_mask_high (A > 0) or p - q < -dppo_mask_low, p current, q old"
+    ),
+    source=f"arXiv 2602.04879, 2602.02276; {_FILE}, default_loss_fn",
+    function=trust_region,
+    settings=(ADV_TAU, KL_TAU),
+    see=("ipo_tv", "dppo_kl"),
+)
+IPO = PolicyLoss(
+    name="ipo_tv",
+    alias="ipo",
+    says="Tokens whose probability moved by more than ipo_threshold either way leave the policy "
+    "term alone.",
+    formula=_FORMULA.format("|p - q| > ipo_threshold, p current, q old"),
+    source=f"{_FILE}, ipo_loss_fn",
+    function=trust_region,
+    settings=(ADV_TAU, KL_TAU),
+    see=("dppo_tv",),
+)
+UPDATE = UpdateRules(
+    losses=by_name((DPPO_TV, IPO)),
+    aggregations={"token-mean": replace(TOKEN_MEAN, default="all")},
+    sees_rejected=True,
+    logged=lambda tokens, losses, settings: {},  # all of it is of the correction
+)

@@ -1,0 +1,111 @@
+"""prime-rl logs five statistics of each number: of all tokens, or of the means of sequences.
+
+Sources: prime-rl commit 559b4477, src/prime_rl/trainer/rl/loss.py (`default_loss_fn`, `ipo_loss_fn`
+and `_safe_mean`), train.py, and `Tensors` in src/prime_rl/trainer/utils.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.correction import Correction, Rejection
+from rcdiag.corrections.quantities import (
+    SUM,
+    Array,
+    Quantity,
+    Reduction,
+    Tokens,
+    UnclampedK3,
+    Within,
+)
+from rcdiag.corrections.trainer_means import Batch
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class MismatchKL:
+    """ratio - log_ratio - 1 of every token, nats, each of which is kept: a median needs them."""
+
+    keeps: ClassVar[tuple[Reduction, ...]] = ("values",)
+
+    def of(self, tokens: Tokens) -> Array:
+        return UnclampedK3().of(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """`quantity` (or 1) at tokens that leave the policy term, of one sign of advantage if given."""
+
+    rejections: tuple[Rejection, ...]
+    sign: int = 0
+    quantity: Quantity | None = None
+
+    keeps: ClassVar[tuple[Reduction, ...]] = SUM
+
+    def of(self, tokens: Tokens) -> Array:
+        dropped = ~tokens.kept(self.rejections)
+        if self.sign:
+            dropped = dropped & (np.sign(tokens.advantage) == self.sign)
+        values = 1.0 if self.quantity is None else self.quantity.of(tokens)
+        return np.where(dropped, values, 0.0)
+
+
+def quantities(correction: Correction) -> list[Quantity]:
+    """Return the quantities of tokens that `metrics` reads."""
+    dropped = correction.rejections
+    of_kl: list[Quantity] = [
+        MismatchKL(),
+        Within(dropped, UnclampedK3()),
+        Dropped(dropped, quantity=UnclampedK3()),
+    ]
+    return [*of_kl, Dropped(dropped), *(Dropped(dropped, sign) for sign in _signs(correction))]
+
+
+def _signs(correction: Correction) -> tuple[int, ...]:
+    """Return the signs of the advantage that the loss tells apart: none for ipo."""
+    return () if correction.loss == "ipo" else (1, -1)
+
+
+def metrics(batch: Batch, correction: Correction) -> Metrics:
+    """Return all logged numbers: a row without a token has 0 in means over sequences."""
+    rows, rejections = batch.rows, correction.rejections
+    dropped = rows.columns[Dropped(rejections)].sum
+    kl_dropped = rows.columns[Dropped(rejections, quantity=UnclampedK3())].sum
+    kl_kept = rows.columns[Within(rejections, UnclampedK3())].sum
+    of_rows = {
+        "masked_mismatch_kl": _mean(kl_dropped, dropped),
+        "unmasked_mismatch_kl": _mean(kl_kept, rows.lengths - dropped),
+        "is_masked": dropped / rows.lengths,
+    }
+    for sign in _signs(correction):
+        of_sign = rows.columns[Dropped(rejections, sign)].sum
+        side, name = ("high", "positive") if sign > 0 else ("low", "negative")
+        of_rows[f"is_masked_{side}"] = of_sign / rows.lengths
+        of_rows[f"masked_advantage_{name}"] = _mean(of_sign, dropped)
+    logged = statistics("mismatch_kl/all", rows.columns[MismatchKL()].values)
+    for name, values in of_rows.items():
+        logged |= statistics(name, batch.padded(values))
+    return logged
+
+
+def _mean(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of some tokens of each sequence; 0 where there is none of them."""
+    return np.where(counts > 0, sums / np.maximum(counts, 1.0), 0.0)
+
+
+def statistics(name: str, values: NDArray[np.float64]) -> Metrics:
+    """Return mean, lower median, unbiased deviation, least and largest, as torch takes them."""
+    count = len(values)
+    median = np.sort(values)[(count - 1) // 2]
+    return {
+        f"{name}/mean": float(values.mean()),
+        f"{name}/median": float(np.nan if np.isnan(values).any() else median),
+        f"{name}/std": float(values.std(ddof=1)) if count > 1 else float(np.nan),
+        f"{name}/min": float(values.min()),
+        f"{name}/max": float(values.max()),
+    }

@@ -1,0 +1,189 @@
+"""ROLL's policy losses and aggregations.
+
+Under token-mean the loss is summed without the mask: tokens that a filter rejected keep their pull.
+Sources: ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_worker.py and actor_pg_worker.py, and
+`agg_loss` in roll/utils/functionals.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rcdiag.losses import clipped, linear
+from rcdiag.losses.aggregation import (
+    NOTHING,
+    SEQ_MEAN_TOKEN_MEAN,
+    SEQ_MEAN_TOKEN_SUM,
+    SEQ_MEAN_TOKEN_SUM_NORM,
+    SEQUENCES,
+    TOKEN_MEAN,
+    Count,
+)
+from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
+from rcdiag.losses.clipped import dual_clip, ppo
+from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
+from rcdiag.losses.rules import UpdateRules, by_name
+from rcdiag.losses.settings import (
+    CLIP_C,
+    CLIP_HIGH,
+    CLIP_LOW,
+    CLIP_RANGE,
+    Denominator,
+    LossSettings,
+    above_one,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CISPO_EPSILON = 0.1
+KIMI15_TAU = 0.1
+
+
+def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
+    ratio = log_ratio.exp()
+    losses, beyond = ppo(ratio, batch.advantages, settings)
+    if (bound := settings.value(CLIP_C)) is not None:
+        losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
+    low, high = 1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH)
+    sides = {"ppo_ratio_low": (ratio < low).double(), "ppo_ratio_high": (ratio > high).double()}
+    return TokenLosses(losses, {"ratio": ratio, "clipfrac": beyond, **sides})
+
+
+def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """PPO on the ratio of each token: importance_sampling token."""
+    return _ppo(batch, settings, batch.log_ratio)
+
+
+def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """PPO on exp(mean log_ratio of the row's kept tokens): importance_sampling seq."""
+    sums = batch.row_sums(batch.log_ratio.where(batch.kept, 0.0))
+    means = sums / (batch.kept_counts + EPSILON)
+    losses = _ppo(batch, settings, means[batch.rows])
+    # The row's ratio stands at every place of its padded width, and each is counted as clipped.
+    places = (batch.padded_width / batch.lengths.double())[batch.rows]
+    sides = {name: losses.logged[name] * places for name in ("ppo_ratio_low", "ppo_ratio_high")}
+    return replace(losses, logged={**losses.logged, **sides})
+
+
+def _weighted(batch: LossBatch, weights: Tensor) -> TokenLosses:
+    """Return -stop_gradient(weights) A current."""
+    return TokenLosses(-weights.detach() * batch.advantages * batch.current, {})
+
+
+def tis(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return policy gradient times the PPO ratio within [0, 1]."""
+    return _weighted(batch, batch.log_ratio.exp().clamp(0.0, 1.0))
+
+
+def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return policy gradient times the PPO ratio within [0.9, 1.1]."""
+    return _weighted(batch, batch.log_ratio.exp().clamp(1 - CISPO_EPSILON, 1 + CISPO_EPSILON))
+
+
+def gpg(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -A current: pg_variant vanilla."""
+    return TokenLosses(-batch.advantages * batch.current, {})
+
+
+def kimi15(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -A current + tau / 2 log_ratio^2, tau 0.1."""
+    pull = 0.5 * KIMI15_TAU * batch.log_ratio.square()
+    return TokenLosses(pull - batch.advantages * batch.current, {})
+
+
+_PPO = "ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_worker.py"
+_VARIANTS = "ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_pg_worker.py"
+VANILLA = replace(clipped.VANILLA, function=vanilla, source=_PPO, settings=(*CLIP_RANGE, CLIP_C))
+GSPO = replace(clipped.GSPO, function=gspo, source=_PPO, settings=(*CLIP_RANGE, CLIP_C))
+CISPO = replace(clipped.CISPO, function=cispo, source=_VARIANTS, settings=())
+GPG = replace(linear.GPG, function=gpg, source=_VARIANTS)
+TIS = PolicyLoss(
+    name="pg_tis",
+    says="Policy gradient times the PPO ratio within [0, 1]; it says nothing of the mismatch.",
+    formula=f"-sg(clip(r, 0, 1)) A log p_current, sg a constant of the gradient; {SYMBOLS}",
+    source=_VARIANTS,
+    function=tis,
+    see=("cispo", "TIS"),
+)
+KIMI15 = PolicyLoss(
+    name="kimi15",
+    says="Policy gradient with a quadratic pull back to the old policy.",
+    formula=f"-A log p_current + 0.05 d^2; {SYMBOLS}",
+    source=f"arXiv 2501.12599; {_VARIANTS}",
+    function=kimi15,
+    see=("dro",),
+)
+
+
+def row_sum(batch: LossBatch, which: Denominator) -> Tensor:
+    """Return 1 at tokens that are not rejected."""
+    return batch.kept.double()
+
+
+def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
+    """Return 1 / (T + 1e-8) at the row's T tokens that are not rejected, 0 at others."""
+    return batch.kept / (batch.kept_counts + EPSILON)[batch.rows]
+
+
+# `global_valid_samples`: rows with a token, counted before the filters.
+ROWS = Count("sequences", SEQUENCES.kept, lambda batch: float((batch.lengths > 0).sum()))
+AGGREGATIONS = {
+    "seq-mean-token-mean": replace(
+        SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=ROWS, default="all", epsilon=EPSILON
+    ),
+    # Without the mask: rejected tokens are in the sum.
+    "token-mean": replace(TOKEN_MEAN, default="all"),
+    "seq-mean-token-sum": replace(
+        SEQ_MEAN_TOKEN_SUM, within=row_sum, count=ROWS, default="all", epsilon=EPSILON
+    ),
+    "seq-mean-token-sum-norm": replace(
+        SEQ_MEAN_TOKEN_SUM_NORM, within=row_sum, count=NOTHING, horizon="width"
+    ),
+}
+
+
+def _aggregated(batch: LossBatch, values: Tensor, name: str) -> float:
+    """Reduce values of tokens as ROLL does by an aggregation of that name."""
+    aggregation = AGGREGATIONS[name]
+    divisor = aggregation.divisor(batch, LossSettings(aggregation=name))
+    summed = (aggregation.within(batch, aggregation.default) * values.detach().double()).sum()
+    return (summed / divisor).item() if divisor else math.nan
+
+
+def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
+    """Return what ROLL logs of a loss; the tag after @ is cut off by its tracker."""
+    mode, ratio = settings.aggregation, losses.logged.get("ratio", batch.log_ratio.exp())
+    weights = 1.0 if batch.weights is None else batch.weights
+    distance = batch.log_ratio * batch.kept
+    numbers = {
+        "pg_loss@sum": _aggregated(batch, losses.values * weights, mode),
+        "policykl@sum": _aggregated(batch, distance, mode),
+        "approxkl@sum": _aggregated(batch, 0.5 * distance.square(), mode),
+        "ratio_mean@sum": _aggregated(batch, ratio, "seq-mean-token-mean"),
+        # At masked and rejected places the largest sees 0, the smallest 1e10.
+        "ratio_max@max": (ratio * batch.kept).max().item() if len(ratio) else 0.0,
+        "ratio_min@min": ratio.where(batch.kept, 1e10).min().item() if len(ratio) else 1e10,
+    }
+    if "clipfrac" not in losses.logged:
+        return numbers
+    low, high = losses.logged["ppo_ratio_low"], losses.logged["ppo_ratio_high"]
+    sides = {"low_": low, "high_": high, "": low + high}
+    shares = {
+        f"ppo_ratio_{side}clipfrac@sum": _aggregated(batch, flags, "token-mean")
+        for side, flags in sides.items()
+    }
+    clipfrac = _aggregated(batch, losses.logged["clipfrac"], mode)
+    return {**numbers, **shares, "clipfrac@sum": clipfrac}
+
+
+UPDATE = UpdateRules(
+    losses=by_name((VANILLA, GSPO, GPG, TIS, CISPO, KIMI15)),
+    aggregations=AGGREGATIONS,
+    logged=logged,
+    prefix="actor/",
+    sees_rejected=True,
+    defaults=LossSettings(aggregation="seq-mean-token-mean", own={"clip_c": None}),
+)

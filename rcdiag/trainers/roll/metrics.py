@@ -1,0 +1,137 @@
+"""ROLL logs ratios and differences at four levels, and what weights and filters did.
+
+Two kinds of numbers are counted over the whole padded grid and divided by the response tokens. The
+grid here is that of the table as one batch: rows x the longest response. Places outside of the mask
+have log-ratio 0. Sources: ROLL commit 8eb27cc2, roll/utils/train_infer_corrections.py and
+roll/utils/functionals.py (`agg_loss`, `masked_mean`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.apply import (
+    outcome,
+    ratio,
+    raw_weights,
+    statistic_of_rows,
+    token_bounds,
+)
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.quantities import (
+    Beyond,
+    K,
+    Kept,
+    LogRatio,
+    Quantity,
+    Ratio,
+    within,
+)
+from rcdiag.corrections.trainer_means import EPSILON, Batch
+
+Metrics = dict[str, float]
+Array = NDArray[np.float64]
+
+
+FILTERS = "filters"  # a list of filters is logged even if none of them is on
+_RATIOS: dict[str, Quantity] = {"token": Ratio(), "segment": Ratio(level="segment")}
+_DIFFERENCES: dict[str, Quantity] = {"token": K("prob_change"), "segment": K("segment_prob_change")}
+
+
+def quantities(correction: Correction) -> list[Quantity]:
+    """Return the quantities of tokens that `metrics` reads."""
+    needed = [LogRatio(), *_RATIOS.values(), *_DIFFERENCES.values()]
+    needed += [Kept((token_bounds(test),)) for test in correction.rejections if test.of_tokens]
+    weighting = correction.weighting
+    if weighting is not None and weighting.by_token:
+        needed.append(_beyond(weighting))
+    return needed
+
+
+def _beyond(weighting: Weighting) -> Quantity:
+    return Beyond("ratio" if weighting.level == "token" else "segment", weighting.upper)
+
+
+def metrics(batch: Batch, correction: Correction) -> Metrics:
+    """Return all logged numbers, under the names that ROLL gives them."""
+    logged = _levels(batch)
+    weighting = correction.weighting
+    if weighting is not None and np.isfinite(weighting.upper):
+        logged["is_weight_clipfrac@sum"] = _clipped(batch, weighting)
+    for test in correction.rejections:
+        logged[f"train_infer_{_spoken(test)}_mask_mean@sum"] = _passed(batch, test)
+    if correction.logging == FILTERS:
+        kept = outcome(batch.rows, correction).kept_tokens
+        logged["train_infer_final_mask_mean"] = batch.token_share(kept)
+    return {f"actor/{name}": value for name, value in logged.items()}
+
+
+def _levels(batch: Batch) -> Metrics:
+    rows = batch.rows
+    changes = rows.columns[K("prob_change")].sum
+    of_rows = {
+        "ratio_token": rows.columns[_RATIOS["token"]].sum,
+        "ratio_geometric": ratio(rows, "geometric") * rows.lengths,
+        "ratio_sequence": ratio(rows, "sequence") * rows.lengths,
+        "ratio_segment": rows.columns[_RATIOS["segment"]].sum,
+        "diff_token": changes,
+        "diff_geometric": changes / (rows.lengths + rows.epsilon) * rows.lengths,
+        "diff_sequence": changes * rows.lengths,
+        "diff_segment": rows.columns[_DIFFERENCES["segment"]].sum,
+    }
+    divisors = rows.lengths + rows.epsilon
+    return {
+        f"train_infer_{name}_mean@sum": float(
+            (sums / divisors).sum() / (max(len(rows), 1) + EPSILON)
+        )
+        for name, sums in of_rows.items()
+    }
+
+
+def _clipped(batch: Batch, weighting: Weighting) -> float:
+    """Return grid places with a weight above the bound, over the response tokens."""
+    if weighting.by_token:
+        count = float(batch.rows.columns[_beyond(weighting)].sum.sum())
+        return _over_tokens(batch, count + _elsewhere(batch) * (weighting.upper < 1.0))
+    beyond = raw_weights(batch.rows, weighting).max > weighting.upper
+    return _over_tokens(batch, _whole_rows(batch, beyond, weighting.upper < 1.0))
+
+
+def _passed(batch: Batch, test: Rejection) -> float:
+    """Return grid places that pass a filter, over the response tokens."""
+    lower = -np.inf if test.lower is None else test.lower
+    nothing = 0.0 if test.statistic.endswith("prob_change") else 1.0  # where the mask is 0
+    passes = bool(lower <= nothing <= test.upper)
+    if test.of_tokens:
+        count = float(batch.rows.columns[Kept((token_bounds(test),))].sum.sum())
+        return _over_tokens(batch, count + _elsewhere(batch) * passes)
+    kept = within(statistic_of_rows(batch.rows, test), lower, test.upper)
+    return _over_tokens(batch, _whole_rows(batch, kept, passes))
+
+
+def _whole_rows(batch: Batch, counted: NDArray[np.bool_], of_empty: bool) -> float:
+    """Return the places of rows that are counted; rows without a token are or are not."""
+    return batch.rows.width * float(counted.sum() + batch.rows.empty * of_empty)
+
+
+def _elsewhere(batch: Batch) -> float:
+    """Return the places of the grid that are no response tokens."""
+    return float(batch.all_rows * batch.rows.width - batch.rows.tokens)
+
+
+def _over_tokens(batch: Batch, count: float) -> float:
+    return count / max(batch.rows.tokens, 1)
+
+
+def _spoken(test: Rejection) -> str:
+    """Return a filter as the keys name it: `token_ratio`, `sequence_diff`."""
+    differences = {
+        "token_prob_change": "token",
+        "segment_prob_change": "segment",
+        "seq_mean_prob_change": "geometric",
+        "seq_sum_prob_change": "sequence",
+    }
+    if test.statistic in differences:
+        return f"{differences[test.statistic]}_diff"
+    return f"{test.statistic}_ratio"

@@ -1,0 +1,157 @@
+"""SkyRL's policy losses, in its reductions.
+
+Advantages are divided by the counts before rejection, so that rejection moves no denominator.
+Source: skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rcdiag.losses import clipped, divergence
+from rcdiag.losses.aggregation import (
+    SEQ_MEAN_TOKEN_MEAN,
+    SEQ_MEAN_TOKEN_SUM_NORM,
+    SEQUENCES,
+    TOKEN_MEAN,
+)
+from rcdiag.losses.batch import LossBatch, TokenLosses
+from rcdiag.losses.clipped import bounded_log_ratio, dual_clip, ppo
+from rcdiag.losses.divergence import binary_kl
+from rcdiag.losses.on_rollout import (
+    CISPO_ROLLOUT,
+    ROLLOUT_IS,
+    SKYRL_FILE,
+    WIDE_CLIP,
+    cispo_rollout,
+    log_ratio_to_rollout,
+    rollout_is,
+    rollout_of,
+)
+from rcdiag.losses.policy_loss import PolicyLoss
+from rcdiag.losses.rules import UpdateRules, by_name
+from rcdiag.losses.settings import (
+    CLIP_C,
+    CLIP_HIGH,
+    CLIP_LOW,
+    CLIP_RANGE,
+    LossSettings,
+    above_one,
+)
+from rcdiag.trainers.slime.losses import row_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _only_kept(batch: LossBatch, losses: TokenLosses) -> TokenLosses:
+    """Multiply losses by the mask, as SkyRL does: what is no number stays so."""
+    return replace(losses, values=losses.values * batch.kept)
+
+
+def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return PPO losses; with dual clip, policy_loss_type dual_clip, where `clip_c` is given."""
+    losses, beyond = ppo(bounded_log_ratio(batch).exp(), batch.advantages, settings)
+    if (bound := settings.value(CLIP_C)) is not None:
+        losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
+    return _only_kept(batch, TokenLosses(losses, {"clipped": beyond}))
+
+
+def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return PPO losses on one ratio for the sequence, over all its tokens."""
+    losses = clipped.gspo(batch, settings)
+    return _only_kept(batch, replace(losses, logged={"clipped": losses.logged["pg_clipfrac"]}))
+
+
+def sapo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -A sigmoid(tau (ratio - 1)) 4 / tau, of which no token counts as clipped."""
+    losses = clipped.sapo(batch, settings)
+    return _only_kept(batch, replace(losses, logged={"clipped": losses.values.new_zeros(())}))
+
+
+def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -stop_gradient(clip(ratio)) A current, ratio = current / old."""
+    return _only_kept(batch, cispo_rollout(replace(batch, rollout=batch.old), settings))
+
+
+def on_rollout(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return rollout_is at the tokens that are kept."""
+    return _only_kept(batch, rollout_is(batch, settings))
+
+
+def cispo_on_rollout(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return cispo on the rollout at the tokens that are kept."""
+    return _only_kept(batch, cispo_rollout(batch, settings))
+
+
+def _trust_region(batch: LossBatch, dropped: Tensor) -> TokenLosses:
+    """Return -A ratio, ratio = current / rollout, and 0 where dropped; no ratio is bounded."""
+    ratio = log_ratio_to_rollout(batch).exp()
+    return _only_kept(
+        batch, TokenLosses(-batch.advantages * ratio * ~dropped, {"clipped": dropped})
+    )
+
+
+def dppo_tv(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Drop tokens whose probability moved too far the way of the advantage."""
+    moved = batch.current.detach().exp() - rollout_of(batch).exp()
+    rose = (batch.advantages > 0) & (moved > settings.value(CLIP_HIGH))
+    fell = (batch.advantages < 0) & (-moved > settings.value(CLIP_LOW))
+    return _trust_region(batch, rose | fell)
+
+
+def dppo_kl(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Drop tokens that moved the way of the advantage, too far by KL(rollout || current)."""
+    current, rollout = batch.current.detach(), rollout_of(batch)
+    moved, distance = current.exp() - rollout.exp(), binary_kl(current, rollout)
+    rose = (batch.advantages > 0) & (moved > 0) & (distance > settings.value(CLIP_HIGH))
+    fell = (batch.advantages < 0) & (moved < 0) & (distance > settings.value(CLIP_LOW))
+    return _trust_region(batch, rose | fell)
+
+
+def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
+    """Return what SkyRL logs of a loss: means over all tokens, rejected ones among them."""
+    count = max(len(batch.kept), 1)
+    numbers = {"clip_ratio": float(losses.logged["clipped"].double().sum() / count)}
+    if "ratio" not in losses.logged:
+        return numbers
+    ratio, bounded = losses.logged["ratio"].detach(), losses.logged["bounded"].detach()
+    numbers["cispo/ratio_mean"] = float(ratio.sum() / count)
+    numbers["cispo/ratio_clamped_mean"] = float(bounded.sum() / count)
+    if len(ratio):
+        numbers["cispo/ratio_max"] = float(ratio.max())
+        numbers["cispo/ratio_min"] = float(ratio.min())
+    return numbers
+
+
+def _own(loss: PolicyLoss, **changes: object) -> PolicyLoss:
+    return replace(loss, source=SKYRL_FILE, **changes)  # type: ignore[arg-type]
+
+
+VANILLA = _own(clipped.VANILLA, function=vanilla, settings=(*CLIP_RANGE, CLIP_C))
+GSPO = _own(clipped.GSPO, function=gspo)
+SAPO = _own(clipped.SAPO, function=sapo)
+CISPO = _own(clipped.CISPO, function=cispo, settings=WIDE_CLIP)
+DPPO_TV = _own(divergence.DPPO_TV, function=dppo_tv, settings=CLIP_RANGE)
+DPPO_KL = _own(divergence.DPPO_KL, function=dppo_kl, settings=CLIP_RANGE)
+UPDATE = UpdateRules(
+    losses=by_name(
+        (
+            *(VANILLA, GSPO, SAPO, CISPO, DPPO_TV, DPPO_KL),
+            _own(ROLLOUT_IS, function=on_rollout),
+            _own(CISPO_ROLLOUT, function=cispo_on_rollout),
+        )
+    ),
+    aggregations={
+        "token-mean": replace(TOKEN_MEAN, default="all"),
+        "seq-mean-token-mean": replace(
+            SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=SEQUENCES, default="all"
+        ),
+        "seq-mean-token-sum-norm": replace(SEQ_MEAN_TOKEN_SUM_NORM, default="all"),
+    },
+    prefix="policy/loss_metrics/",
+    sees_rejected=True,
+    logged=logged,
+    defaults=LossSettings(own={"clip_c": None}),
+)

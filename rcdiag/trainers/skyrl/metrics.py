@@ -1,0 +1,183 @@
+"""SkyRL's numbers of a correction, of one micro-batch that is the table.
+
+Sources: skyrl 0.4.0, skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py, and
+skyrl/train/trainer.py for the distances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.apply import ratio, statistic_of_rows
+from rcdiag.corrections.correction import Correction, Rejection
+from rcdiag.corrections.quantities import (
+    Array,
+    Beyond,
+    K,
+    LogRatio,
+    Quantity,
+    Ratio,
+    Reduction,
+    Tokens,
+    Within,
+)
+from rcdiag.corrections.trainer_means import Batch
+
+Metrics = dict[str, float]
+CORRECTION, DISTANCE = "policy/loss_metrics/", "policy/rollout_train_logprobs_abs_diff_"
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """The absolute log-ratio, nats."""
+
+    keeps: ClassVar[tuple[Reduction, ...]] = ("sum", "squares", "max", "min")
+
+    def of(self, tokens: Tokens) -> Array:
+        return np.abs(tokens.log_ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The rejections of a correction by SkyRL's steps, in its order."""
+
+    outlier: tuple[Rejection, ...]
+    token: tuple[Rejection, ...]
+    sequence: Rejection | None
+
+    @classmethod
+    def of(cls, correction: Correction) -> Steps:
+        by_statistic = {one.statistic: one for one in correction.rejections}
+        outlier = [by_statistic.get(name) for name in ("seq_max_ratio", "seq_min_ratio")]
+        return cls(
+            outlier=tuple(one for one in outlier if one is not None),
+            token=tuple(one for one in correction.rejections if one.statistic == "token"),
+            sequence=by_statistic.get("geometric") or by_statistic.get("sequence"),
+        )
+
+    @property
+    def before_weights(self) -> tuple[Rejection, ...]:
+        return (*self.outlier, *self.token)
+
+
+def _logs_weights(correction: Correction) -> bool:
+    """Tell whether TIS is on: the weights of a loss on the rollout are not logged as such."""
+    return correction.weighting is not None and not correction.weights_in_loss
+
+
+def quantities(correction: Correction) -> list[Quantity]:
+    """Return the quantities of tokens that `metrics` reads."""
+    steps = Steps.of(correction)
+    left = [Within(steps.outlier), Within(steps.before_weights)]
+    needed: list[Quantity] = [Distance(), Ratio(), K("ratio"), *left]
+    weighting = correction.weighting
+    if weighting is not None and _logs_weights(correction) and weighting.level == "token":
+        needed.append(Within(steps.before_weights, Beyond("ratio", weighting.upper)))
+    if steps.sequence is not None:
+        needed += [Within(steps.sequence.over, LogRatio()), Within(steps.sequence.over)]
+    return needed
+
+
+def metrics(batch: Batch, correction: Correction) -> Metrics:
+    """Return all logged numbers under their keys."""
+    logged = _distances(batch)
+    steps = Steps.of(correction)
+    if correction.rejections or _logs_weights(correction):
+        of_correction = _ratios(batch) | _outliers(batch, steps) | _tokens(batch, steps)
+        of_correction |= _weights(batch, correction, steps) | _sequences(batch, steps)
+        logged |= {CORRECTION + name: value for name, value in of_correction.items()}
+    return logged
+
+
+def _distances(batch: Batch) -> Metrics:
+    column, count = batch.rows.columns[Distance()], batch.rows.tokens
+    if not count:
+        return {}
+    mean = column.sum.sum() / count
+    squares = column.squares.sum() - count * mean**2
+    spread = np.sqrt(max(squares, 0.0) / (count - 1)) if count > 1 else np.nan
+    return {
+        f"{DISTANCE}mean": float(mean),
+        f"{DISTANCE}std": float(spread),
+        f"{DISTANCE}max": float(column.max.max()),
+        f"{DISTANCE}min": float(column.min.min()),
+    }
+
+
+def _ratios(batch: Batch) -> Metrics:
+    """Return moments of the ratio; but for the mean they are over the padded grid, mask as 0."""
+    rows, column = batch.rows, batch.rows.columns[Ratio()]
+    places = batch.all_rows * rows.width
+    total = column.sum.sum()
+    squares = column.squares.sum() - total**2 / places
+    least = float(column.min.min())
+    return {
+        "is_ratio_mean": float(total / max(rows.tokens, 1)),
+        "is_ratio_std": float(np.sqrt(squares / (places - 1))) if places > 1 else np.nan,
+        "is_ratio_max": float(column.max.max()),
+        "is_ratio_min": least if places == rows.tokens else min(least, 0.0),
+    }
+
+
+def _share(batch: Batch, flags: NDArray, of_empty: bool = False) -> float:
+    """Return a share of all rows; `of_empty` holds for those without a token."""
+    return float((flags.sum() + of_empty * batch.rows.empty) / batch.all_rows)
+
+
+def _outliers(batch: Batch, steps: Steps) -> Metrics:
+    if not steps.outlier:
+        return {}
+    column = batch.rows.columns[K("ratio")]
+    above, below = np.zeros(len(batch.rows), np.bool_), np.zeros(len(batch.rows), np.bool_)
+    for rejection in steps.outlier:
+        if rejection.lower is None:
+            above = column.max > rejection.upper
+        else:
+            below = column.min < rejection.lower
+    return {
+        "outlier_seq_masked_ratio": _share(batch, above | below),
+        "outlier_seq_over_high_ratio": _share(batch, above),
+        "outlier_seq_under_low_ratio": _share(batch, below),
+    }
+
+
+def _tokens(batch: Batch, steps: Steps) -> Metrics:
+    if not steps.token:
+        return {}
+    before = batch.rows.columns[Within(steps.outlier)].sum.sum()
+    after = batch.rows.columns[Within(steps.before_weights)].sum.sum()
+    return {"token_mask_ratio": float((before - after) / max(before, 1.0))}
+
+
+def _weights(batch: Batch, correction: Correction, steps: Steps) -> Metrics:
+    weighting = correction.weighting
+    if weighting is None or not _logs_weights(correction):
+        return {}
+    if weighting.level == "token":
+        above = Within(steps.before_weights, Beyond("ratio", weighting.upper))
+        counted = batch.rows.columns[Within(steps.before_weights)].sum.sum()
+        share = batch.rows.columns[above].sum.sum() / max(counted, 1.0)
+        return {"tis_token_clip_high_ratio": float(share)}
+    capped = ratio(batch.rows, weighting.level, weighting.over) > weighting.upper
+    return {"tis_seq_clip_high_ratio": _share(batch, capped, weighting.upper < 1.0)}
+
+
+def _sequences(batch: Batch, steps: Steps) -> Metrics:
+    """Return shares of sequences; a row that is empty by then has the statistic 1."""
+    rejection = steps.sequence
+    if rejection is None:
+        return {}
+    values = statistic_of_rows(batch.rows, rejection)
+    low, high = rejection.lower or 0.0, rejection.upper
+    above, below = values > high, values < low
+    prefix = "geo" if rejection.statistic == "geometric" else "product"
+    shares = {
+        "masked": _share(batch, above | below, high < 1.0 or low > 1.0),
+        "over_high": _share(batch, above, high < 1.0),
+        "under_low": _share(batch, below, low > 1.0),
+    }
+    return {f"{prefix}_sequence_mask_{name}_ratio": value for name, value in shares.items()}

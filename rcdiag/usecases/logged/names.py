@@ -1,0 +1,93 @@
+"""Keys of a log are told by the words on the trainer's keys, whatever its logger puts before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.logs import Log
+from rcdiag.trainers import families
+from rcdiag.trainers.trainer import Trainer
+from rcdiag.trainers.words import KeyWords, read_keys
+
+# Where rcdiag has a number that a trainer logs beside its correction: `mismatch.prob_diff_mean`.
+MISMATCH = "mismatch."
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The keys of one generation of a trainer, by all spellings that a log may have."""
+
+    trainer: Trainer
+    words: Mapping[str, KeyWords]  # the key as the generation logs it -> its words
+    spellings: Mapping[str, str]  # spelling, of any generation -> the key as this one logs it
+
+    @classmethod
+    def of(cls, trainer: Trainer, computed: Iterable[str] = ()) -> Names:
+        """Read the trainer's words; keys that are `computed` without words are known by name."""
+        words, spellings = {}, {key: key for key in computed}
+        for one in read_keys(trainer.package).values():
+            own = one.names.get(trainer.name)
+            if own is None:
+                continue
+            words[own] = one
+            spellings |= {name: own for name in one.names.values()}
+        return cls(trainer, words, spellings)
+
+    def ours(self, key: str) -> str | None:
+        """Return the key as this generation logs it; None where the log's key is no such key.
+
+        Loggers put words with a slash before a key, such as `train/`.
+        """
+        return next((self.spellings[part] for part in _parts(key) if part in self.spellings), None)
+
+    def metric(self, key: str) -> str | None:
+        """Return the metric of `mismatch` that is the number of a key; None where none is."""
+        words = self.words.get(key)
+        if words is None or words.result is None or not words.result.startswith(MISMATCH):
+            return None
+        return words.result.removeprefix(MISMATCH)
+
+    def in_generation(self, key: str, other: Trainer) -> str | None:
+        """Return the key as another generation logs it; None where it does not."""
+        words = self.words.get(key)
+        return None if words is None else words.names.get(other.name)
+
+    def note(self, key: str) -> str:
+        """Return what the trainer's words say of a key, for a number that nothing explains."""
+        words = self.words.get(key)
+        if words is None:
+            return ""
+        detail = words.generations.get(self.trainer.name, "")
+        return ". ".join(text.rstrip(".") for text in (detail, words.note or "") if text)
+
+
+def _parts(key: str) -> Iterator[str]:
+    """Yield a key, then what stands after each slash in it: `train/mis_kl`, `mis_kl`."""
+    while key:
+        yield key
+        _, _, key = key.partition("/")
+
+
+def check_keys(log: Log, trainer: Trainer) -> None:
+    """Refuse a log without any key of the trainer, and say whose keys it has."""
+    if _count(log, trainer):
+        return
+    other = max(families().values(), key=lambda one: _count(log, one))
+    some = ", ".join(list(log.keys)[:4])
+    counts = _count(log, other)
+    hint = (
+        f"{counts} of its keys are those of {other.family}: {setting('trainer', other.family)}"
+        if counts
+        else "give the log of the run that the table was recorded in, with the metrics of its "
+        "rollout correction"
+    )
+    raise RcdiagError(f"{log.path}: no key of {trainer.name} in it; it has {some}", hint=hint)
+
+
+def _count(log: Log, trainer: Trainer) -> int:
+    """Count the keys of a log that rcdiag may compute for a trainer."""
+    names = Names.of(trainer)
+    ours = filter(None, map(names.ours, log.keys))
+    return sum(names.words[key].result is None or names.metric(key) is not None for key in ours)

@@ -1,0 +1,291 @@
+"""What could make a trainer's number another than ours is computed here, one reason after another.
+
+To add a reason: a function that yields `Reason`s, and its name in `REASONS`, where the likelier
+ones come first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rcdiag.corrections.sequences import Rows
+from rcdiag.logs import LoggedNumber
+from rcdiag.statistics.accumulator import Step
+from rcdiag.table.table import Table
+from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.corrected import answerable
+from rcdiag.usecases.logged.names import Names
+from rcdiag.usecases.logged.plans import (
+    GIVEN,
+    OTHER_ARITHMETIC,
+    OTHER_PRESETS,
+    only,
+    other_arithmetic,
+)
+from rcdiag.usecases.logged.rows import Numbers, Reading, logged_by, read_again
+from rcdiag.usecases.logged.sides import Sides
+
+# Micro-batches are tried down to the size at which a step has so many of them.
+MOST_BATCHES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a number stands: its key in the log and as the trainer has it, and both steps."""
+
+    log_key: str
+    key: str
+    log_step: int | None
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """A number of the log that differs from ours."""
+
+    place: Place
+    theirs: LoggedNumber
+    ours: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A way in which the trainer may have made its numbers, with the numbers that it gives."""
+
+    name: str
+    says: Callable[[str], str]  # key of the trainer -> the reason in one sentence
+    numbers: Mapping[tuple[Step, str], float]  # step of the table, key of the trainer -> number
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What reasons are computed from."""
+
+    plan: Plan
+    names: Names
+    sides: Sides
+    reading: Reading
+    places: tuple[Place, ...]  # of the numbers that differ
+    ours: Mapping[tuple[Step, str], float]
+    single: dict[Step, list[Numbers]] = field(default_factory=dict)  # of every row alone
+
+    @property
+    def steps(self) -> list[Step]:
+        """Return the steps of the table that have a number which differs."""
+        return list(dict.fromkeys(place.step for place in self.places))
+
+    def batch(self, step: Step) -> Rows | None:
+        """Return the rows of a step, as the chosen preset needs them."""
+        rows = self.reading.rows.get(GIVEN)
+        return None if rows is None else rows.steps[step]
+
+    def logged(self, rows: Rows) -> Numbers:
+        """Return what the trainer logs of some rows with the chosen preset."""
+        assert self.sides.preset is not None
+        return logged_by(self.plan, self.sides.preset, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What reasons are sought in: the table and its two policies, the plan, both sides."""
+
+    dump: Table
+    pair: tuple[str, str]
+    plan: Plan
+    names: Names
+    sides: Sides
+
+    def evidence(
+        self,
+        differing: Sequence[Differing],
+        plans: Mapping[str, Plan],
+        preset: str | None = None,
+        metrics: Collection[str] = (),
+    ) -> Evidence:
+        """Read the steps with a number that differs once more, for all plans together."""
+        places = tuple(one.place for one in differing)
+        steps = {place.step for place in places}
+        plans = {name: answerable(one, self.dump) for name, one in plans.items()}
+        reading = read_again(self.dump, *self.pair, steps, plans, preset, metrics)
+        ours = {(one.place.step, one.place.key): one.ours for one in differing}
+        return Evidence(self.plan, self.names, self.sides, reading, places, ours)
+
+    @property
+    def given(self) -> Plan | None:
+        """Return the plan with the chosen preset alone; None without any."""
+        return None if self.sides.preset is None else only(self.plan, [self.sides.preset])
+
+
+def arithmetic(differing: Sequence[Differing], sought: Sought) -> Reason:
+    """Compute the numbers in the other arithmetic."""
+    given, names = sought.given, sought.names
+    metrics = {metric for one in differing if (metric := names.metric(one.place.key)) is not None}
+    plans = {} if given is None else {OTHER_ARITHMETIC: other_arithmetic(given)}
+    evidence = sought.evidence(differing, plans, metrics=metrics)
+    numbers: dict[tuple[Step, str], float] = {}
+    for step in evidence.steps:
+        if OTHER_ARITHMETIC in evidence.reading.rows:
+            for logged in evidence.reading.of(step, OTHER_ARITHMETIC).values():
+                numbers |= {(step, key): value for key, value in logged.items()}
+    for place in evidence.places:
+        metric = names.metric(place.key)
+        value = None if metric is None else evidence.reading.rounded(place.step, metric)
+        if value is not None:
+            numbers[place.step, place.key] = value
+    already = sought.plan.dtype == np.float32
+    sentence = (
+        "both are in float32, and the difference is what rounding makes of it in another order"
+        if already
+        else "the trainer computes in float32, and the difference is its rounding (--arithmetic "
+        "float32)"
+    )
+    return Reason("float32", _constant(sentence), numbers)
+
+
+def _other_generations(evidence: Evidence) -> Iterator[Reason]:
+    """Compute the numbers as other generations of the trainer define them."""
+    for name, plan in evidence.reading.plans.items():
+        if name in (GIVEN, OTHER_PRESETS):
+            continue
+        numbers = {}
+        for step in evidence.steps:
+            for logged in evidence.reading.of(step, name).values():
+                for place in evidence.places:
+                    other = evidence.names.in_generation(place.key, plan.trainer)
+                    if other is not None and other in logged:
+                        numbers[step, place.key] = logged[other]
+        yield Reason(name, _Definition(evidence.names, name), numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """The sentence on a number that is defined as another generation has it."""
+
+    names: Names
+    generation: str
+
+    def __call__(self, key: str) -> str:
+        words = self.names.words.get(key)
+        detail = words.generations.get(self.generation, "") if words else ""
+        return f"it is {self.generation}'s definition{f': {detail}' if detail else ''}"
+
+
+def _presets(evidence: Evidence) -> Iterator[Reason]:
+    """Compute the numbers with the other presets of the trainer."""
+    if OTHER_PRESETS not in evidence.reading.rows:
+        return
+    by_step = {step: evidence.reading.of(step, OTHER_PRESETS) for step in evidence.steps}
+    for preset in evidence.reading.plans[OTHER_PRESETS].corrections:
+        numbers = {
+            (step, key): value
+            for step, presets in by_step.items()
+            for key, value in presets[preset].items()
+        }
+        sentence = f"it is the number of preset {preset}, ours is that of {evidence.sides.preset}"
+        yield Reason(preset, _constant(sentence), numbers)
+
+
+def _constant(sentence: str) -> Callable[[str], str]:
+    return lambda key: sentence
+
+
+def _micro_batches(evidence: Evidence) -> Iterator[Reason]:
+    """Compute means over micro-batches of rows in the order of the table, the smallest first."""
+    sizes: dict[int, dict[tuple[Step, str], float]] = {}
+    for step in evidence.steps:
+        rows = evidence.batch(step)
+        if rows is None or (rows.ratios is not None and rows.ratios.raw is None):
+            continue
+        count = len(rows) + rows.empty
+        places = evidence.reading.places(step, rows)
+        size = 1
+        while size < count:
+            if -(-count // size) <= MOST_BATCHES:
+                parts = _parts(evidence, rows, places, count, size)
+                if size == 1:
+                    evidence.single[step] = parts
+                means = sizes.setdefault(size, {})
+                means |= {(step, key): mean for key, mean in _means(parts).items()}
+            size *= 2
+    for size, numbers in sorted(sizes.items()):
+        name = "sequences" if size == 1 else f"micro-batches of {size}"
+        sentence = (
+            "it is the mean of the numbers of every sequence (micro-batches of 1 row)"
+            if size == 1
+            else f"it is the mean over micro-batches of {size} rows in the order of the table"
+        )
+        yield Reason(name, _constant(sentence), numbers)
+
+
+def _parts(
+    evidence: Evidence, rows: Rows, places: np.ndarray, count: int, size: int
+) -> list[Numbers]:
+    """Return what the trainer logs of every micro-batch that has a token."""
+    edges = np.searchsorted(places, np.arange(0, count + size, size))
+    parts = []
+    for index, (start, stop) in enumerate(itertools.pairwise(edges)):
+        if stop > start:
+            empty = min(size, count - index * size) - (stop - start)
+            parts.append(evidence.logged(rows.take(int(start), int(stop), int(empty))))
+    return parts
+
+
+def _means(parts: Sequence[Numbers], weights: Sequence[float] | None = None) -> dict[str, float]:
+    """Return the mean over parts of every number that all of them have."""
+    keys = [key for key in parts[0] if all(key in part for part in parts)]
+    with np.errstate(all="ignore"):
+        return {
+            key: float(np.average([part[key] for part in parts], weights=weights)) for key in keys
+        }
+
+
+def _sign(evidence: Evidence) -> Iterator[Reason]:
+    """Turn the sign of our numbers."""
+    numbers = {place: -value for place, value in evidence.ours.items()}
+    yield Reason("sign", _constant("it has the opposite sign"), numbers)
+
+
+def _tokens(evidence: Evidence) -> Iterator[Reason]:
+    """Weigh the numbers of every sequence by its tokens."""
+    numbers: dict[tuple[Step, str], float] = {}
+    for step, parts in evidence.single.items():
+        rows = evidence.batch(step)
+        assert rows is not None
+        means = _means(parts, rows.lengths.tolist())
+        numbers |= {(step, key): mean for key, mean in means.items()}
+    sentence = (
+        "it is a mean over tokens of the numbers of every sequence, so that long ones weigh more"
+    )
+    yield Reason("tokens", _constant(sentence), numbers)
+
+
+def _after_rejection(evidence: Evidence) -> Iterator[Reason]:
+    """Compute the numbers of the tokens that rejection leaves."""
+    kept = evidence.reading.kept
+    if kept is None:
+        return
+    numbers: dict[tuple[Step, str], float] = {}
+    for step in evidence.steps:
+        rows = kept.steps[step]
+        if len(rows):
+            numbers |= {(step, key): value for key, value in evidence.logged(rows).items()}
+    sentence = (
+        f"it is taken over the tokens that rejection leaves, where {evidence.plan.trainer.name} "
+        "takes all"
+    )
+    yield Reason("after rejection", _constant(sentence), numbers)
+
+
+# What is tried in this order, where rounding is not the reason.
+REASONS: tuple[Callable[[Evidence], Iterable[Reason]], ...] = (
+    _other_generations,
+    _presets,
+    _micro_batches,
+    _sign,
+    _tokens,
+    _after_rejection,
+)

@@ -1,0 +1,192 @@
+"""The table is read once more for numbers that differ, as other plans and tokens would have it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.apply import token_effects
+from rcdiag.corrections.quantities import Tokens
+from rcdiag.corrections.sequences import Rows, rows_of
+from rcdiag.corrections.trainer_means import Batch
+from rcdiag.statistics.accumulator import Step, added_by_key
+from rcdiag.statistics.adding import RunningSum
+from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.suite import Suite, SuiteState
+from rcdiag.table.segments import segment_sum
+from rcdiag.table.table import Table
+from rcdiag.table.tokens import TokenBatch
+from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
+from rcdiag.usecases.passes import token_batches
+
+Numbers = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Suite states of training steps; shards add up step by step."""
+
+    steps: Mapping[Step, SuiteState]
+
+    def __add__(self, other: States) -> States:
+        return States(added_by_key(self.steps, other.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one more pass over the table leaves of some of its training steps."""
+
+    plans: Mapping[str, Plan]
+    rows: Mapping[str, CorrectionRows]  # by the name of the plan
+    kept: CorrectionRows | None  # of the tokens that the rejection of the first plan leaves
+    states: States  # of probabilities that are rounded to float32
+    numbers: Mapping[Step, NDArray[np.int64]]  # of the rows with a token, in the whole table
+    table_rows: int
+
+    def of(self, step: Step, plan: str) -> dict[str, Numbers]:
+        """Return the numbers of every preset of a plan, as its trainer logs them."""
+        rows = self.rows[plan].steps[step]
+        return {
+            name: logged_by(self.plans[plan], name, rows) for name in self.plans[plan].corrections
+        }
+
+    def rounded(self, step: Step, metric: str) -> float | None:
+        """Return a metric of the mismatch with probabilities in float32."""
+        return METRICS[metric].value(Suite(self.states.steps[step])).value
+
+    def places(self, step: Step, rows: Rows) -> NDArray[np.int64]:
+        """Return where the rows of a step stand among all of its rows, those without a token too.
+
+        Where other steps stand between them, rows without a token count as the last ones.
+        """
+        numbers, count = self.numbers[step], len(rows) + rows.empty
+        first = 0 if count == self.table_rows else int(numbers[0])
+        if first + count > int(numbers[-1]):
+            return numbers - first
+        return np.arange(len(numbers))
+
+
+def logged_by(plan: Plan, preset: str, rows: Rows) -> Numbers:
+    """Return what the trainer logs of some rows with one preset."""
+    correction = plan.corrections[preset]
+    with np.errstate(all="ignore"):
+        return plan.trainer.metrics(Batch(rows.under(correction.guard)), correction)
+
+
+def read_again(
+    dump: Table,
+    behavior: str,
+    target: str,
+    steps: Collection[Step],
+    plans: Mapping[str, Plan],
+    preset: str | None,
+    metrics: Collection[str],
+) -> Reading:
+    """Read the rows of some steps for all plans together.
+
+    `preset` is that of the first plan whose rejection is applied; `metrics` are those of the
+    mismatch that are wanted with probabilities in float32.
+    """
+    sums: dict[str, RunningSum[CorrectionRows]] = {name: RunningSum() for name in plans}
+    kept: RunningSum[CorrectionRows] = RunningSum()
+    states: RunningSum[States] = RunningSum()
+    numbers: dict[Step, list[NDArray[np.int64]]] = {}
+    quantities = {name: wanted_quantities(plan) for name, plan in plans.items()}
+    first = next(iter(plans), None)
+    rejects = first is not None and preset is not None and _rejects(plans[first], preset)
+    prompts = any(plan.trainer.reads_prompts for plan in plans.values())
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        for batch in token_batches(dump, (behavior, target), executor, prompts=prompts):
+            pairs = PolicyPair(batch, behavior, target).by_step()
+            wanted = {step: pair for step, pair in pairs.items() if step in steps}
+            if not wanted:
+                continue
+            for step, pair in wanted.items():
+                numbers.setdefault(step, []).append(pair.tokens.row)
+            for name, plan in plans.items():
+                sums[name].add(CorrectionRows.of(wanted, plan, quantities[name]))
+            if rejects:
+                assert first is not None
+                assert preset is not None
+                left = {
+                    step: after_rejection(pair, plans[first], preset)
+                    for step, pair in wanted.items()
+                }
+                kept.add(CorrectionRows.of(left, plans[first], quantities[first]))
+            if metrics:
+                states.add(_states(wanted))
+    totals = {name: total for name, one in sums.items() if (total := one.total()) is not None}
+    return Reading(
+        plans,
+        totals,
+        kept.total(),
+        states.total() or States({}),
+        {step: np.concatenate(parts) for step, parts in numbers.items()},
+        dump.num_rows,
+    )
+
+
+def _rejects(plan: Plan, preset: str) -> bool:
+    correction = plan.corrections.get(preset)
+    return correction is not None and bool(correction.rejections or correction.veto is not None)
+
+
+def _states(pairs: Mapping[Step, PolicyPair]) -> States:
+    """Keep what metrics need of pairs whose probabilities are rounded to float32."""
+    return States(
+        {
+            step: SuiteState.of(PolicyPair(_in_float32(pair.tokens), pair.behavior, pair.target))
+            for step, pair in pairs.items()
+            if len(pair.lengths)
+        }
+    )
+
+
+def _in_float32(batch: TokenBatch) -> TokenBatch:
+    """Return the batch with log-probs whose probabilities are those that float32 computes."""
+    with np.errstate(divide="ignore"):
+        rounded = {
+            name: np.log(np.exp(values.astype(np.float32)).astype(np.float64))
+            for name, values in batch.log_probs.items()
+        }
+    return replace(batch, log_probs=rounded)
+
+
+def after_rejection(pair: PolicyPair, plan: Plan, preset: str) -> PolicyPair:
+    """Return the tokens that stay in the loss mask; rows of which none stays have no token."""
+    correction = plan.corrections[preset]
+    quantities = wanted_quantities(replace(plan, corrections={preset: correction}))
+    with np.errstate(all="ignore"):
+        rows = rows_of(pair, quantities, 0, dtype=plan.dtype)
+        kept = token_effects(correction, Tokens.of(pair, plan.dtype), rows).kept
+    return PolicyPair(_of_tokens(pair.tokens, kept), pair.behavior, pair.target)
+
+
+def _of_tokens(batch: TokenBatch, kept: NDArray[np.bool_]) -> TokenBatch:
+    """Return a batch of one step without the tokens that are not kept."""
+    lengths = segment_sum(kept.astype(np.int64), batch.lengths)
+    filled = lengths > 0
+    step = None if batch.step is None or not len(batch.step) else int(batch.step[0])
+    count = sum(batch.empty.values()) + int((~filled).sum())
+
+    def of_tokens(values: NDArray | None) -> NDArray | None:
+        return None if values is None else values[kept]
+
+    shorter = replace(
+        batch,
+        log_probs={name: values[kept] for name, values in batch.log_probs.items()},
+        entropy={name: values[kept] for name, values in batch.entropy.items()},
+        token_id=batch.token_id[kept],
+        position=batch.position[kept],
+        turn=of_tokens(batch.turn),
+        advantages=of_tokens(batch.advantages),
+        lengths=lengths,
+    )
+    return shorter.take(filled, {step: count})

@@ -1,0 +1,73 @@
+"""`rcdiag score --logged FILE`: the trainer's own log on the screen, in the page, as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import dump_with_shift
+
+SHIFT = 0.1
+# Log-ratios are 0.1, -0.1, 0.1; 0.1; 0.1, -0.1: their mean is 0.2 / 6.
+KL = -0.2 / 6
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    return dump_with_shift(tmp_path / "table.parquet", SHIFT, step=[7, 7, 7])
+
+
+def log_of(tmp_path: Path, **numbers: float) -> Path:
+    path = tmp_path / "metrics.jsonl"
+    data = {f"rollout_corr/{key}": value for key, value in numbers.items()}
+    path.write_text(json.dumps({"step": 7, "data": {**data, "actor/lr": 1.5e-6}}) + "\n")
+    return path
+
+
+def test_one_command_says_what_agrees_and_why_not(rcdiag, table, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    log = log_of(tmp_path, kl=KL, log_ppl_abs_diff=0.5123456789, log_ppl_diff=(0.4 / 9))
+    ran = rcdiag("score", table, "--logged", log, "--preset", "disabled")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    head = next(n for n, line in enumerate(lines) if line.startswith("key "))
+    assert lines[head].split() == ["key", "theirs", "ours", "reads"]
+    assert lines[head + 1].split() == ["log_ppl_abs_diff", "0.5123", "0.04444", "not", "explained"]
+    assert lines[head + 2].split()[-1] == "sign"
+    assert lines[head + 3].split() == ["kl", "-0.03333", "-0.03333", "agrees"]
+    assert "sign: it has the opposite sign" in lines
+    assert "logged-differs" in ran.out
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_document_has_the_comparison(rcdiag, table, tmp_path):
+    log = log_of(tmp_path, kl=KL)
+    document = rcdiag("score", table, "--logged", log, "--preset", "disabled", "--json").document
+    logged = document["logged"]
+    assert logged["file"] == str(log)
+    assert (logged["log_format"], logged["log_steps"]) == ("jsonl", [7])
+    (key,) = logged["keys"]
+    assert (key["key"], key["agrees"], key["reason"]) == ("rollout_corr/kl", True, None)
+    assert logged["not_ours"] == {"actor/lr": 1}
+    assert {"logged-agrees"} <= {finding["slug"] for finding in document["findings"]}
+
+
+def test_the_page_has_a_section(rcdiag, table, tmp_path):
+    html = tmp_path / "page.html"
+    log = log_of(tmp_path, kl=KL, k3_kl=0.25123456)
+    rcdiag("score", table, "--logged", log, "--html", html)
+    page = html.read_text()
+    assert "The trainer's own log" in page or "The trainer&#39;s own log" in page
+    assert "<code>rollout_corr/k3_kl</code>" in page
+    assert "not explained" in page
+    rcdiag("score", table, "--html", html, "--force")
+    assert "own log" not in html.read_text()
+
+
+def test_a_wrong_file_is_an_error_before_anything_is_computed(rcdiag, table, tmp_path):
+    ran = rcdiag("score", table, "--logged", tmp_path / "nothing.jsonl")
+    assert ran.code == 2
+    assert "cannot be read" in ran.err
+    assert ran.out == ""

@@ -1,0 +1,227 @@
+"""Logs of trainers are read whoever wrote them; the format is told from the content."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.logs import LOG_READERS, Log, LoggedNumber, LogReader, read_log
+
+KEY = "train/mis_k3_kl"
+
+
+def values(log: Log, key: str = KEY) -> dict[int | None, float]:
+    return {step: row[key].value for step, row in log.rows.items() if key in row}
+
+
+def text(path: Path, content: str) -> Log:
+    path.write_text(content)
+    return read_log(path)
+
+
+LINES = {
+    "verl": '{"step": 3, "data": {"train/mis_k3_kl": 0.25, "actor/lr": 1e-06}}\n'
+    '{"step": 4, "data": {"train/mis_k3_kl": 0.5}}\n',
+    "flat": '{"train/step": 3, "train/mis_k3_kl": 0.25}\n\n'
+    '{"train/step": 4, "train/mis_k3_kl": 0.5}',
+    "nested": '{"train": {"mis_k3_kl": 0.25, "step": 3}}\n'
+    '{"train": {"mis_k3_kl": 0.5, "step": 4}}\n',
+    "wandb": '{"_step": 3, "_runtime": 1.5, "train/mis_k3_kl": 0.25, "note": "x"}\n'
+    '{"_step": 4, "train/mis_k3_kl": 0.5, "flag": true, "gone": null}\n',
+    "swift": '{"global_step/max_steps": "3/9", "train/mis_k3_kl": 0.25}\n'
+    '{"global_step/max_steps": "4/9", "train/mis_k3_kl": 0.5}\n',
+}
+
+
+@pytest.mark.parametrize("writer", LINES)
+def test_json_lines(writer, tmp_path):
+    log = text(tmp_path / "log.txt", LINES[writer])
+    assert log.format == "jsonl"
+    assert values(log) == {3: 0.25, 4: 0.5}
+    assert not any("step" in key for key in log.keys)
+
+
+def test_the_trainers_own_counter_comes_before_that_of_wandb(tmp_path):
+    log = text(tmp_path / "a.jsonl", '{"_step": 90, "training/global_step": 3, "a/kl": 0.5}\n')
+    assert values(log, "a/kl") == {3: 0.5}
+
+
+def test_rows_of_one_step_are_one_row_and_may_lack_keys(tmp_path):
+    lines = '{"step": 1, "a": 0.5}\n{"step": 1, "b": 2.5}\n{"step": 2, "b": 3.5}\n{"run": 1.5}\n'
+    log = text(tmp_path / "a.jsonl", lines)
+    assert {s: dict(row) for s, row in log.rows.items()} == {
+        1: {"a": LoggedNumber(0.5, "0.5"), "b": LoggedNumber(2.5, "2.5")},
+        2: {"b": LoggedNumber(3.5, "3.5")},
+    }
+    assert log.keys == {"a": 1, "b": 2}
+
+
+def test_a_last_line_that_was_cut_is_left_out_and_one_before_it_refused(tmp_path):
+    assert values(text(tmp_path / "a.jsonl", LINES["verl"] + '{"step": 5, "da')) == {
+        3: 0.25,
+        4: 0.5,
+    }
+    with pytest.raises(RcdiagError, match="line 2: not JSON"):
+        text(tmp_path / "b.jsonl", '{"step": 1, "a": 1.5}\n{"st\n{"step": 2, "a": 1.5}\n')
+
+
+def test_trainer_state_of_hf(tmp_path):
+    state = {"epoch": 1.0, "log_history": [{"step": 3, KEY: 0.25}, {"step": 4, KEY: 0.5}]}
+    for indent in (None, 2):
+        log = text(tmp_path / "trainer_state.json", json.dumps(state, indent=indent))
+        assert (log.format, values(log)) == ("json", {3: 0.25, 4: 0.5})
+
+
+CSV = {
+    "plain": f"step,{KEY}\n3,0.25\n4,0.5\n",
+    "of hf": f"epoch\tglobal_step\t{KEY}\n0.1\t3\t0.25\n0.2\t4\t0.5\n",
+    "chart of wandb": f'"Step","run-1 - {KEY}","run-1 - {KEY}__MIN","run-1 - {KEY}__MAX"\n'
+    '"3","0.25","0.1","0.3"\n"4","0.5","0.4","0.6"\n',
+    "with gaps": f"_step,other,{KEY}\n3,,0.25\n4,NaN,0.5\n5,1.5,\n",
+}
+
+
+@pytest.mark.parametrize("writer", CSV)
+def test_csv(writer, tmp_path):
+    log = text(tmp_path / "log", CSV[writer])
+    assert (log.format, values(log)) == ("csv", {3: 0.25, 4: 0.5})
+
+
+def test_a_chart_of_two_runs_is_refused(tmp_path):
+    with pytest.raises(RcdiagError, match="two columns for `a/kl`") as refused:
+        text(tmp_path / "a.csv", "Step,one - a/kl,two - a/kl\n1,0.5,0.6\n")
+    assert "one run" in refused.value.hint
+
+
+def test_parquet_of_wandb(tmp_path):
+    path = tmp_path / "history"
+    pq.write_table(pa.table({"_step": [3, 4, 5], KEY: [0.25, 0.5, None]}), path)
+    log = read_log(path)
+    assert (log.format, values(log)) == ("parquet", {3: 0.25, 4: 0.5})
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None,
+    reason="the package tensorboard is not installed (pip install 'rcdiag[tensorboard]')",
+)
+def test_tensorboard_events_of_a_file_and_of_a_run(tmp_path):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(tmp_path))
+    for step, number in ((3, 0.25), (4, 0.5)):
+        summary = Summary(value=[Summary.Value(tag=KEY, simple_value=number)])
+        writer.add_event(Event(step=step, wall_time=1.0, summary=summary))
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    for source in (path, path.rename(tmp_path / "renamed"), tmp_path):
+        if source == tmp_path:
+            (tmp_path / "renamed").rename(tmp_path / "events.out.tfevents.1.host")
+        if source.exists():
+            log = read_log(source)
+            assert (log.format, values(log)) == ("tensorboard", {3: 0.25, 4: 0.5})
+
+
+def test_tensorboard_events_without_the_package_name_the_extra(tmp_path, monkeypatch):
+    path = tmp_path / "events.out.tfevents.1.host"
+    path.write_bytes(b"\x18" + b"\0" * 20 + b"\x1a\rbrain.Event:2" + b"\0" * 4)
+    real = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name.startswith("tensorboard"):
+            raise ImportError("No module named 'tensorboard'")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(RcdiagError, match="read by the package tensorboard") as refused:
+        read_log(path)
+    assert "rcdiag[tensorboard]" in refused.value.hint
+
+
+def test_rows_without_any_step_are_counted(tmp_path):
+    log = text(tmp_path / "a.jsonl", '{"a": 0.5}\n{"a": 1.5}\n')
+    assert (log.counted, values(log, "a")) == (True, {0: 0.5, 1: 1.5})
+    one = text(tmp_path / "b.jsonl", '{"a": 0.5}\n')
+    assert (one.counted, values(one, "a")) == (False, {None: 0.5})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rounding"),
+    [
+        ([0.1234, 0.5, 0.0012], 5e-5),  # four decimals
+        ([0.12345678901234567, 0.5], 0.0),  # all digits: 0.5 is exact
+        ([0.5], 0.0),  # one decimal tells no rounding
+    ],
+)
+def test_rounding_is_read_off_the_digits_of_the_whole_log(tmp_path, numbers, rounding):
+    line = json.dumps({"step": 1, **{f"k{n}": number for n, number in enumerate(numbers)}})
+    log = text(tmp_path / "a.jsonl", line + "\n")
+    found = log.rounding("k0", log.rows[1]["k0"])
+    assert found == pytest.approx(rounding, abs=1e-12)
+
+
+def test_rounding_of_one_key_among_exact_ones(tmp_path):
+    numbers = [(round(0.1234 + step / 1000, 4), 0.1234567890123 / 7 * step) for step in (1, 2, 3)]
+    lines = [
+        json.dumps({"step": n, "loss": loss, "kl": kl}) for n, (loss, kl) in enumerate(numbers)
+    ]
+    log = text(tmp_path / "a.jsonl", "\n".join(lines))
+    assert log.rounding("loss", log.rows[1]["loss"]) == pytest.approx(5e-5)
+    assert log.rounding("kl", log.rows[1]["kl"]) < 1e-12
+
+
+def test_four_significant_digits(tmp_path):
+    log = text(tmp_path / "a.jsonl", '{"step": 1, "a": 3.256e-05, "b": 1.234}\n')
+    assert log.rounding("b", log.rows[1]["b"]) == pytest.approx(5e-4)
+    assert log.rounding("a", log.rows[1]["a"]) == pytest.approx(5e-9)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"nothing\nof a log\n", "not a log that rcdiag knows"),
+        (b'{"step": 1, "note": "x"}\n', None),
+        (b'{"words": "only"}\n', "no numbers in it"),
+        (b"step,kl\n1,2,3\n", "line 2: 3 values under 2 names"),
+        (b"[1, 2", "not JSON"),
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path, content, message):
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    if message is None:
+        assert read_log(path).keys == {}
+        return
+    with pytest.raises(RcdiagError, match=message) as refused:
+        read_log(path)
+    assert str(path) in refused.value.message
+    assert refused.value.hint
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(RcdiagError, match="cannot be read"):
+        read_log(tmp_path / "nothing.jsonl")
+
+
+def test_a_format_of_somebody_else(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("MYLOG 3 0.25\n")
+    reader = LogReader(
+        name="mylog",
+        says="lines of MYLOG",
+        detect=lambda file: file.head.startswith(b"MYLOG"),
+        read=lambda file: iter([{"step": 3, KEY: file.text().split()[2]}]),
+    )
+    with LOG_READERS.with_added(reader):
+        assert values(read_log(path)) == {3: 0.25}
+    with pytest.raises(RcdiagError, match="not a log"):
+        read_log(path)

@@ -1,0 +1,319 @@
+"""AReaL's own loss of an actor's update with its corrections, out of its published wheel.
+
+`grpo_loss_fn` runs whole, and the tracker of statistics that it writes to. A platform without an
+accelerator stands for CUDA.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import sys
+import threading
+import types
+import typing
+from collections import defaultdict
+from enum import Enum, auto
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from tests.oracle.published import arithmetic, functions, module
+from tests.trainers.answers import Answers, Corrected, Settings, Updated
+from tests.trainers.batches import BATCHES, Batch
+
+VERSION = "1.0.4"
+SCOPE = "ppo_actor/update/"
+RS = "rejection_sampling."
+# What an update logs of the correction; the rest is about the PPO ratio and entropy.
+OF_CORRECTION = ("behave_", "rs_filtered_fraction", "n_valid_tokens", "unclipped_behave_tokens")
+OF_LOSS = ("importance_weight", "approx_kl", "clip_ratio", "dual_clip_ratio", "actor_loss", "sapo")
+DECOUPLED: Settings = {"use_decoupled_loss": True}
+
+
+def _of(**own: Any) -> Settings:
+    block = {RS + name: value for name, value in own.items()}
+    return {**DECOUPLED, "rejection_sampling": True, **block}
+
+
+NARROW = {"upper": 1.05, "lower": 0.95}
+NATS = {"kl_k1": {"upper": 0.03, "lower": -0.02}, "kl_k2": {"upper": 0.002},
+        "kl_k3": {"upper": 0.002, "lower": 0.0001}}  # fmt: skip
+WIDE = {"ratio": {"upper": 1.5, "lower": 0.7}, "kl_k1": {"upper": 0.3, "lower": -0.3},
+        "kl_k2": {"upper": 0.02}, "kl_k3": {"upper": 0.02}}  # fmt: skip
+AGGREGATIONS = ("sum", "mean", "max")
+CORRECTIONS: list[Settings] = [
+    {},
+    {"recompute_logprob": True},
+    DECOUPLED,
+    _of(level="token"),
+    _of(level="token", upper=2.0, lower=0.5),
+    _of(level="token", **NARROW),
+    _of(level="token", action="clamp"),
+    _of(level="token", action="clamp", upper=1.05),
+    _of(level="token", action="clamp", **NARROW),
+    *(_of(level="token", metric=metric, **NATS[metric]) for metric in NATS),
+    *(
+        _of(level="sequence", action=action, agg=agg, **NARROW)
+        for action in ("mask", "clamp")
+        for agg in AGGREGATIONS
+    ),
+    _of(level="sequence"),
+    _of(level="sequence", action="clamp", upper=1.01),
+    *(
+        _of(level="sequence", metric=metric, agg=agg, **NATS[metric])
+        for metric in NATS
+        for agg in AGGREGATIONS
+    ),
+    *(
+        _of(level="sequence", metric=metric, agg=agg, **WIDE[metric])
+        for metric in WIDE
+        for agg in AGGREGATIONS
+    ),
+    {**DECOUPLED, "m2_threshold": 0.0005},
+    {**_of(level="token", **NARROW), "m2_threshold": 0.0005},
+    {**_of(level="sequence", agg="sum", **NARROW), "m2_threshold": 0.1},
+    {**_of(level="sequence", action="clamp", **NARROW), "m2_threshold": 1e-9},
+    {"m2_threshold": 0.0005},
+    {"rejection_sampling": True, RS + "upper": 1.05},
+    {
+        "recompute_logprob": True,
+        "rejection_sampling": True,
+        RS + "level": "sequence",
+        RS + "action": "clamp",
+    },
+    # Refused by no check, and then everything is dropped: 1 is below the bound.
+    {"rejection_sampling": True, RS + "upper": 2.0, RS + "lower": 1.5},
+]
+LOSSES: list[Settings] = [
+    {},
+    {"recompute_logprob": True},
+    DECOUPLED,
+    {**DECOUPLED, "eps_clip": 0.1, "eps_clip_higher": 0.28, "c_clip": 1.1},
+    _of(level="token", **NARROW),
+    _of(level="token", action="clamp", **NARROW),
+    {**_of(level="sequence", agg="sum", **NARROW), "c_clip": 3.0},
+    {**DECOUPLED, "importance_sampling_level": "sequence"},
+    {**_of(level="token", **NARROW), "importance_sampling_level": "sequence"},
+    {**_of(level="token", **NARROW), "m2_threshold": 0.0005},
+    {"importance_sampling_level": "sequence"},
+    {"use_sapo_loss": True},
+    {"use_sapo_loss": True, "recompute_logprob": True},
+    {"use_sapo_loss": True, "sapo_tau_pos": 2.0, "sapo_tau_neg": 3.0},
+    {"use_sapo_loss": True, "importance_sampling_level": "sequence"},
+]
+
+
+@dataclasses.dataclass
+class _Engine:
+    """In place of the settings of the engine that trains."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def _tree(path: str) -> ast.Module:
+    return module("areal", VERSION, path)
+
+
+def _shell(name: str, **names: Any) -> dict[str, Any]:
+    """The names of a module; a dataclass looks its annotations up there."""
+    shell = types.ModuleType(name)
+    sys.modules[name] = shell
+    vars(shell).update(names)
+    return vars(shell)
+
+
+@cache
+def settings_classes() -> SimpleNamespace:
+    """`RejectionSamplingConfig` and `PPOActorConfig`."""
+    space = _shell("areal_config", **vars(typing))
+    space |= {"dataclass": dataclasses.dataclass, "field": dataclasses.field}
+    space |= {"TrainEngineConfig": _Engine, "NormConfig": object}
+    space |= {"logger": SimpleNamespace(warning=lambda text: None)}
+    space |= {"PROX_LOGP_METHOD_RECOMPUTE": "recompute", "PROX_LOGP_METHODS_ALL": []}
+    tree = _tree("areal/api/cli_args.py")
+    return functions(tree, ["RejectionSamplingConfig", "PPOActorConfig"], space)
+
+
+def actor(settings: Settings) -> Any:
+    """The settings of `actor`; those of its block are written `rejection_sampling.level`."""
+    own = {name: value for name, value in settings.items() if not name.startswith(RS)}
+    if own.pop("rejection_sampling", False):
+        nested = {name[len(RS) :]: settings[name] for name in settings if name.startswith(RS)}
+        own["rejection_sampling"] = settings_classes().RejectionSamplingConfig(**nested)
+    return settings_classes().PPOActorConfig(**own)
+
+
+@cache
+def code() -> dict[str, Any]:
+    """`grpo_loss_fn` and what it calls, without what it logs of staleness."""
+    import torch
+
+    space = _shell("areal_functional", torch=torch, functools=functools)
+    space |= {"dataclass": dataclasses.dataclass}
+    space |= {f"PROX_LOGP_METHOD_{name}": name.lower() for name in ("RECOMPUTE", "METRICS")}
+    space |= {"PROX_LOGP_METHOD_LOGLINEAR": "loglinear"}
+    functions(_tree("areal/utils/data.py"), ["KLEstimator"], space)
+    functions(_tree("areal/trainer/ppo/stats.py"), ["infer_token_denominator"], space)
+    names = ["_compute_sequence_level_ratio_and_advantages", "RejectionSamplingResult"]
+    names += ["_check_bounds", "apply_rejection_sampling", "ppo_actor_loss_fn", "sapo_loss_fn"]
+    functions(_tree("areal/utils/functional/functional.py"), names, space)
+    names = ["grpo_loss_fn", "_resolve_proximal_logp", "_apply_m2po_masking"]
+    functions(_tree("areal/trainer/ppo/actor.py"), [*names, "_get_m2po_loss_mask"], space)
+    space["_log_proximal_approximation_stats"] = lambda **given: None
+    return space
+
+
+@cache
+def tracker_class() -> Any:
+    """`DistributedStatsTracker`, which reduces what an update logs."""
+    import torch
+
+    space = _shell("areal_stats", torch=torch, dist=None, defaultdict=defaultdict)
+    space |= {"contextmanager": contextlib.contextmanager, "Lock": threading.Lock}
+    space |= {"Enum": Enum, "auto": auto}
+    space |= {"current_platform": SimpleNamespace(is_initialized=lambda: False)}
+    names = ["ReduceType", "DistributedStatsTracker"]
+    tree = _tree("areal/utils/stats_tracker.py")
+    return functions(tree, names, space).DistributedStatsTracker
+
+
+@dataclasses.dataclass
+class _Update:
+    """One update of one minibatch."""
+
+    loss: Any
+    current: Any
+    logged: dict[str, float]
+    kept: Any
+    weights: Any | None  # 0 where rejected
+
+
+def _run(rows: Batch, settings: Settings, dtype: str, at_old: bool) -> _Update:
+    import torch
+
+    config = actor(settings)
+    with (
+        arithmetic(dtype) as wide,
+        patch.object(torch, "float", wide),
+        patch.object(torch, "float32", wide),
+    ):
+        given = {
+            name: torch.tensor(getattr(rows, name).astype(np.float64)).to(wide)
+            for name in ("old", "rollout", "current", "token_advantages")
+        }
+        mask = torch.tensor(rows.mask)
+        # What `_compute_advantages` leaves: without decoupling one policy stands for two.
+        proximal, behavior = given["old"], given["rollout"]
+        if not config.use_decoupled_loss and config.recompute_logprob:
+            behavior = proximal
+        elif not config.use_decoupled_loss:
+            proximal = behavior
+        behavior = behavior * mask
+        data = {"logprobs": behavior, "prox_logp": proximal, "loss_mask": mask}
+        data["advantages"] = given["token_advantages"]
+        current = given["old" if at_old else "current"].requires_grad_()
+        seen: list[Any] = []
+        tracker = tracker_class()()
+        names = ("rejection_sampling", "m2_threshold", "importance_sampling_level", "sapo_tau_pos")
+        names += ("sapo_tau_neg", "prox_logp_method", "use_sapo_loss", "use_decoupled_loss")
+        real = code()["apply_rejection_sampling"]
+
+        def recorded(**arguments: Any) -> Any:
+            seen.append(real(**arguments))
+            return seen[-1]
+
+        with (
+            patch.dict(code(), stats_tracker=tracker, apply_rejection_sampling=recorded),
+            tracker.scope("ppo_actor"),
+            tracker.scope("update"),
+        ):
+            loss = code()["grpo_loss_fn"](
+                current,
+                torch.zeros_like(current),
+                data,
+                config.eps_clip,
+                config.eps_clip_higher,
+                config.c_clip,
+                **{name: getattr(config, name) for name in names},
+            )
+        kept, weights = mask, None
+        if config.m2_threshold is not None:
+            kept = code()["_apply_m2po_masking"](behavior, proximal, mask, config.m2_threshold)
+        if seen:
+            kept, weights = seen[0].loss_mask, seen[0].behave_imp_weight
+        return _Update(loss, current, tracker.export(), kept, weights)
+
+
+def _logged(update: _Update, names: tuple[str, ...]) -> dict[str, float]:
+    """The keys that begin so, without the counts, which the trainer's logger leaves out."""
+    return {
+        key: float(value)
+        for key, value in update.logged.items()
+        if key.removeprefix(SCOPE).startswith(names) and not key.endswith("__count")
+    }
+
+
+def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
+    """The correction in a first update, in which the current policy is the old one."""
+    rows = BATCHES[batch]
+    update = _run(rows, settings, dtype, at_old=True)
+    total = None if update.weights is None else float(update.weights.double().sum())
+    return Corrected(
+        batch=batch,
+        settings=settings,
+        arithmetic=dtype,
+        weight_sum=total,
+        kept_tokens=int(update.kept.sum()),
+        kept_sequences=int(update.kept.any(dim=1).sum()),
+        metrics=_logged(update, OF_CORRECTION),
+    )
+
+
+def updated(batch: str, settings: Settings) -> Updated:
+    """The loss of one minibatch that holds all rows."""
+    update = _run(BATCHES[batch], settings, "float64", at_old=False)
+    update.loss.backward()
+    return Updated(
+        batch=batch,
+        settings=settings,
+        loss=update.loss.item(),
+        metrics=_logged(update, OF_LOSS),
+        gradient=[float(each) for each in update.current.grad.numpy()[BATCHES[batch].mask]],
+    )
+
+
+def answers() -> Answers:
+    """All that is stored of AReaL."""
+    everywhere = [
+        (batch, settings)
+        for settings in CORRECTIONS
+        for batch in BATCHES
+        # AReaL stops on a proximal log-prob that is no number.
+        if batch != "missing"
+        or settings.get("use_decoupled_loss")
+        or "recompute_logprob" in settings
+    ]
+    return Answers(
+        trainer="areal-1.0",
+        source=f"areal {VERSION} on PyPI, areal/trainer/ppo/actor.py: grpo_loss_fn, "
+        "_apply_m2po_masking; areal/utils/functional/functional.py: apply_rejection_sampling, "
+        "ppo_actor_loss_fn, sapo_loss_fn; areal/utils/stats_tracker.py; areal/api/cli_args.py",
+        corrections=[
+            *(corrected(batch, settings) for batch, settings in everywhere),
+            *(
+                corrected(batch, settings, "float32")
+                for settings in (CORRECTIONS[3], CORRECTIONS[8], CORRECTIONS[13])
+                for batch in BATCHES
+            ),
+        ],
+        losses=[
+            updated(batch, settings) for settings in LOSSES for batch in ("mild", "rough", "beyond")
+        ],
+    )

@@ -1,0 +1,163 @@
+"""Corrections and losses, held against numbers that trainers' own code gave (`tests/oracle`)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rcdiag.results import CorrectionResult
+from rcdiag.statistics.pair import pair_of
+from rcdiag.table.trajectories import Ragged, Trajectories
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.plan import Plan, plan_corrections
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from rcdiag.usecases.replay.preset import loss_of_preset
+from rcdiag.usecases.replay.update import Update
+from tests.trainers.checkout_batches import BATCHES, CURRENT, Batch
+from tests.trainers.differences import differing
+from tests.usecases.replay.builders import batch_of
+
+FOLDERS = ("prime_rl", "open_instruct", "roll", "miles")
+# Some counts and flags are float32 in the trainers themselves.
+TOLERANCE = 1e-7
+
+
+@cache
+def stored(folder: str) -> Mapping[str, Any]:
+    return json.loads((Path(__file__).parent / folder / "numbers.json").read_text())
+
+
+def variants(folder: str) -> Any:
+    return importlib.import_module(f"tests.trainers.{folder}.variants")
+
+
+def settings_of(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by the names that rcdiag has for them: those of mappings are dotted."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        inner = value if isinstance(value, dict) else {}
+        flat |= {f"{name}.{key}": one for key, one in inner.items()} or {name: value}
+    return flat
+
+
+def trajectories_of(batch: Batch) -> Trajectories:
+    def flat(rows: list[Any]) -> np.ndarray:
+        return np.array([value for row in rows for value in row], np.float64)
+
+    offsets = np.concatenate([[0], np.cumsum(batch.lengths)])
+    return Trajectories(
+        first_row=0,
+        response_ids=Ragged(np.zeros(offsets[-1], np.int32), offsets),
+        mask=flat(batch.mask) > 0,
+        log_probs={"rollout": flat(batch.rollout), "old": flat(batch.old)},
+        advantage=np.array(batch.advantages),
+    )
+
+
+def result_of(plan: Plan, batch: Batch) -> CorrectionResult:
+    pair = pair_of(trajectories_of(batch), "rollout", "old")
+    rows = CorrectionRows.of(pair.by_step(), plan, wanted_quantities(plan))
+    return correction_results(plan, rows.whole)["it"]
+
+
+def cases() -> Iterator[Any]:
+    for folder in FOLDERS:
+        for case in stored(folder)["cases"]:
+            yield pytest.param(folder, case, id=f"{folder}-{case['variant']}-{case['batch']}")
+
+
+@pytest.mark.parametrize(("folder", "case"), cases())
+def test_a_correction(folder: str, case: Mapping[str, Any]) -> None:
+    config = settings_of(folder, variants(folder).VARIANTS[case["variant"]])
+    plan = plan_corrections(find_trainer(folder.replace("_", "-")), {"it": config})
+    result = result_of(plan, BATCHES[case["batch"]])
+    elsewhere = getattr(variants(folder), "OF_THE_UPDATE", ())
+    wanted = {name: case[name] for name in ("weight_sum", "kept_tokens", "kept_sequences")}
+    found: dict[str, Any] = {name: getattr(result, name) for name in wanted}
+    wanted["metrics"] = {
+        name: value for name, value in case["metrics"].items() if name not in elsewhere
+    }
+    found["metrics"] = dict(result.metrics)
+    assert differing(wanted, found, TOLERANCE) == []
+
+
+def loss_of(folder: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name of the loss, and settings of it and of the aggregation."""
+    if folder == "prime_rl":
+        told = {name: config[name] for name in ("adv_tau", "kl_tau") if name in config}
+        return "dppo_tv", told
+    if folder == "open_instruct":
+        told = {"clip_high": config["clip_higher"]} if "clip_higher" in config else {}
+        if "loss_denominator" in config:
+            told |= {"denominator": "constant", "constant": float(config["loss_denominator"])}
+        return {"dapo": "vanilla"}.get(name := config.get("loss_fn", "dapo"), name), told
+    if folder == "miles":
+        told = {"opsm_delta": config["opsm_delta"]} if "use_opsm" in config else {}
+        if config.get("calculate_per_token_loss"):
+            told["aggregation"] = "token-mean"
+        return {"grpo": "vanilla"}.get(name := config["advantage_estimator"], name), told
+    told = {"aggregation": config.get("loss_agg_mode", "seq-mean-token-mean")}
+    told |= {"clip_c": 1.4} if config.get("dual_clip_loss") else {}
+    if config.get("importance_sampling") == "seq":
+        return "gspo", told
+    return {"vanilla": "gpg", "tis": "pg_tis", None: "vanilla"}.get(
+        name := config.get("pg_variant"), name
+    ), told
+
+
+# Settings of an update that are none of the correction.
+ELSEWHERE = {
+    *("loss_fn", "clip_higher", "loss_denominator", "use_opsm", "opsm_delta"),
+    *("advantage_estimator", "importance_sampling", "pg_variant", "loss_agg_mode"),
+    "dual_clip_loss",
+}
+# Where rcdiag has a number that the trainer logs under another name or reduction, or has none.
+LOGGED = {
+    "miles": {"pg_clipfrac", "ppo_kl", "ess_ratio", "ois", "pg_loss", "opsm_clipfrac"},
+    "open_instruct": {"policy/clipfrac_avg", "loss/policy_avg", "val/ratio"},
+    "roll": {
+        *("actor/clipfrac@sum", "actor/pg_loss@sum", "actor/approxkl@sum", "actor/policykl@sum"),
+        *("actor/ratio_mean@sum", "actor/ratio_max@max", "actor/ratio_min@min"),
+        *("actor/ppo_ratio_high_clipfrac@sum", "actor/ppo_ratio_low_clipfrac@sum"),
+        "actor/ppo_ratio_clipfrac@sum",
+    },
+    "prime_rl": set(),
+}
+
+
+def updates() -> Iterator[Any]:
+    for folder in FOLDERS:
+        for case in stored(folder)["updates"]:
+            yield pytest.param(folder, case, id=f"{folder}-{case['update']}-{case['batch']}")
+
+
+@pytest.mark.parametrize(("folder", "case"), updates())
+def test_a_loss(folder: str, case: Mapping[str, Any]) -> None:
+    config = variants(folder).UPDATES[case["update"]]
+    own = {name: value for name, value in config.items() if name not in ELSEWHERE}
+    trainer = find_trainer(folder.replace("_", "-"))
+    plan = plan_corrections(trainer, {"it": settings_of(folder, own)})
+    batch, current = BATCHES[case["batch"]], CURRENT[case["batch"]]
+    name, told = loss_of(folder, config)
+    replayed = batch_of(
+        batch.rollout,
+        batch.old,
+        [[one] * length for one, length in zip(batch.advantages, batch.lengths, strict=True)],
+        current,
+        batch.mask,
+    )
+    settings = trainer.update.defaults.changed(**told)
+    update = Update(plan=plan, loss=name, settings=settings, advantage="column")
+    result = loss_of_preset("it", replayed, update).result
+    assert result.loss == pytest.approx(case["loss"], rel=1e-6, abs=1e-7)
+    assert result.coefficients == pytest.approx(case["gradient"], rel=1e-6, abs=1e-7)
+    wanted = {key: value for key, value in case["metrics"].items() if key in LOGGED[folder]}
+    found = {key: value for key, value in result.metrics.items() if key in wanted}
+    assert differing(wanted, found, 1e-6) == []

@@ -1,0 +1,177 @@
+"""A trainer is told by the keys of its own file, which is read as it would; traps are said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rcdiag.corrections.correction import Rejection, Weighting
+from rcdiag.errors import RcdiagError
+from rcdiag.trainers.config import TrainerConfig, read_trainer_config
+from rcdiag.trainers.plan import Plan, plan_corrections
+
+MODE = "vllm_importance_sampling_mode"
+OPENRLHF = "python3 -m openrlhf.cli.train_ppo_ray \\\n   --actor.policy_loss_type ppo \\\n"
+TRL_SCRIPT = "accelerate launch train.py \\\n  --use_vllm true \\\n"
+AXOLOTL = "base_model: Qwen/Qwen3-8B\nrl: grpo\ntrl:\n  use_vllm: true\n"
+
+
+def read(folder: Path, text: str, trainer: str | None = None) -> TrainerConfig:
+    file = folder / "config"
+    file.write_text(text)
+    return read_trainer_config(file, trainer)
+
+
+def plan_of(folder: Path, text: str, trainer: str | None = None) -> Plan:
+    found = read(folder, text, trainer)
+    return plan_corrections(found.trainer, {"config": found.settings}, findings=found.findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "trainer"),
+    [
+        (f"{MODE}: token_truncate\nuse_vllm: true\n", "trl-1.16"),
+        (f"{TRL_SCRIPT}  --{MODE} token_mask\n", "trl-1.16"),
+        ("use_vllm: true\nloss_type: dapo\n", "trl-1.16"),
+        ("num_generations: 8\nloss_type: grpo\nbeta: 0.0\n", "trl-1.16"),
+        (f"{AXOLOTL}  {MODE}: token_mask\n", "trl-1.16"),
+        (f"{AXOLOTL}  async_prefetch: true\n", "axolotl-0.21"),
+        (f"{AXOLOTL}  use_data_producer: true\n  {MODE}: token_mask\n", "axolotl-0.21"),
+        (f"{AXOLOTL}  async_prefetch: false\n  {MODE}: token_mask\n", "trl-1.16"),
+        (f"{OPENRLHF}   --algo.advantage.is_correction_level seq\n", "openrlhf-0.11.2"),
+        (f"{OPENRLHF}   --algo.advantage.is_correction_enable\n", "openrlhf-0.11.0"),
+        (f"{OPENRLHF}   --algo.advantage.is_correction_type icepop\n", "openrlhf-0.11.0"),
+        (OPENRLHF, "openrlhf-0.11.2"),
+        ("rlhf_type: grpo\nrollout_importance_sampling_mode: token_mask\n", "ms-swift-4.6"),
+        ("swift rlhf \\\n --rlhf_type grpo \\\n --use_vllm true\n", "ms-swift-4.6"),
+        ("off_policy_sequence_mask_delta: 0.1\n", "ms-swift-4.6"),
+    ],
+)
+def test_the_trainer_is_told_by_the_keys(text: str, trainer: str, tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, text)
+    assert plan.trainer.name == trainer
+    assert list(plan.corrections) == ["config"]
+
+
+def test_settings_of_vllms_correction_mean_that_vllm_samples(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, f"{MODE}: token_truncate\n")
+    assert plan.configs["config"]["use_vllm"] is True
+    assert plan.corrections["config"].weighting == Weighting("token", 3.0, 0.0, "clip")
+    assert "use-vllm-implied" in {finding.slug for finding in plan.findings}
+    without = plan_of(tmp_path, f"use_vllm: false\n{MODE}: token_truncate\n")
+    assert without.corrections["config"].weighting is None
+    assert "use-vllm-implied" not in {finding.slug for finding in without.findings}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "weighting"),
+    [
+        ("trl", Weighting("sequence", 3.0, 0.0, "zero")),
+        ("axolotl", Weighting("token", 3.0, 1 / 3.0, "clip", nan_stays=True)),
+        ("openrlhf", None),
+        ("openrlhf-0.11.0", None),
+        ("ms-swift", None),
+    ],
+)
+def test_a_file_without_a_setting_runs_the_defaults(
+    trainer: str, weighting: Weighting | None, tmp_path: Path
+) -> None:
+    plan = plan_of(tmp_path, "learning_rate: 1.0e-6\n", trainer)
+    assert plan.corrections["config"].weighting == weighting
+    assert "trainer-defaults" in {finding.slug for finding in plan.findings}
+
+
+def test_the_old_cap_overwrites_the_upper_bound(tmp_path: Path) -> None:
+    text = f"use_vllm: true\n{MODE}: token_truncate\nvllm_importance_sampling_cap: 1.5\n"
+    assert plan_of(tmp_path, text).corrections["config"].weighting == Weighting(
+        "token", 1.5, 0.0, "clip"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm_importance_sampling_clip_min: 3.5\n",
+        f"{MODE}: token_truncate\nvllm_importance_sampling_clip_max: null\n",
+        f"{MODE}: token_trunkate\n",
+    ],
+)
+def test_trl_stops_where_its_config_does(text: str, tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, f"use_vllm: true\n{text}")
+    assert plan.corrections == {}
+    assert [finding.slug for finding in plan.findings] == ["trainer-refuses"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("level seq --algo.advantage.is_correction_mode clip", "clip goes with level token"),
+        ("level token --algo.advantage.is_correction_gating tv", "tv has an upper bound alone"),
+        ("level token --algo.advantage.is_correction_threshold 1 2 3", "wanted LOW HIGH, or HIGH"),
+    ],
+)
+def test_openrlhf_stops_where_its_loss_does(flags: str, message: str, tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, f"{OPENRLHF} --algo.advantage.is_correction_{flags}\n")
+    assert plan.corrections == {}
+    assert message in plan.findings[0].message
+
+
+def test_one_threshold_is_an_upper_bound(tmp_path: Path) -> None:
+    text = (
+        f"{OPENRLHF} --algo.advantage.is_correction_level seq \\\n"
+        " --algo.advantage.is_correction_gating binary_kl \\\n"
+        " --algo.advantage.is_correction_threshold 0.002\n"
+    )
+    (gate,) = plan_of(tmp_path, text).corrections["config"].zeroing
+    assert gate == Rejection("seq_mean_binary_kl", 0.002, 0.0)
+
+
+def test_a_slip_is_refused_with_what_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(RcdiagError) as error:
+        read(tmp_path, f"{MODE}: token_mask\nvllm_importance_sampling_clipmax: 2.0\n")
+    assert error.value.hint == "did you mean vllm_importance_sampling_clip_max?"
+
+
+def slugs(plan: Plan) -> set[str]:
+    return {finding.slug for finding in plan.findings}
+
+
+def test_traps_are_said(tmp_path: Path) -> None:
+    masked = f"{AXOLOTL}  async_prefetch: true\n  {MODE}: sequence_mask\n"
+    assert "mask-lifted-to-floor" in slugs(plan_of(tmp_path, masked))
+    truncated = f"{AXOLOTL}  async_prefetch: true\n"
+    assert "mask-lifted-to-floor" not in slugs(plan_of(tmp_path, truncated))
+    assert "axolotl-runs-trl" in slugs(plan_of(tmp_path, AXOLOTL))
+    assert "axolotl-runs-trl" in slugs(plan_of(tmp_path, AXOLOTL, "axolotl"))
+    gspo = OPENRLHF.replace("ppo \\\n", "gspo \\\n --algo.advantage.is_correction_level token")
+    plan = plan_of(tmp_path, gspo)
+    assert "gspo-takes-the-rollout" in slugs(plan)
+    assert plan.corrections["config"].mode == "bypass"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "settings", "ignored"),
+    [
+        ("trl", {"use_vllm": False, MODE: "token_mask"}, "without use_vllm"),
+        ("trl", {"vllm_importance_sampling_correction": False, MODE: "token_mask"}, "false"),
+        (
+            "trl",
+            {"vllm_importance_sampling_cap": 2.0, "vllm_importance_sampling_clip_max": 4.0},
+            "the old cap overwrites it",
+        ),
+        ("axolotl", {"vllm_importance_sampling_clip_max": 2.0}, "vllm_importance_sampling_cap"),
+        ("openrlhf", {"is_correction_gating": "tv"}, "the correction is off"),
+        ("openrlhf-0.11.0", {"is_correction_type": "icepop"}, "the correction is off"),
+        ("ms-swift", {"rollout_importance_sampling_threshold": 3.0}, "has no effect without"),
+    ],
+)
+def test_settings_without_effect_are_listed(
+    trainer: str, settings: dict[str, object], ignored: str
+) -> None:
+    from rcdiag.trainers import find_trainer
+
+    found = find_trainer(trainer)
+    assert found.ignored({**found.settings}) == []
+    (sentence,) = found.ignored({**found.settings, **settings})
+    assert ignored in sentence

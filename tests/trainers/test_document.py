@@ -1,0 +1,100 @@
+"""Configurations in four formats become one tree, whatever the file is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.errors import RcdiagError
+from rcdiag.trainers.document import MISSING, Document
+
+HERE = Path("config")
+
+
+def parsed(text: str) -> Document:
+    return Document.parse(text, HERE)
+
+
+SAME = {"algorithm": {"rollout_correction": {"rollout_is": "token", "rollout_is_threshold": 2.0}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        (
+            "algorithm:\n  rollout_correction:\n    rollout_is: token\n"
+            "    rollout_is_threshold: 2.0\n",
+            "yaml",
+        ),
+        ("algorithm.rollout_correction: {rollout_is: token, rollout_is_threshold: 2.0}", "yaml"),
+        (
+            '{"algorithm": {"rollout_correction.rollout_is": "token", '
+            '"rollout_correction.rollout_is_threshold": 2.0}}',
+            "yaml",
+        ),
+        (
+            '[algorithm.rollout_correction]\nrollout_is = "token"\nrollout_is_threshold = 2.0\n',
+            "toml",
+        ),
+        (
+            "#!/bin/bash\nset -x\npython3 -m verl.trainer.main_ppo \\\n"
+            "  algorithm.rollout_correction.rollout_is=token \\\n"
+            "  +algorithm.rollout_correction.rollout_is_threshold=2.0\n",
+            "flags",
+        ),
+        (
+            "python train.py --algorithm.rollout-correction.rollout-is token \\\n"
+            "  --algorithm.rollout-correction.rollout-is-threshold=2.0",
+            "flags",
+        ),
+    ],
+)
+def test_one_tree_from_every_format(text, format):
+    document = parsed(text)
+    assert document.tree == SAME
+    assert document.format == format
+
+
+def test_flags_are_true_alone_and_lists_with_several_values():
+    document = parsed(
+        "ARGS=(\n  --use-tis\n  --tis-clip 1e-4  # a comment\n"
+        "  --threshold 0.5 5.0\n  --path None\n)"
+    )
+    assert document.tree == {
+        "use_tis": True,
+        "tis_clip": 1e-4,
+        "threshold": [0.5, 5.0],
+        "path": None,
+    }
+
+
+def test_the_shallowest_place_is_found_and_null_is_a_value():
+    document = parsed("a: {b: {kind: deep}}\nc: {kind: null}\n")
+    assert document.find("kind") is None
+    assert document.find("b.kind") == "deep"
+    assert document.find("no.such", "b.kind") == "deep"
+    assert document.find("no") is MISSING
+    assert document.has("a.b")
+
+
+def test_what_is_no_configuration_says_what_it_should_be(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("a: [1, 2")
+    with pytest.raises(RcdiagError, match=r"config\.yaml: cannot be read") as error:
+        Document.read(file)
+    assert "TOML" in error.value.hint
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RcdiagError, match="cannot be read"):
+        Document.read(file)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text):
+    try:
+        document = parsed(text)
+    except RcdiagError:
+        return
+    assert isinstance(document.tree, dict)

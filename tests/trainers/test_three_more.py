@@ -1,0 +1,262 @@
+"""SkyRL, NeMo-RL and AReaL: their own files, what they stop on, their traps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rcdiag.errors import RcdiagError
+from rcdiag.trainers import TRAINERS, find_trainer
+from rcdiag.trainers.config import TrainerConfig, read_trainer_config
+from rcdiag.trainers.plan import plan_corrections
+from rcdiag.trainers.trainer import Refused
+from tests.corrections.builders import Padded, result_of
+from tests.trainers.batches import BATCHES
+
+SKYRL = """
+trainer:
+  algorithm:
+    off_policy_correction: {tis_ratio_type: token, token_tis_ratio_clip_high: 1.8}
+generator: {sampling_params: {logprobs: 1}}
+"""
+SKYRL_SCRIPT = """
+# DPPO on GSM8K
+uv run -m skyrl.train.entrypoints.main_base \\
+  trainer.algorithm.policy_loss_type=dppo \\
+  trainer.algorithm.dppo.delta_high=0.1 \\
+  generator.sampling_params.temperature=1.0
+"""
+NEMO_RL = """
+loss_fn:
+  reference_policy_kl_penalty: 0.01
+  ratio_clip_min: 0.2
+  use_importance_sampling_correction: true
+  truncated_importance_sampling_type: icepop
+  truncated_importance_sampling_ratio_min: 0.6
+  truncated_importance_sampling_ratio: 3.0
+grpo: {seq_logprob_error_threshold: 1.3}
+policy: {model_name: m}
+"""
+AREAL = """
+actor:
+  eps_clip: 0.2
+  use_decoupled_loss: true
+  rejection_sampling: {level: sequence, metric: ratio, agg: sum, lower: 0.95, upper: 1.05}
+rollout: {}
+gconfig: {}
+"""
+
+
+def read(tmp_path: Path, text: str) -> TrainerConfig:
+    path = tmp_path / "config"
+    path.write_text(text)
+    return read_trainer_config(path)
+
+
+def padded(name: str) -> Padded:
+    batch = BATCHES[name]
+    return Padded(batch.old, batch.rollout, batch.mask)
+
+
+def slugs(found: TrainerConfig) -> list[str]:
+    plan = plan_corrections(found.trainer, {"it": found.settings}, findings=found.findings)
+    return [finding.slug for finding in plan.findings]
+
+
+@pytest.mark.parametrize(
+    ("text", "trainer", "settings"),
+    [
+        (SKYRL, "skyrl-0.4", {"tis_ratio_type": "token", "token_tis_ratio_clip_high": 1.8}),
+        (SKYRL_SCRIPT, "skyrl-0.4", {"policy_loss_type": "dppo", "delta_high": 0.1}),
+        ("tis_ratio_type: sequence\n", "skyrl-0.4", {"tis_ratio_type": "sequence"}),
+        ("trainer: {algorithm: {gamma: 1}}\ngenerator: {}\n", "skyrl-0.4", {}),
+        (
+            NEMO_RL,
+            "nemo-rl",
+            {
+                "use_importance_sampling_correction": True,
+                "truncated_importance_sampling_type": "icepop",
+                "truncated_importance_sampling_ratio": 3.0,
+                "truncated_importance_sampling_ratio_min": 0.6,
+                "seq_logprob_error_threshold": 1.3,
+            },
+        ),
+        ("loss_fn: {ratio_clip_min: 0.2}\ngrpo: {}\n", "nemo-rl", {}),
+        (
+            AREAL,
+            "areal-1.0",
+            {
+                "use_decoupled_loss": True,
+                "rejection_sampling": True,
+                "rejection_sampling.level": "sequence",
+                "rejection_sampling.metric": "ratio",
+                "rejection_sampling.agg": "sum",
+                "rejection_sampling.lower": 0.95,
+                "rejection_sampling.upper": 1.05,
+            },
+        ),
+        (
+            "actor: {use_decoupled_loss: true, rejection_sampling: null}\n",
+            "areal-1.0",
+            {"use_decoupled_loss": True, "rejection_sampling": False},
+        ),
+        ("actor: {path: m}\nrollout: {}\ngconfig: {}\n", "areal-1.0", {}),
+    ],
+)
+def test_files_of_a_trainer(
+    tmp_path: Path, text: str, trainer: str, settings: dict[str, Any]
+) -> None:
+    found = read(tmp_path, text)
+    assert (found.trainer.name, dict(found.settings)) == (trainer, settings)
+    assert ("trainer-defaults" in slugs(found)) == (not settings)
+
+
+def test_the_settings_that_areal_removed(tmp_path: Path) -> None:
+    text = "actor: {use_decoupled_loss: true, behave_imp_weight_cap: 2.0}\n"
+    found = read(tmp_path, text.replace("}", ", behave_imp_weight_mode: token_truncate}"))
+    own = {"level": "token", "action": "clamp", "upper": 2.0}
+    assert found.settings == {
+        "use_decoupled_loss": True,
+        "rejection_sampling": True,
+        **{f"rejection_sampling.{name}": value for name, value in own.items()},
+    }
+    assert slugs(found) == ["removed-setting"]
+
+
+def test_a_slip_is_refused(tmp_path: Path) -> None:
+    block = "off_policy_correction: {tis_ratio_type: token, geo_mask_hgih: 1.02}"
+    with pytest.raises(RcdiagError, match="no setting `geo_mask_hgih`") as error:
+        read(tmp_path, f"trainer: {{algorithm: {{{block}}}}}\n")
+    assert error.value.hint == "did you mean geo_mask_high?"
+
+
+def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
+    assert read(tmp_path, NEMO_RL).trainer.name == "nemo-rl"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "settings", "message"),
+    [
+        ("skyrl", {"tis_ratio_type": "geometric"}, "not a choice"),
+        ("skyrl", {"tis_ratio_type": "token", "policy_loss_type": "kl_cov"}, "takes no"),
+        (
+            "skyrl",
+            {"tis_ratio_type": "token", "policy_loss_type": "cispo", "cispo_anchor": "rollout"},
+            "refuses tis_ratio_type",
+        ),
+        ("nemo-rl", {"truncated_importance_sampling_ratio": 2.0}, "the first loss fails"),
+        ("nemo-rl", {"truncated_importance_sampling_type": "tis"}, "needs use_importance"),
+        ("nemo-rl", {"sequence_level_importance_ratios": True}, "needs token_level_loss false"),
+        ("areal", {"rejection_sampling.upper": 1.0}, "not above 1"),
+        ("areal", {"rejection_sampling.lower": 6.0}, "above upper"),
+        (
+            "areal",
+            {"rejection_sampling.action": "clamp", "rejection_sampling.metric": "kl_k2"},
+            "takes metric ratio alone",
+        ),
+        ("areal", {"prox_logp_method": "loglinear"}, "rcdiag does not compute it"),
+    ],
+)
+def test_what_a_trainer_stops_on(trainer: str, settings: dict[str, Any], message: str) -> None:
+    found = find_trainer(trainer)
+    on = {"use_decoupled_loss": True, "rejection_sampling": True} if trainer == "areal" else {}
+    with pytest.raises(Refused, match=message):
+        found.read({**found.settings, **on, **settings})
+
+
+@pytest.mark.parametrize(
+    ("text", "slug"),
+    [
+        ("trainer: {algorithm: {use_tis: true}}\ngenerator: {}\n", "use-tis-turns-update"),
+        (
+            "trainer: {algorithm: {off_policy_correction: {outlier_token_is_threshold_low: 0.1}}}\n"
+            "generator: {sampling_params: {logprobs: null}}\n",
+            "masks-without-log-probs",
+        ),
+        ("loss_fn: {force_on_policy_ratio: true}\ngrpo: {}\n", "old-log-probs-are-zero"),
+        (
+            "loss_fn: {ratio_clip_min: 0.2}\ngrpo: {async_grpo: {enabled: true}}\n",
+            "async-without-weights",
+        ),
+        ("actor: {use_decoupled_loss: true}\n", "decoupled-without-weights"),
+        ("actor: {use_decoupled_loss: false, recompute_logprob: true}\n", "mismatch-overwritten"),
+    ],
+)
+def test_traps_are_findings(tmp_path: Path, text: str, slug: str) -> None:
+    assert slug in slugs(read(tmp_path, text))
+
+
+def test_without_a_trap_there_is_no_finding(tmp_path: Path) -> None:
+    assert [slugs(read(tmp_path, text)) for text in (SKYRL, NEMO_RL, AREAL)] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "settings", "sentence"),
+    [
+        ("skyrl", {"token_mask_is_threshold_low": 0.5}, "has no effect alone"),
+        ("nemo-rl", {"truncated_importance_sampling_ratio_min": 0.5}, "has no effect without"),
+        ("areal", {"rejection_sampling": True}, "without use_decoupled_loss"),
+        ("areal", {"rejection_sampling.upper": 2.0}, "without rejection_sampling"),
+        ("areal", {"m2_threshold": 0.04}, "without use_decoupled_loss"),
+    ],
+)
+def test_settings_without_effect(trainer: str, settings: dict[str, Any], sentence: str) -> None:
+    found = find_trainer(trainer)
+    assert [each for each in found.ignored({**found.settings, **settings}) if sentence in each]
+
+
+def test_weights_of_use_tis_alone_are_minus_one() -> None:
+    batch = padded("mild")
+    assert result_of("skyrl", {"use_tis": True}, batch).weight_sum == -batch.mask.sum()
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        # ratios e^0.1, e^-0.1, e^1.5 and e^-1.2, e^-0.5
+        ("loss_rollout_is", [np.exp(0.1), np.exp(-0.1), 0.0, 0.0, 0.0]),
+        ("loss_cispo_rollout", np.exp([0.1, -0.1, 1.5, -1.2, -0.5])),
+        # behavior probabilities 0.368, 0.607, 0.135 | 0.497, 0.223: changes 0.039, -0.058, 0.471
+        # under advantage 1 and -0.347, -0.088 under -1
+        ("loss_dppo_tv", [np.exp(0.1), np.exp(-0.1), 0.0, 0.0, np.exp(-0.5)]),
+    ],
+)
+def test_weights_that_the_loss_makes(preset: str, expected: list[float]) -> None:
+    """By hand, at the first update; they are told apart from weights that are multiplied in."""
+    from rcdiag.corrections.apply import token_effects
+    from rcdiag.corrections.quantities import Tokens
+    from rcdiag.corrections.sequences import rows_of
+    from tests.two_rows import toy_pair
+
+    pair = toy_pair()
+    pair = replace(pair, tokens=replace(pair.tokens, advantage=np.array([1.0, -1.0])))
+    trainer = TRAINERS["skyrl-0.4"]
+    correction = trainer.read({**trainer.settings, **trainer.presets[preset]})
+    rows = rows_of(pair, [], 1).under(correction.guard)
+    effects = token_effects(correction, Tokens.of(pair), rows)
+    assert correction.weights_in_loss
+    assert effects.weights == pytest.approx(np.asarray(expected))
+    assert effects.kept.all()
+
+
+def test_the_share_of_correct_sequences_that_the_filter_drops() -> None:
+    batch = padded("rough")
+    reward = np.array([1.0, 0.0, 1.0, 0.5, 1.0])
+    config = {"seq_logprob_error_threshold": 1.0}
+    metrics = result_of("nemo-rl", config, replace(batch, reward=reward)).metrics
+    assert metrics["train/num_masked_seqs_by_logprob_error"] == 5.0
+    assert metrics["train/masked_correct_pct"] == pytest.approx(3 / 5)
+
+
+def test_m2po_compares_tokens_of_the_whole_batch() -> None:
+    """Squares 4, 1, 0.25, 0.01, 0: means of the rest 1.052, 0.315, 0.0867, 0.005, 0."""
+    ratios = np.array([[2.0, -1.0, 0.0], [0.5, -0.1, 0.0]])
+    mask = np.array([[True, True, False], [True, True, True]])
+    batch = Padded(np.minimum(ratios, 0.0), -np.maximum(ratios, 0.0), mask)
+    for threshold, kept in ((2.0, 5), (1.0, 4), (0.3, 3), (0.0867, 3), (0.08, 2), (1e-9, 1)):
+        config = {"use_decoupled_loss": True, "m2_threshold": threshold}
+        assert result_of("areal", config, batch).kept_tokens == kept, threshold
