@@ -60,7 +60,7 @@ def test_the_page_has_a_section(rcdiag, table, tmp_path):
     rcdiag("score", table, "--logged", log, "--html", html)
     page = html.read_text()
     assert "The trainer's own log" in page or "The trainer&#39;s own log" in page
-    assert "<code>rollout_corr/k3_kl</code>" in page
+    assert '">rollout_corr/k3_kl</code>' in page
     assert "not explained" in page
     rcdiag("score", table, "--html", html, "--force")
     assert "own log" not in html.read_text()

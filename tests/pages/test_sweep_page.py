@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rcdiag.errors import RcdiagError
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import page
 from rcdiag.pages.tabs.corrections import tab, treatments_of
@@ -105,7 +106,10 @@ def test_the_configuration_of_the_choice_is_what_emit_gives(result, text):
     choice = result.recommendation.choice
     assert choice is not None
     for trainer, written in result.recommendation.choice_yaml.items():
-        assert written == emit(CANDIDATES[choice].correction, trainer).text
+        try:
+            assert written == emit(CANDIDATES[choice].correction, trainer).text
+        except RcdiagError:  # the trainer cannot express it, and a comment says so
+            assert all(line.startswith("#") for line in written.splitlines())
         assert f"To paste into {trainer}" in text
     assert list(result.recommendation.choice_yaml) == on_sweep_page()
 

@@ -24,6 +24,7 @@ from rcdiag.pages.blocks import (
     equals,
     metric,
     share,
+    term,
     text,
 )
 from rcdiag.pages.charts import Axis, Chart
@@ -426,9 +427,8 @@ def _logged(score: ScoreResult | None) -> Section | None:
     logged = None if score is None else score.logged
     if logged is None:
         return None
-    beside = (
-        f"preset `{logged.preset}`: {logged.preset_reason}" if logged.preset else "the mismatch"
-    )
+    preset = f"preset `{logged.preset}`: {logged.preset_reason}"
+    beside = preset if logged.preset else "the mismatch"
     steps = f" Steps: {logged.step_reason}." if logged.step_reason else ""
     how = (
         f"`{logged.file}` ({logged.log_format}) beside {beside}.{steps} A key stands here with the "
