@@ -1,4 +1,4 @@
-"""`rcdiag report`: render a stored result again."""
+"""`rcdiag report`: stored results become a page."""
 
 from __future__ import annotations
 
@@ -10,16 +10,29 @@ import typer
 
 import rcdiag
 from cli import options
+from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs
 
-EPILOG = "Example: `rcdiag report result.json --html result.html`"
+EPILOG = (
+    "Examples: `rcdiag report score.json sweep.json --html page.html` makes one page of all that "
+    "is known of a dump; `rcdiag report before.json --against after.json --html page.html` says "
+    "what changed."
+)
 
 
 def report(
-    result: Annotated[
-        str, typer.Argument(metavar="RESULT.json", help="Result file, or - for stdin")
+    results: Annotated[
+        list[str],
+        typer.Argument(metavar="RESULT.json...", help="Result files of one dump, or - for stdin"),
     ],
     html: options.HtmlFile = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="RESULT.json",
+            help="Result of a second dump: the page says what changed. May be repeated",
+        ),
+    ] = None,
     plots: options.PlotsFolder = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
@@ -27,16 +40,28 @@ def report(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Render a result again, without the data and without torch."""
-    from cli.outputs import finish
+    """Make a page of results, without the data and without torch."""
     from cli.terminal.screen import Screen
 
     check_outputs([html, plots], force=force)
-    document = rcdiag.load_result(sys.stdin if result == "-" else Path(result))
+    if against and html is None:
+        raise RcdiagError("--against is for pages", hint="give --html FILE.html")
+    documents = [
+        rcdiag.load_result(sys.stdin if source == "-" else Path(source)) for source in results
+    ]
+    if json and len(documents) > 1:
+        raise RcdiagError(f"--json prints one document, not {len(documents)}")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
-    if isinstance(document, rcdiag.ConvertResult):
-        if html is not None or plots is not None:
-            rcdiag.report(document, html, plots=plots)
-        screen.show_conversion(document)
-        return
-    finish(document, screen, html=html, plots=plots, fail_on=fail_on)
+    written = []
+    if html is not None or plots is not None:
+        written = rcdiag.report(documents, html, against=against or (), plots=plots, force=True)
+    for document in documents:
+        if isinstance(document, rcdiag.ConvertResult):
+            screen.show_conversion(document)
+        else:
+            screen.show(document)
+    for path in written:
+        screen.say(f"Wrote {path}")
+    for document in documents:
+        if not isinstance(document, rcdiag.ConvertResult):
+            screen.exit(document, fail_on)

@@ -15,8 +15,8 @@ from cli.terminal.headline import draw_headline
 from cli.terminal.replay import draw_replay
 from cli.terminal.score import draw_score
 from cli.terminal.sweep import draw_sweep
+from rcdiag.pages.answers import answer
 from rcdiag.pages.headline import headline
-from rcdiag.pages.kinds import PAGES
 from rcdiag.results import Finding, Result
 from rcdiag.results.base import drawn_sentence
 
@@ -31,7 +31,7 @@ DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
     """Draw the verdict with its causes first, then numbers and findings."""
-    draw_headline(out, headline(result, PAGES[result.kind].answer(result)), verbose)
+    draw_headline(out, headline(result, answer(result)), verbose)
     if sentence := drawn_sentence(result.provenance):
         out.print(sentence)
     DRAWN[result.kind](out, result, verbose)

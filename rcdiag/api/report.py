@@ -9,7 +9,7 @@ from typing import TextIO
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs, write_text
-from rcdiag.results import ConvertResult, Document, from_json
+from rcdiag.results import ConvertResult, Document, Result, from_json
 
 
 def load_result(source: str | Path | TextIO) -> Document:
@@ -24,43 +24,74 @@ def load_result(source: str | Path | TextIO) -> Document:
     return from_json(text, name)
 
 
+Results = Document | str | Path | Sequence[Document | str | Path]
+
+
 def report(
-    results: Document | str | Path | Sequence[Document | str | Path],
+    results: Results,
     html: str | Path | None = None,
     *,
+    against: Results = (),
     plots: str | Path | None = None,
     force: bool = False,
 ) -> list[Path]:
-    """Write a result as a self-contained page, as figures, or both; give the paths of the files.
+    """Write the results of one dump as a self-contained page, as figures, or both; give the paths.
 
     Args:
-        results: the result or its file; a list of one is taken too, and a page shows one result.
+        results: a result or its file, or several: at most one of each command, all of one dump.
         html: the page to write.
-        plots: the folder for the figures, each as PNG and SVG.
+        against: results of a second dump; the page then sets both side by side and says what
+            changed.
+        plots: the folder for the figures, each as PNG and SVG; of `results` alone.
         force: overwrite what is there.
     """
-    listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
-    if len(listed) != 1:
-        raise RcdiagError(
-            f"{len(listed)} results for one page", hint="call report once for each result"
-        )
     page_path = None if html is None else Path(html)
     folder = None if plots is None else Path(plots)
     check_outputs([page_path, folder], force=force)
-    (first,) = listed
-    result = load_result(first) if isinstance(first, (str, Path)) else first
-    if isinstance(result, ConvertResult):
-        raise RcdiagError(
-            "a conversion has no page", hint=f"rcdiag score {result.output} --html FILE makes one"
-        )
+    shown, other = _loaded(results), _loaded(against)
     written = []
     if page_path is not None:
         from rcdiag.pages.page import page
 
-        write_text(page_path, page(result))
+        write_text(page_path, page(shown, against=other, explain=explanation))
         written.append(page_path)
     if folder is not None:
         from rcdiag.pages.save import save_figures
 
-        written += save_figures(result, folder)
+        for result in shown:
+            written += save_figures(result, folder)
     return written
+
+
+def _loaded(results: Results) -> list[Result]:
+    """Read the results that are given by their files; a conversion is none of a page."""
+    listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
+    loaded: list[Result] = []
+    for each in listed:
+        result = load_result(each) if isinstance(each, (str, Path)) else each
+        if isinstance(result, ConvertResult):
+            raise RcdiagError(
+                "a conversion has no page",
+                hint=f"rcdiag score {result.output} --html FILE makes one",
+            )
+        loaded.append(result)
+    return loaded
+
+
+def explanation(name: str) -> dict[str, str] | None:
+    """Return what `rcdiag explain` says of a name, part by part; None for a name it has not."""
+    from rcdiag.glossary import explain
+
+    try:
+        entry = explain(name)
+    except RcdiagError:
+        return None
+    parts = {
+        "what": entry.what,
+        "formula": entry.formula,
+        "direction": entry.direction,
+        "unit": entry.units,
+        "healthy": entry.healthy,
+        **{name: words for name, words in entry.parts.items() if name in ("shows", "mend")},
+    }
+    return {heading: words for heading, words in parts.items() if words}

@@ -22,7 +22,7 @@ def ruled_out(signs: Signs, named: Collection[str]) -> list[str]:
     """Return the causes that a table speaks against, those first that are asked for most."""
     if signs.case.trainer is None or len(signs.case.tokens) < 400:
         return []
-    against = [slug for slugs, test in TESTS if test(signs) for slug in slugs]
+    against = [slug for slugs, test, _ in TESTS if test(signs) for slug in slugs]
     return [slug for slug in against if slug not in named]
 
 
@@ -49,11 +49,22 @@ def _steady(signs: Signs) -> bool:
     return parts is not None and float(parts.rms.max()) < 2 * float(parts.rms.min())
 
 
-TESTS: tuple[tuple[tuple[str, ...], Callable[[Signs], bool]], ...] = (
-    (SHIFTS, _aligned),
-    (("rows-swapped",), _aligned),
-    (TEMPERATURES, _no_other_law),
-    (KEPT_SETS, _nothing_cut),
-    (WEIGHTS, _same_weights),
-    (("replica-unsynced",), _steady),
+TESTS: tuple[tuple[tuple[str, ...], Callable[[Signs], bool], str], ...] = (
+    (
+        (*SHIFTS, "rows-swapped"),
+        _aligned,
+        "both columns go together token by token, in nearly every row",
+    ),
+    (TEMPERATURES, _no_other_law, "the log-ratios are too small for another temperature"),
+    (KEPT_SETS, _nothing_cut, "the mean ratio is 1: no tokens were cut from the sampler's law"),
+    (
+        WEIGHTS,
+        _same_weights,
+        "the table names the same weights for both sides, or log-ratios are small and have no "
+        "direction by token id",
+    ),
+    (("replica-unsynced",), _steady, "all engines are about as far from the trainer"),
 )
+
+# What speaks against a cause that a table rules out, by its slug.
+RULED_OUT_BY = {slug: words for slugs, _, words in TESTS for slug in slugs}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from rcdiag.results import MetricValue
 from rcdiag.results.base import written_interval
 
@@ -46,3 +48,13 @@ def part_of(part: int, whole: int) -> str:
 def fraction(value: float | None) -> str:
     """Write a number between 0 and 1, with three digits after the point."""
     return "n/a" if value is None else f"{value:.3f}"
+
+
+def percentage(value: float) -> str:
+    """Write a share as a percentage with three significant digits; 0% and 100% as they are."""
+    if not isfinite(value):
+        return number(value)
+    percent = 100.0 * value
+    if abs(percent) >= 99.95 and percent != 100.0:
+        return f"{percent:.2f}%"
+    return f"{percent:.3g}%"

@@ -13,6 +13,7 @@ from typing import Any
 from rcdiag.pages.formats import number
 from rcdiag.results import SEVERITIES, Action, Finding, NamedCause, Result
 
+NOT_JUDGED = "not judged"  # the verdict of a result that holds none
 # The level whose colour a verdict has.
 LEVELS = {"fine": "ok", "correct": "warning", "fix": "error", "cannot-tell": "unknown"}
 ACTIONS, FACTS, RULED_OUT = 3, 2, 4
@@ -42,7 +43,7 @@ def headline(result: Result, answer: str) -> Headline:
     if diagnosis is None:
         return Headline(
             level="unknown",
-            verdict="not judged",
+            verdict=NOT_JUDGED,
             cause="",
             about=_about(result),
             summary="The version of rcdiag that made this result named no causes.",

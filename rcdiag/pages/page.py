@@ -1,75 +1,299 @@
-"""One result becomes one self-contained HTML page."""
+"""Results become one self-contained HTML page: one template, one stylesheet, one script."""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import importlib.resources
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import groupby
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from rcdiag.pages.figures import drawn
-from rcdiag.pages.formats import interval, number, percent, share
-from rcdiag.pages.headline import headline
-from rcdiag.pages.kinds import PAGES
-from rcdiag.pages.svg import to_svg
-from rcdiag.results import Result
-from rcdiag.results.base import drawn_sentence
+from rcdiag.diagnosis.causes.catalogue import CAUSES
+from rcdiag.diagnosis.causes.cause_words import cause_words
+from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Tab, Terms
+from rcdiag.pages.drawn import static_svg
+from rcdiag.pages.headline import LEVELS, NOT_JUDGED
+from rcdiag.pages.merge import DumpResults, merged
+from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
+from rcdiag.results import SEVERITIES, Finding, Result, to_json
+from rcdiag.results.base import LEVELS as METRIC_LEVELS
 
-WIDE = 6.0  # inches: figures beyond take the whole width of the page
+# What a name means, as the popovers of the page show it; None for a name without an explanation.
+Explain = Callable[[str], Mapping[str, str] | None]
 
-
-def page(result: Result) -> str:
-    """Write the report as HTML: verdict, findings, numbers, figures, provenance; no network."""
-    kind = PAGES[result.kind]
-    values: dict[str, Any] = {"provenance_of_policies": {}, "script": None}
-    values |= kind.context(result)
-    return (
-        _environment()
-        .get_template(kind.template)
-        .render(
-            result=result,
-            style=importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text(),
-            figures=_figures(result),
-            headline=headline(result, kind.answer(result)),
-            drawn_sentence=drawn_sentence,
-            **values,
-        )
-    )
+# The figures that stand in a page without a script as drawings: the first three that apply.
+LEADING = (
+    "tokens-beyond-ratio",
+    "mismatch-by-probability",
+    "mismatch-by-step",
+    "mismatch-by-rung",
+    "candidate-ranking",
+    "gradient-shares",
+    "unexplained-by-experiment",
+)
+MOST_LEADING = 3
+SCRIPTS = ("base.js", "charts.js", "tables.js", "parts.js", "tabs.js")
+# Colours of the favicon, those of the levels on white.
+COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 
 
 @dataclass(frozen=True, slots=True)
-class InlineFigure:
-    """A figure in the form that the template writes."""
+class Head:
+    """What stands above all tabs."""
 
+    level: str
+    verdict: str
     name: str
-    title: str
-    caption: str
-    svg: str
-    wide: bool
+    facts: Sequence[str]
 
 
-def _figures(result: Result) -> list[InlineFigure]:
-    return [
-        InlineFigure(
-            name=spec.name,
-            title=spec.title,
-            caption=spec.caption(result),
-            svg=to_svg(figure, spec.name),
-            wide=figure.get_figwidth() > WIDE,
+def page(
+    results: Result | Sequence[Result],
+    *,
+    against: Result | Sequence[Result] = (),
+    explain: Explain | None = None,
+) -> str:
+    """Write the page of one dump, or that of two dumps side by side.
+
+    Args:
+        results: results of one dump, one of each command at most.
+        against: results of a second dump; the page then says what changed.
+        explain: gives the popovers their texts; without it names open nothing.
+    """
+    dump = merged(_listed(results))
+    other = merged(_listed(against)) if _listed(against) else None
+    dumps = [dump] if other is None else [dump, other]
+    tabs = _tabs(dump) if other is None else [change.tab(dump, other), about.tab(dumps)]
+    static = _static(dump, tabs)
+    script = _script()
+    head = _head(dump) if other is None else _head_of_two(dump, other)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=_title(dump) if other is None else f"{head.verdict}: {head.name}",
+            icon=_icon(head),
+            head=head,
+            tabs=tabs,
+            static=static,
+            levels=(*METRIC_LEVELS, *SEVERITIES),
+            left_to_screen=_left_to_screen(tabs),
+            data={"figures": _figures(tabs), "terms": _terms(tabs, explain)},
+            documents=_documents(dumps),
+            style=importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text(),
+            script=script,
         )
-        for spec, figure in drawn(result)
+        .lstrip()
+    )
+
+
+def _listed(results: Result | Sequence[Result]) -> list[Result]:
+    return list(results) if isinstance(results, Sequence) else [results]
+
+
+def _tabs(dump: DumpResults) -> list[Tab]:
+    """Fill all tabs; one without data is not there."""
+    made = [
+        diagnosis.tab(dump),
+        tokens.tab(dump),
+        corrections.tab(dump),
+        ladder.tab(dump),
+        update.tab(dump),
+        about.tab([dump]),
     ]
+    return [tab for tab in made if tab is not None]
+
+
+def _head(dump: DumpResults) -> Head:
+    found = dump.diagnosis
+    verdict = NOT_JUDGED if found is None else found.verdict
+    behavior, target = dump.pair
+    largest = dump.largest
+    facts = [
+        f"{behavior} → {target}" if target else behavior,
+        f"{largest.num_sequences:,} responses, {largest.num_tokens:,} tokens",
+        _steps(dump),
+        str(dump.results[0].provenance.get("time", ""))[:10],
+        _text(dump),
+    ]
+    level = LEVELS.get(verdict, "unknown")
+    return Head(level, verdict, dump.dump, [fact for fact in facts if fact])
+
+
+def _steps(dump: DumpResults) -> str:
+    """Say which training steps the page is of."""
+    steps = [] if dump.score is None else sorted(dump.score.steps, key=int)
+    if steps:
+        return f"steps {steps[0]} to {steps[-1]}"
+    step = None if dump.replay is None else dump.replay.step
+    return "" if step is None else f"step {step}"
+
+
+def _text(dump: DumpResults) -> str:
+    """Say whether the page holds text of the dump."""
+    if dump.score is None:
+        return "holds no text"
+    some = [sequence for sequence in dump.score.worst_sequences if sequence.texts]
+    return f"holds text of {len(some)} responses" if some else "holds no text"
+
+
+def _head_of_two(before: DumpResults, after: DumpResults) -> Head:
+    verdicts = [_head(dump).verdict for dump in (before, after)]
+    times = [str(dump.results[0].provenance.get("time", ""))[:10] for dump in (before, after)]
+    return Head(
+        level=_head(after).level,
+        verdict=" → ".join(dict.fromkeys(verdicts)),
+        name=f"{before.dump} → {after.dump}",
+        facts=[" → ".join(dict.fromkeys(times)), "holds no text"],
+    )
+
+
+def _title(dump: DumpResults) -> str:
+    """Say verdict, dump and cause, so that a page is known among many."""
+    found = dump.diagnosis
+    if found is None:
+        return f"{NOT_JUDGED}: {dump.dump}"
+    names = [_cause_title(cause.slug) for cause in found.causes[:1]]
+    return f"{found.verdict}: {', '.join([dump.dump, *names])}"
+
+
+def _cause_title(slug: str) -> str:
+    if slug in CAUSES:
+        return CAUSES[slug].words.title
+    words = cause_words().get(slug)
+    return slug if words is None else words.title
+
+
+def _icon(head: Head) -> str:
+    """Draw the favicon: a disc in the colour of the verdict with its first letter."""
+    svg = (
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><circle cx='8' cy='8' r='8' "
+        f"fill='{COLOURS.get(head.level, COLOURS['unknown'])}'/><text x='8' y='12' "
+        "font-family='sans-serif' font-size='11' font-weight='700' text-anchor='middle' "
+        f"fill='#fff'>{head.verdict[-1:] if '→' in head.verdict else head.verdict[:1]}</text></svg>"
+    )
+    return f"data:image/svg+xml,{quote(svg)}"
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Return every part of the tabs, from the tabs down to the cells of tables."""
+    if isinstance(value, (str, bytes)) or value is None:
+        return
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from _parts(each)
+    elif isinstance(value, Iterable):
+        for each in value:
+            yield from _parts(each)
+    elif is_dataclass(value):
+        yield value
+        if not isinstance(value, (Figure, Finding)):
+            for each in fields(value):
+                yield from _parts(getattr(value, each.name))
+
+
+def _figures(tabs: Sequence[Tab]) -> dict[str, Any]:
+    figures = (part for part in _parts(tabs) if isinstance(part, Figure))
+    return {figure.name: figure.chart for figure in figures if figure.chart is not None}
+
+
+def _static(dump: DumpResults, tabs: Sequence[Tab]) -> dict[str, str]:
+    """Draw the leading figures, for readers without scripts."""
+    there = _figures(tabs)
+    leading = [name for name in LEADING if name in there][:MOST_LEADING]
+    by_kind = {result.kind: result for result in dump.results}
+    from rcdiag.pages.figures import FIGURES
+
+    return {name: static_svg(name, by_kind[FIGURES[name].kind]) for name in leading}
+
+
+def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[str, str]]:
+    """Return the explanations of all names that open one, in the order of the page."""
+    if explain is None:
+        return {}
+    names: dict[str, None] = {}
+    for part in _parts(tabs):
+        if isinstance(part, (Cell, Column)) and part.term:
+            names[part.term] = None
+        elif isinstance(part, Gauge):
+            names[part.name] = None
+        elif isinstance(part, Finding):
+            names[part.slug] = None
+        elif isinstance(part, Terms):
+            names |= dict.fromkeys(name for name, _ in part.items)
+    entries = {name: explain(name) for name in names}
+    return {name: entry for name, entry in entries.items() if entry is not None}
+
+
+def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
+    return [
+        section.title.lower()
+        for tab in tabs
+        for section in tab.sections
+        if section.screen and section.title
+    ]
+
+
+def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
+    """Pack every result document, for the parts of the page that read it and for saving it."""
+    sides = ("",) if len(dumps) == 1 else ("before-", "after-")
+    return {
+        f"{side}{result.kind}": packed(shortened(result))
+        for side, dump in zip(sides, dumps, strict=True)
+        for result in dump.results
+    }
+
+
+def shortened(result: Result) -> str:
+    """Write a document with nine significant digits of every number: half the size."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.9g}")
+        if isinstance(value, dict):
+            return {name: short(each) for name, each in value.items()}
+        return [short(each) for each in value] if isinstance(value, list) else value
+
+    return json.dumps(short(json.loads(to_json(result))), separators=(",", ":"))
+
+
+def packed(text: str) -> str:
+    """Return a text compressed, in letters; equal texts, equal letters."""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+def _script() -> str:
+    folder = importlib.resources.files("rcdiag.pages").joinpath("script")
+    parts = [folder.joinpath(name).read_text() for name in SCRIPTS]
+    return '"use strict";\n' + "".join(parts)
 
 
 def _ticks(text: str) -> Markup:
     """Write names between backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def script_json(value: Any) -> Markup:
+    """Write data so that no text in it can end the element that it stands in."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)
+
+
+def _by_reason(terms: Terms) -> list[tuple[str, list[str]]]:
+    """Put names with one reason beside each other."""
+    groups = groupby(terms.items, key=lambda item: item[1])
+    return [(reason, [name for name, _ in items]) for reason, items in groups]
 
 
 def _environment() -> Environment:
@@ -82,15 +306,11 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "ticks": _ticks,
-        "number": number,
-        "interval": interval,
-        "percent": percent,
-        "share": share,
-        "largest": largest,
         "shade": shade,
-        "visible": lambda text: text.replace("\n", "⏎").replace(" ", "␣"),
+        "by_reason": _by_reason,
         "compact": lambda value: json.dumps(value),
         "pretty": lambda value: json.dumps(value, indent=1),
+        "script_json": script_json,
         "sha256": sha256,
     }
     return environment
@@ -99,11 +319,6 @@ def _environment() -> Environment:
 def sha256(script: str) -> str:
     """Return the hash by which a Content-Security-Policy names a script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def largest(log_ratio: list[float]) -> float:
-    """Return the value that is farthest from 0."""
-    return max(log_ratio, key=lambda value: abs(value) if value == value else -1.0)
 
 
 def shade(log_ratio: float) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from rcdiag.files import write_bytes
-from rcdiag.pages.figures import drawn
+from rcdiag.pages.drawn import drawing
+from rcdiag.pages.figures import applying
 from rcdiag.pages.svg import rendered
 from rcdiag.pages.sweep.families import family_figure
 from rcdiag.results import Result, SweepResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def save_figures(result: Result, folder: Path) -> list[Path]:
@@ -27,9 +30,8 @@ def save_figures(result: Result, folder: Path) -> list[Path]:
 
 
 def _titled(result: Result) -> Iterator[tuple[str, str, Figure]]:
-    """Return the figures of the page; for a sweep those of its families too."""
-    yield from ((spec.name, spec.title, figure) for spec, figure in drawn(result))
+    """Return the figures of a result; for a sweep those of its families too."""
+    yield from ((spec.name, spec.title, drawing(spec, result)) for spec in applying(result))
     if isinstance(result, SweepResult):
         for name, family in result.families.items():
-            figure, _ = family_figure(family)
-            yield f"family-{name}", family.title, figure
+            yield f"family-{name}", family.title, family_figure(family)

@@ -95,3 +95,36 @@ def test_a_page_that_is_already_there_is_refused(rcdiag, stored, tmp_path):
     (tmp_path / "r.html").write_text("mine")
     assert rcdiag("report", stored, "--html", tmp_path / "r.html").code == 2
     assert (tmp_path / "r.html").read_text() == "mine"
+
+
+def test_results_of_one_dump_make_one_page(rcdiag, doubtful, tmp_path):
+    for command in ("score", "compare"):
+        rcdiag(command, doubtful, "--result", tmp_path / f"{command}.json", "-q")
+    results = [tmp_path / "score.json", tmp_path / "compare.json"]
+    ran = rcdiag("report", *results, "--html", tmp_path / "page.html", "-q")
+    assert ran.code == 0
+    page = (tmp_path / "page.html").read_text()
+    for tab in ("diagnosis", "tokens", "corrections", "ladder", "about"):
+        assert f'<section class="tab" id="{tab}"' in page
+
+
+def test_results_of_two_dumps_are_refused_on_one_page_and_set_side_by_side(
+    rcdiag, stored, doubtful, tmp_path
+):
+    other = json.loads(stored.read_text())
+    other["provenance"]["fingerprint"] = "another"
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    page = tmp_path / "page.html"
+    refused = rcdiag("report", stored, tmp_path / "other.json", "--html", page)
+    assert refused.code == 2
+    assert "`provenance.fingerprint`" in refused.err
+    assert "--against" in refused.err
+    ran = rcdiag("report", stored, "--against", tmp_path / "other.json", "--html", page, "-q")
+    assert ran.code == 0
+    assert '<section class="tab" id="change"' in page.read_text()
+
+
+def test_against_is_for_pages(rcdiag, stored):
+    ran = rcdiag("report", stored, "--against", stored)
+    assert ran.code == 2
+    assert "--html" in ran.err

@@ -52,9 +52,20 @@ class Visit:
         width = self.page.evaluate("document.documentElement.scrollWidth")
         return width - self.page.viewport_size["width"]
 
+    def tabs(self) -> list[str]:
+        """The names of all tabs."""
+        return self.page.evaluate("[...document.querySelectorAll('.tab')].map(tab => tab.id)")
+
+    def go(self, place: str) -> None:
+        """Follows a link within the page, and waits until what it leads to is drawn."""
+        self.page.evaluate("place => { location.hash = place }", place)
+        self.page.wait_for_timeout(150)
+
     def unfold(self) -> None:
         """Opens everything that can be folded."""
-        self.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        self.page.evaluate(
+            "document.querySelectorAll('details').forEach(each => { each.open = true })"
+        )
 
     def inaccessible(self) -> list[str]:
         """What axe finds: rule, how often, and the first place."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from rcdiag.api.report import explanation
 from rcdiag.pages.page import page
 from tests.pages.browser import Visit, launched, visit
 from tests.pages.makers import MAKERS, PAGES
@@ -33,7 +34,7 @@ def rendered(tmp_path_factory) -> Callable[[str], Path]:
         path = folder / f"{name}.html"
         if not path.exists():
             made = folder / f"{name}.{os.getpid()}"
-            made.write_text(page(MAKERS[name]()))
+            made.write_text(page(MAKERS[name](), explain=explanation))
             made.rename(path)
         return path
 

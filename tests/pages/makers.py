@@ -54,11 +54,11 @@ def swept() -> Result:
     return replace(result, families=few)
 
 
-def replayed() -> Result:
+def replayed(name: str = "stale.parquet") -> Result:
     update = Update(
         plan=every_preset(), loss="vanilla", settings=LossSettings(), advantage="column"
     )
-    return replay(open_table(SAMPLES / "stale.parquet"), update, roles=Roles())
+    return replay(open_table(SAMPLES / name), update, roles=Roles())
 
 
 def replayed_with_model() -> Result:
@@ -80,7 +80,15 @@ def replayed_over_steps() -> Result:
         return replay_model_of(path, model, "decoupled_token_is", "bypass_ppo_clip")
 
 
-MAKERS: dict[str, Callable[[], Result]] = {
+def whole() -> list[Result]:
+    """All that is known of one dump, as `rcdiag report` puts it on one page."""
+    table = open_table(SAMPLES / "stale.parquet")
+    few = sweep(table, thresholds=12)
+    return [scored("stale.parquet"), few, compare(table), replayed()]
+
+
+MAKERS: dict[str, Callable[[], Result | list[Result]]] = {
+    "whole": whole,
     "score": lambda: scored("rollouts.parquet"),
     "score-turns": lambda: scored("multi_turn.parquet", text=True),
     "score-temperature": lambda: scored("temperature.parquet"),

@@ -4,51 +4,66 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pages.browser import visit
+from tests.pages.browser import Visit, visit
 
 pytestmark = pytest.mark.browser
 
-LABELS = "document.querySelectorAll('svg text').length"
-# Texts that stand out of the drawing that they are part of, fonts of other machines allowed for.
-CUT = """() => [...document.querySelectorAll('svg text')].filter(text => {
+# Texts of charts that stand out of the drawing that they are part of.
+CUT = """() => [...document.querySelectorAll('.drawing svg text')].filter(text => {
     const inner = text.getBoundingClientRect()
-    const outer = text.ownerSVGElement.getBoundingClientRect()
-    return inner.width && (inner.left < outer.left - 2 || inner.right > outer.right + 2
-        || inner.top < outer.top - 2 || inner.bottom > outer.bottom + 2)
+    const outer = text.closest('figure, .sliders, .pair').getBoundingClientRect()
+    return inner.width && (inner.left < outer.left - 2 || inner.right > outer.right + 2)
 }).map(text => text.textContent)"""
+# Everything that is shown in letters smaller than 11 pixels.
+SMALL = """() => [...document.querySelectorAll('body *')].filter(each =>
+    each.checkVisibility() && [...each.childNodes].some(node => node.nodeType === 3
+        && node.textContent.trim()) && parseFloat(getComputedStyle(each).fontSize) < 11
+).map(each => each.outerHTML.slice(0, 80))"""
+TALL = """() => [...document.querySelectorAll('tbody tr:not(.detail) > *')].filter(cell =>
+    cell.checkVisibility()
+    && cell.clientHeight > 7.2 * parseFloat(getComputedStyle(cell).lineHeight)
+).map(cell => cell.textContent.slice(0, 60))"""
+DRAWN = """() => [...document.querySelectorAll('.tab.on figure:not([hidden]) .drawing')]
+    .every(place => place.querySelector('svg'))"""
 
 
 def test_it_asks_for_nothing_and_complains_of_nothing(seen):
+    for tab in seen.tabs():
+        seen.go(tab)
     assert seen.requests == []
     assert seen.complaints == []
 
 
 def test_nothing_scrolls_sideways(seen):
-    assert seen.overflow <= 0
-    seen.unfold()
-    assert seen.overflow <= 0
+    for tab in seen.tabs():
+        seen.go(tab)
+        assert seen.overflow <= 0, tab
+        seen.unfold()
+        assert seen.overflow <= 0, tab
 
 
-def _inaccessible(browser, file, scheme, width) -> list:
-    seen = visit(browser, file, color_scheme=scheme, viewport={"width": width, "height": 900})
-    seen.unfold()
-    problems = seen.inaccessible()
-    seen.page.context.close()
-    return problems
+def test_every_figure_is_drawn_and_no_label_is_cut(seen):
+    figures = 0
+    for tab in seen.tabs():
+        seen.go(tab)
+        seen.page.wait_for_function(DRAWN)
+        figures += seen.page.locator(".tab.on figure:visible").count()
+        assert seen.page.evaluate(CUT) == [], tab
+    assert figures > 0
 
 
-def test_axe_finds_nothing(browser, file):
-    """It looks at every cell, which takes its time: once, in the light, on a wide screen."""
-    assert _inaccessible(browser, file, "light", 1280) == []
+def test_nothing_is_smaller_than_eleven_pixels(seen):
+    for tab in seen.tabs():
+        seen.go(tab)
+        assert seen.page.evaluate(SMALL) == [], tab
 
 
-def test_axe_finds_nothing_in_the_dark_on_a_phone(browser, file):
-    assert _inaccessible(browser, file, "dark", 390) == []
-
-
-def test_no_label_of_a_figure_is_cut(seen):
-    assert seen.page.evaluate(LABELS) > 10
-    assert seen.page.evaluate(CUT) == []
+def test_no_cell_is_taller_than_seven_lines(seen):
+    if "hostile" in seen.address:  # its names have hundreds of letters and no space
+        return
+    for tab in seen.tabs():
+        seen.go(tab)
+        assert seen.page.evaluate(TALL) == [], tab
 
 
 def test_the_scheme_is_taken(seen, scheme):
@@ -56,10 +71,47 @@ def test_the_scheme_is_taken(seen, scheme):
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
 
 
-def test_without_scripts_the_tables_are_there(browser, file):
+def _inaccessible(seen: Visit) -> dict[str, list[str]]:
+    problems = {}
+    for tab in seen.tabs():
+        seen.go(tab)
+        seen.unfold()
+        if wrong := seen.inaccessible():
+            problems[tab] = wrong
+    seen.page.context.close()
+    return problems
+
+
+def test_axe_finds_nothing_on_any_tab(browser, file):
+    """It looks at every cell, which takes its time: once, in the light, on a wide screen."""
+    window = {"width": 1280, "height": 900}
+    assert _inaccessible(visit(browser, file, color_scheme="light", viewport=window)) == {}
+
+
+def test_axe_finds_nothing_in_the_dark_on_a_phone(browser, file):
+    window = {"width": 390, "height": 900}
+    assert _inaccessible(visit(browser, file, color_scheme="dark", viewport=window)) == {}
+
+
+def test_without_scripts_all_tabs_stand_below_each_other(browser, file):
     seen = visit(browser, file, java_script_enabled=False)
+    for tab in seen.page.locator(".tab").all():
+        assert tab.is_visible()
     table = seen.page.locator("main table").first
     assert table.is_visible()
-    assert table.locator("tbody tr").count() > 1
-    assert any(item.isdigit() for item in table.inner_text())
+    assert any(each.isdigit() for each in table.inner_text())
+    assert not seen.page.locator(".js:visible").count()
+    seen.page.context.close()
+
+
+def test_without_scripts_the_leading_figures_are_drawings(browser, rendered):
+    seen = visit(browser, rendered("whole"), java_script_enabled=False)
+    assert seen.page.locator("noscript .static svg:visible").count() == 3
+    seen.page.context.close()
+
+
+def test_it_prints_on_eight_pages_or_fewer(browser, rendered, tmp_path):
+    seen = visit(browser, rendered("whole"), color_scheme="dark")
+    written = seen.page.pdf(path=tmp_path / "page.pdf", format="A4")
+    assert 2 <= written.count(b"/Type /Page\n") + written.count(b"/Type /Page/") <= 8
     seen.page.context.close()

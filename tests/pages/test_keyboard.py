@@ -1,4 +1,4 @@
-"""By Tab alone one reaches everything that can be opened or scrolled."""
+"""By keys alone one reaches everything that can be opened, read or scrolled."""
 
 from __future__ import annotations
 
@@ -9,32 +9,77 @@ from tests.pages.browser import visit
 pytestmark = pytest.mark.browser
 
 # The elements that the reader may want to open or scroll, each with a number to know it by.
-NUMBERED = """() => [...document.querySelectorAll('summary, a[href], input, pre, .wide')]
-    .filter(each => each.matches('summary, a[href], input') || each.scrollWidth > each.clientWidth)
+NUMBERED = """() => [...document.querySelectorAll('summary, a[href], input, button, .drawing svg,'
+        + ' pre, .wide, .term[role]')]
+    .filter(each => each.checkVisibility())
+    .filter(each => !each.matches('.wide, pre') || each.scrollWidth > each.clientWidth)
     .map((each, index) => { each.dataset.number = index; return index })"""
 FOCUSED = "document.activeElement.dataset.number"
 
 
-def test_tab_reaches_every_fold_link_and_scrollable_region(browser, file):
+@pytest.fixture
+def seen(browser, rendered):
+    opened = visit(browser, rendered("whole"), viewport={"width": 390, "height": 900})
+    yield opened
+    assert opened.complaints == []
+    opened.page.context.close()
+
+
+def test_tab_reaches_everything_of_every_tab(browser, file):
     seen = visit(browser, file, viewport={"width": 390, "height": 900})
-    seen.unfold()
-    expected = seen.page.evaluate(NUMBERED)
-    reached = set()
-    for _ in range(3 * len(expected) + 20):
-        seen.page.keyboard.press("Tab")
-        reached.add(seen.page.evaluate(FOCUSED))
-    assert {str(item) for item in expected} <= reached
+    for tab in seen.tabs():
+        seen.go(tab)
+        seen.page.evaluate("document.activeElement.blur()")
+        wanted = seen.page.evaluate(NUMBERED)
+        reached = set()
+        for _ in range(2 * len(wanted) + 20):
+            seen.page.keyboard.press("Tab")
+            reached.add(seen.page.evaluate(FOCUSED))
+        assert {str(each) for each in wanted} <= reached, tab
     seen.page.context.close()
 
 
-def test_a_region_scrolls_and_a_fold_opens_by_keys(browser, rendered):
-    seen = visit(browser, rendered("score"), viewport={"width": 390, "height": 900})
-    region = seen.page.get_by_role("region", name="Presets")
+def test_arrows_go_through_a_figure_and_say_its_numbers(seen):
+    seen.go("tokens")
+    figure = seen.page.locator("[data-figure=tokens-beyond-ratio] .drawing svg")
+    figure.focus()
+    seen.page.keyboard.press("ArrowRight")
+    first = seen.page.locator("#said").inner_text()
+    assert seen.page.locator("#tip").is_visible()
+    assert "|log-ratio|: 0.001" in first
+    seen.page.keyboard.press("ArrowRight")
+    assert seen.page.locator("#said").inner_text() != first
+    seen.page.keyboard.press("Escape")
+    assert not seen.page.locator("#tip").is_visible()
+
+
+def test_a_term_opens_by_enter_and_closes_by_escape(seen):
+    term = seen.page.locator("tr[data-key=k3_kl] .term").first
+    term.focus()
+    seen.page.keyboard.press("Enter")
+    popover = seen.page.locator("#popover")
+    assert "E[ratio - 1 - log_ratio]" in popover.inner_text()
+    seen.page.keyboard.press("Escape")
+    assert not popover.is_visible()
+    assert seen.page.evaluate("document.activeElement.dataset.term") == "k3_kl"
+
+
+def test_a_row_opens_by_enter_and_its_address_is_kept(seen):
+    seen.go("corrections")
+    row = seen.page.locator("#corrections tr[data-names~=decoupled_token_is]")
+    row.locator(".toggle").focus()
+    seen.page.keyboard.press("Enter")
+    detail = seen.page.locator("tr.detail")
+    detail.wait_for()
+    assert "rollout_is_threshold" in detail.inner_text()
+    assert seen.page.evaluate("location.hash").startswith("#corrections/")
+    seen.page.keyboard.press("Enter")
+    assert detail.count() == 0
+
+
+def test_a_region_scrolls_by_keys(seen):
+    seen.go("corrections")
+    region = seen.page.get_by_role("region", name="Presets and swept settings")
     region.focus()
     seen.page.keyboard.press("ArrowRight")
     seen.page.wait_for_function("each => each.scrollLeft > 0", arg=region.element_handle())
-    fold = seen.page.locator("summary", has_text="Evidence").first
-    fold.focus()
-    seen.page.keyboard.press("Enter")
-    assert seen.page.locator("details[open] pre").first.is_visible()
-    seen.page.context.close()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import re
 from html.parser import HTMLParser
+from urllib.parse import unquote
 
 import pytest
 
-from rcdiag.pages.figures import FIGURES, drawn
+from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.pages.formats import number
-from rcdiag.pages.page import page
+from rcdiag.pages.page import page, sha256
 from rcdiag.pages.save import save_figures
-from rcdiag.results import Finding, ScoreResult, from_json, to_json
+from rcdiag.results import Finding, NamedCause, ScoreResult, from_json, to_json
 from rcdiag.table.table import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
@@ -46,8 +47,8 @@ def text(result) -> str:
     return page(result)
 
 
-def test_every_figure_is_drawn(result):
-    assert [spec.name for spec, _ in drawn(result)] == OF_SCORE
+def test_every_figure_applies(result):
+    assert [spec.name for spec in applying(result)] == OF_SCORE
 
 
 def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result, text):
@@ -55,9 +56,12 @@ def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result, te
     assert page(from_json(to_json(result), "r.json")) == text
 
 
-def test_nothing_is_fetched_and_nothing_runs(text):
-    assert "<script" not in text
+def test_nothing_is_fetched_and_one_script_runs(text):
     assert "default-src 'none'" in text
+    running = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert len(running) == 1
+    assert f"script-src 'sha256-{sha256(running[0])}'" in text
+    assert not re.findall(r"\beval\(|new Function|\son\w+=", text)
     outside = re.findall(r"""(?:src|href)=["'](?!#|data:)([^"']+)""", text)
     assert outside == []
     assert not re.findall(r"url\((?!#)", text)
@@ -86,10 +90,47 @@ def test_ids_are_unique_and_references_find_theirs(text):
 
 
 def test_text_of_the_table_is_escaped(result):
-    evil = "<img src=x onerror=alert(1)>"
+    evil = "</script><img src=x onerror=alert(1)>"
     finding = Finding(slug="x", severity="note", message=evil, fix=evil, evidence={"a": evil})
     text = page(dataclasses.replace(result, findings=[finding], behavior="a"))
     assert "<img" not in text
+    assert text.count("<script>") == 1
+
+
+def test_the_title_and_the_icon_say_verdict_dump_and_cause(result):
+    assert result.diagnosis is not None
+    cause = NamedCause(
+        slug="temperature-raw-recorded",
+        verdict="fix",
+        confidence=0.97,
+        side="recorder",
+        share_of_rows=1.0,
+        message="It was recorded before the temperature.",
+    )
+    found = dataclasses.replace(result.diagnosis, verdict="fix", causes=[cause])
+    text = page(dataclasses.replace(result, diagnosis=found))
+    assert "<title>fix: table.parquet, sampled at T, recorded before T</title>" in text
+    icon = unquote(re.search(r'rel="icon" href="([^"]+)"', text)[1])
+    assert "#b3261e" in icon
+    assert ">f</text>" in icon
+
+
+def test_a_tab_without_data_is_not_there(result, text):
+    names = re.findall(r'<section class="tab" id="(\w+)"', text)
+    assert names == ["diagnosis", "tokens", "corrections", "about"]
+    bare = page(dataclasses.replace(result, corrections={}))
+    assert re.findall(r'<section class="tab" id="(\w+)"', bare) == ["diagnosis", "tokens", "about"]
+
+
+def test_the_head_says_whether_the_page_holds_text(result, text):
+    assert "<span>holds no text</span>" in text
+    some = [dataclasses.replace(s, texts=["a"] * len(s.log_ratio)) for s in result.worst_sequences]
+    held = page(dataclasses.replace(result, worst_sequences=some))
+    assert f"<span>holds text of {len(some)} responses</span>" in held
+
+
+def test_a_page_of_one_pair_is_small_enough_to_send_around(text):
+    assert len(text.encode()) < 700e3
 
 
 @pytest.mark.slow  # tests/pages/test_added_figure.py saves some

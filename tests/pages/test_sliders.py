@@ -1,88 +1,101 @@
-"""The page of a sweep: a slider moves the numbers, the markers and the configuration."""
+"""Sliders of the page: a bound moves the numbers, the curve and the configuration."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from rcdiag.errors import RcdiagError
+from rcdiag.pages.page import page
+from rcdiag.results import from_json
+from rcdiag.trainers.emit import emit
+from rcdiag.usecases.sweep.families import FAMILIES
 from tests.pages.browser import visit
+from tests.pages.makers import swept
 
 pytestmark = pytest.mark.browser
-
-QUARTERS = 4  # columns behind those that are read out: shares kept, by length
 
 
 @pytest.fixture
 def seen(browser, rendered):
     opened = visit(browser, rendered("sweep"), viewport={"width": 1280, "height": 900})
+    opened.go("corrections")
+    opened.page.locator(".readout dd").first.wait_for()
     yield opened
     assert opened.complaints == []
     opened.page.context.close()
 
 
-@pytest.fixture
-def family(seen):
-    """The family that is open at the start."""
-    return seen.page.locator("details.family[open]").first
+@pytest.fixture(scope="module")
+def result():
+    return swept()
 
 
-def shown(family) -> dict[str, object]:
+def shown(seen) -> dict[str, object]:
+    block = seen.page.locator(".sliders")
     return {
-        "bounds": family.locator("output").all_inner_texts(),
-        "numbers": family.locator(".readout dd").all_inner_texts(),
-        "markers": [
-            item.get_attribute("transform") for item in family.locator("svg .marker").all()
-        ],
-        "configuration": family.locator(".config").inner_text(),
+        "bounds": block.locator("output").all_inner_texts(),
+        "numbers": block.locator(".readout dd").all_inner_texts(),
+        "configuration": block.locator(".config").inner_text(),
     }
 
 
-def test_every_family_starts_on_a_row_of_its_table(seen):
-    seen.unfold()
-    families = seen.page.locator("details.family").all()
-    assert len(families) > 3
-    for item in families:
-        row = item.locator("tr.current td").all_text_contents()
-        assert shown(item)["bounds"] + shown(item)["numbers"] == row[:-QUARTERS]
+def emitted(family: str, bounds: dict[str, float], trainer: str) -> str | None:
+    try:
+        return emit(FAMILIES[family].correction(bounds), trainer).text
+    except RcdiagError:
+        return None
 
 
-@pytest.mark.parametrize(("key", "at"), [("Home", 0), ("End", -1)])
-def test_the_keys_of_a_slider_move_everything(seen, family, key, at):
-    slider = family.get_by_role("slider").first
+def test_they_start_at_the_recommended_setting_or_the_common_bound(seen):
+    assert seen.page.locator("select.family").input_value() == "token_tis"
+    bound = float(shown(seen)["bounds"][0])
+    assert 1.7 < bound < 2.3
+
+
+@pytest.mark.parametrize("family", ["token_tis", "geo_rs", "k3_rs_seq_tis"])
+def test_a_configuration_is_that_of_the_setting_that_is_shown(seen, result, family):
+    seen.page.locator("select.family").select_option(family)
+    slider = seen.page.locator(".sliders").get_by_role("slider").first
+    slider.focus()
+    seen.page.keyboard.press("Home")
+    written = shown(seen)["configuration"]
+    rows = result.families[family].rows
+    trainer = seen.page.locator("select.trainer").input_value()
+    assert written in [emitted(family, row.bounds, trainer) for row in rows]
+
+
+@pytest.mark.parametrize("key", ["Home", "End"])
+def test_the_keys_of_a_slider_move_numbers_and_configuration(seen, key):
+    slider = seen.page.locator(".sliders").get_by_role("slider").first
     slider.focus()
     slider.press("End" if key == "Home" else "Home")
-    before = shown(family)
+    before = shown(seen)
     slider.press(key)
-    after = shown(family)
+    after = shown(seen)
     assert [name for name in before if before[name] == after[name]] == []
-    texts = slider.get_attribute("data-texts").split(" ")
-    assert after["bounds"][0] == slider.get_attribute("aria-valuetext") == texts[at]
+    assert after["bounds"][0] == slider.get_attribute("aria-valuetext")
 
 
-def test_the_numbers_are_those_of_the_row_of_that_bound(seen, family):
-    slider = family.get_by_role("slider").first
-    slider.fill("3")
-    bound = slider.get_attribute("data-texts").split(" ")[3]
-    row = family.locator("tr.current td").all_text_contents()
-    assert row[0] == bound
-    assert shown(family)["numbers"] == row[family.get_by_role("slider").count() : -QUARTERS]
+def test_another_trainer_another_configuration(seen):
+    before = shown(seen)["configuration"]
+    seen.page.locator("select.trainer").select_option(index=1)
+    assert shown(seen)["configuration"] not in ("", before)
 
 
-def test_a_click_on_a_row_takes_its_bound(seen, family):
-    family.locator(".rows summary").click()
-    row = family.locator("tbody tr").nth(2)
-    row.click()
-    assert shown(family)["bounds"][0] == row.locator("td").first.inner_text()
-
-
-def test_another_trainer_another_configuration(seen, family):
-    before = shown(family)["configuration"]
-    family.locator("select").select_option(index=1)
-    assert shown(family)["configuration"] not in ("", before)
-
-
-def test_without_scripts_there_are_tables_and_no_dead_controls(browser, rendered):
-    seen = visit(browser, rendered("sweep"), java_script_enabled=False)
-    first = seen.page.locator("details.family[open]").first
-    assert first.locator("table.dense").is_visible()
-    assert not first.locator(".controls").is_visible()
-    seen.page.context.close()
+def test_a_result_stored_before_configurations_says_that_it_has_none(browser, result, tmp_path):
+    document = json.loads(result.to_json())
+    del document["recommendation"]["choice_yaml"]
+    for family in document["families"].values():
+        del family["configurations"]
+    path = tmp_path / "older.html"
+    path.write_text(page(from_json(json.dumps(document), "r.json")))
+    assert "This result holds no configuration to paste" in path.read_text()
+    opened = visit(browser, path)
+    opened.go("corrections")
+    opened.page.locator(".readout dd").first.wait_for()
+    assert "holds no configuration" in opened.page.locator(".config").inner_text()
+    assert not opened.page.locator("select.trainer").is_visible()
+    assert opened.complaints == []
+    opened.page.context.close()

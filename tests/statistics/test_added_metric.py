@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from rcdiag.api.report import explanation
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
 from rcdiag.pages.page import page
@@ -100,7 +101,7 @@ def test_it_is_on_the_screen_in_the_help_and_in_the_document(added, table, rcdia
 def test_it_is_in_the_pages(added, table):
     for result in (score(open_table(table)), compare(open_table(table))):
         assert "rare_shift" in page(result)
-    assert RARE_SHIFT.says in page(score(open_table(table)))
+    assert RARE_SHIFT.says in page(score(open_table(table)), explain=explanation)
 
 
 def test_it_is_explained_and_described(added, rcdiag):  # noqa: F811

@@ -13,7 +13,7 @@ from tools.docs.commands import ROOT
 
 REPORT = ROOT / "reports" / "temperature.html"
 ASSETS = ROOT / "docs" / "assets"
-FIGURES = ("token-log-ratios", "log-prob-density")  # beside each other in the page
+FIGURES = ("tokens-beyond-ratio", "cumulative-log-ratio")  # beside each other in the tab
 WIDTH, SCALE = 1000, 1.5
 
 
@@ -26,11 +26,8 @@ def main() -> None:
                 device_scale_factor=SCALE,
                 viewport={"width": WIDTH, "height": WIDTH},
             )
-            page.goto(REPORT.as_uri())
-            boxes = [
-                page.locator(f"figure[aria-labelledby={name}-title]").bounding_box()
-                for name in FIGURES
-            ]
+            page.goto(f"{REPORT.as_uri()}#tokens")
+            boxes = [page.locator(f"figure[data-figure={name}]").bounding_box() for name in FIGURES]
             left, top = (min(box[side] for box in boxes) for side in ("x", "y"))
             right = max(box["x"] + box["width"] for box in boxes)
             bottom = max(box["y"] + box["height"] for box in boxes)

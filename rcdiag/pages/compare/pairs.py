@@ -14,6 +14,8 @@ from rcdiag.results import CompareResult
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_PAIRS = 6
+
 
 def densities(result: CompareResult, figure: Figure) -> None:
     """Draw log-prob against log-prob, one panel for every pair."""
@@ -63,6 +65,11 @@ def _size(result: CompareResult) -> tuple[float, float]:
     return (5.4, 4.4) if columns == 1 else (11.0, 0.4 + 11.0 / columns * 0.9 * -(-count // columns))
 
 
+def _few_pairs(result: CompareResult) -> bool:
+    """Tell whether every pair can have a panel that can be read."""
+    return 0 < len(result.figures) <= MOST_PAIRS
+
+
 FIGURES = (
     FigureSpec(
         name="log-prob-density-by-pair",
@@ -71,7 +78,8 @@ FIGURES = (
         says="A panel is a pair. On the diagonal both policies agree; the stronger the colour of "
         "a cell, the more tokens it holds (logarithmic).",
         draw=densities,
-        applies=lambda result: bool(result.pairs),
+        on_page=False,
+        applies=_few_pairs,
         size=_size,
     ),
     FigureSpec(
@@ -82,7 +90,8 @@ FIGURES = (
         "intervals by cluster. Rounding grows towards rare tokens; a level that does not grow is "
         "another cause.",
         draw=by_probability,
-        applies=lambda result: bool(result.pairs),
+        on_page=False,
+        applies=_few_pairs,
         size=_size,
     ),
 )

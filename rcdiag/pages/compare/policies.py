@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rcdiag.pages.compare.words import how_rows_are_made
+from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import shades
+from rcdiag.pages.shapes import heights, shades
 from rcdiag.pages.style import FIRST, GRID, INK, SECOND, short
-from rcdiag.results import CompareResult
+from rcdiag.results import CompareResult, MetricValue
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def heat_map(result: CompareResult, figure: Figure) -> None:
-    """Draw KL by k3 of every ordered pair."""
+def distances(result: CompareResult) -> dict[tuple[str, str], MetricValue]:
+    """Return k2 of every two policies, the earlier one of the table first."""
+    names = list(result.policies)
+    return {
+        (first, second): result.pairs[f"{first}->{second}"].mismatch["k2_kl"]
+        for place, first in enumerate(names)
+        for second in names[place + 1 :]
+        if f"{first}->{second}" in result.pairs
+    }
+
+
+def triangle(result: CompareResult, figure: Figure) -> None:
+    """Draw k2 of every two policies as the lower triangle of a matrix."""
     axes = figure.add_subplot()
     names = list(result.policies)
     values = np.full((len(names), len(names)), np.nan)
-    for pair in result.pairs.values():
-        value = pair.mismatch["k3_kl"].value
-        place = names.index(pair.behavior), names.index(pair.target)
-        values[place] = np.nan if value is None else value
+    for (first, second), value in distances(result).items():
+        values[names.index(second), names.index(first)] = heights([value])[0]
     shown = np.where((values > 0) & np.isfinite(values), values, np.nan)
     least, most = np.nanmin(shown, initial=np.inf), np.nanmax(shown, initial=0.0)
     if most > 0:
@@ -40,8 +50,20 @@ def heat_map(result: CompareResult, figure: Figure) -> None:
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    axes.set_xlabel("target")
-    axes.set_ylabel("behavior")
+
+
+def triangle_chart(result: CompareResult) -> Chart:
+    """Return k2 of every two policies with its interval; a cell leads to the pair's numbers."""
+    return Chart(
+        form="triangle",
+        columns=("first", "second", "k2", "low", "high"),
+        rows=[
+            (first, second, value.value, value.low, value.high)
+            for (first, second), value in distances(result).items()
+        ],
+        x=Axis(label="k2 (nats per token)", scale="log"),
+        options={"names": list(result.policies), "opens": "pair"},
+    )
 
 
 def waterfall(result: CompareResult, figure: Figure) -> None:
@@ -72,40 +94,76 @@ def waterfall(result: CompareResult, figure: Figure) -> None:
     axes.set_xlabel("part of E[log-ratio²] / 2 (nats per token)")
 
 
+def waterfall_chart(result: CompareResult) -> Chart:
+    """Return each step's part and its own k2, with the noise floor as a band."""
+    rungs = result.ladder.rungs
+    floor = None if result.noise_floor is None else result.noise_floor.k2
+    high = None if floor is None else (floor.value if floor.high is None else floor.high)
+    sizes = [abs(rung.contribution.value or 0.0) for rung in rungs] + [high or 0.0]
+    least = min((size for size in sizes if size > 0 and math.isfinite(size)), default=1e-6)
+    rows: list[tuple[Any, ...]] = [
+        (
+            f"{rung.start} → {rung.end}",
+            *_parts(rung.contribution),
+            *_parts(rung.k2),
+            "at the noise floor" if rung.at_floor else "",
+        )
+        for rung in rungs
+    ]
+    if len(rungs) > 1:
+        rows.append(("whole", *_parts(result.ladder.whole), None, None, None, ""))
+    return Chart(
+        form="dots",
+        columns=("step", "adds", "low", "high", "own k2", "own low", "own high", "note"),
+        rows=rows,
+        x=Axis(
+            label="nats per token",
+            scale="symlog",
+            threshold=10.0 ** math.floor(math.log10(least / 3.0)),
+        ),
+        series=(
+            Series(label="what the step adds", y="adds", low="low", high="high", tone="first"),
+            Series(label="its own k2", y="own k2", low="own low", high="own high", tone="soft"),
+        ),
+        floor=None if not high else (0.0, high, "noise floor"),
+        options={"zero": True, "emphasis": "whole"},
+    )
+
+
+def _parts(value: MetricValue) -> tuple[float | None, float | None, float | None]:
+    return value.value, value.low, value.high
+
+
 def _size(result: CompareResult) -> tuple[float, float]:
     """Return a size with a cell or a bar for each policy; beyond seven it is the whole page."""
     count = len(result.policies)
     return (5.4 if count <= 7 else 11.0, 2.2 + 0.42 * count)
 
 
-def _rows_made(result: CompareResult) -> str:
-    """Say under which law the rows are, where not every row's policy sampled."""
-    made = how_rows_are_made(result)
-    return f"Here: {made}." if made else ""
-
-
 FIGURES = (
-    FigureSpec(
-        name="kl-matrix",
-        kind="compare",
-        title="KL of every pair",
-        says="A cell is KL(behavior || target) by k3, nats per token; colours are logarithmic. "
-        "Blocks of weak colour are policies that agree; a row and "
-        "column of strong colour is a policy that stands apart.",
-        draw=heat_map,
-        applies=lambda result: bool(result.pairs),
-        size=_size,
-        adds=_rows_made,
-    ),
     FigureSpec(
         name="mismatch-by-rung",
         kind="compare",
         title="What each step adds",
-        says="From the sampler at the top to the trainer at the bottom; parts add up to the "
-        "whole, a part to the left takes back what others added. Grey steps are at the noise "
-        "floor.",
+        says="From the sampler at the top to the trainer at the bottom, with 95% intervals; parts "
+        "add up to the whole, a part to the left of 0 takes back what others added. The scale is "
+        "logarithmic on both sides of 0. Steps within the noise floor cannot be told from two "
+        "runs of one policy.",
         draw=waterfall,
+        chart=waterfall_chart,
         applies=lambda result: bool(result.pairs),
+        size=_size,
+    ),
+    FigureSpec(
+        name="pair-distances",
+        kind="compare",
+        title="How far apart every two policies are",
+        says="A cell is k2, half the mean squared log-ratio in nats per token, whoever sampled; "
+        "the stronger its colour, the farther apart (logarithmic). A policy that stands apart has "
+        "strong cells in its row and its column.",
+        draw=triangle,
+        chart=triangle_chart,
+        applies=lambda result: bool(distances(result)),
         size=_size,
     ),
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.style import FIRST, GRID, INK, SECOND, short
 from rcdiag.results import DiagnoseResult
@@ -53,6 +54,32 @@ def left(result: DiagnoseResult, figure: Figure) -> None:
     axes.grid(axis="y", visible=False)
 
 
+def left_chart(result: DiagnoseResult) -> Chart:
+    """Return what is unexplained before and after each experiment."""
+    return Chart(
+        form="dots",
+        columns=("experiment", "cause", "before", "left", "gain", "z", "note"),
+        rows=[
+            (
+                one.setting,
+                one.cause,
+                one.rms_before,
+                one.rms_left,
+                one.gain,
+                one.z,
+                "explained" if one.explained else "",
+            )
+            for one in shown(result)
+        ],
+        x=Axis(label="rms of recorded − predicted log-prob (nats)", scale="log"),
+        series=(
+            Series(label="by the checkpoint's own log-probs", y="before", tone="ink"),
+            Series(label="by the experiment's", y="left", tone="first"),
+        ),
+        options={"joined": True},
+    )
+
+
 def posterior(result: DiagnoseResult, figure: Figure) -> None:
     """Draw the probability of every candidate's weights for every row."""
     policies = list(dict.fromkeys(row["column"] for row in result.weights))
@@ -83,10 +110,11 @@ FIGURES = (
         name="unexplained-by-experiment",
         kind="diagnose",
         title="What each experiment leaves unexplained",
-        says="The dark point is the rms of recorded minus the checkpoint's own log-prob, the "
-        "coloured one that of recorded minus what the supposed fault would have made. The cause is "
-        "the line that reaches an engine's noise (in the second colour); logarithmic.",
+        says="One point of a line is the rms of recorded minus the checkpoint's own log-prob, the "
+        "other that of recorded minus what the supposed fault would have made. The cause is the "
+        "line that reaches an engine's noise; logarithmic.",
         draw=left,
+        chart=left_chart,
         applies=lambda result: bool(result.experiments),
         size=lambda result: (11.0, 1.2 + 0.3 * len(shown(result))),
     ),
@@ -97,6 +125,7 @@ FIGURES = (
         says="A column is a row of the table, a line a checkpoint; the stronger the colour, the "
         "likelier its weights. Pale rows are explained by none of them.",
         draw=posterior,
+        on_page=False,
         applies=lambda result: bool(result.weights),
         size=lambda result: (
             11.0,

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rcdiag.pages.charts import Axis, Chart, Mark, Series
 from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.score.exceedance import shares_beyond
 from rcdiag.pages.shapes import histogram, reach
 from rcdiag.pages.style import SECOND
 from rcdiag.results import ReplayResult
@@ -36,6 +38,49 @@ def factors(result: ReplayResult, figure: Figure) -> None:
     panels[-1].set_xlabel("log-ratio (nats)")
 
 
+def factors_chart(result: ReplayResult) -> Chart:
+    """Return for each factor the share of tokens whose log-ratio is beyond a size."""
+    beyond = {
+        name: shares_beyond(factor.log_ratio_histogram)
+        for name, factor in result.factors.items()
+        if name != "product"
+    }
+    sizes = max(([at for at, *_ in rows] for rows in beyond.values()), key=len, default=[])
+    shares = {
+        name: [(above + below) or None for _, above, below in rows] for name, rows in beyond.items()
+    }
+    clips = {abs(float(np.log(1.0 + result.clip_high)))} if result.clip_high > 0 else set()
+    return Chart(
+        form="curves",
+        columns=("|log-ratio|", *shares),
+        rows=[
+            (size, *(row[place] if place < len(row) else None for row in shares.values()))
+            for place, size in enumerate(sizes)
+        ],
+        x=Axis(label="|log-ratio| (nats)", scale="log"),
+        y=Axis(label="share of tokens beyond", scale="log", percent=True),
+        series=[
+            Series(
+                label=f"{name}: {result.factors[name].behavior} → {result.factors[name].target}",
+                y=name,
+                tone="first" if name == "mismatch" else "second",
+            )
+            for name in shares
+        ],
+        marks=[Mark(at=at, label=f"clip {1.0 + result.clip_high:g}") for at in clips],
+    )
+
+
+def _adds(result: ReplayResult) -> str:
+    """Name the factors in which no token differs: they have no line."""
+    still = [
+        name
+        for name, factor in result.factors.items()
+        if name != "product" and not factor.log_ratio_abs_max
+    ]
+    return f"All tokens agree in {' and '.join(still)}, which has no line." if still else ""
+
+
 def _clip_range(result: ReplayResult, axes: Axes) -> None:
     for bound in (1.0 - result.clip_low, 1.0 + result.clip_high):
         if bound > 0:
@@ -47,8 +92,10 @@ FIGURES = (
         name="ratio-factors",
         kind="replay",
         title="The two factors of the ratio",
-        says="Sampler to trainer is mismatch, trainer to current policy is staleness; bypass takes "
-        "their product. Dashed lines are the clip range of PPO.",
+        says="Sampler to trainer is mismatch, trainer to current policy is staleness: drift within "
+        "the update; bypass takes their product. Dashed lines are the clip range of PPO.",
         draw=factors,
+        chart=factors_chart,
+        adds=_adds,
     ),
 )

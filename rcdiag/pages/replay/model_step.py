@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import shades
 from rcdiag.pages.style import FIRST, GRID, INK, SECOND
@@ -39,6 +40,32 @@ def gradients(result: ReplayResult, figure: Figure) -> None:
     ratios = [report.norm_ratio for report in reports.values() if report.norm_ratio]
     if ratios and max(ratios) > 3.0 * min(ratios):
         right.set_xscale("log")
+
+
+def gradients_chart(result: ReplayResult) -> Chart:
+    """Return direction and length of each gradient against the reference."""
+    return Chart(
+        form="dots",
+        columns=("preset", "cosine", "low", "high", "whole cosine", "length / reference", "norm"),
+        rows=[
+            (
+                name,
+                report.cosine.value,
+                report.cosine.low,
+                report.cosine.high,
+                report.cosine_whole,
+                report.norm_ratio,
+                report.grad_norm,
+            )
+            for name, report in _gradients(result).items()
+        ],
+        x=Axis(label="cosine with the reference"),
+        series=(
+            Series(label="without shared noise", y="cosine", low="low", high="high", tone="first"),
+            Series(label="whole gradients", y="whole cosine", tone="soft"),
+        ),
+        options={"opens": "update"},
+    )
 
 
 def _gradients(result: ReplayResult) -> dict[str, GradientReport]:
@@ -83,6 +110,38 @@ def after_step(result: ReplayResult, figure: Figure) -> None:
     _intervals(left, names, moved, colours, "KL(old || new)")
     _intervals(right, names, away, colours, "KL(rollout || new)")
     right.tick_params(labelleft=False)
+
+
+def after_step_chart(result: ReplayResult) -> Chart:
+    """Return the same distances by preset."""
+    after = {n: p.after_step for n, p in result.presets.items() if p.after_step is not None}
+    return Chart(
+        form="dots",
+        columns=(
+            *("preset", "old to new", "low", "high"),
+            *("rollout to new", "rollout low", "rollout high"),
+        ),
+        rows=[
+            (
+                name,
+                *(step.kl_old_new.value, step.kl_old_new.low, step.kl_old_new.high),
+                *(step.kl_rollout_new.value, step.kl_rollout_new.low, step.kl_rollout_new.high),
+            )
+            for name, step in after.items()
+        ],
+        x=Axis(label="KL by k3 (nats per token)", scale="log"),
+        series=(
+            Series(label="KL(old || new)", y="old to new", low="low", high="high", tone="first"),
+            Series(
+                label="KL(rollout || new)",
+                y="rollout to new",
+                low="rollout low",
+                high="rollout high",
+                tone="second",
+            ),
+        ),
+        options={"opens": "update"},
+    )
 
 
 def layers(result: ReplayResult, figure: Figure) -> None:
@@ -133,6 +192,33 @@ def over_steps(result: ReplayResult, figure: Figure) -> None:
     axes.set_ylabel("KL(rollout || new), nats per token")
 
 
+def over_steps_chart(result: ReplayResult) -> Chart:
+    """Return the distance from the sampler after each step, by preset."""
+    return Chart(
+        form="curves",
+        columns=("preset", "step", "KL(rollout || new)", "low", "high"),
+        rows=[
+            (
+                name,
+                step.step,
+                after.kl_rollout_new.value,
+                after.kl_rollout_new.low,
+                after.kl_rollout_new.high,
+            )
+            for name in result.steps[0].presets
+            for step in result.steps
+            if (after := step.presets[name].after_step) is not None
+        ],
+        x=Axis(label="training step"),
+        y=Axis(label="KL(rollout || new), nats per token"),
+        series=(
+            Series(label="presets", y="KL(rollout || new)", group="preset", tone="first"),
+            Series(label="naive", y="KL(rollout || new)", group="preset", only="naive", tone="ink"),
+        ),
+        options={"named": True, "whole": True},
+    )
+
+
 def _size(result: ReplayResult) -> tuple[float, float]:
     """Return a size with a row per preset, over the whole page."""
     return (11.0, 1.4 + 0.26 * len(result.presets))
@@ -143,10 +229,11 @@ FIGURES = (
         name="gradient-against-reference",
         kind="replay",
         title="Gradient against the reference",
-        says="Left the direction, right the size. Dots, with 95% intervals where there are some, "
-        "are unbiased; bars are of the whole gradients, and count the noise that preset and "
-        "reference share. Blue is decoupled, orange bypass, black without correction.",
+        says="The direction of each preset's gradient: 1 is that of the reference. Dots with 95% "
+        "intervals, where there are some, are unbiased; the others are of the whole gradients, "
+        "and count the noise that preset and reference share.",
         draw=gradients,
+        chart=gradients_chart,
         applies=lambda result: bool(_gradients(result)),
         size=_size,
     ),
@@ -157,6 +244,7 @@ FIGURES = (
         says="How far the step moves the policy from where it was, and how far it then is from "
         "the sampler, nats per token with 95% intervals.",
         draw=after_step,
+        chart=after_step_chart,
         applies=lambda result: any(preset.after_step for preset in result.presets.values()),
         size=_size,
     ),
@@ -167,6 +255,7 @@ FIGURES = (
         says="Colours are logarithmic. A layer that stands out in one preset alone is where its "
         "weights act.",
         draw=layers,
+        on_page=False,
         applies=lambda result: bool(_gradients(result)),
         size=_size,
     ),
@@ -177,6 +266,7 @@ FIGURES = (
         says="Every preset goes its own way from the same start: distance from the sampler of "
         "each step's batch.",
         draw=over_steps,
+        chart=over_steps_chart,
         applies=lambda result: len(result.steps) > 1,
     ),
 )

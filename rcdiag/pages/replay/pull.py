@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import histogram, panels
 from rcdiag.pages.style import FIRST, INK, SECOND
@@ -20,7 +21,8 @@ MOST_PANELS = 6
 def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
     """Return the first preset of each set with the same coefficients."""
     first: dict[tuple[float, float], tuple[str, PresetReplay]] = {}
-    for name, preset in result.presets.items():
+    # The update without correction first: a line that others share is named by it.
+    for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
         if preset.scatter:
             key = (round(preset.coefficients.norm, 12), round(preset.coefficients.sum, 12))
             first.setdefault(key, (name, preset))
@@ -49,6 +51,28 @@ def sequence_shares(result: ReplayResult, figure: Figure) -> None:
     axes.set_ylim(0, 1.03)
     axes.set_xlabel("sequences, strongest first")
     axes.set_ylabel("share of summed |coefficient|")
+
+
+def shares_chart(result: ReplayResult) -> Chart:
+    """Return the same sums, by preset; equal presets share a line."""
+    drawn = [(name, preset.shares) for name, preset in distinct(result) if preset.shares]
+    return Chart(
+        form="curves",
+        columns=("preset", "sequences", "share"),
+        rows=[
+            (name, place, float(total))
+            for name, shares in drawn
+            for place, total in enumerate(np.cumsum(shares.sequences), 1)
+            if place <= 10 or place % 5 == 0 or place == len(shares.sequences)
+        ],
+        x=Axis(label="sequences, strongest first", scale="log"),
+        y=Axis(label="share of summed |coefficient|", percent=True, start=0.0, end=1.0),
+        series=(
+            Series(label="presets", y="share", group="preset", tone="first"),
+            Series(label="naive", y="share", group="preset", only="naive", tone="ink"),
+        ),
+        options={"named": True},
+    )
 
 
 def weights(result: ReplayResult, figure: Figure) -> None:
@@ -106,9 +130,10 @@ FIGURES = (
         kind="replay",
         title="Who gets the gradient",
         says="Sequences by their share of the summed |d loss / d log-prob|. Presets with the same "
-        "coefficients share a line; the update without correction is black where no preset does "
-        "the same. A line that starts high is an update by few sequences.",
+        "coefficients share a line; the update without correction (`naive`) has the colour of the "
+        "text. A line that starts high is an update by few sequences.",
         draw=sequence_shares,
+        chart=shares_chart,
         applies=lambda result: any(preset.shares for preset in result.presets.values()),
     ),
     FigureSpec(
@@ -119,6 +144,7 @@ FIGURES = (
         "at the left edge. A wall on the right is truncation. Presets with the same weights share "
         "a panel; there are six panels at most.",
         draw=weights,
+        on_page=False,
         applies=lambda result: bool(weighted(result)),
         size=lambda result: _size(len(weighted(result))),
     ),
@@ -130,6 +156,7 @@ FIGURES = (
         "the advantage is above 0, orange below. Presets with the same pull share a panel; there "
         "are six panels at most.",
         draw=coefficients,
+        on_page=False,
         applies=lambda result: bool(distinct(result)),
         size=lambda result: _size(min(len(distinct(result)), MOST_PANELS)),
     ),

@@ -60,6 +60,7 @@ FIGURES = (
         says="Dashed lines are bounds at which a preset truncates, zeroes or rejects at that "
         "level. Bounds in the bulk decide over many tokens, bounds beyond the tails over none.",
         draw=ratios_and_bounds,
+        on_page=False,
         applies=lambda result: bool(result.corrections),
     ),
 )

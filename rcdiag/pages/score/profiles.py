@@ -7,53 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rcdiag.pages.charts import Axis, Chart
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import ends, heights
-from rcdiag.pages.style import FIRST, INK, SECOND
+from rcdiag.pages.style import FIRST, INK
 from rcdiag.results import MetricValue, ScoreResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def profile(name: str, *companions: str, line: str = "-") -> Callable[[ScoreResult, Figure], None]:
-    """Make a drawing of two panels over the same bins: size of the log-ratio, and its mean.
-
-    `companions` are profiles with the same bins, whose means are drawn beside it.
-    """
+def profile(name: str) -> Callable[[ScoreResult, Figure], None]:
+    """Make a drawing of two panels over the same bins: size of the log-ratio, and its share."""
 
     def draw(result: ScoreResult, figure: Figure) -> None:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-        bins = result.profiles[name].bins
-        labels = [bin_.label for bin_ in bins]
-        at = np.arange(len(labels))
-        size = [bin_.log_ratio_rms for bin_ in bins]
-        style: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.2, "capsize": 2}
-        upper.errorbar(at, heights(size), _distances(size), color=FIRST, linestyle=line, **style)
-        upper.margins(x=0.3 / len(labels))
+        about = result.profiles[name]
+        at = np.arange(len(about.bins))
+        size = [bin_.log_ratio_rms for bin_ in about.bins]
+        style: dict[str, Any] = {"marker": "o", "markersize": 4, "linestyle": "none", "capsize": 2}
+        upper.errorbar(at, heights(size), _distances(size), color=FIRST, **style)
+        upper.margins(x=0.3 / max(len(at), 1))
         upper.set_ylim(bottom=0)
         # Ticks that come and go with the height would need room that the layout did not leave.
         upper.locator_params(axis="y", nbins=5)
         lower.locator_params(axis="y", nbins=4)
         upper.set_ylabel("rms log-ratio (nats)")
-        lower.axhline(0.0, color=INK, linewidth=0.8)
-        dashes = (line, "--", ":")
-        for index, binned_by in enumerate((name, *companions)):
-            shared = [bin_ for bin_ in result.profiles[binned_by].bins if bin_.label in labels]
-            means = [bin_.log_ratio_mean for bin_ in shared]
-            where = [labels.index(bin_.label) for bin_ in shared]
-            errors = _distances(means) if index == 0 else None
-            look = {**style, "linestyle": dashes[index], "color": SECOND if index == 0 else INK}
-            label = binned_by.removesuffix("_probability").replace("mean", "geometric mean")
-            lower.errorbar(where, heights(means), errors, label=label, **look)
-        if companions:
-            place: dict[str, Any] = {"loc": "outside lower center", "ncols": 1 + len(companions)}
-            figure.legend(fontsize=8, frameon=False, title="binned by the probability of", **place)
-        lower.set_ylabel("mean log-ratio")
+        tokens = max(sum(bin_.tokens for bin_ in about.bins), 1)
+        lower.bar(at, [bin_.share_of_squares for bin_ in about.bins], color=FIRST, width=0.7)
+        outline: dict[str, Any] = {"fill": False, "edgecolor": INK, "width": 0.8}
+        lower.bar(at, [bin_.tokens / tokens for bin_ in about.bins], **outline)
+        lower.set_ylabel("share")
+        labels = [bin_.label for bin_ in about.bins]
         lower.set_xticks(at, labels, rotation=40, ha="right", rotation_mode="anchor")
-        about = result.profiles[name]
         unit = f" ({about.unit})" if about.unit else ""
-        lower.set_xlabel("probability" if companions else f"{about.title}{unit}")
+        lower.set_xlabel(f"{about.title}{unit}")
 
     return draw
 
@@ -66,9 +54,56 @@ def _distances(values: list[MetricValue]) -> np.ndarray:
     return np.nan_to_num(distances, nan=0.0)
 
 
+def profile_chart(name: str) -> Callable[[ScoreResult], Chart]:
+    """Make the chart of a profile: typical size in each bin, and the share of the mismatch."""
+
+    def chart(result: ScoreResult) -> Chart:
+        about = result.profiles[name]
+        tokens = max(sum(bin_.tokens for bin_ in about.bins), 1)
+        unit = f" ({about.unit})" if about.unit else ""
+        return Chart(
+            form="bars",
+            columns=(
+                "bin",
+                "tokens",
+                "share of tokens",
+                "share of squares",
+                *("rms log-ratio", "rms low", "rms high"),
+                *("mean log-ratio", "mean low", "mean high"),
+                "k3",
+            ),
+            rows=[
+                (
+                    bin_.label,
+                    bin_.tokens,
+                    bin_.tokens / tokens,
+                    bin_.share_of_squares,
+                    *_with_ends(bin_.log_ratio_rms),
+                    *_with_ends(bin_.log_ratio_mean),
+                    bin_.k3_kl.value,
+                )
+                for bin_ in about.bins
+            ],
+            x=Axis(label=f"{about.title}{unit}"),
+            y=Axis(label="share", percent=True, start=0.0),
+            options={
+                "bar": "share of squares",
+                "outline": "share of tokens",
+                "dots": ["rms log-ratio", "rms low", "rms high"],
+            },
+        )
+
+    return chart
+
+
+def _with_ends(value: MetricValue) -> tuple[float | None, float | None, float | None]:
+    return value.value, value.low, value.high
+
+
 PANELS = (
-    "The upper panel shows the rms of the log-ratio in each bin, the lower panel its mean, both "
-    "with 95% intervals by cluster."
+    "Dots are the rms of the log-ratio in each bin, with 95% intervals by cluster. Bars are the "
+    "bin's share of all squared log-ratios, outlines its share of the tokens: where a bar is above "
+    "its outline the mismatch gathers."
 )
 
 
@@ -76,36 +111,25 @@ def _has_bins(result: ScoreResult, name: str) -> bool:
     return name in result.profiles and bool(result.profiles[name].bins)
 
 
-def _figure(
-    name: str, title: str, profile_name: str, *companions: str, says: str = PANELS, line: str = "-"
-) -> FigureSpec:
+def _figure(name: str, title: str, profile_name: str) -> FigureSpec:
     """Make the figure of a profile; sentences on what the profile tells come with the result."""
     return FigureSpec(
         name=name,
         kind="score",
         title=title,
-        says=says,
-        draw=profile(profile_name, *companions, line=line),
+        says=PANELS,
+        draw=profile(profile_name),
+        chart=profile_chart(profile_name),
         applies=lambda result: _has_bins(result, profile_name),
         adds=lambda result: result.profiles[profile_name].about,
     )
 
 
 FIGURES = (
-    _figure(
-        "mismatch-by-probability",
-        "Mismatch by probability",
-        "mean_probability",
-        "behavior_probability",
-        "target_probability",
-        says=f"{PANELS} Rounding errors grow towards rare tokens. Binned by the probability under "
-        "one policy alone, the mean of rare tokens bends one way, and under the other policy the "
-        "other way: that is selection. The bins of the solid line are those of the geometric mean "
-        "of both probabilities.",
-    ),
+    _figure("mismatch-by-probability", "Mismatch by probability", "mean_probability"),
     _figure("mismatch-by-position", "Mismatch by position", "position"),
     _figure("mismatch-by-length", "Mismatch by length of the sequence", "length"),
     _figure("mismatch-by-entropy", "Mismatch by entropy", "entropy"),
     _figure("mismatch-by-turn", "Mismatch by turn", "turn"),
-    _figure("mismatch-by-reward", "Mismatch by reward", "reward", line="none"),
+    _figure("mismatch-by-reward", "Mismatch by reward", "reward"),
 )

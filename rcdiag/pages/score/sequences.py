@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import shades
 from rcdiag.pages.style import FIRST, INK, SECOND
@@ -14,19 +16,63 @@ from rcdiag.results import ScoreResult
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_WORST = 5
+MOST_POINTS = 40  # of a path on the page
+
 
 def paths(result: ScoreResult, figure: Figure) -> None:
     """Draw the cumulative log-ratio of a sample of sequences, and of the worst."""
     axes = figure.add_subplot()
     for path in result.figures["paths"]:
         axes.plot(path["token_counts"], path["sums"], color=FIRST, alpha=0.45, linewidth=0.8)
-    for sequence in result.worst_sequences[:5]:
+    for sequence in result.worst_sequences[:MOST_WORST]:
         sums = np.cumsum(sequence.log_ratio)
         axes.plot(np.arange(1, len(sums) + 1), sums, color=SECOND, linewidth=1.1)
     axes.axhline(0.0, color=INK, linewidth=0.8)
     axes.annotate("5 largest |sum|", (0.03, 0.97), xycoords="axes fraction", color=SECOND, va="top")
     axes.set_xlabel("sampled tokens")
     axes.set_ylabel("cumulative log-ratio (nats)")
+
+
+def paths_chart(result: ScoreResult) -> Chart:
+    """Return the same paths, the worst sequences by their rows."""
+    some = [
+        (f"sample {index}", count, round(float(total), 3))
+        for index, path in enumerate(result.figures["paths"], 1)
+        for count, total in _some(list(zip(path["token_counts"], path["sums"], strict=True)))
+    ]
+    worst = [
+        (f"row {sequence.row}", place, round(float(total), 3))
+        for sequence in result.worst_sequences[:MOST_WORST]
+        for place, total in _some(list(enumerate(np.cumsum(sequence.log_ratio), 1)))
+    ]
+    return Chart(
+        form="curves",
+        columns=("sequence", "token", "sum of log-ratios"),
+        rows=[*some, *worst],
+        x=Axis(label="sampled token"),
+        y=Axis(label="cumulative log-ratio (nats)"),
+        series=(
+            Series(label="some sequences", y="sum of log-ratios", group="sequence", tone="first"),
+            *(
+                Series(
+                    label=f"row {sequence.row}",
+                    y="sum of log-ratios",
+                    group="sequence",
+                    only=f"row {sequence.row}",
+                    tone="second",
+                )
+                for sequence in result.worst_sequences[:MOST_WORST]
+            ),
+        ),
+        options={"zero": True, "quiet": True},
+    )
+
+
+def _some(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
+    """Return every so many points of a path, and its last."""
+    every = -(-len(points) // MOST_POINTS) if points else 1
+    return [*points[::every], *([] if (len(points) - 1) % every == 0 else points[-1:])]
 
 
 def strips(result: ScoreResult, figure: Figure) -> None:
@@ -72,6 +118,7 @@ FIGURES = (
         "common drift is a systematic difference. A path that is not cut ends at its sequence's "
         "log weight.",
         draw=paths,
+        chart=paths_chart,
         applies=lambda result: bool(result.figures.get("paths")),
     ),
     FigureSpec(
@@ -82,6 +129,7 @@ FIGURES = (
         "policy. Single cells of strong colour are outliers, a whole coloured strip is an offset, "
         "a change along the strip an event. Long sequences are cut at 400 tokens.",
         draw=strips,
+        on_page=False,
         applies=lambda result: bool(result.worst_sequences),
     ),
 )

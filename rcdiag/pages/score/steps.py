@@ -1,45 +1,122 @@
-"""A figure shows the mismatch over training steps."""
+"""These figures show numbers of the mismatch over training steps, one figure for each number."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rcdiag.pages.charts import Axis, Chart, Mark, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.shapes import ends, heights
-from rcdiag.pages.style import FIRST
-from rcdiag.results import ScoreResult
+from rcdiag.pages.style import FIRST, SECOND
+from rcdiag.results import MetricValue, ScoreResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def by_step(result: ScoreResult, figure: Figure) -> None:
-    """Draw KL by k3 of each training step with its interval."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes = figure.add_subplot()
+def values_by_step(result: ScoreResult, metric: str) -> dict[int, MetricValue]:
+    """Return a metric of every training step, the steps in order."""
     steps = sorted(result.steps, key=int)
-    values = [result.steps[step].mismatch["k3_kl"] for step in steps]
-    at = np.array([int(step) for step in steps])
-    axes.plot(at, heights(values), color=FIRST, marker="o", markersize=4, linewidth=1.4)
-    if any(value.low is not None for value in values):
-        axes.fill_between(at, *ends(values), color=FIRST, alpha=0.2, linewidth=0)
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("training step")
-    axes.set_ylabel("KL by k3 (nats per token)")
+    return {int(step): result.steps[step].mismatch[metric] for step in steps}
+
+
+def changes(result: ScoreResult) -> list[int]:
+    """Return the training steps from which on a cause shows."""
+    causes = [] if result.diagnosis is None else result.diagnosis.causes
+    return sorted({cause.from_step for cause in causes if cause.from_step is not None})
+
+
+def by_step(metric: str, label: str) -> Callable[[ScoreResult, Figure], None]:
+    """Make a drawing of a metric of each training step with its interval."""
+
+    def draw(result: ScoreResult, figure: Figure) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        axes = figure.add_subplot()
+        steps = values_by_step(result, metric)
+        values, at = list(steps.values()), np.array(list(steps))
+        axes.plot(at, heights(values), color=FIRST, marker="o", markersize=4, linewidth=1.4)
+        if any(value.low is not None for value in values):
+            axes.fill_between(at, *ends(values), color=FIRST, alpha=0.2, linewidth=0)
+        for step in changes(result):
+            axes.axvline(step, color=SECOND, linewidth=1.0, linestyle="--")
+        if metric != "kappa":
+            axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("training step")
+        axes.set_ylabel(label)
+
+    return draw
+
+
+def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
+    """Make the chart of a metric over training steps."""
+
+    def chart(result: ScoreResult) -> Chart:
+        steps = values_by_step(result, metric)
+        return Chart(
+            form="curves",
+            columns=("step", metric, "low", "high"),
+            rows=[(step, value.value, value.low, value.high) for step, value in steps.items()],
+            x=Axis(label="training step"),
+            y=Axis(label=label, start=None if metric == "kappa" else 0.0),
+            series=(Series(label=metric, y=metric, low="low", high="high"),),
+            marks=[Mark(at=step, label=f"from step {step}") for step in changes(result)],
+            options={"small": True, "whole": True},
+        )
+
+    return chart
+
+
+def _adds(result: ScoreResult) -> str:
+    named = [str(step) for step in changes(result)]
+    return f"The cause shows from step {' and '.join(named)} on: dashed." if named else ""
+
+
+def _figure(name: str, title: str, metric: str, label: str, says: str) -> FigureSpec:
+    return FigureSpec(
+        name=name,
+        kind="score",
+        title=title,
+        says=f"The band is the 95% interval over prompt groups. {says}",
+        draw=by_step(metric, label),
+        chart=step_chart(metric, label),
+        applies=lambda result: bool(result.steps),
+        adds=_adds,
+    )
 
 
 FIGURES = (
-    FigureSpec(
-        name="mismatch-by-step",
-        kind="score",
-        title="Mismatch by training step",
-        says="The band is the 95% interval over prompt groups. A rise with the steps is drift or "
-        "growing precision trouble, a jump is an event to look up in the log.",
-        draw=by_step,
-        applies=lambda result: bool(result.steps),
+    _figure(
+        "mismatch-by-step",
+        "Mismatch by training step",
+        "k3_kl",
+        "KL by k3 (nats per token)",
+        "A rise with the steps is drift or growing precision trouble, a jump is an event to look "
+        "up in the log.",
+    ),
+    _figure(
+        "tokens-beyond-2-by-step",
+        "Tokens beyond a factor of 2 by training step",
+        "ratio_outside_2",
+        "share of tokens",
+        "A few bad tokens show here before they move the mean.",
+    ),
+    _figure(
+        "ess-by-step",
+        "Effective sample size by training step",
+        "ess_seq",
+        "ESS of sequences (fraction)",
+        "Weights of whole sequences leave this fraction of the batch; longer responses leave less.",
+    ),
+    _figure(
+        "kappa-by-step",
+        "Calibration index by training step",
+        "kappa",
+        "kappa",
+        "Near 1 the recorded policy sampled; a fall is a step at which it did not.",
     ),
 )

@@ -1,4 +1,4 @@
-"""These figures show single tokens: their log-ratios, and log-probs under both policies."""
+"""A figure shows the log-probs of the same tokens under both policies."""
 
 from __future__ import annotations
 
@@ -7,30 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.shapes import histogram, reach, shades, signed_decades
-from rcdiag.pages.style import FIRST, GRID, INK, SECOND, short
+from rcdiag.pages.shapes import shades
+from rcdiag.pages.style import FIRST, GRID, SECOND, short
 from rcdiag.results import ScoreResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-def log_ratio_histogram(result: ScoreResult, figure: Figure) -> None:
-    """Draw tokens by log-ratio on logarithmic axes, either sign on its own side of 0."""
-    axes = figure.add_subplot()
-    data = result.figures["log_ratio_histogram"]
-    edges, counts = np.array(data["edges"]), np.array(data["counts"])
-    smallest = edges[edges > 0][0]
-    histogram(axes, edges, counts)
-    axes.set_xscale("symlog", linthresh=smallest, linscale=0.5)
-    if counts.any():
-        largest = max(reach(edges, counts), 10 * smallest)
-        axes.set_xlim(-largest * 1.2, largest * 1.2)
-        signed_decades(axes, smallest, largest)
-    axes.axvline(0.0, color=INK, linewidth=0.8)
-    axes.set_xlabel(f"log-ratio, {short(result.target)} - {short(result.behavior)} (nats)")
-    axes.set_ylabel("tokens")
 
 
 def log_prob_density(result: ScoreResult, figure: Figure) -> None:
@@ -84,21 +67,13 @@ def _is_finite(value: object) -> bool:
 
 FIGURES = (
     FigureSpec(
-        name="token-log-ratios",
-        kind="score",
-        title="Log-ratio of tokens",
-        says="Mass near 0 is agreement; a fat tail on one side means that tokens are likelier "
-        "under one policy than under the other. Both axes are logarithmic.",
-        draw=log_ratio_histogram,
-        applies=lambda result: bool(result.figures),
-    ),
-    FigureSpec(
         name="log-prob-density",
         kind="score",
         title="Log-prob of the same tokens under both policies",
         says="On the diagonal the policies agree; the stronger the colour of a cell, the more "
         "tokens it holds (logarithmic). Rings are the tokens with the largest |log-ratio|.",
         draw=log_prob_density,
+        on_page=False,
         applies=lambda result: bool(result.figures),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.style import FIRST, INK, SECOND
 from rcdiag.results import SweepResult
@@ -35,16 +36,49 @@ def _scored(result: SweepResult) -> list[Candidate]:
     return [c for c in result.recommendation.candidates if c.efficiency.value is not None]
 
 
+def ranking_chart(result: SweepResult) -> Chart:
+    """Return the efficiency of each candidate with its interval, and why it is refused."""
+    order = sorted(_scored(result), key=lambda c: (bool(c.refused), -(c.efficiency.value or 0.0)))
+    return Chart(
+        form="dots",
+        columns=("candidate", "efficiency", "low", "high", "note"),
+        rows=[
+            (
+                candidate.name,
+                candidate.efficiency.value,
+                candidate.efficiency.low,
+                candidate.efficiency.high,
+                _note(candidate, result.recommendation.choice),
+            )
+            for candidate in order
+        ],
+        x=Axis(label="efficiency", start=0.0),
+        series=(Series(label="efficiency", y="efficiency", low="low", high="high"),),
+        options={
+            "emphasis": result.recommendation.choice or "",
+            "pale": [candidate.name for candidate in order if candidate.refused],
+            "opens": "correction",
+        },
+    )
+
+
+def _note(candidate: Candidate, choice: str | None) -> str:
+    if candidate.name == choice:
+        return "recommended"
+    return f"refused: {candidate.refused[0]}" if candidate.refused else ""
+
+
 FIGURES = (
     FigureSpec(
         name="candidate-ranking",
         kind="sweep",
         title="Candidates",
         says="The efficiency of each candidate with its 95% interval by prompt group: 1 where its "
-        "gradient is as good as an unbiased one without weights; how it was estimated stands below "
-        "the table. Pale candidates break a constraint; the orange one is the choice: the simplest "
+        "gradient is as good as an unbiased one without weights; the method stands below. Pale "
+        "candidates break a constraint; the one that stands out is recommended: the simplest "
         "within one standard error of the best, and 5%.",
         draw=ranking,
+        chart=ranking_chart,
         applies=lambda result: bool(_scored(result)),
     ),
 )

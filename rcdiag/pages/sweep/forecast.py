@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rcdiag.pages.charts import Axis, Chart, Series
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.style import FIRST, INK, SECOND
 from rcdiag.pages.sweep.words import forecast_test
@@ -43,6 +44,32 @@ def forecast(result: SweepResult, figure: Figure) -> None:
     axes.legend(fontsize=8, frameon=False)
 
 
+def forecast_chart(result: SweepResult) -> Chart:
+    """Return what is expected at each length, and what was seen in bins of length."""
+    expected = [
+        (point.response_length, point.ess_seq, point.accepted_seq, point.accepted_geo, None, None)
+        for point in result.forecast.points
+    ]
+    seen = [
+        (bin_.mean_length, None, None, None, bin_.seen_seq.value, bin_.seen_geo.value)
+        for bin_ in result.forecast.held_out
+    ]
+    return Chart(
+        form="curves",
+        columns=("length", "ESS", "kept by sequence", "kept geometric", "seen", "seen geometric"),
+        rows=[*expected, *seen],
+        x=Axis(label="response length (tokens)", scale="log"),
+        y=Axis(label="share", percent=True, start=0.0, end=1.0),
+        series=(
+            Series(label="ESS of sequences", y="ESS", tone="first"),
+            Series(label="kept by sequence", y="kept by sequence", tone="second"),
+            Series(label="kept geometric", y="kept geometric", tone="ink", dashed=True),
+            Series(label="kept by sequence, seen", y="seen", tone="second", dots=True),
+            Series(label="kept geometric, seen", y="seen geometric", tone="ink", dots=True),
+        ),
+    )
+
+
 def _tested(result: SweepResult) -> str:
     """Say whether the forecast that is drawn was tested on longer sequences."""
     sentence = forecast_test(result.forecast).sentence
@@ -58,6 +85,7 @@ FIGURES = (
         "bins of length. Where a fit on the shorter half misses the longer half, there is no such "
         "figure.",
         draw=forecast,
+        chart=forecast_chart,
         applies=lambda result: bool(result.forecast.points) and result.forecast.holds is not False,
         adds=_tested,
     ),

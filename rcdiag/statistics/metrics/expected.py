@@ -58,8 +58,13 @@ def expected_k_hat_seq(suite: Suite) -> float:
 
 
 def ess_guide(guide: Guide, suite: Suite) -> Guide:
+    """Return the bounds of sequence ESS on one suite's tokens."""
+    return lowered_ess_guide(guide, expected_ess_seq(suite))
+
+
+def lowered_ess_guide(guide: Guide, expected: float) -> Guide:
     """Return the bounds of sequence ESS, lower where rounding alone makes it small."""
-    share = min(1.0, expected_ess_seq(suite) / SHORT)
+    share = min(1.0, expected / SHORT)
     return replace(guide, warning=guide.warning * share, error=guide.error * share)
 
 

@@ -1,0 +1,244 @@
+"""A tab of the page is a list of sections, and a section a list of blocks of these kinds.
+
+The modules of `tabs` fill them from results; the one template writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isnan
+from typing import Any, ClassVar
+
+from rcdiag.pages.formats import interval, number, percentage
+from rcdiag.results import MetricValue
+
+MOST_NAMES = 1  # below the first name of a row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A cell of a table: its text, and what it is sorted by."""
+
+    text: str
+    order: float | str | None = None  # None: by the text
+    level: str = ""  # ok, unknown, note, warning or error: the colour of the text
+    term: str = ""  # a name that `rcdiag explain` answers; the text opens what it says
+    code: bool = False
+    note: str = ""  # a second line in small type
+
+    @property
+    def sort(self) -> str:
+        """Return the text that the page's script sorts by."""
+        if self.order is None:
+            return self.text
+        if isinstance(self.order, str):
+            return self.order
+        return "" if isnan(self.order) else f"{self.order:.9g}"
+
+
+def text(value: str, **more: Any) -> Cell:
+    """Make a cell of plain text."""
+    return Cell(text=value, **more)
+
+
+def code(value: str, **more: Any) -> Cell:
+    """Make a cell that shows a name."""
+    return Cell(text=value, code=True, **more)
+
+
+def term(name: str, **more: Any) -> Cell:
+    """Make a cell that shows a name and opens what `rcdiag explain` says of it."""
+    return Cell(text=name, term=name, code=True, **more)
+
+
+def equals(names: Sequence[str]) -> Cell:
+    """Make a cell of several names for one thing: the first, and some of the others below it."""
+    first, *others = names
+    more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
+    return term(first, note=f"{', '.join(others[:MOST_NAMES])}{more}")
+
+
+def amount(value: float | None, written: str | None = None, **more: Any) -> Cell:
+    """Make a cell of a number; empty where there is none."""
+    if value is None:
+        return Cell(text="", order=float("nan"), **more)
+    return Cell(text=number(value) if written is None else written, order=float(value), **more)
+
+
+def count(value: float | None) -> Cell:
+    """Make a cell of a whole number."""
+    return amount(value, None if value is None else f"{value:,.0f}")
+
+
+def share(value: float | None) -> Cell:
+    """Make a cell of a share, as a percentage with three digits."""
+    return amount(value, None if value is None else percentage(value))
+
+
+def metric(value: MetricValue | None) -> Cell:
+    """Make a cell of a number with its 95% interval below it."""
+    if value is None or value.value is None:
+        return amount(None)
+    note = interval(value) if value.low != value.high else ""
+    return amount(value.value, note=note, level=value.level or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table: its head, and whether it holds numbers."""
+
+    head: str
+    numbers: bool = False
+    term: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a table; one with a key can be linked to and opens its details."""
+
+    cells: Sequence[Cell]
+    key: str = ""  # names the row within its table: links and figures point at it
+    names: Sequence[str] = ()  # all names that lead to this row
+    tag: str = ""  # a word beside the first cell: recommended, reference, ...
+    pale: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with a name; long ones can be searched, all can be sorted."""
+
+    block: ClassVar[str] = "table"
+    name: str
+    label: str  # what a screen reader calls it
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    search: bool = False
+    opens: str = ""  # what the script shows of a row that is opened: presets, updates, pairs
+    screen: bool = False  # left out in print
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """A paragraph, with names between backticks."""
+
+    block: ClassVar[str] = "words"
+    text: str
+    soft: bool = False
+    level: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """A list of sentences."""
+
+    block: ClassVar[str] = "lines"
+    items: Sequence[str]
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """A line of names that open what `rcdiag explain` says of them, each with its reason."""
+
+    block: ClassVar[str] = "terms"
+    items: Sequence[tuple[str, str]]  # name, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snippet:
+    """A text to copy: a command or a configuration."""
+
+    block: ClassVar[str] = "snippet"
+    label: str
+    text: str
+    opened: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Blocks that are folded away behind a line."""
+
+    block: ClassVar[str] = "fold"
+    label: str
+    blocks: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure of the page: the script draws its chart, or its SVG stands in the page."""
+
+    block: ClassVar[str] = "figure"
+    name: str
+    title: str
+    caption: str
+    chart: dict[str, Any] | None = None
+    svg: str = ""
+    leading: bool = False  # its SVG stands in for the chart where no script runs
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Figures beside each other; with a picker one is shown at a time."""
+
+    block: ClassVar[str] = "figures"
+    items: Sequence[Figure]
+    picker: str = ""  # the label of the picker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """A number on a bar of three bands, with its interval; places are shares of the bar."""
+
+    name: str  # a name that `rcdiag explain` answers
+    title: str
+    value: str
+    unit: str
+    about: str  # interval and limits in words
+    level: str
+    source: str
+    bands: Sequence[tuple[float, float, str]] = ()  # start, end, level
+    at: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """Gauges in a row."""
+
+    block: ClassVar[str] = "gauges"
+    items: Sequence[Gauge]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part that the template has a place of its own for, by its name, with its data."""
+
+    block: ClassVar[str] = "part"
+    name: str
+    data: Any = None
+
+
+Block = Table | Fold | Words | Lines | Terms | Snippet | Figure | Figures | Gauges | Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A section of a tab: a heading and what stands below it."""
+
+    title: str
+    blocks: Sequence[Block]
+    name: str = ""  # for links
+    screen: bool = False  # left out in print
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tab:
+    """A tab of the page."""
+
+    name: str
+    title: str
+    heading: str
+    sections: Sequence[Section] = field(default_factory=tuple)

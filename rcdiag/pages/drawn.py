@@ -1,0 +1,57 @@
+"""Figures are written for the page: charts for its script, SVG where a figure has no chart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from rcdiag.pages.blocks import Figure
+from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.figures import FIGURES, applying
+from rcdiag.pages.style import STYLE
+from rcdiag.pages.svg import to_svg
+from rcdiag.results import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+WIDE = 6.0  # inches: figures beyond take the whole width of the page
+
+
+def figures_of(result: Result | None, names: Collection[str] = ()) -> list[Figure]:
+    """Return the figures of a result for the page, all or those with the given names."""
+    if result is None:
+        return []
+    return [
+        page_figure(spec, result)
+        for spec in applying(result)
+        if spec.on_page and (not names or spec.name in names)
+    ]
+
+
+def page_figure(spec: FigureSpec, result: Result) -> Figure:
+    """Write a figure: its chart, or what it draws on paper where it has none."""
+    return Figure(
+        name=spec.name,
+        title=spec.title,
+        caption=spec.caption(result),
+        chart=None if spec.chart is None else spec.chart(result).data(),
+        svg="" if spec.chart is not None else to_svg(drawing(spec, result), spec.name),
+        wide=spec.size(result)[0] > WIDE,
+    )
+
+
+def static_svg(name: str, result: Result) -> str:
+    """Draw a figure that stands in for its chart where no script runs."""
+    return to_svg(drawing(FIGURES[name], result), f"static-{name}")
+
+
+def drawing(spec: FigureSpec, result: Result) -> Drawing:
+    """Draw a figure by matplotlib."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Drawing
+
+    with mpl.rc_context(STYLE):
+        made = Drawing(figsize=spec.size(result), layout="constrained")
+        spec.draw(result, made)
+        return made

@@ -1,0 +1,174 @@
+"""A gauge sets a number with its interval on the bands of its guide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rcdiag.pages.blocks import Gauge
+from rcdiag.pages.formats import number, percentage
+from rcdiag.results import MetricValue
+from rcdiag.results.guide import Guide
+from rcdiag.statistics.metrics import METRICS
+from rcdiag.statistics.metrics.expected import lowered_ess_guide
+
+DECADES = 1.5  # of a logarithmic bar, on both sides of the bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The bar of a gauge: where numbers stand on it, and the bands of the levels."""
+
+    place: Callable[[float], float]
+    bands: Sequence[tuple[float, float, str]]
+
+
+def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gauge]:
+    """Return the four numbers that decide: size, outliers, what weights leave, who sampled."""
+    made = (
+        _size(mismatch["k3_kl"]),
+        _outliers(mismatch["ratio_outside_2"]),
+        _effective(mismatch["ess_seq"], num_sequences),
+        _sampler(mismatch),
+    )
+    return [gauge for gauge in made if gauge is not None]
+
+
+def _size(value: MetricValue) -> Gauge | None:
+    return _gauge("k3_kl", "KL, sampler to trainer", value, number, unit="nats per token")
+
+
+def _outliers(value: MetricValue) -> Gauge | None:
+    return _gauge(
+        "ratio_outside_2", "Tokens beyond a factor of 2", value, percentage, unit="of the tokens"
+    )
+
+
+def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
+    guide = METRICS["ess_seq"].guide
+    if guide is not None and value.expected is not None:
+        guide = lowered_ess_guide(guide, value.expected)
+
+    def counted(share: float) -> str:
+        effective = share * num_sequences
+        return f"{effective:,.0f}" if effective >= 10 else number(effective)
+
+    return _gauge(
+        "ess_seq",
+        "Effective sequences",
+        value,
+        counted,
+        unit=f"of {num_sequences:,}, with weights of whole sequences",
+        guide=guide,
+    )
+
+
+def _sampler(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
+    """Return kappa, or where it cannot tell the test of the mean ratio."""
+    kappa, z = mismatch["kappa"], mismatch["ratio_mean_z"]
+    if _tells(kappa):
+        return _gauge("kappa", "Did the recorded policy sample?", kappa, number, unit="1 is yes")
+    return _gauge(
+        "ratio_mean_z",
+        "Did the recorded policy sample?",
+        z,
+        number,
+        unit="standard errors of the mean ratio from 1",
+    )
+
+
+def _tells(kappa: MetricValue) -> bool:
+    """Tell whether the interval of kappa is narrow enough to tell a sampler from none."""
+    guide = METRICS["kappa"].guide
+    if guide is None or kappa.low is None or kappa.high is None:
+        return False
+    return kappa.level not in (None, "unknown") and kappa.high - kappa.low <= 2.0 * guide.error
+
+
+def _gauge(
+    name: str,
+    title: str,
+    value: MetricValue,
+    written: Callable[[float], str],
+    *,
+    unit: str,
+    guide: Guide | None = None,
+) -> Gauge | None:
+    """Set a number on the bands of its guide; None where there is no number."""
+    if value.value is None or not math.isfinite(value.value):
+        return None
+    guide = METRICS[name].guide if guide is None else guide
+    scale = None if guide is None else _scale(guide)
+    return Gauge(
+        name=name,
+        title=title,
+        value=written(value.value),
+        unit=unit,
+        about="; ".join(filter(None, (_interval(value, written), _limits(guide, written)))),
+        level=value.level or "",
+        source="" if guide is None else guide.source,
+        bands=() if scale is None else scale.bands,
+        at=_placed(scale, value.value),
+        low=_placed(scale, value.low),
+        high=_placed(scale, value.high),
+    )
+
+
+def _placed(scale: Scale | None, value: float | None) -> float | None:
+    if scale is None or value is None or math.isnan(value):
+        return None
+    return min(max(scale.place(value), 0.0), 1.0)
+
+
+def _scale(guide: Guide) -> Scale:
+    """Return the bar that fits a guide: a logarithm, a share of 1, or a distance either way."""
+    if guide.around is not None:
+        return _around(guide, guide.around)
+    if guide.error < guide.warning:
+        return Scale(
+            place=lambda value: value,
+            bands=[
+                (0.0, guide.error, "error"),
+                (guide.error, guide.warning, "warning"),
+                (guide.warning, 1.0, "ok"),
+            ],
+        )
+    start = math.log10(guide.warning) - DECADES
+    width = math.log10(guide.error) + DECADES - start
+
+    def place(value: float) -> float:
+        return (math.log10(value) - start) / width if value > 0 else 0.0
+
+    one, two = place(guide.warning), place(guide.error)
+    return Scale(place, [(0.0, one, "ok"), (one, two, "warning"), (two, 1.0, "error")])
+
+
+def _around(guide: Guide, middle: float) -> Scale:
+    """Return a bar with the ideal in its middle."""
+    reach = 2.0 * guide.error if guide.error < 1.5 else 1.5 * guide.error
+    edges = [-reach, -guide.error, -guide.warning, guide.warning, guide.error, reach]
+    levels = ("error", "warning", "ok", "warning", "error")
+
+    def place(value: float) -> float:
+        return (value - middle + reach) / (2.0 * reach)
+
+    places = [(edge + reach) / (2.0 * reach) for edge in edges]
+    return Scale(place, [(places[i], places[i + 1], level) for i, level in enumerate(levels)])
+
+
+def _interval(value: MetricValue, written: Callable[[float], str]) -> str:
+    if value.low is None and value.high is None:
+        return ""
+    ends = ("not observable" if end is None else written(end) for end in (value.low, value.high))
+    return "95% interval " + " to ".join(ends)
+
+
+def _limits(guide: Guide | None, written: Callable[[float], str]) -> str:
+    if guide is None:
+        return ""
+    warning, error = written(guide.warning), written(guide.error)
+    if guide.around is not None:
+        return f"warning {warning}, error {error} from {number(guide.around)}"
+    side = "at or below" if guide.error < guide.warning else "from"
+    return f"warning {side} {warning}, error {side} {error}"

@@ -1,0 +1,127 @@
+"""Results of one dump are put together for its page; those of different dumps are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.results import (
+    CompareResult,
+    DiagnoseResult,
+    Diagnosis,
+    ReplayResult,
+    Result,
+    ScoreResult,
+    SweepResult,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpResults:
+    """All that is known of one dump: one result of each command at most."""
+
+    results: Sequence[Result]  # as they were given
+    score: ScoreResult | None = None
+    compare: CompareResult | None = None
+    diagnose: DiagnoseResult | None = None
+    sweep: SweepResult | None = None
+    replay: ReplayResult | None = None
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """Return the diagnosis that rests on most: that with experiments first."""
+        first = () if self.diagnose is None else (self.diagnose,)
+        known = (result.diagnosis for result in (*first, *self.results))
+        return next((diagnosis for diagnosis in known if diagnosis is not None), None)
+
+    @property
+    def largest(self) -> Result:
+        """Return the result that counts most tokens: some commands read a part of a table."""
+        return max(self.results, key=lambda result: result.num_tokens)
+
+    @property
+    def dump(self) -> str:
+        """Return the name of the dump's first file, and how many more there are."""
+        paths = [str(path) for path in self.results[0].provenance.get("dump", [])]
+        if not paths:
+            return "table"
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        return f"{Path(paths[0]).name}{more}"
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Return behavior and target of the page; the target is empty where there is one policy."""
+        for result in (self.score, self.sweep):
+            if result is not None:
+                return result.behavior, result.target
+        if self.diagnosis is not None:
+            pair = self.diagnosis.pair
+            return pair.get("sampler") or "", pair.get("trainer") or ""
+        if self.compare is not None and self.compare.ladder.policies:
+            return self.compare.ladder.policies[0], self.compare.ladder.policies[-1]
+        if self.replay is not None:
+            return self.replay.rollout, self.replay.old
+        return "", ""
+
+    @property
+    def mends(self) -> bool:
+        """Tell whether weights can mend what is wrong: not where the verdict is fix."""
+        return self.diagnosis is None or self.diagnosis.verdict != "fix"
+
+
+def merged(results: Sequence[Result]) -> DumpResults:
+    """Put results of one dump together, one of each command at most."""
+    if not results:
+        raise RcdiagError("no result for a page", hint="give at least one result file")
+    by_kind: dict[str, Any] = {}
+    for result in results:
+        _same_dump(results[0], result)
+        if result.kind in by_kind:
+            raise RcdiagError(
+                f"two results of `rcdiag {result.kind}` for one page"
+                f"{_first_difference(by_kind[result.kind], result)}",
+                hint="a page shows one result of each command: make a page of its own for the "
+                "other, or set them side by side with --against",
+            )
+        by_kind[result.kind] = result
+    pairs = [r for r in results if isinstance(r, (ScoreResult, SweepResult))]
+    for other in pairs[1:]:
+        for field in ("behavior", "target"):
+            _equal(field, getattr(pairs[0], field), getattr(other, field), pairs[0], other)
+    return DumpResults(results=tuple(results), **by_kind)
+
+
+def _same_dump(first: Result, other: Result) -> None:
+    """Refuse results whose rows are not the same data."""
+    for name in ("fingerprint", "rows", "rows_drawn"):
+        one, two = (result.provenance.get(name) for result in (first, other))
+        _equal(f"provenance.{name}", one, two, first, other)
+
+
+def _equal(field: str, one: Any, two: Any, first: Result, other: Result) -> None:
+    if one == two:
+        return
+    dumps = [", ".join(map(str, result.provenance.get("dump", []))) for result in (first, other)]
+    raise RcdiagError(
+        f"results of different data for one page: `{field}` is {_shown(one)} in the result of "
+        f"`{first.kind}` ({dumps[0]}) and {_shown(two)} in that of `{other.kind}` ({dumps[1]})",
+        hint="give results of one dump and one pair of policies; --against sets two dumps side "
+        "by side",
+    )
+
+
+def _first_difference(first: Any, other: Any) -> str:
+    for field in ("behavior", "target", "trainer", "step"):
+        one, two = getattr(first, field, None), getattr(other, field, None)
+        if one != two:
+            return f": `{field}` is {_shown(one)} and {_shown(two)}"
+    names = (name for name, fact in first.provenance.items() if fact != other.provenance.get(name))
+    changed = next(names, None)
+    return "" if changed is None else f": `provenance.{changed}` differs"
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else str(value)

@@ -1,0 +1,114 @@
+"""A figure shows how many tokens are how far off, by sign, beside the bounds of presets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rcdiag.pages.charts import Axis, Chart, Mark, Series
+from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.formats import number, percentage
+from rcdiag.pages.style import FIRST, GRID, SECOND, short
+from rcdiag.results import Histogram, ScoreResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SMALLEST = 1e-3  # nats; closer to 0 lies what float32 rounds
+MOST_MARKS = 6
+
+
+def shares_beyond(histogram: Histogram) -> list[tuple[float, float, float]]:
+    """Return size in nats, share of tokens above it, and share below minus it, size by size."""
+    edges = np.array(histogram["edges"])
+    counts = np.array(histogram["counts"], dtype=float)
+    total = max(counts.sum(), 1.0)
+    sizes = edges[(edges >= SMALLEST)]
+    rows = []
+    for size in sizes:
+        above = float(counts[edges[:-1] >= size].sum() / total)
+        below = float(counts[edges[1:] <= -size].sum() / total)
+        rows.append((float(size), above, below))
+        if not above and not below:
+            break
+    return rows
+
+
+def bounds(result: ScoreResult) -> list[Mark]:
+    """Return where presets truncate, zero or reject tokens, with the ratio as the name."""
+    logs = {
+        round(abs(float(bound)), 6)
+        for correction in result.corrections.values()
+        for bound in correction.log_bounds.get("token", ())
+        if np.isfinite(bound) and abs(bound) >= SMALLEST
+    }
+    return [Mark(at=at, label=f"{number(float(np.exp(at)))}×") for at in sorted(logs)[:MOST_MARKS]]
+
+
+def chart(result: ScoreResult) -> Chart:
+    """Return the shares of tokens beyond every size of log-ratio, for either sign."""
+    rows = shares_beyond(result.figures["log_ratio_histogram"])
+    return Chart(
+        form="curves",
+        columns=("|log-ratio|", "ratio", "target likelier", "behavior likelier"),
+        rows=[(at, float(np.exp(at)), above or None, below or None) for at, above, below in rows],
+        x=Axis(label="|log-ratio| (nats)", scale="log"),
+        y=Axis(label="share of tokens beyond", scale="log", percent=True),
+        series=(
+            Series(label=f"likelier under {result.behavior}", y="behavior likelier", tone="second"),
+            Series(label=f"likelier under {result.target}", y="target likelier", tone="first"),
+        ),
+        marks=bounds(result),
+    )
+
+
+def draw(result: ScoreResult, figure: Figure) -> None:
+    """Draw the share of tokens beyond a size of the log-ratio, a line for each sign."""
+    axes = figure.add_subplot()
+    sizes, above, below = _columns(shares_beyond(result.figures["log_ratio_histogram"]))
+    axes.plot(sizes, below, color=SECOND, label=f"likelier under {short(result.behavior)}")
+    axes.plot(sizes, above, color=FIRST, label=f"likelier under {short(result.target)}")
+    axes.set_xscale("log")
+    if np.isfinite(above).any() or np.isfinite(below).any():
+        axes.set_yscale("log")
+    axes.xaxis.minorticks_off()
+    axes.yaxis.minorticks_off()
+    for mark in bounds(result):
+        axes.axvline(mark.at, color=GRID, linewidth=1.2, linestyle="--", zorder=0.5)
+        place = axes.get_xaxis_transform()  # x in the data, y as a share of the axes
+        axes.text(mark.at, 0.98, f" {mark.label}", fontsize=8, va="top", transform=place)
+    axes.legend(fontsize=8, frameon=False, loc="lower left")
+    axes.set_xlabel("|log-ratio| (nats)")
+    axes.set_ylabel("share of tokens beyond")
+
+
+def _columns(rows: Sequence[tuple[float, float, float]]) -> np.ndarray:
+    """Return the three columns as arrays, NaN in place of 0, which has no logarithm."""
+    columns = np.array(rows, dtype=float).reshape(-1, 3).T
+    return np.where(columns > 0, columns, np.nan)
+
+
+def _adds(result: ScoreResult) -> str:
+    """Say how many tokens are off by a factor of 2."""
+    value = result.mismatch["ratio_outside_2"].value
+    if value is None:
+        return ""
+    return f"{percentage(value)} of the tokens are off by more than a factor of 2."
+
+
+FIGURES = (
+    FigureSpec(
+        name="tokens-beyond-ratio",
+        kind="score",
+        title="How many tokens are how far off",
+        says="The share of tokens whose log-ratio is beyond a size, for either sign. Dashed lines "
+        "are the ratios at which a preset truncates, zeroes or rejects tokens: what lies to their "
+        "right is changed.",
+        draw=draw,
+        chart=chart,
+        applies=lambda result: bool(result.figures),
+        adds=_adds,
+    ),
+)

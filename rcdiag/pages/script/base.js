@@ -1,0 +1,110 @@
+// Elements, numbers and documents: what all other parts of the script use.
+const page = JSON.parse(document.getElementById("page-data").textContent);
+const MISSING = "n/a";
+
+function fill(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+function el(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+function svg(name, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+// Three significant digits; more near 1, where the distance from it matters.
+function number(value) {
+  if (value === null || value === undefined || value === "") return MISSING;
+  if (typeof value === "string") return value;
+  if (!Number.isFinite(value)) return String(value);
+  const distance = Math.abs(value - 1);
+  if (distance > 1e-12 && distance < 1e-4) {
+    return `1 ${value > 1 ? "+" : "−"} ${short(distance, 2)}`;
+  }
+  return short(value, value > 0.9 && value < 1.1 ? 5 : 3);
+}
+
+function short(value, digits) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en-US");
+  const written = size >= 1e5 || size < 1e-4
+    ? value.toExponential(digits - 1).replace(/\.?0+e/, "e")
+    : String(Number(value.toPrecision(digits)));
+  return written;
+}
+
+function percent(value) {
+  return Number.isFinite(value) ? `${short(100 * value, 3)}%` : number(value);
+}
+
+function withInterval(value) {
+  if (value === null || typeof value !== "object") return number(value);
+  const ends = [value.low, value.high];
+  if (ends.every((end) => end === null) || value.low === value.high) return number(value.value);
+  const written = ends.map((end) => (end === null ? "not observable" : number(end)));
+  return `${number(value.value)} (${written.join(" … ")})`;
+}
+
+// Documents are packed; each is unpacked once, when something first asks for it.
+const unpacked = new Map();
+function packedDocuments() {
+  return [...document.querySelectorAll("script.document")].map((each) => each.dataset.name);
+}
+
+function textOf(name) {
+  if (!unpacked.has(name)) unpacked.set(name, unpack(name));
+  return unpacked.get(name);
+}
+
+async function unpack(name) {
+  const source = document.querySelector(`script.document[data-name="${CSS.escape(name)}"]`);
+  const bytes = Uint8Array.from(atob(source.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+const parsed = new Map();
+function documentOf(name) {
+  if (!packedDocuments().includes(name)) return Promise.resolve(null);
+  if (!parsed.has(name)) parsed.set(name, textOf(name).then((text) => JSON.parse(text)));
+  return parsed.get(name);
+}
+
+function say(text) {
+  document.getElementById("said").textContent = text;
+}
+
+async function copyText(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = el("textarea", { class: "unseen" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const before = button.textContent;
+  button.textContent = "copied";
+  say("copied");
+  setTimeout(() => { button.textContent = before; }, 1200);
+}
+
+function save(name, text, type) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  const link = el("a", { href: address, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}

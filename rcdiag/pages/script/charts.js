@@ -1,0 +1,454 @@
+// Five forms of charts, each drawn from its own table: curves, bars, scatter, dots, triangle.
+const TEXT = 6.6; // width of a letter
+const TONES = { first: "first", second: "second", ink: "tone-ink", soft: "tone-soft" };
+const tip = document.getElementById("tip");
+
+function columnOf(chart, name) {
+  const place = chart.columns.indexOf(name);
+  return chart.rows.map((row) => row[place]);
+}
+
+function known(values) {
+  return values.filter((value) => typeof value === "number" && Number.isFinite(value));
+}
+
+// A scale gives places between 0 and 1, and ticks with their texts.
+function makeScale(axis, values) {
+  const some = known(values);
+  if (axis.scale === "log") return logScale(axis, some.filter((value) => value > 0));
+  if (axis.scale === "symlog") return symlogScale(axis, some);
+  return linearScale(axis, some);
+}
+
+function written(axis, value) {
+  return axis.percent ? percent(value) : number(value);
+}
+
+function linearScale(axis, values) {
+  let low = axis.start ?? Math.min(...values, Infinity);
+  let high = axis.end ?? Math.max(...values, -Infinity);
+  if (!(high > low)) [low, high] = Number.isFinite(low) ? [low - (low ? Math.abs(low) / 2 : 0.5), low + (low ? Math.abs(low) / 2 : 0.5)] : [0, 1];
+  const pad = (high - low) * 0.04;
+  if (axis.start === undefined) low -= pad;
+  if (axis.end === undefined) high += pad;
+  const rough = (high - low) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each >= rough);
+  const ticks = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) {
+    ticks.push(Number(at.toPrecision(10)));
+  }
+  return { place: (value) => (value - low) / (high - low), ticks, text: (value) => written(axis, value) };
+}
+
+function logScale(axis, values) {
+  let low = Math.log10(values.length ? Math.min(...values) : 0.1);
+  let high = Math.log10(values.length ? Math.max(...values) : 1);
+  if (high - low < 0.3) [low, high] = [low - 0.3, high + 0.3];
+  const pad = (high - low) * 0.03;
+  [low, high] = [low - pad, high + pad];
+  const whole = [];
+  for (let power = Math.ceil(low); power <= high; power += 1) whole.push(power);
+  let ticks = whole.map((power) => 10 ** power);
+  if (whole.length > 7) ticks = ticks.filter((_, place) => place % 2 === (ticks.length + 1) % 2);
+  if (whole.length < 3) {
+    ticks = [];
+    for (let power = Math.floor(low); power <= high; power += 1) {
+      for (const times of whole.length ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7]) ticks.push(times * 10 ** power);
+    }
+    ticks = ticks.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
+  }
+  return {
+    place: (value) => (value > 0 ? (Math.log10(value) - low) / (high - low) : 0),
+    ticks: ticks.map((value) => Number(value.toPrecision(6))),
+    text: (value) => written(axis, value),
+  };
+}
+
+function symlogScale(axis, values) {
+  const least = axis.threshold || 1e-6;
+  const move = (value) => Math.sign(value) * Math.log10(1 + Math.abs(value) / least);
+  let low = Math.min(0, ...values.map(move));
+  let high = Math.max(0, ...values.map(move));
+  if (high === low) high = 1;
+  const pad = (high - low) * 0.06;
+  [low, high] = [low - pad, high + pad];
+  const ticks = [0];
+  for (const sign of [1, -1]) {
+    const most = sign > 0 ? high : -low;
+    for (let power = Math.ceil(Math.log10(least)); move(10 ** power) <= most; power += 1) {
+      ticks.push(sign * 10 ** power);
+    }
+  }
+  const crowded = ticks.length > 9;
+  return {
+    place: (value) => (move(value) - low) / (high - low),
+    ticks: crowded ? ticks.filter((value) => value === 0 || Math.round(Math.log10(Math.abs(value))) % 2 === 0) : ticks,
+    text: (value) => (value > 0 && low < -pad ? "+" : "") + written(axis, value),
+  };
+}
+
+// The frame of a chart: rules, ticks and labels; gives the functions that place numbers in it.
+function frame(root, box, x, y, xAxis, yAxis) {
+  const at = (value) => box.left + x.place(value) * box.width;
+  const up = (value) => box.top + (1 - y.place(value)) * box.height;
+  const bottom = box.top + box.height;
+  const axes = svg("g", { class: "axis" });
+  let taken = -Infinity;
+  for (const tick of [...x.ticks].sort((a, b) => a - b)) {
+    const text = x.text(tick);
+    const half = (text.length * TEXT) / 2;
+    const place = at(tick);
+    if (place < box.left - 1 || place > box.left + box.width + 1) continue;
+    axes.append(svg("line", { class: "rule", x1: place, x2: place, y1: box.top, y2: bottom }));
+    const middle = Math.min(Math.max(place, half), box.left + box.width + box.right - half);
+    if (middle - half < taken + 6) continue;
+    taken = middle + half;
+    axes.append(svg("text", { x: middle, y: bottom + 16, "text-anchor": "middle" }, text));
+  }
+  axes.append(svg("text", { x: box.left + box.width / 2, y: bottom + 33, "text-anchor": "middle" }, fitted(xAxis.label, box.width + box.left)));
+  for (const tick of y.ticks) {
+    const place = up(tick);
+    if (place < box.top - 1 || place > bottom + 1) continue;
+    axes.append(svg("line", { class: "rule", x1: box.left, x2: box.left + box.width, y1: place, y2: place }));
+    axes.append(svg("text", { x: box.left - 6, y: place + 4, "text-anchor": "end" }, y.text(tick)));
+  }
+  axes.append(svg("text", { x: 0, y: box.top - 9 }, fitted(yAxis.label, box.left + box.width)));
+  root.append(axes);
+  return { at, up };
+}
+
+function fitted(text, width) {
+  const most = Math.max(Math.floor(width / TEXT), 4);
+  // What is cut may hold wide letters.
+  return text.length <= most ? text : `${text.slice(0, Math.max(Math.floor(width / 8), 4))}…`;
+}
+
+function widest(scale) {
+  return Math.max(...scale.ticks.map((tick) => scale.text(tick).length), 2) * TEXT + 10;
+}
+
+function linesOf(chart) {
+  const lines = [];
+  const claimed = new Set((chart.series || []).map((each) => each.only).filter(Boolean));
+  for (const series of chart.series || []) {
+    const place = (name) => chart.columns.indexOf(name);
+    const grouped = series.group !== undefined;
+    const xPlace = grouped ? 1 : 0;
+    const groups = !grouped ? [null] : [...new Set(columnOf(chart, series.group))].filter((name) => (series.only ? name === series.only : !claimed.has(name)));
+    for (const group of groups) {
+      const points = chart.rows
+        .filter((row) => group === null || row[place(series.group)] === group)
+        .map((row) => ({ row, x: row[xPlace], y: row[place(series.y)], low: row[place(series.low)], high: row[place(series.high)] }))
+        .filter((point) => typeof point.x === "number" && typeof point.y === "number");
+      if (points.length) lines.push({ series, group, points });
+    }
+  }
+  return lines;
+}
+
+function drawCurves(chart, root, width) {
+  const lines = linesOf(chart);
+  const height = chart.small ? 150 : 240;
+  const points = lines.flatMap((line) => line.points);
+  const xs = [...points.map((point) => point.x), ...(chart.xrange || [])];
+  const x = makeScale(chart.x, [...xs, ...(chart.marks || []).map(([at]) => at).filter((at) => at >= Math.min(...xs) && at <= Math.max(...xs))]);
+  const y = makeScale(chart.y, points.flatMap((point) => [point.y, point.low, point.high]));
+  if (chart.whole) x.ticks = x.ticks.filter(Number.isInteger);
+  const left = widest(y);
+  const box = { left, top: 26, width: width - left - 10, height, right: 10 };
+  const { at, up } = frame(root, box, x, y, chart.x, chart.y);
+  if (chart.zero) root.append(svg("line", { class: "zero", x1: left, x2: left + box.width, y1: up(0), y2: up(0) }));
+  let lane = 0;
+  let before = -Infinity;
+  for (const [place, label] of chart.marks || []) {
+    if (place < Math.min(...xs) || place > Math.max(...xs)) continue;
+    const here = at(place);
+    root.append(svg("line", { class: "markline", x1: here, x2: here, y1: box.top, y2: box.top + height }));
+    lane = here - before < label.length * TEXT + 8 ? lane + 1 : 0;
+    before = here;
+    const end = here + label.length * TEXT + 6 > width;
+    root.append(svg("text", { class: "soft", x: here + (end ? -4 : 4), y: box.top + 11 + 13 * lane, "text-anchor": end ? "end" : "start" }, label));
+  }
+  const spots = [];
+  for (const { series, group, points: some } of lines) {
+    const tone = TONES[series.tone || "first"];
+    const band = some.filter((point) => typeof point.low === "number" && typeof point.high === "number");
+    if (band.length > 1) {
+      const path = [...band.map((p) => [p.x, p.high]), ...band.reverse().map((p) => [p.x, p.low])];
+      root.append(svg("path", { class: `area ${tone}`, d: `M${path.map(([a, b]) => `${at(a).toFixed(1)} ${up(b).toFixed(1)}`).join("L")}Z` }));
+      band.reverse();
+    }
+    if (!series.dots) {
+      const d = `M${some.map((p) => `${at(p.x).toFixed(1)} ${up(p.y).toFixed(1)}`).join("L")}`;
+      root.append(svg("path", { class: `series ${tone}${series.dashed ? " dashed" : ""}${series.group && !series.only && chart.quiet ? " thin" : ""}`, d }));
+    }
+    for (const point of some) {
+      const few = some.length < 16 && !chart.quiet;
+      if (series.dots || few) root.append(svg("circle", { class: `dot ${tone}`, cx: at(point.x), cy: up(point.y), r: series.dots ? 4 : 3 }));
+      spots.push({ x: at(point.x), y: up(point.y), row: point.row, head: group ?? series.label });
+    }
+  }
+  return { height: box.top + height + 40, spots };
+}
+
+function drawBars(chart, root, width) {
+  const bars = columnOf(chart, chart.bar);
+  const outlines = columnOf(chart, chart.outline);
+  const [size, low, high] = chart.dots.map((name) => columnOf(chart, name));
+  const labels = chart.rows.map((row) => String(row[0]));
+  const share = makeScale({ ...chart.y }, [...bars, ...outlines]);
+  const rms = makeScale({ label: "", start: 0 }, [...size, ...high]);
+  const left = Math.max(widest(share), widest(rms));
+  const inner = width - left - 10;
+  const step = inner / labels.length;
+  const across = { ticks: [], place: () => 0, text: String };
+  const upper = { left, top: 26, width: inner, height: 110, right: 10 };
+  const lower = { left, top: 180, width: inner, height: 120, right: 10 };
+  const top = frame(root, upper, across, rms, { label: "" }, { label: `${chart.dots[0]} (nats), 95% interval` });
+  const bottom = frame(root, lower, across, share, { label: "" }, { label: "share of squares (filled) and of tokens (outline)" });
+  const spots = [];
+  labels.forEach((label, place) => {
+    const x = left + step * (place + 0.5);
+    const wide = Math.min(step * 0.74, 70);
+    const base = lower.top + lower.height;
+    const bar = bottom.up(bars[place] || 0);
+    root.append(svg("rect", { class: "bar first", x: x - wide / 2, width: wide, y: bar, height: base - bar }));
+    const line = bottom.up(outlines[place] || 0);
+    root.append(svg("rect", { class: "outline", x: x - wide / 2 - 2, width: wide + 4, y: line, height: base - line }));
+    if (typeof size[place] === "number") {
+      if (typeof low[place] === "number" && typeof high[place] === "number") root.append(svg("line", { class: "error-bar first", x1: x, x2: x, y1: top.up(low[place]), y2: top.up(high[place]) }));
+      root.append(svg("circle", { class: "dot first", cx: x, cy: top.up(size[place]), r: 4 }));
+    }
+    spots.push({ x, y: typeof size[place] === "number" ? top.up(size[place]) : bar, row: chart.rows[place], head: label });
+  });
+  const base = lower.top + lower.height;
+  const longest = Math.max(...labels.map((label) => label.length)) * TEXT;
+  const lanes = Math.ceil((longest + 8) / step);
+  const slanted = lanes > 3;
+  labels.forEach((label, place) => {
+    const x = left + step * (place + 0.5);
+    if (slanted && place % Math.ceil(lanes / 3) !== 0) return;
+    const y = base + 16 + 13 * ((slanted ? Math.floor(place / Math.ceil(lanes / 3)) : place) % Math.min(lanes, 3));
+    const half = (label.length * TEXT) / 2;
+    root.append(svg("text", { class: "soft", x: Math.min(Math.max(x, half), width - half), y, "text-anchor": "middle" }, label));
+  });
+  const down = base + 16 + 13 * Math.min(lanes, 3) + 4;
+  root.append(svg("text", { class: "soft", x: left + inner / 2, y: down, "text-anchor": "middle" }, fitted(chart.x.label, inner)));
+  return { height: down + 10, spots };
+}
+
+function drawScatter(chart, root, width) {
+  const [across, upward] = chart.at.map((name) => columnOf(chart, name));
+  const x = makeScale(chart.x, across);
+  const y = makeScale(chart.y, upward);
+  const left = widest(y);
+  const box = { left, top: 26, width: width - left - 16, height: 270, right: 16 };
+  const { at, up } = frame(root, box, x, y, chart.x, chart.y);
+  const spots = [];
+  chart.rows.forEach((row, place) => {
+    if (typeof across[place] !== "number" || typeof upward[place] !== "number") return;
+    const strong = row[0] === chart.emphasis;
+    const spot = { x: at(across[place]), y: up(upward[place]), row, head: row[0], opens: chart.opens };
+    root.append(svg("circle", { class: `dot ${strong ? "second" : "first"}${chart.opens ? " opens" : ""}`, cx: spot.x, cy: spot.y, r: strong ? 6.5 : 4.5, "fill-opacity": strong ? 1 : 0.75, "data-row": row[0] }));
+    if (strong) root.append(svg("text", { class: "strong", x: spot.x + (spot.x > width * 0.6 ? -10 : 10), y: spot.y - 8, "text-anchor": spot.x > width * 0.6 ? "end" : "start" }, row[0]));
+    spots.push(spot);
+  });
+  return { height: box.top + box.height + 40, spots };
+}
+
+function drawDots(chart, root, width) {
+  const names = chart.rows.map((row) => String(row[0]));
+  const longest = Math.max(...names.map((name) => name.length)) * TEXT + 12;
+  const stacked = width < 520 || longest > width * 0.45;
+  const left = stacked ? 8 : longest;
+  const line = stacked ? 36 : 24;
+  const parts = (chart.series || []).map((series) => ({ series, values: columnOf(chart, series.y), low: series.low ? columnOf(chart, series.low) : [], high: series.high ? columnOf(chart, series.high) : [] }));
+  const x = makeScale(chart.x, [...parts.flatMap((part) => [...part.values, ...part.low, ...part.high]), ...(chart.floor || []).slice(0, 2)]);
+  const box = { left, top: chart.floor ? 18 : 6, width: width - left - 14, height: names.length * line, right: 14 };
+  const none = { ticks: [], place: () => 0, text: String };
+  const { at } = frame(root, box, x, none, chart.x, { label: "" });
+  if (chart.floor) {
+    const [start, end, label] = chart.floor;
+    root.append(svg("rect", { class: "floor", x: at(start), width: Math.max(at(end) - at(start), 2), y: box.top, height: box.height }));
+    root.append(svg("text", { class: "soft", x: Math.min(at(start), width - label.length * TEXT), y: box.top - 5 }, label));
+  }
+  if (chart.zero) root.append(svg("line", { class: "zero", x1: at(0), x2: at(0), y1: box.top, y2: box.top + box.height }));
+  const spots = [];
+  names.forEach((name, place) => {
+    const y = box.top + line * (place + (stacked ? 0.72 : 0.5));
+    const strong = name === chart.emphasis;
+    const faint = (chart.pale || []).includes(name);
+    const group = svg("g", { class: faint ? "faint" : null });
+    const label = stacked ? { x: left, y: y - 10 } : { x: left - 10, y: y + 4, "text-anchor": "end" };
+    group.append(svg("text", { class: strong ? "strong" : null, ...label }, fitted(name, stacked ? width - 10 : width * 0.5)));
+    const here = parts.map((part) => part.values[place]).filter((value) => typeof value === "number");
+    if (chart.joined && here.length > 1) group.append(svg("line", { class: "join", x1: at(here[0]), x2: at(here[1]), y1: y, y2: y }));
+    parts.forEach(({ series, values, low, high }, layer) => {
+      const value = values[place];
+      if (typeof value !== "number") return;
+      const tone = strong && layer === 0 && parts.length === 1 ? "second" : TONES[series.tone || "first"];
+      const shift = chart.joined || parts.length === 1 ? 0 : (layer - (parts.length - 1) / 2) * 7;
+      if (typeof low[place] === "number" || typeof high[place] === "number") {
+        const [start, end] = [low[place] ?? value, high[place] ?? value].map(at);
+        group.append(svg("line", { class: `error-bar ${tone}`, x1: start, x2: end, y1: y + shift, y2: y + shift }));
+      }
+      group.append(svg("circle", { class: `dot ${tone}${chart.opens ? " opens" : ""}`, cx: at(value), cy: y + shift, r: strong ? 5.5 : 4 }));
+      spots.push({ x: at(value), y: y + shift, row: chart.rows[place], head: name, opens: chart.opens });
+    });
+    root.append(group);
+  });
+  return { height: box.top + box.height + 40, spots };
+}
+
+function drawTriangle(chart, root, width) {
+  const names = chart.names;
+  const last = Math.min(names.at(-1).length * TEXT + 10, width * 0.4);
+  const size = Math.max(Math.min((width - last) / Math.max(names.length - 1, 1), 78), 26);
+  const line = Math.min(Math.max(size * 0.6, 26), 38);
+  const values = known(columnOf(chart, "k2")).filter((value) => value > 0);
+  const scale = logScale({ scale: "log" }, values);
+  const spots = [];
+  names.forEach((name, place) => {
+    const y = line * place + line / 2;
+    root.append(svg("text", { class: "strong", x: size * place + 6, y: y + 4 }, fitted(name, width - size * place - 6)));
+  });
+  for (const row of chart.rows) {
+    const [first, second, value] = row;
+    const x = names.indexOf(first) * size;
+    const y = names.indexOf(second) * line;
+    const share = typeof value === "number" && value > 0 ? 8 + 44 * scale.place(value) : 0;
+    const cell = svg("rect", { class: chart.opens ? "opens cell" : "cell", x: x + 1, y: y + 1, width: size - 2, height: line - 2, rx: 3, "data-row": `${first}->${second}` });
+    cell.style.fill = `color-mix(in srgb, var(--first) ${share.toFixed(0)}%, var(--paper))`;
+    root.append(cell);
+    const text = value === null ? MISSING : short(value, 2);
+    if (text.length * TEXT < size) root.append(svg("text", { x: x + size / 2, y: y + line / 2 + 4, "text-anchor": "middle", "pointer-events": "none" }, text));
+    spots.push({ x: x + size / 2, y: y + line / 2, row, head: `${first} and ${second}`, opens: chart.opens, near: Math.max(size, line) });
+  }
+  return { height: line * names.length + 6, spots };
+}
+
+const FORMS = { curves: drawCurves, bars: drawBars, scatter: drawScatter, dots: drawDots, triangle: drawTriangle };
+
+// What a click on a spot opens: other parts of the script add their functions here.
+const openers = {};
+
+function keyOf(chart) {
+  const series = (chart.series || []).filter((each) => !(each.group && !each.only && !chart.quiet && chart.series.length === 1));
+  if (series.length < 2) return null;
+  return el("div", { class: "key" }, series.map((each) => el("span", { class: TONES[each.tone || "first"] }, el("i"), each.label)));
+}
+
+function drawChart(chart, place, given) {
+  const width = given || place.clientWidth;
+  if (!width) return;
+  const root = svg("svg", { width, role: "img", tabindex: "0", "aria-label": place.getAttribute("aria-label") || "" });
+  const { height, spots } = FORMS[chart.form](chart, root, width);
+  root.setAttribute("height", height);
+  root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const ring = svg("circle", { class: "ring", r: 7, visibility: "hidden", "pointer-events": "none" });
+  root.append(ring);
+  place.replaceChildren(...[keyOf(chart), root].filter(Boolean));
+  listen(chart, root, ring, spots);
+}
+
+function listen(chart, root, ring, spots) {
+  let current = -1;
+  const show = (index, speak) => {
+    current = index;
+    const spot = spots[index];
+    ring.setAttribute("cx", spot.x);
+    ring.setAttribute("cy", spot.y);
+    ring.setAttribute("visibility", "visible");
+    const text = [spot.head, ...chart.columns.map((name, place) => [name, spot.row[place]])
+      .filter(([, value]) => value !== null && value !== "" && value !== spot.head)
+      .map(([name, value]) => `${name}: ${number(value)}`)].join("\n");
+    tip.textContent = text;
+    tip.hidden = false;
+    const frameBox = root.getBoundingClientRect();
+    const x = frameBox.left + spot.x;
+    const y = frameBox.top + spot.y;
+    tip.style.left = `${Math.max(Math.min(x + 14, innerWidth - tip.offsetWidth - 8), 8)}px`;
+    tip.style.top = `${y + 16 + tip.offsetHeight > innerHeight ? Math.max(y - tip.offsetHeight - 14, 4) : y + 16}px`;
+    if (speak) say(text);
+  };
+  const hide = () => {
+    tip.hidden = true;
+    ring.setAttribute("visibility", "hidden");
+  };
+  const nearest = (event) => {
+    const frameBox = root.getBoundingClientRect();
+    const [x, y] = [event.clientX - frameBox.left, event.clientY - frameBox.top];
+    const away = spots.map((spot) => Math.hypot(spot.x - x, (spot.y - y) * (chart.form === "curves" ? 0.5 : 1)));
+    const index = away.indexOf(Math.min(...away));
+    const reach = chart.form === "bars" ? Infinity : spots[index]?.near ?? 45;
+    return index >= 0 && away[index] < reach ? index : -1;
+  };
+  const open = (index) => {
+    const spot = spots[index];
+    if (spot && spot.opens && openers[spot.opens]) {
+      hide();
+      openers[spot.opens](spot.row);
+    }
+  };
+  root.addEventListener("pointermove", (event) => {
+    const index = nearest(event);
+    if (index >= 0) show(index, false);
+    else hide();
+  });
+  root.addEventListener("pointerleave", hide);
+  root.addEventListener("blur", hide);
+  root.addEventListener("click", (event) => open(nearest(event)));
+  root.addEventListener("keydown", (event) => {
+    const moves = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+    if (event.key in moves && spots.length) {
+      event.preventDefault();
+      show((current + moves[event.key] + spots.length) % spots.length, true);
+    } else if (event.key === "Enter" && current >= 0) open(current);
+    else if (event.key === "Escape") hide();
+  });
+}
+
+function separated(chart) {
+  const cell = (value) => (value === null ? "" : String(value).replaceAll("\t", " "));
+  return [chart.columns, ...chart.rows].map((row) => row.map(cell).join("\t")).join("\n");
+}
+
+function valuesTable(chart, title) {
+  const head = el("tr", {}, chart.columns.map((name, place) => el("th", { scope: "col", class: typeof chart.rows[0]?.[place] === "number" ? "n" : null }, name)));
+  const rows = chart.rows.map((row) => el("tr", {}, row.map((value, place) => el(place ? "td" : "th", { scope: place ? null : "row", class: typeof value === "number" ? "n" : null }, value === null ? "" : number(value)))));
+  return el("div", { class: "values wide", tabindex: "0", role: "region", "aria-label": `Values of ${title}` }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows)));
+}
+
+function setUpFigure(figure) {
+  const chart = page.figures[figure.dataset.figure];
+  if (!chart) return;
+  const place = figure.querySelector(".drawing");
+  const title = figure.querySelector("h4").textContent;
+  place.setAttribute("aria-label", `${title}. ${figure.querySelector("figcaption").textContent} Arrow keys go from point to point.`);
+  place.setAttribute("role", "group");
+  let width = 0;
+  new ResizeObserver(() => {
+    if (place.clientWidth && place.clientWidth !== width) {
+      width = place.clientWidth;
+      drawChart(chart, place);
+    }
+  }).observe(place);
+  let values = null;
+  const table = el("button", { type: "button", "aria-expanded": "false", onclick: () => {
+    if (values) { values.remove(); values = null; } else { values = valuesTable(chart, title); figure.append(values); }
+    table.setAttribute("aria-expanded", String(values !== null));
+  } }, "values");
+  const copy = el("button", { type: "button", onclick: () => copyText(separated(chart), copy) }, "copy data");
+  figure.append(el("div", { class: "tools" }, table, copy));
+}
+
+// A picker shows one figure of its group at a time.
+function setUpPicker(group) {
+  const figures = [...group.querySelectorAll("figure")];
+  if (figures.length < 2) return;
+  const select = el("select", { onchange: () => figures.forEach((figure, place) => { figure.hidden = place !== select.selectedIndex; }) },
+    figures.map((figure) => el("option", {}, figure.querySelector("h4").textContent.replace(`${group.dataset.picker} `, ""))));
+  figures.forEach((figure, place) => { figure.hidden = place !== 0; });
+  group.prepend(el("label", { class: "picker" }, `${group.dataset.picker} `, select));
+}

@@ -1,0 +1,255 @@
+// Popovers, copying, sliders, pairs, glossary and downloads.
+const popover = document.getElementById("popover");
+let asked = null; // what opened the popover
+
+function termOf(name) {
+  const mark = el("code", { class: "term", "data-term": name }, name);
+  setUpTerm(mark);
+  return mark;
+}
+
+function setUpTerm(mark) {
+  if (!page.terms[mark.dataset.term]) return;
+  mark.setAttribute("role", "button");
+  mark.setAttribute("tabindex", "0");
+  mark.setAttribute("aria-haspopup", "dialog");
+  mark.addEventListener("click", (event) => {
+    event.stopPropagation();
+    openTerm(mark.dataset.term, mark);
+  });
+  mark.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    event.stopPropagation();
+    openTerm(mark.dataset.term, mark);
+  });
+}
+
+function explained(name) {
+  const { what, ...more } = page.terms[name];
+  return [el("p", {}, el("b", {}, name), ` ${what}`), el("dl", {}, Object.entries(more).flatMap(([part, text]) => [el("dt", {}, part), el("dd", {}, text)]))];
+}
+
+function openTerm(name, place) {
+  if (asked === place && !popover.hidden) return closeTerm();
+  asked = place;
+  popover.replaceChildren(...explained(name));
+  popover.hidden = false;
+  const box = place.getBoundingClientRect();
+  const left = Math.max(Math.min(box.left, innerWidth - popover.offsetWidth - 16), 16);
+  const below = box.bottom + popover.offsetHeight + 12 < innerHeight || box.top < popover.offsetHeight + 12;
+  popover.style.left = `${left + scrollX}px`;
+  popover.style.top = `${scrollY + (below ? box.bottom + 6 : box.top - popover.offsetHeight - 6)}px`;
+  popover.focus({ preventScroll: true });
+  return undefined;
+}
+
+function closeTerm() {
+  if (popover.hidden) return;
+  const inside = popover.contains(document.activeElement);
+  popover.hidden = true;
+  if (inside) asked?.focus({ preventScroll: true });
+  asked = null;
+}
+
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeTerm(); });
+document.addEventListener("pointerdown", (event) => { if (!popover.contains(event.target) && event.target !== asked) closeTerm(); });
+
+function setUpCopy(button) {
+  button.addEventListener("click", () => {
+    const source = button.parentElement.querySelector("code, pre");
+    copyText(source.textContent, button);
+  });
+}
+
+// Sliders read the sweep's document: the row of a setting fills the numbers and the configuration.
+const READOUT = {
+  "kept tokens": (row) => percent(row.kept_token_share.value),
+  "kept sequences": (row) => percent(row.kept_sequence_share.value),
+  "kept groups": (row) => number(row.kept_groups),
+  "ESS tokens": (row) => number(row.ess_token_applied),
+  "ESS sequences": (row) => withInterval(row.ess_seq_applied),
+  "ESS as verl logs it": (row) => number(row.ess_trainer),
+  "mean weight": (row) => withInterval(row.mean_weight),
+  "lost mass": (row) => withInterval(row.lost_mass),
+  "truncation loss": (row) => number(row.truncation_loss.value),
+  variance: (row) => number(row.weight_variance),
+  "weight bias": (row) => number(row.weight_distance),
+  "bias bound": (row) => number(row.bias_bound),
+  "reward shift": (row) => withInterval(row.reward_shift),
+  "advantage shift": (row) => number(row.advantage_shift.value),
+  "keep-length correlation": (row) => number(row.keep_length_correlation),
+  "kept by quarter of length": (row) => row.kept_by_length.map(percent).join(", "),
+};
+
+// A template has numbers marked by their place: "upper: \u0001" with the values of the entry.
+function completed(written, index) {
+  const entry = written.entries[index];
+  if (!entry) return "this trainer has no such estimator";
+  const [template, ...values] = entry.split(" ");
+  const parts = written.templates[template].split("\u0001");
+  return parts.map((part, place) => (place ? values[place - 1] : "") + part).join("");
+}
+
+function freeBounds(family) {
+  const keys = Object.keys(family.rows[0].bounds).sort((a, b) => (a !== family.axis) - (b !== family.axis));
+  const free = new Map();
+  for (const key of keys) {
+    const values = [...new Set(family.rows.map((row) => row.bounds[key]))].sort((a, b) => a - b);
+    const tied = [...free.keys()].some((other) => {
+      const pairs = new Set(family.rows.map((row) => `${row.bounds[key]} ${row.bounds[other]}`));
+      return pairs.size === new Set(family.rows.map((row) => row.bounds[other])).size;
+    });
+    if (values.length > 1 && !tied) free.set(key, values);
+  }
+  if (!free.size) free.set(family.axis, [family.rows[0].bounds[family.axis]]);
+  return free;
+}
+
+function familyChart(family, free, current) {
+  const row = family.rows[current];
+  if (free.size === 1) {
+    const [key] = free.keys();
+    return {
+      form: "curves",
+      columns: [`${key} bound`, "kept tokens", "ESS of sequences", "weight bias"],
+      rows: family.rows.map((each) => [each.bounds[key], each.kept_token_share.value, each.ess_seq_applied.value, each.weight_distance]),
+      x: { label: `${key} bound`, scale: "log" },
+      y: { label: "share; bias", scale: "linear", start: 0 },
+      series: [{ label: "kept tokens", y: "kept tokens", tone: "soft" }, { label: "ESS of sequences", y: "ESS of sequences", tone: "first" }, { label: "weight bias", y: "weight bias", tone: "second", dashed: true }],
+      marks: [[row.bounds[key], short(row.bounds[key], 4)]],
+      quiet: true,
+    };
+  }
+  const keys = [...free.keys()];
+  const name = (each) => keys.map((key) => `${key} ${short(each.bounds[key], 4)}`).join(", ");
+  return {
+    form: "scatter",
+    columns: ["setting", "weight bias", "ESS of sequences", "kept tokens"],
+    rows: family.rows.map((each) => [name(each), each.weight_distance, each.ess_seq_applied.value, each.kept_token_share.value]),
+    x: { label: "weight bias", scale: "linear", start: 0 },
+    y: { label: "ESS of sequences", scale: "linear", start: 0, end: 1, percent: true },
+    at: ["weight bias", "ESS of sequences"],
+    emphasis: name(row),
+  };
+}
+
+function setUpSliders(block) {
+  const start = JSON.parse(block.dataset.start);
+  const select = block.querySelector("select.family");
+  const trainers = block.querySelector("select.trainer");
+  const config = block.querySelector(".config");
+  const readout = block.querySelector(".readout");
+  const ranges = block.querySelector(".ranges");
+  const drawing = block.querySelector(".curves");
+  drawing.classList.add("drawing");
+  let [family, free, current, inputs] = [null, null, 0, []];
+
+  function show() {
+    const row = family.rows[current];
+    inputs.forEach(({ key, input, output }) => {
+      const place = free.get(key).indexOf(row.bounds[key]);
+      input.value = place;
+      const text = short(row.bounds[key], 6);
+      input.setAttribute("aria-valuetext", text);
+      output.textContent = text;
+    });
+    readout.replaceChildren(...Object.entries(READOUT).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value(row))]));
+    const written = family.configurations[trainers.value];
+    config.textContent = written ? completed(written, current) : "this result holds no configuration to paste";
+    drawing.setAttribute("aria-label", `${family.title} over its bounds`);
+    drawChart(familyChart(family, free, current), drawing);
+  }
+
+  // The setting with the moved bound, and otherwise as near as the table has one.
+  function moved(place) {
+    const wanted = inputs.map(({ input }) => Number(input.value));
+    const at = family.rows.map((row) => inputs.map(({ key }) => free.get(key).indexOf(row.bounds[key])));
+    const away = (index) => at[index].reduce((sum, value, other) => sum + Math.abs(value - wanted[other]), 0);
+    const among = at.map((_, index) => index).filter((index) => at[index][place] === wanted[place]);
+    current = among.reduce((best, index) => (away(index) < away(best) ? index : best));
+    show();
+  }
+
+  async function choose(name, row) {
+    const sweep = await documentOf("sweep");
+    family = sweep.families[name];
+    free = freeBounds(family);
+    block.querySelector(".family-about").textContent = family.about;
+    inputs = [...free].map(([key, values], place) => {
+      const input = el("input", { type: "range", min: 0, max: values.length - 1, step: 1, "aria-label": `${key} bound of ${family.title}`, oninput: () => moved(place) });
+      return { key, input, output: el("output") };
+    });
+    ranges.replaceChildren(...inputs.map(({ key, input, output }) => el("label", {}, `${key} `, output, input)));
+    const chosen = trainers.value;
+    trainers.replaceChildren(...Object.keys(family.configurations).map((trainer) => el("option", { selected: trainer === chosen }, trainer)));
+    trainers.parentElement.hidden = !trainers.options.length;
+    current = row ?? Math.floor(family.rows.length / 2);
+    show();
+  }
+
+  select.addEventListener("change", () => choose(select.value));
+  trainers.addEventListener("change", show);
+  let ready = false;
+  new ResizeObserver(() => {
+    if (!drawing.clientWidth) return;
+    if (family) show();
+    else if (!ready) { ready = true; choose(start.family, start.row); }
+  }).observe(block);
+}
+
+// A cell of the triangle opens the numbers of its pair, in both directions.
+function setUpPairs(place) {
+  const pairs = JSON.parse(place.parentElement.querySelector("script.pairs").textContent);
+  openers.pair = async ([first, second]) => {
+    const compare = await documentOf("compare");
+    const pair = pairs[`${first}->${second}`];
+    const [there, back] = [compare.pairs[`${first}->${second}`], compare.pairs[`${second}->${first}`]];
+    const cell = (value) => el("td", { class: `n ${value?.level || ""}` }, value ? number(value.value) : "", value && value.low !== null && value.low !== value.high ? el("small", {}, withInterval(value).replace(/^[^(]*\(|\)$/g, "")) : null);
+    const rows = Object.keys(there.mismatch).map((name) => el("tr", {}, el("th", { scope: "row" }, nameOf(name)), cell(there.mismatch[name]), cell(back?.mismatch[name])));
+    const heads = ["Metric", `${first} → ${second}`, `${second} → ${first}`].map((head, at) => el("th", { scope: "col", class: at ? "n" : null }, head));
+    const table = el("table", {}, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows));
+    const drawing = el("div", { class: "drawing", role: "group", "aria-label": `Mismatch of ${first} and ${second} by probability` });
+    place.replaceChildren(
+      el("h4", { tabindex: "-1" }, `${first} and ${second}${there.at_floor ? ": at the noise floor" : ""}`),
+      drawing,
+      ...pair.means.map((sentence) => el("p", { class: "soft" }, sentence)),
+      el("div", { class: "wide values", tabindex: "0", role: "region", "aria-label": `Mismatch of ${first} and ${second}` }, table),
+    );
+    const profile = compare.figures[`${first}->${second}`]?.by_probability ?? compare.figures[`${second}->${first}`]?.by_probability;
+    if (profile) drawChart(profileChart(profile), drawing);
+    place.querySelector("h4").focus();
+    remember(`ladder/${encodeURIComponent(`${first}->${second}`)}`);
+  };
+}
+
+function profileChart(profile) {
+  const tokens = profile.bins.reduce((sum, bin) => sum + bin.tokens, 0);
+  return {
+    form: "bars",
+    columns: ["bin", "tokens", "share of tokens", "share of squares", "rms log-ratio", "rms low", "rms high"],
+    rows: profile.bins.map((bin) => [bin.label, bin.tokens, bin.tokens / tokens, bin.share_of_squares, bin.log_ratio_rms.value, bin.log_ratio_rms.low, bin.log_ratio_rms.high]),
+    x: { label: profile.title },
+    y: { label: "share", percent: true, start: 0 },
+    bar: "share of squares",
+    outline: "share of tokens",
+    dots: ["rms log-ratio", "rms low", "rms high"],
+  };
+}
+
+function setUpGlossary(place) {
+  const names = Object.keys(page.terms).sort((a, b) => a.localeCompare(b, "en"));
+  const field = el("input", { type: "search", "aria-label": "Search the glossary", placeholder: "search" });
+  const entries = names.map((name) => {
+    const { what, ...more } = page.terms[name];
+    return { text: `${name} ${what}`.toLowerCase(), parts: [el("dt", {}, el("code", {}, name)), el("dd", {}, what, more.formula ? el("small", {}, ` ${more.formula}`) : null)] };
+  });
+  field.addEventListener("input", () => {
+    for (const { text, parts } of entries) parts.forEach((part) => { part.hidden = !text.includes(field.value.toLowerCase()); });
+  });
+  place.append(el("div", { class: "search" }, field), el("dl", {}, entries.flatMap(({ parts }) => parts)));
+}
+
+function setUpDownload(button) {
+  button.addEventListener("click", async () => save(`${button.dataset.document}.json`, await textOf(button.dataset.document), "application/json"));
+}

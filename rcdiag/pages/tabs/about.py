@@ -1,0 +1,68 @@
+"""The tab About: where every number comes from, the documents, and the words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rcdiag.pages.blocks import Block, Part, Section, Snippet, Tab
+from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.tabs.diagnosis import scoring_of
+from rcdiag.results import Result
+from rcdiag.results.base import drawn_sentence
+
+
+def tab(dumps: Sequence[DumpResults]) -> Tab:
+    """Fill the tab; a page of two dumps has the provenance of both."""
+    blocks: list[Block] = [
+        Snippet(label=f"rcdiag {result.kind} on {dump.dump}", text=provenance(result))
+        for dump in dumps
+        for result in dump.results
+    ]
+    for dump in dumps:
+        for name, facts in scoring_of(dump).items():
+            blocks.append(
+                Snippet(
+                    label=f"How {name} was scored",
+                    text=json.dumps(facts, indent=1, ensure_ascii=False),
+                    opened=False,
+                )
+            )
+    sections = [
+        Section(title="Where the numbers come from", blocks=blocks, name="provenance"),
+        Section(
+            title="The result documents",
+            blocks=[Part(name="documents", data=None)],
+            name="documents",
+            screen=True,
+        ),
+        Section(
+            title="Glossary",
+            blocks=[Part(name="glossary", data=None)],
+            name="glossary",
+            screen=True,
+        ),
+    ]
+    return Tab(name="about", title="About", heading="About this page", sections=sections)
+
+
+def provenance(result: Result) -> str:
+    """Write where a result comes from, a fact in each line."""
+    facts = dict(result.provenance)
+    lines = [
+        f"command      {facts.pop('command', '')}",
+        f"table        {', '.join(map(str, facts.pop('dump', [])))}",
+        f"rows         {facts.pop('rows', 0):,}",
+    ]
+    drawn = drawn_sentence(result.provenance)
+    if drawn:
+        lines.append(f"read         {drawn}")
+    facts.pop("rows_drawn", None)
+    versions = facts.pop("versions", {})
+    lines += [f"{name:<12} {_written(value)}" for name, value in facts.items()]
+    lines.append(f"{'versions':<12} {', '.join(f'{n} {v}' for n, v in versions.items())}")
+    return "\n".join(lines)
+
+
+def _written(value: object) -> str:
+    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)

@@ -1,0 +1,168 @@
+"""The tab Change: two dumps side by side, and whether the second is better than the first."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rcdiag.errors import RcdiagError
+from rcdiag.pages.blocks import (
+    Block,
+    Column,
+    Part,
+    Row,
+    Section,
+    Tab,
+    Table,
+    Terms,
+    Words,
+    metric,
+    term,
+    text,
+)
+from rcdiag.pages.gauges import gauges
+from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.tabs.diagnosis import headline_of, mismatch_of
+from rcdiag.results import MetricValue
+from rcdiag.statistics.metrics import FAMILIES, METRICS
+
+ORDER = ("fine", "correct", "cannot-tell", "fix")  # verdicts, the best first
+
+
+def tab(before: DumpResults, after: DumpResults) -> Tab:
+    """Fill the tab."""
+    if not mismatch_of(before) and not mismatch_of(after) and before.diagnosis is None:
+        raise RcdiagError(
+            "nothing to set side by side: neither result has a mismatch or a diagnosis",
+            hint="give results of rcdiag score, of both dumps",
+        )
+    sections = [_sides(before, after), _causes(before, after), _numbers(before, after)]
+    return Tab(
+        name="change",
+        title="Change",
+        heading=verdict(before, after),
+        sections=[section for section in sections if section is not None],
+    )
+
+
+def verdict(before: DumpResults, after: DumpResults) -> str:
+    """Say in a sentence whether the second dump is better than the first."""
+    gone, new, _ = causes(before, after)
+    moved = [change(name, *pair) for name, pair in both(before, after).items()]
+    better, worse = moved.count("better"), moved.count("worse")
+    verdicts = [None if d.diagnosis is None else d.diagnosis.verdict for d in (before, after)]
+    numbers = f"{better} numbers better beyond both intervals, {worse} worse"
+    if None in verdicts:
+        return numbers
+    one, two = (str(each) for each in verdicts)
+    steps = f"verdict {one}, then {two}" if one != two else f"verdict {one} both times"
+    if gone and not new:
+        answer = "It helped" if ORDER.index(two) <= ORDER.index(one) else "Other trouble"
+        return f"{answer}: {', '.join(gone)} is gone; {steps}; {numbers}"
+    if new:
+        return f"Something new: {', '.join(new)}; {steps}; {numbers}"
+    return f"The cause stands: {steps}; {numbers}"
+
+
+def causes(before: DumpResults, after: DumpResults) -> tuple[list[str], list[str], list[str]]:
+    """Return the faults that are gone, that are new, and that stand; rounding is no fault."""
+    one, two = (_faults(dump) for dump in (before, after))
+    return (
+        [slug for slug in one if slug not in two],
+        [slug for slug in two if slug not in one],
+        [slug for slug in one if slug in two],
+    )
+
+
+def _faults(dump: DumpResults) -> list[str]:
+    named = [] if dump.diagnosis is None else dump.diagnosis.causes
+    return [cause.slug for cause in named if cause.verdict not in ("fine", "cannot-tell")]
+
+
+def both(before: DumpResults, after: DumpResults) -> dict[str, tuple[MetricValue, MetricValue]]:
+    """Return the numbers that both dumps have, in the order of the families."""
+    one, two = mismatch_of(before), mismatch_of(after)
+    names = [name for family in FAMILIES.values() for name in family.metrics]
+    return {name: (one[name], two[name]) for name in names if name in one and name in two}
+
+
+def change(name: str, before: MetricValue, after: MetricValue) -> str:
+    """Say whether a number moved beyond both intervals, and to which side of its ideal."""
+    if before.value is None or after.value is None:
+        return "not known"
+    ends = (before.low, before.high, after.low, after.high)
+    if any(end is None or math.isnan(end) for end in ends):
+        return "no interval"
+    assert before.low is not None
+    assert before.high is not None
+    assert after.low is not None
+    assert after.high is not None
+    if after.low <= before.high and before.low <= after.high:
+        return "within the intervals"
+    ideal = METRICS[name].ideal
+    if ideal is None:
+        return "moved"
+    return "better" if abs(after.value - ideal) < abs(before.value - ideal) else "worse"
+
+
+def _sides(before: DumpResults, after: DumpResults) -> Section:
+    sides = []
+    for word, dump in (("Before", before), ("After", after)):
+        mismatch = mismatch_of(dump)
+        sides.append(
+            {
+                "word": word,
+                "headline": headline_of(dump),
+                "dump": dump.dump,
+                "gauges": gauges(mismatch, dump.largest.num_sequences) if mismatch else [],
+            }
+        )
+    return Section(title="", blocks=[Part(name="sides", data=sides)])
+
+
+def _causes(before: DumpResults, after: DumpResults) -> Section | None:
+    blocks: list[Block] = []
+    heads = ("Gone:", "New:", "Still there:")
+    for head, slugs in zip(heads, causes(before, after), strict=True):
+        if slugs:
+            blocks += [Words(text=head), Terms(items=[(slug, "") for slug in slugs])]
+    return Section(title="Causes", blocks=blocks) if blocks else None
+
+
+LEVELS = {"better": "ok", "worse": "error", "no interval": "unknown", "not known": "unknown"}
+
+
+def _numbers(before: DumpResults, after: DumpResults) -> Section | None:
+    pairs = both(before, after)
+    if not pairs:
+        return None
+    rows = [_row(name, one, two) for name, (one, two) in pairs.items()]
+    table = Table(
+        name="changes",
+        label="Numbers before and after",
+        columns=[
+            Column(head="Metric"),
+            Column(head="Before", numbers=True),
+            Column(head="After", numbers=True),
+            Column(head="Change"),
+        ],
+        rows=sorted(rows, key=lambda row: row.tag != "moved"),
+        search=True,
+    )
+    how = (
+        "A number moved where its 95% intervals before and after do not meet; better is nearer to "
+        "its ideal. Two dumps of other prompts or lengths differ for that reason too."
+    )
+    return Section(title="Which numbers moved", blocks=[table, Words(text=how, soft=True)])
+
+
+def _row(name: str, before: MetricValue, after: MetricValue) -> Row:
+    word = change(name, before, after)
+    cells: list[Any] = [
+        term(name, note=METRICS[name].label),
+        metric(before),
+        metric(after),
+        text(word, level=LEVELS.get(word, "")),
+    ]
+    moved = word in ("better", "worse", "moved")
+    return Row(cells=cells, key=name, tag="moved" if moved else "", pale=not moved)

@@ -1,0 +1,310 @@
+"""The tab Diagnosis: cause, what to do, what shows it, and every number of the mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
+from rcdiag.pages.answers import answer
+from rcdiag.pages.blocks import (
+    Block,
+    Column,
+    Figures,
+    Fold,
+    Gauges,
+    Lines,
+    Part,
+    Row,
+    Section,
+    Tab,
+    Table,
+    Terms,
+    Words,
+    amount,
+    code,
+    term,
+    text,
+)
+from rcdiag.pages.diagnose.words import posterior_rows
+from rcdiag.pages.drawn import figures_of
+from rcdiag.pages.formats import interval, number
+from rcdiag.pages.gauges import gauges
+from rcdiag.pages.headline import Headline, counted, headline
+from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.score.words import alone, clusters
+from rcdiag.results import Finding, MetricValue
+from rcdiag.results.base import by_severity
+from rcdiag.statistics.metrics import FAMILIES, METRICS
+
+BY_STEP = ("mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step")
+# Facts of a policy that say what its log-probs are of: which weights, which law, which engine.
+LEADING = (
+    "model",
+    "weights_fingerprint",
+    "temperature",
+    "sampling_temperature",
+    "backend",
+    "dtype",
+)
+# Those that two sides must have alike.
+DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
+
+
+def tab(results: DumpResults) -> Tab:
+    """Fill the tab."""
+    sections = [
+        _verdict(results),
+        _gauges(results),
+        _steps(results),
+        _against(results),
+        _findings(results),
+        _experiments(results),
+        _numbers(results),
+    ]
+    return Tab(
+        name="diagnosis",
+        title="Diagnosis",
+        heading=headline_of(results).summary,
+        sections=[section for section in sections if section is not None],
+    )
+
+
+def headline_of(results: DumpResults) -> Headline:
+    """Return the headline of the result whose diagnosis rests on most."""
+    diagnosis = results.diagnosis
+    judged = next((r for r in results.results if r.diagnosis is diagnosis), results.results[0])
+    known = (results.score, results.compare, results.sweep, results.replay, judged)
+    speaker = next(result for result in known if result is not None)
+    numbers = f"{answer(speaker)}; {counted(findings_of(results))}"
+    return replace(headline(judged, ""), about=headline(results.largest, "").about, numbers=numbers)
+
+
+def findings_of(results: DumpResults) -> list[Finding]:
+    """Return the findings of all results, each once, the gravest first."""
+    unique: dict[tuple[str, str], Finding] = {}
+    for result in results.results:
+        for finding in result.findings:
+            unique.setdefault((finding.slug, finding.message), finding)
+    return by_severity(list(unique.values()))
+
+
+def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
+    """Return the metrics of the page's pair: those of score, or of the pair in compare."""
+    if results.score is not None:
+        return results.score.mismatch
+    if results.compare is not None:
+        pair = results.compare.pairs.get("->".join(results.pair))
+        return {} if pair is None else pair.mismatch
+    return {}
+
+
+def _verdict(results: DumpResults) -> Section:
+    line = headline_of(results)
+    left: list[Block] = [Part(name="verdict", data=line)]
+    if not results.pair[1]:
+        left.append(Words(text=f"{alone(results.pair[0] or 'one')}."))
+    right = _metadata(results)
+    return Section(title="", blocks=[Part(name="lead", data=[left, right] if right else [left])])
+
+
+def _gauges(results: DumpResults) -> Section | None:
+    mismatch = mismatch_of(results)
+    made = gauges(mismatch, results.largest.num_sequences) if mismatch else []
+    if not made:
+        return None
+    return Section(title="The numbers that decide", blocks=[Gauges(items=made)])
+
+
+def scoring_of(results: DumpResults) -> Mapping[str, Mapping[str, Any]]:
+    """Return how each policy of the pair was scored, as far as the table says so."""
+    if results.score is not None:
+        return results.score.scoring
+    if results.compare is not None:
+        policies = results.compare.policies
+        return {
+            name: policies[name].scoring
+            for name in results.pair
+            if name in policies and policies[name].scoring
+        }
+    return {}
+
+
+def _metadata(results: DumpResults) -> list[Block]:
+    """Set what the file says of both sides beside each other, what must not differ first."""
+    scoring = {name: dict(facts) for name, facts in scoring_of(results).items() if facts}
+    sides = [name for name in results.pair if name in scoring]
+    if len(sides) < 2:
+        return []
+    flat = [_flat(scoring[side]) for side in sides]
+    names = [name for name in dict.fromkeys(name for facts in flat for name in facts)]
+    leading = [name for name in names if name.split(".")[0] in LEADING]
+    others = [name for name in names if name not in leading and name != "name"]
+    label = "What the file says of both sides"
+    tables = [_facts("metadata", label, sides, flat, leading)]
+    if not others:
+        return list(tables)
+    more = _facts("more-metadata", "More of what the file says", sides, flat, others)
+    return [*tables, Fold(label=f"{len(others)} more facts", blocks=[more])]
+
+
+def _facts(
+    name: str,
+    label: str,
+    sides: Sequence[str],
+    flat: Sequence[Mapping[str, str]],
+    names: Sequence[str],
+) -> Table:
+    """Make a table of facts with a column for each side, those that must not differ first."""
+    rows = [_fact_row(fact, [facts.get(fact) for facts in flat]) for fact in names]
+    return Table(
+        name=name,
+        label=label,
+        columns=[Column(head="What the file says"), *(Column(head=side) for side in sides)],
+        rows=sorted(rows, key=lambda row: (not row.tag, row.pale)),
+    )
+
+
+def _fact_row(name: str, values: Sequence[str | None]) -> Row:
+    differ = len(set(values)) > 1
+    decisive = differ and name.split(".")[0] in DECISIVE and None not in values
+    return Row(
+        cells=[text(name.replace("_", " ")), *(_fact(value) for value in values)],
+        tag="differs" if decisive else "",
+        pale=not differ,
+    )
+
+
+def _fact(value: str | None) -> Any:
+    if value is None:
+        return text("not said")
+    short = f"{value[:8]}…" if len(value) == 32 and value.isalnum() else value
+    return code(short)
+
+
+def _flat(facts: Mapping[str, Any], head: str = "") -> dict[str, str]:
+    """Write nested facts as one level: versions.torch -> 2.8."""
+    flat: dict[str, str] = {}
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{head}{name}.")
+        elif value is not None:
+            flat[f"{head}{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
+    return flat
+
+
+def _steps(results: DumpResults) -> Section | None:
+    figures = figures_of(results.score, BY_STEP)
+    if not figures:
+        return None
+    return Section(title="Over the training steps", blocks=[Figures(items=figures)], name="steps")
+
+
+def _against(results: DumpResults) -> Section | None:
+    """Say what speaks for other causes, what was ruled out and by what, and what to try next."""
+    diagnosis = results.diagnosis
+    if diagnosis is None:
+        return None
+    blocks: list[Block] = []
+    possible = [slug for cause in diagnosis.causes[:1] for slug in cause.also_possible]
+    if possible:
+        blocks.append(Words(text="Not told apart from the cause by this evidence:"))
+        blocks.append(Terms(items=[(slug, "") for slug in possible]))
+    if diagnosis.ruled_out:
+        blocks.append(Words(text="Ruled out, and by what:"))
+        blocks.append(Terms(items=[(slug, _by_what(slug, results)) for slug in _ruled(results)]))
+    if diagnosis.next:
+        blocks.append(Part(name="next", data=diagnosis.next))
+    return Section(title="What else it could be", blocks=blocks) if blocks else None
+
+
+def _ruled(results: DumpResults) -> list[str]:
+    """Return the causes that are ruled out, those with one reason beside each other."""
+    slugs = [] if results.diagnosis is None else results.diagnosis.ruled_out
+    reasons = list(dict.fromkeys(_by_what(slug, results) for slug in slugs))
+    return sorted(slugs, key=lambda slug: reasons.index(_by_what(slug, results)))
+
+
+def _by_what(slug: str, results: DumpResults) -> str:
+    """Say what speaks against a cause: the best experiment that supposed it, or the table."""
+    trials = [] if results.diagnose is None else results.diagnose.experiments
+    tried = [trial for trial in trials if trial.cause == slug]
+    if tried:
+        best = min(tried, key=lambda trial: trial.rms_left)
+        left, before = number(best.rms_left), number(best.rms_before)
+        return f"supposing it leaves {left} of {before} nats (rms) unexplained"
+    return RULED_OUT_BY.get(slug, "")
+
+
+def _findings(results: DumpResults) -> Section | None:
+    findings = findings_of(results)
+    if not findings:
+        return None
+    return Section(title="Findings", blocks=[Part(name="findings", data=findings)], name="findings")
+
+
+def _experiments(results: DumpResults) -> Section | None:
+    result = results.diagnose
+    if result is None or result.trainer_model is None:
+        return None
+    figures = figures_of(result)
+    blocks: list[Block] = [Words(text=f"{answer(result)}.")]
+    if figures:
+        blocks.append(Figures(items=figures))
+    lines = posterior_rows(result)
+    if result.open:
+        lines = [*lines, f"Not run for lack of time: {', '.join(result.open)}"]
+    if lines:
+        blocks.append(Lines(items=lines))
+    return Section(title="Experiments", blocks=blocks, name="experiments")
+
+
+def _numbers(results: DumpResults) -> Section | None:
+    mismatch = mismatch_of(results)
+    if not mismatch:
+        return None
+    rows = [
+        Row(cells=_number_cells(family.question, name, mismatch[name]), key=name)
+        for family in FAMILIES.values()
+        for name in family.metrics
+        if name in mismatch
+    ]
+    table = Table(
+        name="numbers",
+        label="All numbers of the mismatch",
+        columns=[
+            Column(head="Metric"),
+            Column(head="Value", numbers=True),
+            Column(head="95% interval", numbers=True),
+            Column(head="Expected", numbers=True),
+            Column(head="Level"),
+            Column(head="Question"),
+        ],
+        rows=rows,
+        search=True,
+        screen=True,
+    )
+    made_from = clusters(results.score) if results.score is not None else "clusters of rows"
+    how = (
+        f"Intervals are 95% intervals by cluster: {made_from} are left out one by one (jackknife, "
+        "widened for few, unequal and skewed ones), so tokens of one prompt are not taken for "
+        "independent. An end is not observable where it hangs on ratios that so few could not "
+        "show. Extremes have none."
+    )
+    return Section(title="All numbers", blocks=[Words(text=how, soft=True), table], name="numbers")
+
+
+def _number_cells(question: str, name: str, value: MetricValue) -> list[Any]:
+    metric = METRICS[name]
+    ideal = metric.ideal if value.expected is None else value.expected
+    expected = "" if ideal is None else f"{'≈ ' if value.expected is not None else ''}{ideal:.3g}"
+    unit = f", {metric.unit}" if metric.unit else ""
+    return [
+        term(name, note=f"{metric.label}{unit}"),
+        amount(value.value) if value.value is not None else text("n/a", order=float("nan")),
+        text(interval(value), order=float("nan") if value.low is None else value.low),
+        text(expected, order=float("nan") if ideal is None else ideal),
+        text(value.level or "", level=value.level or ""),
+        text(question),
+    ]

@@ -1,0 +1,188 @@
+"""The tab Tokens: where the mismatch sits, and the tokens and sequences that carry it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rcdiag.pages.blocks import (
+    Block,
+    Column,
+    Figures,
+    Part,
+    Row,
+    Section,
+    Tab,
+    Table,
+    Words,
+    amount,
+    code,
+    count,
+    metric,
+    share,
+    text,
+)
+from rcdiag.pages.drawn import figures_of
+from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.score.profiles import FIGURES as PROFILES
+from rcdiag.pages.tabs.diagnosis import BY_STEP
+from rcdiag.results import ScoreResult, SequenceTokens
+
+PROFILE_NAMES = tuple(spec.name for spec in PROFILES)
+
+
+def tab(results: DumpResults) -> Tab | None:
+    """Fill the tab; None where no pair was scored."""
+    score = results.score
+    if score is None or not score.target:
+        return None
+    sections = [_where(score), _profile(score), _sequences(score), _tokens(score), _ids(score)]
+    return Tab(
+        name="tokens",
+        title="Tokens",
+        heading="Where the mismatch sits",
+        sections=[section for section in sections if section is not None],
+    )
+
+
+def _where(result: ScoreResult) -> Section | None:
+    others = [f for f in figures_of(result) if f.name not in (*PROFILE_NAMES, *BY_STEP)]
+    if not others:
+        return None
+    return Section(title="How many tokens, and how far", blocks=[Figures(items=others)])
+
+
+def _profile(result: ScoreResult) -> Section | None:
+    figures = figures_of(result, PROFILE_NAMES)
+    if not figures:
+        return None
+    return Section(title="By what", blocks=[Figures(items=figures, picker="Mismatch by")])
+
+
+def _sequences(result: ScoreResult) -> Section | None:
+    if not result.worst_sequences:
+        return None
+    table = Table(
+        name="sequences",
+        label="Sequences with the largest sums of log-ratios",
+        columns=[
+            Column(head="Row", numbers=True),
+            Column(head="Sample"),
+            Column(head="Step", numbers=True),
+            Column(head="Reward", numbers=True),
+            Column(head="Tokens", numbers=True),
+            Column(head="Sum of log-ratios", numbers=True),
+            Column(head="Largest token", numbers=True),
+        ],
+        rows=[_sequence_row(sequence) for sequence in result.worst_sequences],
+    )
+    blocks: list[Block] = [table]
+    texts = [sequence for sequence in result.worst_sequences if sequence.texts]
+    if texts:
+        blocks.append(Part(name="texts", data=texts))
+    return Section(title="Sequences with the largest |sum of log-ratios|", blocks=blocks)
+
+
+def _sequence_row(sequence: SequenceTokens) -> Row:
+    """Write a sequence; its largest token is known only where all its tokens are stored."""
+    whole = len(sequence.log_ratio) >= sequence.num_tokens
+    return Row(
+        cells=[
+            count(sequence.row),
+            text("" if sequence.sample_id is None else str(sequence.sample_id)),
+            count(sequence.step),
+            amount(sequence.reward),
+            count(sequence.num_tokens),
+            amount(sequence.log_ratio_sum),
+            amount(largest(sequence.log_ratio) if whole and sequence.log_ratio else None),
+        ],
+        key=str(sequence.row),
+    )
+
+
+def largest(log_ratio: list[float]) -> float:
+    """Return the value that is farthest from 0."""
+    return max(log_ratio, key=lambda value: abs(value) if value == value else -1.0)
+
+
+def _tokens(result: ScoreResult) -> Section | None:
+    if not result.worst_tokens:
+        return None
+    texts = any(token.get("text") is not None for token in result.worst_tokens)
+    table = Table(
+        name="worst-tokens",
+        label="Tokens with the largest log-ratios",
+        columns=[
+            Column(head="Row", numbers=True),
+            Column(head="Position", numbers=True),
+            Column(head="Token id", numbers=True),
+            *([Column(head="Text")] if texts else []),
+            Column(head=result.behavior, numbers=True),
+            Column(head=result.target, numbers=True),
+            Column(head="Log-ratio", numbers=True),
+        ],
+        rows=[
+            Row(
+                cells=[
+                    count(token["row"]),
+                    count(token["position"]),
+                    text(str(token["token_id"]), order=float(token["token_id"])),
+                    *([code(visible(token.get("text") or ""))] if texts else []),
+                    amount(token["behavior_log_prob"]),
+                    amount(token["target_log_prob"]),
+                    amount(token["log_ratio"]),
+                ]
+            )
+            for token in result.worst_tokens
+        ],
+    )
+    how = "Rows are counted from 0 over the whole table, positions from the first response token."
+    return Section(
+        title="Tokens with the largest |log-ratio|", blocks=[table, Words(text=how, soft=True)]
+    )
+
+
+def visible(value: str) -> str:
+    """Write white space of a token so that it can be seen."""
+    return value.replace("\n", "⏎").replace(" ", "␣")
+
+
+def _ids(result: ScoreResult) -> Section | None:
+    if not result.worst_token_ids:
+        return None
+    texts = any(token.text is not None for token in result.worst_token_ids)
+    table = Table(
+        name="token-ids",
+        label="Token ids that make up most of the mismatch",
+        columns=[
+            Column(head="Token id", numbers=True),
+            *([Column(head="Text")] if texts else []),
+            Column(head="Tokens", numbers=True),
+            Column(head="Share of tokens", numbers=True),
+            Column(head="Share of squares", numbers=True),
+            Column(head="rms log-ratio", numbers=True),
+            Column(head="Mean log-ratio", numbers=True),
+        ],
+        rows=[Row(cells=_id_cells(token, texts)) for token in result.worst_token_ids],
+    )
+    how = (
+        "A token whose share of squares is far above its share of tokens is where the policies "
+        "part; a mean whose interval excludes 0 is a direction, as drift or a wrong head gives, "
+        "and not noise."
+    )
+    return Section(
+        title="Token ids that make up most of the squares",
+        blocks=[table, Words(text=how, soft=True)],
+        screen=True,
+    )
+
+
+def _id_cells(token: Any, texts: bool) -> list[Any]:
+    return [
+        text(str(token.token_id), order=float(token.token_id)),
+        *([code(visible(token.text or ""))] if texts else []),
+        count(token.tokens),
+        share(token.share_of_tokens),
+        share(token.share_of_squares),
+        amount(token.log_ratio_rms),
+        metric(token.log_ratio_mean),
+    ]

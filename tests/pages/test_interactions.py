@@ -1,0 +1,146 @@
+"""What a reader does with the mouse on a page: sort, search, pick, open, copy, save, follow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rcdiag.results import from_json
+from tests.pages.browser import visit
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def seen(browser, rendered):
+    opened = visit(browser, rendered("whole"), viewport={"width": 1280, "height": 900})
+    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    yield opened
+    assert opened.complaints == []
+    opened.page.context.close()
+
+
+def clipboard(seen) -> str:
+    return seen.page.evaluate("navigator.clipboard.readText()")
+
+
+def column(seen, table: str, place: int) -> list[str]:
+    cells = f"[data-table={table}] tbody tr:visible > :nth-child({place})"
+    return [each.inner_text().split("\n")[0] for each in seen.page.locator(cells).all()]
+
+
+def test_one_tab_is_shown_and_a_link_leads_to_another(seen):
+    assert seen.page.locator(".tab:visible").count() == 1
+    seen.page.get_by_role("link", name="Ladder").click()
+    assert seen.page.locator("#ladder").is_visible()
+    assert not seen.page.locator("#diagnosis").is_visible()
+    assert seen.page.locator("nav a[aria-current]").inner_text() == "Ladder"
+
+
+def test_an_address_leads_to_a_preset(browser, rendered):
+    opened = visit(browser, rendered("whole"), viewport={"width": 1280, "height": 900})
+    opened.go("corrections/bypass_pg_is")
+    opened.page.locator("tr.detail").wait_for()
+    assert "bypass_pg_is" in opened.page.locator("tr.chosen").inner_text()
+    assert opened.page.locator("tr.detail").inner_text().count("rollout_is_threshold") >= 1
+    opened.page.context.close()
+
+
+def test_an_address_leads_to_a_section_of_a_tab(seen):
+    seen.go("provenance")
+    assert seen.page.locator("#about").is_visible()
+    assert not seen.page.locator("#diagnosis").is_visible()
+
+
+def test_a_table_is_searched(seen):
+    search = seen.page.get_by_role("searchbox", name="Search: All numbers of the mismatch")
+    search.fill("kl reverse")
+    names = column(seen, "numbers", 1)
+    assert names
+    assert all("kl_reverse" in name for name in names)
+    search.fill("")
+    assert len(column(seen, "numbers", 1)) > 50
+
+
+def test_a_table_is_sorted_by_numbers_both_ways(seen):
+    seen.go("update")
+    button = seen.page.locator("[data-table=updates] thead button.sort", has_text="|c| /")
+    button.click()
+    up = [float(text) for text in column(seen, "updates", 7)]
+    assert up == sorted(up)
+    button.click()
+    down = [float(text) for text in column(seen, "updates", 7)]
+    assert down == sorted(up, reverse=True)
+    assert seen.page.locator("th[aria-sort=descending]").count() == 1
+
+
+def test_a_command_is_copied(seen):
+    button = seen.page.locator(".verdict .copy").first
+    command = seen.page.locator(".verdict .command code").first.inner_text()
+    button.click()
+    assert clipboard(seen) == command
+    assert command.startswith("rcdiag ")
+
+
+def test_a_figure_shows_and_copies_its_numbers(seen):
+    seen.go("tokens")
+    figure = seen.page.locator("[data-figure=tokens-beyond-ratio]")
+    figure.get_by_role("button", name="values").click()
+    assert figure.locator("tbody tr").count() > 10
+    figure.get_by_role("button", name="copy data").click()
+    first, *rows = clipboard(seen).split("\n")
+    assert first.split("\t")[0] == "|log-ratio|"
+    assert len(rows) == figure.locator("tbody tr").count()
+
+
+def test_the_mouse_over_a_figure_shows_a_tip(seen):
+    seen.go("tokens")
+    figure = seen.page.locator("[data-figure=tokens-beyond-ratio] .drawing svg")
+    box = figure.bounding_box()
+    seen.page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.35)
+    tip = seen.page.locator("#tip")
+    tip.wait_for()
+    assert "|log-ratio|: " in tip.inner_text()
+
+
+def test_a_picker_shows_one_profile_at_a_time(seen):
+    seen.go("tokens")
+    group = seen.page.locator("[data-picker]")
+    assert group.locator("figure:visible").count() == 1
+    group.locator("select").select_option(label="position")
+    assert group.locator("figure:visible h4").inner_text() == "Mismatch by position"
+    assert group.locator("figure:visible svg").count() == 1
+
+
+def test_a_point_of_the_scatter_opens_its_row(seen):
+    seen.go("corrections")
+    point = seen.page.locator("[data-figure=bias-and-variance] circle[data-row=decoupled_seq_is]")
+    point.click()
+    seen.page.locator("tr.detail").wait_for()
+    assert "decoupled_seq_is" in seen.page.locator("tr.chosen").inner_text()
+
+
+def test_a_cell_of_the_triangle_opens_its_pair(seen):
+    seen.go("ladder")
+    seen.page.locator("[data-figure=pair-distances] rect.cell").first.click()
+    pair = seen.page.locator(".pair")
+    pair.locator("table").wait_for()
+    assert "k3_kl" in pair.inner_text()
+    assert pair.locator("svg").count() == 1
+
+
+def test_a_document_is_saved_as_a_result_that_can_be_read(seen, rendered, tmp_path):
+    seen.go("about")
+    with seen.page.expect_download() as download:
+        seen.page.get_by_role("button", name="score.json").click()
+    download.value.save_as(tmp_path / "score.json")
+    text = (tmp_path / "score.json").read_text()
+    assert from_json(text, "score.json").kind == "score"
+    assert json.loads(text)["diagnosis"]["verdict"] == "correct"
+
+
+def test_the_glossary_has_the_words_of_the_page(seen):
+    seen.go("about")
+    seen.page.get_by_role("searchbox", name="Search the glossary").fill("k3_kl")
+    assert "KL(behavior || target)" in seen.page.locator(".glossary dd:visible").first.inner_text()
