@@ -24,6 +24,7 @@ from rcdiag.pages.blocks import (
     equals,
     metric,
     share,
+    term,
     text,
 )
 from rcdiag.pages.charts import Axis, Chart
