@@ -151,8 +151,8 @@ def test_explain_answers_every_heading(results, monkeypatch):
         ("ESS seq", "ess_seq", "As correction_numbers.ess_seq_applied: "),
         ("tokens", "tokens", "As correction.kept_tokens: "),
         ("clip", "clip", "As health.clip_fraction: "),
-        ("gen_kl_error", "k3_kl", "KL"),
-        ("token_mult_prob_error", "exp_abs_log_ratio_mean", "factor"),
+        ("behave_approx_kl", "k1_kl", "KL"),
+        ("kl_div_taylor", "k2_kl", "KL"),
         ("TRM", "TRM", "Trust Region Masking"),
     ],
 )
