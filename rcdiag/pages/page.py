@@ -41,7 +41,7 @@ LEADING = (
     "unexplained-by-experiment",
 )
 MOST_LEADING = 3
-SCRIPTS = ("base.js", "charts.js", "tables.js", "parts.js", "tabs.js")
+SCRIPTS = ("base.js", "charts.js", "tables.js", "parts.js", "transcript.js", "tabs.js")
 # Colours of the favicon, those of the levels on white.
 COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 
@@ -254,11 +254,11 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
 
 
 def shortened(result: Result) -> str:
-    """Write a document with nine significant digits of every number: half the size."""
+    """Write a document with seven significant digits of every number: half the size."""
 
     def short(value: Any) -> Any:
         if isinstance(value, float):
-            return float(f"{value:.9g}")
+            return float(f"{value:.7g}")
         if isinstance(value, dict):
             return {name: short(each) for name, each in value.items()}
         return [short(each) for each in value] if isinstance(value, list) else value

@@ -371,6 +371,15 @@ class SequenceTokens:
         list[str] | None,
         Doc("Texts of the sequence's unmasked tokens" + _GIVEN, example="--include-text"),
     ] = None
+    behavior_log_probs: Annotated[
+        list[float] | None,
+        Doc(
+            "Log-prob of each unmasked token of the sequence under the behavior policy; null in "
+            "documents of earlier versions.",
+            unit="nats",
+            see=("log_ratio",),
+        ),
+    ] = field(default=None, metadata=SPARSE)
 
 
 class JointCounts(TypedDict):
@@ -489,7 +498,7 @@ class ScoreResult(Shown):
     worst_sequences: Annotated[
         list[SequenceTokens],
         Doc(
-            "The sequences with the largest summed log-ratios by size, at most 10.",
+            "The sequences with the largest summed log-ratios by size, at most 30.",
             see=("log_ratio_sum",),
         ),
     ] = field(default_factory=list)

@@ -14,7 +14,7 @@ from rcdiag.table.segments import segment_sum
 from rcdiag.table.tokens import Array, Flags, TokenBatch
 
 WORST = 20
-WORST_SEQUENCES = 10
+WORST_SEQUENCES = 30
 # At most this many tokens of each of the worst sequences are stored in the result.
 TOKENS_KEPT = 400
 ROWS_NAMED = 10
@@ -114,6 +114,7 @@ def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
         positions=pair.tokens.position[kept].tolist(),
         token_ids=pair.tokens.token_id[kept].tolist(),
         log_ratio=[round(value, 6) for value in log_ratio[kept].tolist()],
+        behavior_log_probs=[round(value, 5) for value in pair.values.behavior[kept].tolist()],
     )
 
 

@@ -24,7 +24,8 @@ function follow() {
   if (part && part !== tab) part.scrollIntoView();
   else scrollTo(0, 0);
   if (part === tab && rest.length) {
-    if (tab.id === "ladder" && openers.pair) openers.pair(rest[0].split("->"));
+    if (tab.id === "tokens" && openers.token) openers.token(Number(rest[0]), rest[1] === undefined ? undefined : Number(rest[1]));
+    else if (tab.id === "ladder" && openers.pair) openers.pair(rest[0].split("->"));
     else showRow(tab.id, rest[0]);
   }
 }
@@ -36,6 +37,7 @@ document.querySelectorAll(".copy").forEach(setUpCopy);
 document.querySelectorAll(".figures[data-picker]").forEach(setUpPicker);
 document.querySelectorAll(".sliders").forEach(setUpSliders);
 document.querySelectorAll(".pair").forEach(setUpPairs);
+document.querySelectorAll(".transcript").forEach(setUpTranscript);
 document.querySelectorAll(".glossary").forEach(setUpGlossary);
 document.querySelectorAll(".download").forEach(setUpDownload);
 addEventListener("hashchange", follow);

@@ -27,6 +27,7 @@ from rcdiag.pages.score.profiles import FIGURES as PROFILES
 from rcdiag.pages.tabs.diagnosis import BY_STEP
 from rcdiag.results import ScoreResult, SequenceTokens
 
+MOST_PRINTED = 3  # texts of sequences on paper, and without a script
 PROFILE_NAMES = tuple(spec.name for spec in PROFILES)
 
 
@@ -74,12 +75,15 @@ def _sequences(result: ScoreResult) -> Section | None:
             Column(head="Largest token", numbers=True),
         ],
         rows=[_sequence_row(sequence) for sequence in result.worst_sequences],
+        screen=len(result.worst_sequences) > MOST_PRINTED,
     )
-    blocks: list[Block] = [table]
+    blocks: list[Block] = [Part(name="transcript", data=result.target), table]
     texts = [sequence for sequence in result.worst_sequences if sequence.texts]
     if texts:
-        blocks.append(Part(name="texts", data=texts))
-    return Section(title="Sequences with the largest |sum of log-ratios|", blocks=blocks)
+        blocks.append(Part(name="texts", data=texts[:MOST_PRINTED]))
+    return Section(
+        title="Sequences with the largest |sum of log-ratios|", blocks=blocks, name="transcripts"
+    )
 
 
 def _sequence_row(sequence: SequenceTokens) -> Row:
