@@ -134,7 +134,9 @@ HtmlFile = Annotated[
 ]
 PlotsFolder = Annotated[
     Path | None,
-    typer.Option("--plots", help="Folder for the figures as PNG and SVG", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--plots", help="Folder for the figures as PDF, SVG, PNG and CSV", rich_help_panel=OUTPUT
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result document alone", rich_help_panel=OUTPUT)

@@ -34,6 +34,22 @@ def report(
         ),
     ] = None,
     plots: options.PlotsFolder = None,
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Figure to write with --plots, of all that there are. May be repeated",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            help="Width of figures in inches: 3.3 for a column, 6.9 for a page",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
     force: options.Force = False,
@@ -44,6 +60,8 @@ def report(
     from cli.terminal.screen import Screen
 
     check_outputs([html, plots], force=force)
+    if (figure or width is not None) and plots is None:
+        raise RcdiagError("--figure and --width are for files of figures", hint="give --plots DIR")
     if against and html is None:
         raise RcdiagError("--against is for pages", hint="give --html FILE.html")
     documents = [
@@ -54,7 +72,15 @@ def report(
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     written = []
     if html is not None or plots is not None:
-        written = rcdiag.report(documents, html, against=against or (), plots=plots, force=True)
+        written = rcdiag.report(
+            documents,
+            html,
+            against=against or (),
+            plots=plots,
+            figures=figure or (),
+            width=width,
+            force=True,
+        )
     for document in documents:
         if isinstance(document, rcdiag.ConvertResult):
             screen.show_conversion(document)

@@ -33,6 +33,8 @@ def report(
     *,
     against: Results = (),
     plots: str | Path | None = None,
+    figures: Sequence[str] = (),
+    width: float | None = None,
     force: bool = False,
 ) -> list[Path]:
     """Write the results of one dump as a self-contained page, as figures, or both; give the paths.
@@ -42,7 +44,10 @@ def report(
         html: the page to write.
         against: results of a second dump; the page then sets both side by side and says what
             changed.
-        plots: the folder for the figures, each as PNG and SVG; of `results` alone.
+        plots: the folder for the figures of `results`, each as PDF, SVG and PNG, and its numbers
+            as CSV.
+        figures: names of the figures to write into it; all that apply where none is given.
+        width: their width in inches: 3.3 and 6.9 are those of columns and pages of papers.
         force: overwrite what is there.
     """
     page_path = None if html is None else Path(html)
@@ -59,7 +64,7 @@ def report(
         from rcdiag.pages.save import save_figures
 
         for result in shown:
-            written += save_figures(result, folder)
+            written += save_figures(result, folder, only=figures, width=width)
     return written
 
 

@@ -16,8 +16,8 @@ def entry(name: str) -> Entry:
         name=name,
         kind=TITLE,
         what=f"{figure.title}, in reports of `rcdiag {figure.kind}`. {figure.says}",
-        example=f"rcdiag report {figure.kind}.json --plots figures writes figures/{name}.png and "
-        f"figures/{name}.svg",
+        example=f"rcdiag report {figure.kind}.json --plots figures --figure {name} writes "
+        f"figures/{name}.pdf, .svg and .png",
     )
 
 

@@ -15,6 +15,8 @@ from rcdiag.results import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
+LOWEST = 0.8  # height over width of a figure for papers
+SMALLEST_LETTERS = 7.0  # points
 WIDE = 6.0  # inches: figures beyond take the whole width of the page
 
 
@@ -46,12 +48,15 @@ def static_svg(name: str, result: Result) -> str:
     return to_svg(drawing(FIGURES[name], result), f"static-{name}")
 
 
-def drawing(spec: FigureSpec, result: Result) -> Drawing:
-    """Draw a figure by matplotlib."""
+def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:
+    """Draw a figure by matplotlib; at another width, in inches, its letters go with it."""
     import matplotlib as mpl
     from matplotlib.figure import Figure as Drawing
 
-    with mpl.rc_context(STYLE):
-        made = Drawing(figsize=spec.size(result), layout="constrained")
+    across, up = spec.size(result)
+    size = (across, up) if width is None else (width, max(up * width / across, LOWEST * width))
+    letters = {"font.size": max(STYLE["font.size"] * size[0] / across, SMALLEST_LETTERS)}
+    with mpl.rc_context({**STYLE, **({} if width is None else letters)}):
+        made = Drawing(figsize=size, layout="constrained")
         spec.draw(result, made)
         return made

@@ -1,12 +1,17 @@
-"""Figures are written as files."""
+"""Figures are written as files: PDF and SVG for papers, PNG, and their numbers as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import io
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rcdiag.files import write_bytes
+from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.files import write_bytes, write_text
+from rcdiag.pages.charts import Chart
 from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import applying
 from rcdiag.pages.svg import rendered
@@ -16,22 +21,57 @@ from rcdiag.results import Result, SweepResult
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+KINDS = ("pdf", "svg", "png")
 
-def save_figures(result: Result, folder: Path) -> list[Path]:
-    """Write every figure into the folder as NAME.png and NAME.svg; return the paths."""
+
+def save_figures(
+    result: Result, folder: Path, *, only: Collection[str] = (), width: float | None = None
+) -> list[Path]:
+    """Write figures into the folder as NAME.pdf, .svg and .png, and their numbers as NAME.csv.
+
+    `only` names the figures that are written, of all that apply; `width` is in inches, and the
+    height goes with it. Figures have no titles: a paper has a caption.
+    """
+    known = [name for name, _, _ in _figures(result, (), width)]
+    for name in only:
+        if name not in known:
+            raise RcdiagError(
+                f"this result of `{result.kind}` has no figure `{name}`",
+                hint=f"{did_you_mean(name, known)}it has {', '.join(known)}",
+            )
     written = []
-    for name, title, figure in _titled(result):
-        figure.axes[0].set_title(title, loc="left")
-        for kind in ("png", "svg"):
+    for name, make, chart in _figures(result, only, width):
+        figure = make()
+        for kind in KINDS:
             path = folder / f"{name}.{kind}"
             write_bytes(path, rendered(figure, kind))
+            written.append(path)
+        if chart is not None:
+            path = folder / f"{name}.csv"
+            write_text(path, table_text(chart))
             written.append(path)
     return written
 
 
-def _titled(result: Result) -> Iterator[tuple[str, str, Figure]]:
-    """Return the figures of a result; for a sweep those of its families too."""
-    yield from ((spec.name, spec.title, drawing(spec, result)) for spec in applying(result))
-    if isinstance(result, SweepResult):
-        for name, family in result.families.items():
-            yield f"family-{name}", family.title, family_figure(family)
+def table_text(chart: Chart) -> str:
+    """Write the table of a chart as CSV; what is not known is empty."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(chart.columns)
+    writer.writerows(["" if value is None else value for value in row] for row in chart.rows)
+    return stream.getvalue()
+
+
+Made = tuple[str, Callable[[], "Figure"], Chart | None]
+
+
+def _figures(result: Result, only: Collection[str], width: float | None) -> Iterator[Made]:
+    """Return name, drawing and numbers of figures; a sweep has those of its families too."""
+    for spec in applying(result):
+        if not only or spec.name in only:
+            chart = None if spec.chart is None else spec.chart(result)
+            yield spec.name, partial(drawing, spec, result, width), chart
+    families = result.families if isinstance(result, SweepResult) else {}
+    for name, family in families.items():
+        if not only or f"family-{name}" in only:
+            yield f"family-{name}", partial(family_figure, family, width), None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # Fit for white paper, and replaced by the page's variables: one SVG serves light and dark.
 INK, GRID, FIRST, SECOND = "#010203", "#dcdfe4", "#0072b2", "#d55e00"  # the last two: Okabe-Ito
 VARIABLES = {INK: "var(--ink)", GRID: "var(--grid)", FIRST: "var(--first)", SECOND: "var(--second)"}
 
-STYLE = {
+STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # whole fonts, as journals ask for
     "svg.hashsalt": "rcdiag",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],

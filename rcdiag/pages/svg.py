@@ -41,16 +41,19 @@ def _smaller(svg: str) -> str:
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """Return the figure as bytes of a PNG or SVG file; equal figures give equal bytes."""
+    """Return the figure as bytes of a PNG, SVG or PDF file; equal figures give equal bytes."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     stream = io.BytesIO()
     # Not by savefig, which draws a figure twice: once for the layout alone.
     with mpl.rc_context(STYLE):
         figure.dpi = DPI
-        if kind == "svg":
+        if kind == "pdf":
+            FigureCanvasPdf(figure).print_pdf(stream, metadata={"CreationDate": None})
+        elif kind == "svg":
             canvas = FigureCanvasSVG(figure)
             canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
         else:

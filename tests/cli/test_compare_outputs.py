@@ -53,7 +53,7 @@ def test_result_and_page_are_written(written):
 def test_figures_are_written(rcdiag, written, tmp_path):
     out, _ = written
     assert rcdiag("report", out / "r.json", "--plots", tmp_path / "p").code == 0
-    assert {path.suffix for path in (tmp_path / "p").iterdir()} == {".png", ".svg"}
+    assert {path.suffix for path in (tmp_path / "p").iterdir()} == {".png", ".svg", ".pdf", ".csv"}
 
 
 @pytest.mark.parametrize("option", ["--result", "--html"])

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from rcdiag.errors import RcdiagError
 from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.pages.formats import number
 from rcdiag.pages.page import page, sha256
@@ -134,14 +135,31 @@ def test_a_page_of_one_pair_is_small_enough_to_send_around(text):
 
 
 @pytest.mark.slow  # tests/pages/test_added_figure.py saves some
-def test_figures_are_saved_as_png_and_svg(result, tmp_path):
+def test_figures_are_saved_for_papers_with_their_numbers(result, tmp_path):
     written = save_figures(result, tmp_path / "plots")
-    assert {path.name for path in written} == {
-        f"{name}.{kind}" for name in OF_SCORE for kind in ("png", "svg")
-    }
+    names = {path.name for path in written}
+    for kind in ("pdf", "svg", "png"):
+        assert {f"{name}.{kind}" for name in OF_SCORE} <= names
+    starts = {".png": b"\x89PNG", ".svg": b"<?xm", ".pdf": b"%PDF"}
     for path in written:
-        start = path.read_bytes()[:5]
-        assert start in (b"\x89PNG\r", b"<?xml")
+        assert path.read_bytes()[:4] == starts.get(path.suffix, path.read_bytes()[:4])
+
+
+def test_one_figure_is_saved_at_the_width_of_a_column_with_its_numbers(result, tmp_path):
+    save_figures(result, tmp_path, only=["mismatch-by-position"], width=3.3)
+    assert {path.stem for path in tmp_path.iterdir()} == {"mismatch-by-position"}
+    width = re.search(r'width="([\d.]+)pt"', (tmp_path / "mismatch-by-position.svg").read_text())[1]
+    assert float(width) == pytest.approx(3.3 * 72)
+    head, *rows = (tmp_path / "mismatch-by-position.csv").read_text().splitlines()
+    assert head.startswith("bin,tokens,share of tokens")
+    bins = result.profiles["position"].bins
+    assert [row.split(",")[1] for row in rows] == [str(bin_.tokens) for bin_ in bins]
+
+
+def test_a_figure_that_is_not_there_is_refused_with_a_name_near_it(result, tmp_path):
+    with pytest.raises(RcdiagError, match="has no figure `mismatch-by-positon`") as error:
+        save_figures(result, tmp_path, only=["mismatch-by-positon"])
+    assert "mismatch-by-position" in str(error.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,8 @@ def test_worst_sequences_are_those_with_the_largest_sums_whatever_the_cut():
 
 @pytest.mark.parametrize("cuts", [[20], [1, 2, 39], list(range(5, 40, 5))])
 def test_rows_without_a_sum_take_no_place_of_a_worst_one_however_rows_are_cut(cuts):
-    behavior, target = seeded_batch(4, sequences=40)
-    for row in range(0, 40, 2):
+    behavior, target = seeded_batch(4, sequences=80)
+    for row in range(0, 80, 2):
         target[row] = [nan] * len(target[row])
     whole = worst_sequences_of(behavior, target, [])
     assert len(whole.sequences) == WORST_SEQUENCES

@@ -39,14 +39,15 @@ def _tied(family: SweepFamily, key: str, other: str) -> bool:
     return len(pairs) == len({second for _, second in pairs})
 
 
-def family_figure(family: SweepFamily) -> Figure:
+def family_figure(family: SweepFamily, width: float | None = None) -> Figure:
     """Draw curves or a map over the bounds, and the trade-off between bias and variance."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     free = free_bounds(family)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.6, 2.9), layout="constrained")
+        wide = 5.6 if width is None else width
+        figure = Figure(figsize=(wide, wide * 0.52), layout="constrained")
         left, right = figure.subplots(1, 2)
         if len(free) == 1:
             _curves(left, family, next(iter(free)))
