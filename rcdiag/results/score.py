@@ -411,8 +411,8 @@ class Path(TypedDict):
     ]
 
 
-class ScoreFigures(TypedDict):
-    """The figures of a score are drawn from these counts and sums."""
+class _ScoreFigures(TypedDict):
+    """These counts and sums of a score are in the documents of all versions."""
 
     log_ratio_histogram: Annotated[
         Histogram, Doc("Histogram of the log-ratios of tokens.", unit="nats", direction=LOG_RATIO)
@@ -433,6 +433,23 @@ class ScoreFigures(TypedDict):
         Doc(
             "Sequences by their mean log-ratio, in the bins of `log_ratio_histogram`.",
             unit="sequences",
+        ),
+    ]
+
+
+class ScoreFigures(_ScoreFigures, total=False):
+    """The figures of a score are drawn from these counts and sums."""
+
+    concentration: Annotated[
+        list[list[float]],
+        Doc(
+            "How few tokens make up the mismatch: share of the tokens, those with the largest "
+            "log-ratios by size first, and their share of all squared log-ratios. Above 4 million "
+            "tokens sizes are known to 0.05%.",
+            unit="share",
+            formula="sum log_ratio^2 over the largest share / sum over all tokens",
+            healthy="a straight line where all tokens differ alike",
+            see=("top_share", "share_of_squares"),
         ),
     ]
 

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
@@ -22,6 +24,7 @@ from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import FigureData, log_ratio_counts
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
+from rcdiag.statistics.quantiles import Ordered
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
 from rcdiag.table.observed import unobserved
@@ -41,6 +44,8 @@ from rcdiag.usecases.provenance import provenance
 
 # Token ids -> their text, one string each.
 Decode = Callable[[Sequence[int]], list[str]]
+# Shares of the tokens, the largest |log_ratio| first, eight in each decade.
+SHARES = [float(f"{10.0 ** (step / 8.0):.6g}") for step in range(-40, 1)]
 
 
 def score(
@@ -279,7 +284,15 @@ def _figures(figures: FigureData, whole: SuiteState) -> dict[str, Any]:
         **figures.to_dict(),
         "sequence_log_ratio": log_ratio_counts(sums).tolist(),
         "geometric_log_ratio": log_ratio_counts(sums / whole.table.lengths).tolist(),
+        "concentration": _concentration(Suite(whole).ordered),
     }
+
+
+def _concentration(sizes: Ordered) -> list[list[float]]:
+    """Return shares of tokens, the largest |log_ratio| first, with their shares of squares."""
+    shares = [share for share in SHARES if share * sizes.count >= 1.0]
+    pairs = [[share, sizes.top_share_of_squares(share)] for share in shares]
+    return [pair for pair in pairs if np.isfinite(pair[1])]
 
 
 def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:

@@ -54,6 +54,12 @@ def test_values_are_those_of_the_statistics(tmp_path):
     assert sum(result.figures["log_ratio_histogram"]["counts"]) == 7
     assert sum(cell[2] for cell in result.figures["log_probs"]["cells"]) == 7
     assert len(result.worst_tokens) == 7
+    shares = result.figures["concentration"]
+    sizes = sorted((token["log_ratio"] ** 2 for token in result.worst_tokens), reverse=True)
+    assert shares[-1] == [1.0, pytest.approx(1.0)]
+    for share, held in shares:
+        count = max(round(share * 7), 1)
+        assert held == pytest.approx(sum(sizes[:count]) / sum(sizes))
     assert {item.row for item in result.worst_sequences} == {0, 1, 2, 3}
     assert sum(item.tokens for item in result.profiles["position"].bins) == 7
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.score import bounds, exceedance, profiles, sequences, steps, tokens
+from rcdiag.pages.score import bounds, concentration, exceedance, profiles, sequences, steps, tokens
 
 FIGURES = (
     *exceedance.FIGURES,
+    *concentration.FIGURES,
     *profiles.FIGURES,
     *steps.FIGURES,
     *tokens.FIGURES,
