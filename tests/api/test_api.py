@@ -232,7 +232,7 @@ REFUSED = {
     ),
     "cannot be read": lambda table: rcdiag.load_result("none.json"),
     "not JSON": lambda table: rcdiag.load_result("{"),
-    "2 results": lambda table: rcdiag.report(["a.json", "b.json"], "page.html"),
+    "no result": lambda table: rcdiag.report([], "page.html"),
     "already there": lambda table: rcdiag.report("a.json", table),
     "out of range": lambda table: rcdiag.sweep(table, thresholds=1),
     "trainer nope": lambda table: rcdiag.sweep(table, emit="nope"),

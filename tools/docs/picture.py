@@ -13,7 +13,7 @@ from tools.docs.commands import ROOT
 
 REPORT = ROOT / "reports" / "temperature.html"
 ASSETS = ROOT / "docs" / "assets"
-FIGURES = ("tokens-beyond-ratio", "cumulative-log-ratio")  # beside each other in the tab
+FIGURES = ("tokens-beyond-ratio", "concentration")  # beside each other in the tab
 WIDTH, SCALE = 1000, 1.5
 
 
@@ -27,6 +27,10 @@ def main() -> None:
                 viewport={"width": WIDTH, "height": WIDTH},
             )
             page.goto(f"{REPORT.as_uri()}#tokens")
+            for name in FIGURES:
+                page.locator(f"figure[data-figure={name}] svg").first.wait_for()
+            page.evaluate("() => scrollTo(0, 0)")
+            page.wait_for_timeout(300)
             boxes = [page.locator(f"figure[data-figure={name}]").bounding_box() for name in FIGURES]
             left, top = (min(box[side] for box in boxes) for side in ("x", "y"))
             right = max(box["x"] + box["width"] for box in boxes)
