@@ -25,7 +25,8 @@ import numpy as np
 
 from tests.oracle.published import arithmetic, functions, module
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
-from tests.trainers.batches import BATCHES, Batch
+from tests.trainers.batches import WITHOUT_INFINITY as BATCHES
+from tests.trainers.batches import Batch
 
 VERSION = "1.0.4"
 SCOPE = "ppo_actor/update/"

@@ -12,7 +12,8 @@ import numpy as np
 from tests.oracle.checkouts import Checkout
 from tests.oracle.published import arithmetic
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
-from tests.trainers.batches import BATCHES, Batch
+from tests.trainers.batches import WITHOUT_INFINITY as BATCHES
+from tests.trainers.batches import Batch
 
 NEMO_RL = Checkout("NeMo-RL", "RCDIAG_NEMO_RL", "https://github.com/NVIDIA-NeMo/RL", "7ea279ab")
 LOSS_FILE = "nemo_rl/algorithms/loss/loss_functions.py"

@@ -20,7 +20,8 @@ import numpy as np
 
 from tests.oracle.published import arithmetic, branches, execute, functions, method, module
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
-from tests.trainers.batches import BATCHES, Batch
+from tests.trainers.batches import WITHOUT_INFINITY as BATCHES
+from tests.trainers.batches import Batch
 
 VERSION = "0.4.0"
 UTILS = "skyrl/backends/skyrl_train/utils"

@@ -105,3 +105,5 @@ BATCHES = {
     "missing": missing(),
     "infinite": infinite(),
 }
+# AReaL stops on what is infinite, and SkyRL's and NeMo-RL's samplers hand a finite floor out.
+WITHOUT_INFINITY = {name: batch for name, batch in BATCHES.items() if name != "infinite"}
