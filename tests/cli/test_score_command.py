@@ -187,5 +187,5 @@ def test_the_preset_table_says_whose_effective_sample_sizes_it_has(rcdiag, tmp_p
     assert f"ESS of the weights as applied; {told}" in " ".join(ran.out.split())
     html = page.read_text()
     assert told in html
-    assert "ESS tokens, applied" in html
+    assert "ESS is that of the weights as they enter the loss" in html
     assert "These numbers are unclamped" not in html

@@ -125,7 +125,6 @@ FIGURES = (
         says="A column is a row of the table, a line a checkpoint; the stronger the colour, the "
         "likelier its weights. Pale rows are explained by none of them.",
         draw=posterior,
-        on_page=False,
         applies=lambda result: bool(result.weights),
         size=lambda result: (
             11.0,

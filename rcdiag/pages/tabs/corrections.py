@@ -31,6 +31,7 @@ from rcdiag.pages.charts import Axis, Chart
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.logged import lines_of
+from rcdiag.pages.score.words import raw_ess
 from rcdiag.pages.sweep.words import ANSWERS, forecast_test
 from rcdiag.results import CorrectionResult, ScoreResult, SweepResult, SweepRow
 from rcdiag.results.sweep import Candidate
@@ -297,6 +298,9 @@ def _how(results: DumpResults, estimated: bool) -> str:
         "for rejected tokens. ESS of token weights and of sequence weights cannot be compared: "
         "token weights are steadier and farther from the truth, which is the weight bias.",
     ]
+    raw = "" if results.score is None else raw_ess(results.score)
+    if raw:
+        sentences.append(f"ESS {raw}.")
     if estimated and results.sweep is not None:
         sentences.append(
             "Expected error is gradient bias² plus noise, in units of the noise without "
