@@ -72,8 +72,8 @@ def _loaded(results: Results) -> list[Result]:
     """Read the results that are given by their files; a conversion is none of a page."""
     listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
     loaded: list[Result] = []
-    for each in listed:
-        result = load_result(each) if isinstance(each, (str, Path)) else each
+    for item in listed:
+        result = load_result(item) if isinstance(item, (str, Path)) else item
         if isinstance(result, ConvertResult):
             raise RcdiagError(
                 "a conversion has no page",

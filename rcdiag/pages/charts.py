@@ -89,7 +89,7 @@ class Chart:
         if self.y is not None:
             parts["y"] = self.y.data()
         if self.series:
-            parts["series"] = [_series_data(each) for each in self.series]
+            parts["series"] = [_series_data(item) for item in self.series]
         if self.marks:
             parts["marks"] = [[rounded(mark.at), mark.label] for mark in self.marks]
         if self.floor is not None:

@@ -114,8 +114,8 @@ def _tabs(dump: DumpResults) -> list[Tab]:
 
 
 def _head(dump: DumpResults) -> Head:
-    found = dump.diagnosis
-    verdict = NOT_JUDGED if found is None else found.verdict
+    diagnosed = dump.diagnosis
+    verdict = NOT_JUDGED if diagnosed is None else diagnosed.verdict
     behavior, target = dump.pair
     largest = dump.largest
     facts = [
@@ -159,11 +159,11 @@ def _head_of_two(before: DumpResults, after: DumpResults) -> Head:
 
 def _title(dump: DumpResults) -> str:
     """Say verdict, dump and cause, so that a page is known among many."""
-    found = dump.diagnosis
-    if found is None:
+    diagnosed = dump.diagnosis
+    if diagnosed is None:
         return f"{NOT_JUDGED}: {dump.dump}"
-    names = [_cause_title(cause.slug) for cause in found.causes[:1]]
-    return f"{found.verdict}: {', '.join([dump.dump, *names])}"
+    names = [_cause_title(cause.slug) for cause in diagnosed.causes[:1]]
+    return f"{diagnosed.verdict}: {', '.join([dump.dump, *names])}"
 
 
 def _cause_title(slug: str) -> str:
@@ -189,16 +189,16 @@ def _parts(value: Any) -> Iterator[Any]:
     if isinstance(value, (str, bytes)) or value is None:
         return
     if isinstance(value, Mapping):
-        for each in value.values():
-            yield from _parts(each)
+        for item in value.values():
+            yield from _parts(item)
     elif isinstance(value, Iterable):
-        for each in value:
-            yield from _parts(each)
+        for item in value:
+            yield from _parts(item)
     elif is_dataclass(value):
         yield value
         if not isinstance(value, (Figure, Finding)):
-            for each in fields(value):
-                yield from _parts(getattr(value, each.name))
+            for item in fields(value):
+                yield from _parts(getattr(value, item.name))
 
 
 def _figures(tabs: Sequence[Tab]) -> dict[str, Any]:
@@ -208,8 +208,8 @@ def _figures(tabs: Sequence[Tab]) -> dict[str, Any]:
 
 def _static(dump: DumpResults, tabs: Sequence[Tab]) -> dict[str, str]:
     """Draw the leading figures, for readers without scripts."""
-    there = _figures(tabs)
-    leading = [name for name in LEADING if name in there][:MOST_LEADING]
+    charts = _figures(tabs)
+    leading = [name for name in LEADING if name in charts][:MOST_LEADING]
     by_kind = {result.kind: result for result in dump.results}
     from rcdiag.pages.figures import FIGURES
 
@@ -260,8 +260,8 @@ def shortened(result: Result) -> str:
         if isinstance(value, float):
             return float(f"{value:.7g}")
         if isinstance(value, dict):
-            return {name: short(each) for name, each in value.items()}
-        return [short(each) for each in value] if isinstance(value, list) else value
+            return {name: short(item) for name, item in value.items()}
+        return [short(item) for item in value] if isinstance(value, list) else value
 
     return json.dumps(short(json.loads(to_json(result))), separators=(",", ":"))
 

@@ -23,23 +23,23 @@ NUMBER = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?%?")
 
 def leaves(value: Any) -> Iterator[float]:
     if isinstance(value, dict):
-        for each in value.values():
-            yield from leaves(each)
+        for item in value.values():
+            yield from leaves(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from leaves(each)
+        for item in value:
+            yield from leaves(item)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield value
 
 
 def texts(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        for name, each in value.items():
+        for name, item in value.items():
             yield name
-            yield from texts(each)
+            yield from texts(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from texts(each)
+        for item in value:
+            yield from texts(item)
     elif isinstance(value, str):
         yield value
 

@@ -99,7 +99,7 @@ def test_without_scripts_all_tabs_stand_below_each_other(browser, file):
         assert tab.is_visible()
     table = seen.page.locator("main table").first
     assert table.is_visible()
-    assert any(each.isdigit() for each in table.inner_text())
+    assert any(item.isdigit() for item in table.inner_text())
     assert not seen.page.locator(".js:visible").count()
     seen.page.context.close()
 

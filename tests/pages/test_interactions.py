@@ -27,7 +27,7 @@ def clipboard(seen) -> str:
 
 def column(seen, table: str, place: int) -> list[str]:
     cells = f"[data-table={table}] tbody tr:visible > :nth-child({place})"
-    return [each.inner_text().split("\n")[0] for each in seen.page.locator(cells).all()]
+    return [item.inner_text().split("\n")[0] for item in seen.page.locator(cells).all()]
 
 
 def test_one_tab_is_shown_and_a_link_leads_to_another(seen):

@@ -35,7 +35,7 @@ def test_tab_reaches_everything_of_every_tab(browser, file):
         for _ in range(2 * len(wanted) + 20):
             seen.page.keyboard.press("Tab")
             reached.add(seen.page.evaluate(FOCUSED))
-        assert {str(each) for each in wanted} <= reached, tab
+        assert {str(item) for item in wanted} <= reached, tab
     seen.page.context.close()
 
 

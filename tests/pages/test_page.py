@@ -108,8 +108,8 @@ def test_the_title_and_the_icon_say_verdict_dump_and_cause(result):
         share_of_rows=1.0,
         message="It was recorded before the temperature.",
     )
-    found = dataclasses.replace(result.diagnosis, verdict="fix", causes=[cause])
-    text = page(dataclasses.replace(result, diagnosis=found))
+    diagnosed = dataclasses.replace(result.diagnosis, verdict="fix", causes=[cause])
+    text = page(dataclasses.replace(result, diagnosis=diagnosed))
     assert "<title>fix: table.parquet, sampled at T, recorded before T</title>" in text
     icon = unquote(re.search(r'rel="icon" href="([^"]+)"', text)[1])
     assert "#b3261e" in icon

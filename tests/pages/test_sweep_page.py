@@ -63,10 +63,10 @@ def test_a_page_ranks_nothing_where_the_recorded_policy_did_not_sample():
 
 def test_equal_corrections_share_a_row_with_all_their_names(result, presets):
     treatments = treatments_of(merged([presets, result]))
-    names = [name for each in treatments for name in each.names]
+    names = [name for item in treatments for name in item.names]
     assert len(names) == len(set(names))
     assert set(names) == {*presets.corrections, *CANDIDATES}
-    together = next(each for each in treatments if "decoupled_token_is" in each.names)
+    together = next(item for item in treatments if "decoupled_token_is" in item.names)
     assert "token_tis_2" in together.names
     one, other = presets.corrections["decoupled_token_is"], presets.corrections["disabled"]
     assert one.actual["ess_token_applied"] != other.actual["ess_token_applied"]
@@ -75,8 +75,8 @@ def test_equal_corrections_share_a_row_with_all_their_names(result, presets):
 
 def test_a_preset_that_was_swept_has_bias_and_variance(result, presets):
     treatments = treatments_of(merged([presets, result]))
-    swept = {each.names: each for each in treatments if each.candidate is not None}
-    (together,) = [each for names, each in swept.items() if "decoupled_seq_is" in names]
+    swept = {item.names: item for item in treatments if item.candidate is not None}
+    (together,) = [item for names, item in swept.items() if "decoupled_seq_is" in names]
     (row,) = [row for row in result.families["seq_tis"].rows if row.bounds == {"upper": 2.0}]
     assert together.bias == row.weight_distance
     assert together.variance == row.weight_variance
@@ -93,7 +93,7 @@ def test_the_table_is_sorted_by_expected_error_what_is_refused_below(result, pre
 
 def test_sliders_start_at_the_recommendation(result):
     advice = result.recommendation
-    chosen = next(each for each in advice.candidates if each.name == "seq_tis_2")
+    chosen = next(item for item in advice.candidates if item.name == "seq_tis_2")
     picked = replace(result, recommendation=replace(advice, choice=chosen.name))
     parts = [block for s in tab(merged([picked])).sections for block in s.blocks]
     (sliders,) = [block for block in parts if getattr(block, "name", "") == "sliders"]

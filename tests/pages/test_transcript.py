@@ -81,7 +81,7 @@ def test_an_address_leads_to_a_token(browser, rendered, result):
 
 def test_another_order_opens_another_sequence(seen, result):
     seen.page.locator("select.order").select_option("token")
-    worst = max(result.worst_sequences, key=lambda each: max(map(abs, each.log_ratio)))
+    worst = max(result.worst_sequences, key=lambda item: max(map(abs, item.log_ratio)))
     assert fact(seen, "row") == str(worst.row)
     buttons = seen.page.locator(".sequences button")
     assert buttons.count() == len(result.worst_sequences)

@@ -54,7 +54,7 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
     numbers = f"{better} numbers better beyond both intervals, {worse} worse"
     if None in verdicts:
         return numbers
-    one, two = (str(each) for each in verdicts)
+    one, two = (str(item) for item in verdicts)
     steps = f"verdict {one}, then {two}" if one != two else f"verdict {one} both times"
     if gone and not new:
         answer = "It helped" if ORDER.index(two) <= ORDER.index(one) else "Other trouble"

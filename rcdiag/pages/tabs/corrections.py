@@ -114,10 +114,10 @@ def treatments_of(results: DumpResults) -> list[Treatment]:
         *_of_candidates(results.sweep),
     ]
     merged: dict[tuple[Any, ...], Treatment] = {}
-    for each in single:
-        known = merged.get(each.key)
-        merged[each.key] = each if known is None else _joined(known, each)
-    return sorted(merged.values(), key=lambda each: _order(each, results.mends))
+    for treatment in single:
+        known = merged.get(treatment.key)
+        merged[treatment.key] = treatment if known is None else _joined(known, treatment)
+    return sorted(merged.values(), key=lambda treatment: _order(treatment, results.mends))
 
 
 def _order(treatment: Treatment, ranked: bool) -> tuple[bool, float]:
@@ -145,7 +145,7 @@ def _of_presets(
 ) -> list[Treatment]:
     corrections = {} if result is None else result.corrections
     made = [_of_preset(name, correction) for name, correction in corrections.items()]
-    return [_with_sweep(each, swept.get(each.key)) for each in made]
+    return [_with_sweep(treatment, swept.get(treatment.key)) for treatment in made]
 
 
 def _of_preset(name: str, correction: CorrectionResult) -> Treatment:
@@ -253,7 +253,7 @@ def _sentence(words: str) -> str:
 
 
 def _table(results: DumpResults, treatments: Sequence[Treatment]) -> Section:
-    estimated = results.mends and any(each.error is not None for each in treatments)
+    estimated = results.mends and any(treatment.error is not None for treatment in treatments)
     with_sweep = results.sweep is not None
     columns = [
         Column(head="Correction"),
@@ -278,7 +278,7 @@ def _table(results: DumpResults, treatments: Sequence[Treatment]) -> Section:
         name="corrections-table",
         label="Presets and swept settings",
         columns=columns,
-        rows=[_row(each, results, estimated, with_sweep) for each in treatments],
+        rows=[_row(treatment, results, estimated, with_sweep) for treatment in treatments],
         search=True,
         opens="correction",
     )
@@ -361,7 +361,9 @@ def recommended(results: DumpResults) -> Treatment | None:
     choice = None if results.sweep is None else results.sweep.recommendation.choice
     if choice is None or not results.mends:
         return None
-    return next((each for each in treatments_of(results) if choice in each.names), None)
+    return next(
+        (treatment for treatment in treatments_of(results) if choice in treatment.names), None
+    )
 
 
 def _tag(treatment: Treatment, results: DumpResults) -> str:
@@ -381,14 +383,14 @@ def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
         columns=("correction", "weight bias", "ESS of sequences", "variance", "note"),
         rows=[
             (
-                each.names[0],
-                each.bias,
-                each.ess_seq,
-                each.variance,
-                _tag(each, results) or ", ".join(each.names[1:]),
+                treatment.names[0],
+                treatment.bias,
+                treatment.ess_seq,
+                treatment.variance,
+                _tag(treatment, results) or ", ".join(treatment.names[1:]),
             )
-            for each in treatments
-            if each.bias is not None and each.ess_seq is not None
+            for treatment in treatments
+            if treatment.bias is not None and treatment.ess_seq is not None
         ],
         x=Axis(label="weight bias: distance from the ratios of whole sequences", start=0.0),
         y=Axis(label="ESS of sequences, applied", percent=True, start=0.0, end=1.0),
