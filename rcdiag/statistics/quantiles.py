@@ -133,9 +133,11 @@ class Ordered:
         squares = np.square(self.values)
         counts = np.diff(self.ends, prepend=0)
         total = float((squares * counts).sum())
+        if not 0.0 < total < np.inf:  # all equal, or an infinite one that holds everything
+            return np.nan
         top_count = max(round(share * self.count), 1)
         from_top = np.minimum(np.maximum(top_count - (self.count - self.ends), 0), counts)
-        return float((squares * from_top).sum()) / total if total else np.nan
+        return float((squares * from_top).sum()) / total
 
 
 def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> Interval:
