@@ -231,10 +231,13 @@ def _advice(results: DumpResults) -> Section | None:
         return None
     advice = results.sweep.recommendation
     blocks: list[Block] = [Lines(items=[_sentence(reason) for reason in advice.reasons])]
-    blocks += [
+    snippets = [
         Snippet(label=f"To paste into {trainer}", text=written, opened=place == 0)
         for place, (trainer, written) in enumerate(advice.choice_yaml.items())
     ]
+    blocks += snippets[:1]
+    if others := snippets[1:]:
+        blocks.append(Fold(label=f"{len(others)} other trainers", blocks=list(others)))
     if not advice.choice_yaml and not _stored(results.sweep):
         older = (
             "This result holds no configuration to paste: an older rcdiag made it. `rcdiag sweep` "
