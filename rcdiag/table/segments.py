@@ -28,12 +28,3 @@ def segment_sum(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
 def segment_max(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
     """Return the largest of `values` [tokens] in each sequence; -inf where it has no token."""
     return _reduce(np.maximum.reduceat, values, lengths, -np.inf)
-
-
-def segment_logsumexp(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
-    """Return log sum exp of `values` [tokens] over each sequence; -inf where it has none."""
-    largest = segment_max(values, lengths)
-    # A shift of +-inf would turn the terms into NaN; without it exp gives inf or 0, as it should.
-    shift = np.where(np.isfinite(largest), largest, 0.0)
-    with np.errstate(divide="ignore", over="ignore"):
-        return shift + np.log(segment_sum(np.exp(values - np.repeat(shift, lengths)), lengths))

@@ -124,6 +124,22 @@ def choice(config: Config, name: str, allowed: tuple[Any, ...]) -> Any:
     return value
 
 
+def switch(config: Config, name: str) -> bool:
+    """Return a setting that must be true or false."""
+    value = config[name]
+    if not isinstance(value, bool):
+        raise Refused(f"{name}: wanted true or false, got {value!r}", "give true or false")
+    return value
+
+
+def not_negative(config: Config, name: str) -> float:
+    """Return a setting that must be a number, 0 or above."""
+    value = config[name]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise Refused(f"{name}: wanted a number, 0 or above, got {value!r}", "give a number")
+    return float(value)
+
+
 def positive(config: Config, name: str) -> float:
     """Return a setting that must be a number above 0."""
     value = config[name]

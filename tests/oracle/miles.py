@@ -18,7 +18,7 @@ from unittest.mock import patch
 import numpy as np
 
 from tests.oracle.checkout_answers import Answer, LossAnswer
-from tests.oracle.checkout_code import MILES, taken
+from tests.oracle.checkouts import MILES, taken
 from tests.trainers.checkout_batches import Batch, Rows
 
 HUB = "miles/backends/training_utils/loss_hub"

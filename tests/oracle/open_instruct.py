@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.checkout_answers import Answer, LossAnswer
-from tests.oracle.checkout_code import OPEN_INSTRUCT, taken
+from tests.oracle.checkouts import OPEN_INSTRUCT, taken
 from tests.trainers.checkout_batches import Batch, Rows
 
 UTILS = "open_instruct/grpo_utils.py"

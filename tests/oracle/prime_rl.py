@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.checkout_answers import Answer, LossAnswer
-from tests.oracle.checkout_code import PRIME_RL, taken
+from tests.oracle.checkouts import PRIME_RL, taken
 from tests.trainers.checkout_batches import Batch, Rows
 
 LOSS = "src/prime_rl/trainer/rl/loss.py"

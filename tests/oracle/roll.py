@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.checkout_answers import Answer, LossAnswer
-from tests.oracle.checkout_code import ROLL, taken
+from tests.oracle.checkouts import ROLL, taken
 from tests.trainers.checkout_batches import Batch, Rows
 
 CORRECTIONS = "roll/utils/train_infer_corrections.py"

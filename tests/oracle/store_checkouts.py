@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.oracle import miles, open_instruct, prime_rl, roll
 from tests.oracle.checkout_answers import Answer, LossAnswer, Numbers, loss_numbers_of, numbers_of
-from tests.oracle.checkout_code import MILES, OPEN_INSTRUCT, PRIME_RL, ROLL, Checkout
+from tests.oracle.checkouts import MILES, OPEN_INSTRUCT, PRIME_RL, ROLL, Checkout
 from tests.trainers.checkout_batches import BATCHES, CURRENT, Batch, Rows
 
 FOLDER = Path(__file__).parent.parent / "trainers"

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.table.segments import segment_logsumexp, segment_max, segment_sum
+from rcdiag.table.segments import segment_max, segment_sum
 
 ROWS = st.lists(st.lists(st.floats(-700.0, 700.0), max_size=5), min_size=1, max_size=6)
 
@@ -17,14 +17,6 @@ def test_each_segment_is_reduced_alone_and_an_empty_one_is_neutral(rows):
     lengths = np.array([len(row) for row in rows])
     assert np.allclose(segment_sum(values, lengths), [sum(row) for row in rows])
     assert segment_max(values, lengths).tolist() == [max(row, default=-np.inf) for row in rows]
-    expected = [np.logaddexp.reduce(row) if row else -np.inf for row in rows]
-    assert np.allclose(segment_logsumexp(values, lengths), expected)
-
-
-def test_logsumexp_takes_infinities_as_they_are():
-    values = np.array([-np.inf, -np.inf, np.inf, 0.0, -np.inf, 1.0])
-    result = segment_logsumexp(values, np.array([2, 2, 2]))
-    assert result.tolist() == [-np.inf, np.inf, 1.0]
 
 
 def test_integer_sums_stay_integers():

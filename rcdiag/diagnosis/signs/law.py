@@ -59,12 +59,6 @@ class Law:
         return 1.0 + float(excess.mean()), self.tokens.z(excess)
 
     @cached_property
-    def share_negative(self) -> float:
-        """Return the share of negative log-ratios among those that are not nearly 0."""
-        counted = np.abs(self.log_ratio) > max(1e-4, 0.02 * self.rms)
-        return float(np.mean(self.log_ratio[counted] < 0)) if counted.any() else 0.5
-
-    @cached_property
     def rare_line(self) -> Line | None:
         """Fit log_ratio on the trainer's log-prob where that is below -0.5; None for few tokens."""
         rare = self.tokens.trainer < -0.5

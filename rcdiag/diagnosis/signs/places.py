@@ -88,14 +88,6 @@ class Places:
         engine = self.case.facts.engine
         return None if engine is None else self._parts(np.asarray(engine, dtype=object))
 
-    @cached_property
-    def by_version(self) -> Parts | None:
-        """Return the mismatch by version of the weights that sampled; None without several."""
-        version = self.case.facts.policy_version
-        if version is None or self.case.facts.version_by_token:
-            return None
-        return self._parts(version)
-
     def _parts(self, label: NDArray) -> Parts | None:
         own = label.astype(str) if label.dtype == object else label
         labels, index = np.unique(own, return_inverse=True)
@@ -114,29 +106,6 @@ class Places:
             np.sqrt(squares[usable]),
             (k3 / np.maximum(count, 1))[usable],
         )
-
-    @cached_property
-    def two_kinds_of_rows(self) -> tuple[float, float, float] | None:
-        """Return typical rms of the quieter and of the louder rows, and the share of the louder.
-
-        None where the logarithms of rows' rms log-ratios do not fall into two groups: the best cut
-        leaves less than 30% of their variance, and both groups are narrow beside their distance.
-        """
-        values = np.log(np.sort(self.law.row_rms[self.law.row_rms > 0]))
-        size = len(values)
-        if size < 24:
-            return None
-        sums, squares = np.cumsum(values), np.cumsum(values**2)
-        left = np.arange(1, size)
-        within = squares[-1] - sums[:-1] ** 2 / left - (sums[-1] - sums[:-1]) ** 2 / (size - left)
-        cut = int(np.argmin(within))
-        low, high = values[: cut + 1], values[cut + 1 :]
-        share = len(high) / size
-        distance = float(np.median(high) - np.median(low))
-        spread = float(within[cut] / np.sum((values - values.mean()) ** 2))
-        if not 0.03 < share < 0.97 or distance < 1.6 or spread > 0.3:
-            return None
-        return float(np.exp(np.median(low))), float(np.exp(np.median(high))), share
 
     @cached_property
     def last_tokens(self) -> Flags:

@@ -62,7 +62,6 @@ class CorrectionRow:
     k_hat: str
     lost_mass: str
     level: str
-    trainer: str = ""
     mean_weight: str = ""  # over all tokens, before rejection
     bias_bound: str = ""
 
@@ -87,7 +86,6 @@ def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -
         k_hat="" if actual["khat"] is None else f"{actual['khat']:.2f}",
         lost_mass=fraction(max((share for share in lost if share is not None), default=None)),
         level=correction.level or "",
-        trainer=correction.trainer,
         mean_weight=""
         if correction.weight_sum is None or not tokens
         else f"{correction.weight_sum / tokens:.4g}",

@@ -19,7 +19,15 @@ from rcdiag.trainers.miles.emit import custom_config
 from rcdiag.trainers.miles.losses import UPDATE
 from rcdiag.trainers.miles.metrics import Function, logging, metrics, quantities
 from rcdiag.trainers.slime import mis
-from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer
+from rcdiag.trainers.trainer import (
+    Claim,
+    Config,
+    ConfigFile,
+    Refused,
+    Trainer,
+    not_negative,
+    switch,
+)
 
 ICEPOP = "miles.backends.training_utils.loss_hub.corrections.icepop_function"
 MIS = "examples.infra_features.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
@@ -63,15 +71,15 @@ def function_of(config: Config) -> Function:
 def read(config: Config) -> Correction:
     """Read what the chosen function makes of the ratio of old to rollout."""
     for name in ("use_tis", "get_mismatch_metrics", "use_rollout_logprobs"):
-        _switch(config, name)
+        switch(config, name)
     _check(config)
     function = function_of(config)
     correction = _of_helper(config) if function == "helper" else _of_miles(config, function)
-    bypass = _switch(config, "use_rollout_logprobs")
+    bypass = switch(config, "use_rollout_logprobs")
     return replace(
         correction,
         mode="bypass" if bypass else "decoupled",
-        logging=logging(function, _switch(config, "calculate_per_token_loss")),
+        logging=logging(function, switch(config, "calculate_per_token_loss")),
     )
 
 
@@ -82,7 +90,7 @@ def _of_helper(config: Config) -> Correction:
 def _of_miles(config: Config, function: Function) -> Correction:
     if function == "none":
         return Correction(guard=UNCLAMPED)
-    low, high = _number(config, "tis_clip_low"), _number(config, "tis_clip")
+    low, high = not_negative(config, "tis_clip_low"), not_negative(config, "tis_clip")
     weighting = Weighting("token", high, low, "clip" if function == "tis" else "zero")
     return Correction(weighting=weighting, guard=UNCLAMPED)
 
@@ -105,20 +113,6 @@ def _check(config: Config) -> None:
             f"get_mismatch_metrics: {function} weighs the loss without use_tis too",
             f"set custom_tis_function_path to {MIS}, which asks for use_tis",
         )
-
-
-def _switch(config: Config, name: str) -> bool:
-    value = config[name]
-    if not isinstance(value, bool):
-        raise Refused(f"{name}: wanted true or false, got {value!r}", "give true or false")
-    return value
-
-
-def _number(config: Config, name: str) -> float:
-    value = config[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise Refused(f"{name}: wanted a number, 0 or above, got {value!r}", "give a ratio")
-    return float(value)
 
 
 def ignored(config: Config) -> list[str]:

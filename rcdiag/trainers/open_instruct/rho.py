@@ -20,7 +20,7 @@ from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.open_instruct.emit import flags
 from rcdiag.trainers.open_instruct.losses import UPDATE
 from rcdiag.trainers.open_instruct.metrics import metrics, quantities
-from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer
+from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer, switch
 
 INVALID_LOGPROB = 1.0  # in place of a log-prob that is NaN
 GUARD = Guard(bound=10.0, before_sums=True, epsilon=0.0, nan_log_prob=INVALID_LOGPROB)
@@ -67,7 +67,7 @@ STATISTICS.ship(
 
 def read(config: Config) -> Correction:
     """Read rho's clamp as that of weights, and its mask as weights of 0."""
-    switches = {name: _switch(config, name) for name in _SWITCHES}
+    switches = {name: switch(config, name) for name in _SWITCHES}
     bounds = {name: _bound(config, name) for name in _BOUNDS}
     if switches["use_vllm_logprobs"] and switches["use_rho_correction"]:
         raise Refused(
@@ -94,13 +94,6 @@ def _mask(bounds: Mapping[str, float], level: str, *, tv: bool) -> tuple[Rejecti
     below, above = ("token_rising_tv_lower", "token_rising_tv") if tv else (level, level)
     zeroed = [Rejection(below, np.inf, low)] if low > 0 else []
     return tuple([*zeroed, Rejection(above, high)] if high > 0 else zeroed)
-
-
-def _switch(config: Config, name: str) -> bool:
-    value = config[name]
-    if not isinstance(value, bool):
-        raise Refused(f"{name}: wanted true or false, got {value!r}", "give true or false")
-    return value
 
 
 def _bound(config: Config, name: str) -> float:

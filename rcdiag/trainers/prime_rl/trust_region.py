@@ -16,7 +16,14 @@ from rcdiag.trainers.document import Document
 from rcdiag.trainers.prime_rl.emit import loss_table
 from rcdiag.trainers.prime_rl.losses import UPDATE
 from rcdiag.trainers.prime_rl.metrics import metrics, quantities
-from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer, choice
+from rcdiag.trainers.trainer import (
+    Claim,
+    Config,
+    ConfigFile,
+    Trainer,
+    choice,
+    not_negative,
+)
 
 _NUMBERS = ("dppo_mask_low", "dppo_mask_high", "ipo_threshold", "adv_tau", "kl_tau")
 _SETTINGS: dict[str, Any] = {
@@ -34,7 +41,7 @@ UNCLAMPED = Guard(bound=np.inf)
 def read(config: Config) -> Correction:
     """Read the ratio as weight, and which tokens lose it; these keep the quadratic term."""
     kind = choice(config, "type", ("default", "ipo"))
-    low, high, threshold, *_ = (_number(config, name) for name in _NUMBERS)
+    low, high, threshold, *_ = (not_negative(config, name) for name in _NUMBERS)
     if kind == "ipo":
         dropped: tuple[Rejection, ...] = (Rejection("token_tv", threshold),)
     else:
@@ -47,14 +54,6 @@ def read(config: Config) -> Correction:
         loss="ipo" if kind == "ipo" else "dppo_tv",
         guard=UNCLAMPED,
     )
-
-
-def _number(config: Config, name: str) -> float:
-    """Return a setting that must not be below 0."""
-    value = config[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise Refused(f"{name}: wanted a number, 0 or above, got {value!r}", "give a number")
-    return float(value)
 
 
 def ignored(config: Config) -> list[str]:

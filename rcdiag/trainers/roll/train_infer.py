@@ -18,7 +18,7 @@ from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.roll.emit import block
 from rcdiag.trainers.roll.losses import UPDATE
 from rcdiag.trainers.roll.metrics import FILTERS, metrics, quantities
-from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer, choice
+from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer, choice, switch
 
 LEVELS = ("token", "segment", "geometric", "sequence")
 # The difference of probabilities of a token, its mean over a run or a row, and its sum.
@@ -66,7 +66,7 @@ def read(config: Config) -> Correction:
     """Read weights and all filters that are on; each looks at the mask before any of them."""
     filters = filters_of(config["filters"])
     return Correction(
-        weighting=_weighting(config) if _switch(config, "is_weight.enabled") else None,
+        weighting=_weighting(config) if switch(config, "is_weight.enabled") else None,
         rejections=tuple(test for each in filters for test in each.rejections),
         guard=UNCLAMPED,
         logging=FILTERS if config["filters"] else "",
@@ -101,7 +101,7 @@ def _filter(given: Any, name: str) -> Filter | None:
     rule = {**_FILTER, **given}
     level = choice({f"{name}.agg_type": rule["agg_type"]}, f"{name}.agg_type", LEVELS)
     switches = {
-        key: _switch({f"{name}.{key}": rule[key]}, f"{name}.{key}")
+        key: switch({f"{name}.{key}": rule[key]}, f"{name}.{key}")
         for key in ("enabled", "ratio_enabled", "diff_enabled")
     }
     if not switches["enabled"]:
@@ -116,13 +116,6 @@ def _filter(given: Any, name: str) -> Filter | None:
         bounds["ratio"] if switches["ratio_enabled"] else None,
         bounds["diff"] if switches["diff_enabled"] else None,
     )
-
-
-def _switch(config: Config, name: str) -> bool:
-    value = config[name]
-    if not isinstance(value, bool):
-        raise Refused(f"{name}: wanted true or false, got {value!r}", "give true or false")
-    return value
 
 
 def _number(name: str, value: Any) -> float:
