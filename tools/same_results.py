@@ -165,6 +165,12 @@ CHANGED: tuple[Change, ...] = (
         only="^score t(05|09|74) ",
     ),
     Change(
+        old=r"worst_sequences/#",
+        new=NEW_VALUE,
+        reason="30 sequences are kept to be read on the page, where 10 were",
+        only="^score",
+    ),
+    Change(
         old=r"forecast/.*",
         new=NEW_VALUE,
         reason=f"{INTERVALS}: few groups cannot tell KL by the mean from KL by the variance",
