@@ -17,7 +17,7 @@ Keys = NDArray[np.uint64]
 MAX_CLUSTERS = 4096
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    from scipy.sparse import csc_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,16 @@ class ClusterSums:
 def cluster_sums(keys: Keys, rows: Array, most: int | None = None) -> ClusterSums:
     """Add up `rows` [rows, columns] that have the same key; `most` is MAX_CLUSTERS unless given."""
     unique, index = np.unique(keys, return_inverse=True)
-    sums = np.empty((len(unique), rows.shape[1]))
-    for column in range(rows.shape[1]):
-        sums[:, column] = np.bincount(index, weights=rows[:, column], minlength=len(unique))
+    sums = added_by_index(index, rows, len(unique))
     return ClusterSums(unique, sums, MAX_CLUSTERS if most is None else most).bounded()
+
+
+def added_by_index(index: NDArray[np.integer], rows: Array, size: int) -> Array:
+    """Add up `rows` [rows, columns] that have the same `index` [rows], below `size`.
+
+    The result is [size, columns]; rows are added in their order.
+    """
+    return np.asarray(summing_matrix(index, size) @ rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +121,12 @@ def grouping(clusters: Keys, most: int) -> Grouping:
     return Grouping(keys, index, most, folded)
 
 
-def summing_matrix(index: NDArray[np.int64]) -> csr_array:
-    """Return the matrix that adds up rows with the same number in `index` [rows]."""
-    from scipy.sparse import csr_array
+def summing_matrix(index: NDArray[np.integer], size: int | None = None) -> csc_array:
+    """Return the matrix [size, rows] that adds up rows with the same number in `index` [rows]."""
+    from scipy.sparse import csc_array
 
-    size = len(index)
-    groups = int(index.max()) + 1
-    return csr_array((np.ones(size), (index, np.arange(size))), shape=(groups, size))
+    rows = len(index)
+    starts = np.arange(rows + 1, dtype=np.int32)
+    groups = int(index.max()) + 1 if size is None else size
+    narrow = index.astype(np.int32, copy=False)
+    return csc_array((np.ones(rows), narrow, starts), shape=(groups, rows))

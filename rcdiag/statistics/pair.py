@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.lazy import lazy
 from rcdiag.statistics.ratios import TokenValues
 from rcdiag.table.tokens import Array, Flags, TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
+
+
+# Tokens that are worked on at a time: half a megabyte for each array of numbers, so that what one
+# step writes the next finds in the cache, and memory is used again instead of asked for anew.
+BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class PolicyPair:
         """Return the sampled tokens of each sequence, [sequences]."""
         return self.tokens.lengths
 
-    @cached_property
+    @lazy
     def values(self) -> TokenValues:
         """Compute log-probs, log-ratios (target - behavior, nats) and more, [tokens]."""
         log_probs = self.tokens.log_probs
@@ -36,6 +41,14 @@ class PolicyPair:
     def log_ratio(self) -> Array:
         """Return target - behavior log-prob of each token, nats, [tokens]."""
         return self.values.ratios.log_ratio
+
+    @lazy
+    def blocks(self) -> list[PolicyPair]:
+        """The pair in blocks of whole sequences, small enough for the processor's cache."""
+        batches = self.tokens.blocks(BLOCK)
+        if len(batches) == 1:
+            return [self]
+        return [PolicyPair(batch, self.behavior, self.target) for batch in batches]
 
     def take(self, keep: Flags) -> PolicyPair:
         """Take the sequences where `keep` [sequences] holds; rows without a token stay counted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ _COARSE = 512
 COARSE_BINS = -(-BINS // _COARSE)
 # The sketches of a table together keep up to so many single values, then counts.
 VALUES_HELD = 1 << 22
+# Sums of squares of so many neighbours are kept, from which those of any top share are made.
+_BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +81,22 @@ class Magnitudes:
 
     @classmethod
     def of(cls, size: Array, cluster: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Magnitudes:
-        coarse = _bin(size) // _COARSE
-        cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths) + coarse
-        rows = np.bincount(cells, minlength=len(lengths) * COARSE_BINS).astype(np.float64)
-        return cls(Sketch((size,)), cluster_sums(cluster, rows.reshape(len(lengths), COARSE_BINS)))
+        return cls(Sketch((size,)), cluster_sums(cluster, coarse_counts(size, lengths)))
 
     def __add__(self, other: Magnitudes) -> Magnitudes:
         return Magnitudes(self.sketch + other.sketch, self.clusters + other.clusters)
+
+
+def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> Array:
+    """Count the |log_ratio| of each sequence in coarse bins, [sequences, COARSE_BINS]."""
+    with np.errstate(over="ignore"):
+        bits = size.astype(np.float32).view(np.int32)
+    coarse = (bits >> (_SHIFT + _COARSE.bit_length() - 1)) - _FIRST // _COARSE
+    np.clip(coarse, 0, COARSE_BINS - 1, out=coarse)
+    cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths)
+    cells += coarse
+    counts = np.bincount(cells, minlength=len(lengths) * COARSE_BINS)
+    return counts.astype(np.float64).reshape(len(lengths), COARSE_BINS)
 
 
 def _bin(size: Array) -> NDArray[np.int64]:
@@ -95,7 +107,7 @@ def _bin(size: Array) -> NDArray[np.int64]:
     return np.clip(bits - _FIRST, 0, BINS - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ordered:
     """Values in order, weighted by how often they come: for quantiles and top sums."""
 
@@ -130,14 +142,44 @@ class Ordered:
 
     def top_share_of_squares(self, share: float) -> float:
         """Return the part of sum |log_ratio|^2 that comes from the `share` largest values."""
-        squares = np.square(self.values)
-        counts = np.diff(self.ends, prepend=0)
-        total = float((squares * counts).sum())
-        if not 0.0 < total < np.inf:  # all equal, or an infinite one that holds everything
-            return np.nan
-        top_count = max(round(share * self.count), 1)
-        from_top = np.minimum(np.maximum(top_count - (self.count - self.ends), 0), counts)
-        return float((squares * from_top).sum()) / total
+        return self.top_shares_of_squares([share])[0]
+
+    def top_shares_of_squares(self, shares: Sequence[float]) -> list[float]:
+        """Return the parts of sum |log_ratio|^2 that come from the `shares` largest values.
+
+        All are NaN where no value is above 0, or where an infinite one holds everything.
+        """
+        if not 0.0 < self._squares < np.inf:
+            return [np.nan] * len(shares)
+        tops = [max(round(share * self.count), 1) for share in shares]
+        return [self._squares_of_top(top) / self._squares for top in tops]
+
+    @cached_property
+    def _squares(self) -> float:
+        """Sum of the squares of all values."""
+        return float((np.square(self.values) * self._counts).sum())
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        """How often each value comes, [values]."""
+        return np.diff(self.ends, prepend=0)
+
+    @cached_property
+    def _from_top(self) -> Array:
+        """Sums of squares of whole blocks of values and of all that are larger, [blocks + 1]."""
+        squares = np.square(self.values) * self._counts
+        by_block = np.add.reduceat(squares, np.arange(0, len(squares), _BLOCK))
+        return np.append(np.cumsum(by_block[::-1])[::-1], 0.0)
+
+    def _squares_of_top(self, top: int) -> float:
+        """Return the sum of squares of the `top` largest values."""
+        below = self.count - top
+        first = int(np.searchsorted(self.ends, below, side="right"))  # the least that has a part
+        block = first // _BLOCK + 1
+        later = slice(first + 1, max(block * _BLOCK, first + 1))
+        in_block = np.square(self.values[later]) * self._counts[later]
+        part = np.square(self.values[first]) * (self.ends[first] - below)
+        return float(part + in_block.sum() + self._from_top[block])
 
 
 def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> Interval:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,52 @@ class TokenBatch:
     def without_rows(self, rows: NDArray[np.int64]) -> TokenBatch:
         """Leave out the sequences of some rows of the table."""
         return self.take(~np.isin(self.row, rows), self.empty)
+
+    def blocks(self, tokens: int) -> list[TokenBatch]:
+        """Cut the batch into blocks of whole sequences of about so many tokens, without copying.
+
+        A longer sequence is a block of its own. Rows without a token, and the tokens that the mask
+        leaves out, are counted with the first block.
+        """
+        ends = np.cumsum(self.lengths)
+        if not len(ends) or ends[-1] <= tokens:
+            return [self]
+        marks = np.arange(tokens, int(ends[-1]) + tokens, tokens)
+        cuts = np.unique(np.searchsorted(ends, marks, side="left") + 1).clip(max=len(ends))
+        edges = np.unique(np.concatenate([[0], cuts])).tolist()
+        starts = np.concatenate([[0], ends])
+        return [
+            self._block(slice(first, last), slice(int(starts[first]), int(starts[last])))
+            for first, last in pairwise(edges)
+        ]
+
+    def _block(self, rows: slice, tokens: slice) -> TokenBatch:
+        """Return views of some sequences that follow each other, and of their tokens."""
+
+        def of_sequences(values: NDArray | None) -> NDArray | None:
+            return None if values is None else values[rows]
+
+        def of_tokens(values: NDArray | None) -> NDArray | None:
+            return None if values is None else values[tokens]
+
+        return replace(
+            self,
+            log_probs={name: values[tokens] for name, values in self.log_probs.items()},
+            lengths=self.lengths[rows],
+            cluster=self.cluster[rows],
+            row=self.row[rows],
+            token_id=self.token_id[tokens],
+            position=self.position[tokens],
+            turn=of_tokens(self.turn),
+            entropy={name: values[tokens] for name, values in self.entropy.items()},
+            sample_id=None if self.sample_id is None else self.sample_id[rows],
+            step=of_sequences(self.step),
+            reward=of_sequences(self.reward),
+            advantage=of_sequences(self.advantage),
+            advantages=of_tokens(self.advantages),
+            empty=self.empty if rows.start == 0 else {},
+            masked=self.masked if rows.start == 0 else None,
+        )
 
     def by_step(self) -> dict[int | None, TokenBatch]:
         """Return the part of each training step; rows without a token count in their step."""
