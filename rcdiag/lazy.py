@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 T = TypeVar("T")
 
 
-class lazy(Generic[T]):  # noqa: N801, as `property` and `cached_property`
+class lazy(Generic[T]):
     """A property whose value is computed once and kept in the object's `__dict__`.
 
     `functools.cached_property` of Python 3.11 holds one lock for all objects of a class while it

@@ -87,7 +87,8 @@ def cluster_sums(keys: Keys, rows: Array, most: int | None = None) -> ClusterSum
 def added_by_index(index: NDArray[np.integer], rows: Array, size: int) -> Array:
     """Add up `rows` [rows, columns] that have the same `index` [rows], below `size`.
 
-    The result is [size, columns]; rows are added in their order.
+    The result is [size, columns]; rows are added in their order. An index [rows, places] adds
+    every row in several places.
     """
     return np.asarray(summing_matrix(index, size) @ rows)
 
@@ -126,7 +127,7 @@ def summing_matrix(index: NDArray[np.integer], size: int | None = None) -> csc_a
     from scipy.sparse import csc_array
 
     rows = len(index)
-    starts = np.arange(rows + 1, dtype=np.int32)
+    places = index.astype(np.int32, copy=False).reshape(-1)
+    starts = np.arange(0, len(places) + 1, max(len(places) // max(rows, 1), 1), dtype=np.int32)
     groups = int(index.max()) + 1 if size is None else size
-    narrow = index.astype(np.int32, copy=False)
-    return csc_array((np.ones(rows), narrow, starts), shape=(groups, rows))
+    return csc_array((np.ones(len(places)), places, starts), shape=(groups, rows))

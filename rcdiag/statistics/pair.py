@@ -12,7 +12,6 @@ from rcdiag.statistics.ratios import TokenValues
 from rcdiag.table.tokens import Array, Flags, TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 
-
 # Tokens that are worked on at a time: half a megabyte for each array of numbers, so that what one
 # step writes the next finds in the cache, and memory is used again instead of asked for anew.
 BLOCK = 1 << 16

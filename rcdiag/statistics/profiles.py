@@ -5,7 +5,7 @@ To add a profile: one entry in `PROFILES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -199,30 +199,74 @@ def block_sums(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> Blo
         of_tokens = _side_by_side(np.ones(len(log_ratio)), *columns)
         of_sequences = _runs(columns, starts, len(log_ratio))
     keys, cluster = np.unique(block.tokens.cluster, return_inverse=True)
-    sums = {}
+    sums, single = {}, []
     for name in names:
         axis = PROFILES[name]
         values = axis.values(block)
         if values is None:
             continue
         edges = np.log(axis.edges) if axis.logarithmic else np.asarray(axis.edges, np.float64)
+        place = _Place(len(keys), len(edges) + 1)
         if len(values) == len(cluster):
-            rows, owner, bins = of_sequences, cluster, _bins(values, edges)
+            cells = place.cells(cluster, _bins(values, edges), values)
+            (sums[name],) = _added([place], of_sequences, [cells])
         elif axis.ascending:
             first, sequence, bins = _first_tokens(values, starts, edges)
-            rows, owner = _runs(columns, first, len(log_ratio)), cluster[sequence]
+            cells = place.cells(cluster[sequence], bins)
+            (sums[name],) = _added([place], _runs(columns, first, len(log_ratio)), [cells])
         else:
-            rows, owner = of_tokens, np.repeat(cluster, block.lengths)
-            bins = _bins(values, edges)
-        if len(values) == len(rows) and values.dtype.kind == "f":
+            owner = np.repeat(cluster, block.lengths)
+            single.append((name, place, place.cells(owner, _bins(values, edges), values)))
+    if single:
+        of_single, places, cells_of_tokens = zip(*single, strict=True)
+        sums |= zip(of_single, _added(places, of_tokens, cells_of_tokens), strict=True)
+    return BlockSums(keys, {name: sums[name] for name in names if name in sums})
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The cells of one axis, one for each cluster and bin, and one for what has no value."""
+
+    clusters: int
+    bins: int
+
+    @property
+    def size(self) -> int:
+        return self.clusters * self.bins + 1
+
+    def cells(
+        self,
+        cluster: NDArray[np.int64],
+        bins: NDArray[np.integer],
+        values: NDArray | None = None,
+    ) -> NDArray[np.int32]:
+        """Return the cell of each of some `values`, the last one for NaN."""
+        cells = cluster.astype(np.int32)
+        cells *= self.bins
+        cells += bins.astype(np.int32, copy=False)
+        if values is not None and values.dtype.kind == "f":
             missing = np.isnan(values)
             if missing.any():
-                rows, owner, bins = (part[~missing] for part in (rows, owner, bins))
-        count = len(edges) + 1
-        by_cell = added_by_index(owner * count + bins, rows, len(keys) * count)
-        by_cluster = by_cell.reshape(len(keys), count, SUMS).swapaxes(1, 2)
-        sums[name] = by_cluster.reshape(len(keys), SUMS * count)
-    return BlockSums(keys, sums)
+                cells[missing] = self.size - 1
+        return cells
+
+    def by_cluster(self, by_cell: Array) -> Array:
+        """Return sums of cells [cells, SUMS] as [clusters, SUMS * bins]."""
+        cells = by_cell[:-1].reshape(self.clusters, self.bins, SUMS)
+        return cells.swapaxes(1, 2).reshape(self.clusters, SUMS * self.bins)
+
+
+def _added(
+    places: Sequence[_Place], rows: Array, cells: Sequence[NDArray[np.int32]]
+) -> Iterator[Array]:
+    """Yield for each axis the sums of `rows` [rows, SUMS] by its `cells` [rows]."""
+    edges = np.cumsum([0, *(place.size for place in places)])
+    index = np.empty((len(rows), len(places)), np.int32)
+    for column, (first, of_axis) in enumerate(zip(edges, cells, strict=False)):
+        np.add(of_axis, np.int32(first), out=index[:, column])
+    by_cell = added_by_index(index, rows, int(edges[-1]))
+    for place, (first, last) in zip(places, pairwise(edges), strict=True):
+        yield place.by_cluster(by_cell[first:last])
 
 
 def _side_by_side(*columns: Array) -> Array:
@@ -245,7 +289,7 @@ def _bins(values: NDArray, edges: Array) -> NDArray[np.integer]:
         return np.searchsorted(edges, values, side="right")
     bins = np.zeros(len(values), np.uint8)
     for edge in edges:
-        bins += values >= edge
+        bins += (values >= edge).view(np.uint8)
     return bins
 
 
@@ -254,7 +298,8 @@ def _first_tokens(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return where in each sequence a bin begins: token, sequence and bin, each [runs].
 
-    `values` [tokens] do not fall within a sequence, whose first tokens are `starts` [sequences].
+    `values` [tokens], whole numbers, do not fall within a sequence. `starts` [sequences] are the
+    first tokens of sequences.
     """
     ends = np.append(starts[1:], len(values))
     lowest, highest = (
@@ -263,12 +308,10 @@ def _first_tokens(
     later = highest - lowest  # bins of each sequence after its first
     sequence = np.repeat(np.arange(len(starts)), later)
     edge = np.arange(len(sequence)) - np.repeat(np.cumsum(later) - later - lowest, later)
-    low, high = starts[sequence], ends[sequence] - 1
-    while (open_ends := low < high).any():  # the first token that is not below the edge
-        middle = (low + high) // 2
-        below = values[middle] < edges[edge]
-        low = np.where(open_ends & below, middle + 1, low)
-        high = np.where(open_ends & ~below, middle, high)
+    # Keys that ascend over the whole block, a span for each sequence.
+    span = int(max(values.max(), edges[-1])) + 1
+    keys = values + np.repeat(np.arange(len(starts)) * span, ends - starts)
+    low = np.searchsorted(keys, sequence * span + edges[edge].astype(np.int64))
     first = np.concatenate([starts, low])
     bins = np.concatenate([lowest, edge + 1])
     sequence = np.concatenate([np.arange(len(starts)), sequence])
