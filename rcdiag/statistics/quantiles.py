@@ -52,12 +52,16 @@ class Sketch:
 
     def __add__(self, other: Sketch) -> Sketch:
         """Join all values of both; the result holds counts if either does."""
-        if self.raw is not None and other.raw is not None:
-            return Sketch((*self.raw, *other.raw))
-        one, two = self.collapsed().counts, other.collapsed().counts
-        assert one is not None
-        assert two is not None
-        return Sketch(None, one + two)
+        return joined_sketches([self, other])
+
+
+def joined_sketches(sketches: Sequence[Sketch]) -> Sketch:
+    """Join the values of all; the result holds counts if one of them does."""
+    raw = [sketch.raw for sketch in sketches if sketch.raw is not None]
+    if len(raw) == len(sketches):
+        return Sketch(tuple(values for held in raw for values in held))
+    counts = [sketch.collapsed().counts for sketch in sketches]
+    return Sketch(None, np.sum([part for part in counts if part is not None], axis=0))
 
 
 def bounded_sketches(sketches: Sequence[Sketch]) -> list[Sketch]:

@@ -89,6 +89,13 @@ class TokenBatch:
 
         Masked tokens stay but for those of sequences that are left out.
         """
+        masked = None if self.masked is None else self.masked.without_rows(self.row[~keep])
+        kept = np.flatnonzero(keep)
+        if len(kept) and kept[-1] - kept[0] == len(kept) - 1:  # neighbours, which need no copy
+            rows = slice(int(kept[0]), int(kept[-1]) + 1)
+            first = int(self.lengths[: rows.start].sum())
+            block = self._block(rows, slice(first, first + int(self.lengths[rows].sum())))
+            return replace(block, empty=empty, masked=masked)
         tokens = np.repeat(keep, self.lengths)
 
         def of_sequences(values: NDArray | None) -> NDArray | None:
@@ -113,7 +120,7 @@ class TokenBatch:
             advantage=of_sequences(self.advantage),
             advantages=of_tokens(self.advantages),
             empty=empty,
-            masked=None if self.masked is None else self.masked.without_rows(self.row[~keep]),
+            masked=masked,
         )
 
     def without_rows(self, rows: NDArray[np.int64]) -> TokenBatch:

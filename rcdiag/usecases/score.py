@@ -160,13 +160,11 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
             steps = pair.by_step()
             sizes = added_by_key(sizes, _row_counts(steps))
             if plan is not None:
-                corrected = executor.submit(CorrectionRows.of, steps, plan, quantities)
+                rows.add(CorrectionRows.of(steps, plan, quantities, executor))
             clean = pair.take(rows_of_numbers(batch))
             if len(clean.lengths):
                 parts = steps if clean is pair else clean.by_step()
                 states.add(PairState.of(clean, parts, executor))
-            if plan is not None:
-                rows.add(corrected.result())
     non_finite = bad.total()
     if non_finite is None or not sizes:
         raise no_tokens(dump, (behavior, target))
