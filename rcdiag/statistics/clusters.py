@@ -72,8 +72,7 @@ class ClusterSums:
         if self.folded:
             return self
         keys, index = np.unique(self.keys % np.uint64(self.most), return_inverse=True)
-        sums = np.zeros((len(keys), *self.sums.shape[1:]))
-        np.add.at(sums, index, self.sums)
+        sums = added_by_index(index, self.sums, len(keys))
         return replace(self, keys=keys, sums=sums, folded=True)
 
 
@@ -85,12 +84,16 @@ def cluster_sums(keys: Keys, rows: Array, most: int | None = None) -> ClusterSum
 
 
 def added_by_index(index: NDArray[np.integer], rows: Array, size: int) -> Array:
-    """Add up `rows` [rows, columns] that have the same `index` [rows], below `size`.
+    """Add up `rows` [rows, ...] that have the same `index` [rows], below `size`.
 
-    The result is [size, columns]; rows are added in their order. An index [rows, places] adds
+    The result is [size, ...]; rows are added in their order. An index [rows, places] adds
     every row in several places.
     """
-    return np.asarray(summing_matrix(index, size) @ rows)
+    matrix = summing_matrix(index, size)
+    if rows.ndim <= 2:
+        return np.asarray(matrix @ rows)
+    flat = np.asarray(matrix @ rows.reshape(len(rows), -1))
+    return flat.reshape(size, *rows.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +111,7 @@ class Grouping:
 
     def added(self, rows: Array) -> ClusterSums:
         """Add up `rows` [sequences, ...] by cluster."""
-        sums = np.zeros((len(self.keys), *rows.shape[1:]))
-        np.add.at(sums, self.index, rows)
-        return self.of_clusters(sums)
+        return self.of_clusters(added_by_index(self.index, rows, len(self.keys)))
 
 
 def grouping(clusters: Keys, most: int) -> Grouping:
