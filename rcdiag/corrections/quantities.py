@@ -121,7 +121,7 @@ class Tokens:
     def log_ratio(self) -> Array:
         """Log-ratios as sums and means take them, [tokens]."""
         if self.guard.before_sums:
-            return np.clip(self.unclamped, -self.guard.bound, self.guard.bound)
+            return self._within_bound(self.unclamped)
         return self.unclamped
 
     @lazy
@@ -129,7 +129,22 @@ class Tokens:
         """Log-ratios as exp takes them, [tokens]."""
         if self.guard.before_sums or np.isinf(self.guard.bound):
             return self.log_ratio
-        return np.clip(self.log_ratio, -self.guard.bound, self.guard.bound)
+        return self._within_bound(self.log_ratio)
+
+    def _within_bound(self, values: Array) -> Array:
+        """Return values within the guard's bound; the array itself where all of them are."""
+        bound = self.guard.bound
+        if len(values) and values.min() >= -bound and values.max() <= bound:
+            return values
+        return np.clip(values, -bound, bound)
+
+    @lazy
+    def true_ratio(self) -> Array:
+        """Ratios without any clamp in float64, which the honest numbers read, [tokens]."""
+        if self.clamped is self.raw_log_ratio and self.ratio.dtype == np.float64:
+            return self.ratio
+        with np.errstate(over="ignore"):
+            return np.exp(self.raw_log_ratio.astype(np.float64, copy=False))
 
     @lazy
     def ratio(self) -> Array:
@@ -313,6 +328,8 @@ class UnclampedK3:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
+        if tokens.clamped is tokens.log_ratio:
+            return tokens.k3
         if tokens.log_ratio.dtype == np.float64:
             return np.expm1(tokens.log_ratio) - tokens.log_ratio
         return np.exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
@@ -488,8 +505,7 @@ class TrueRatio:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        with np.errstate(over="ignore"):
-            return np.exp(tokens.raw_log_ratio.astype(np.float64))
+        return tokens.true_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,7 +527,7 @@ class Excess:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        return np.maximum(TrueRatio().of(tokens) - self.bound, 0.0)
+        return np.maximum(tokens.true_ratio - self.bound, 0.0)
 
 
 def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray[np.bool_]:

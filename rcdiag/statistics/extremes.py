@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.results import SequenceTokens, WorstToken
 from rcdiag.statistics.pair import PolicyPair
@@ -139,12 +140,20 @@ def impossible(log_probs: Array) -> Flags:
     return ~(np.isfinite(log_probs) & (log_probs <= LARGEST_LOG_PROB))
 
 
+def _impossible_places(log_probs: Array) -> NDArray[np.int64]:
+    """Return where values are that no log-prob can have."""
+    # NaN is the least and the largest of whatever it is in.
+    if len(log_probs) and log_probs.min() > -np.inf and log_probs.max() <= LARGEST_LOG_PROB:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(impossible(log_probs))
+
+
 def rows_of_numbers(batch: TokenBatch) -> Flags:
     """Flag the sequences whose values are possible log-probs under every policy, [sequences]."""
     keep = np.ones(len(batch.lengths), np.bool_)
     ends = np.cumsum(batch.lengths)
     for log_probs in batch.log_probs.values():
-        places = np.flatnonzero(impossible(log_probs))
+        places = _impossible_places(log_probs)
         keep[np.searchsorted(ends, places, side="right")] = False
     return keep
 
@@ -188,7 +197,7 @@ class NonFinite:
         tokens, rows, first_rows = {}, {}, {}
         ends = np.cumsum(batch.lengths)
         for policy, log_probs in batch.log_probs.items():
-            places = np.flatnonzero(impossible(log_probs))
+            places = _impossible_places(log_probs)
             if not len(places):
                 continue
             bad = batch.row[np.unique(np.searchsorted(ends, places, side="right"))]

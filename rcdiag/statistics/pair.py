@@ -34,12 +34,14 @@ class PolicyPair:
     def values(self) -> TokenValues:
         """Compute log-probs, log-ratios (target - behavior, nats) and more, [tokens]."""
         log_probs = self.tokens.log_probs
-        return TokenValues.of(log_probs[self.behavior], log_probs[self.target])
+        return TokenValues.of(log_probs[self.behavior], log_probs[self.target], self.log_ratio)
 
-    @property
+    @lazy
     def log_ratio(self) -> Array:
-        """Return target - behavior log-prob of each token, nats, [tokens]."""
-        return self.values.ratios.log_ratio
+        """Compute target - behavior log-prob of each token, nats, [tokens]."""
+        log_probs = self.tokens.log_probs
+        with np.errstate(invalid="ignore"):  # inf - inf is NaN
+            return log_probs[self.target] - log_probs[self.behavior]
 
     @lazy
     def blocks(self) -> list[PolicyPair]:

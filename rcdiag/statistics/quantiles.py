@@ -45,9 +45,8 @@ class Sketch:
         """Return the numbers as counts."""
         if self.raw is None:
             return self
-        counts = np.zeros(BINS, np.int64)
-        for values in self.raw:
-            counts += np.bincount(_bin(values), minlength=BINS)
+        bins = [_bin(values) for values in self.raw]
+        counts = np.bincount(np.concatenate(bins), minlength=BINS) if bins else np.zeros(BINS, int)
         return Sketch(None, counts)
 
     def __add__(self, other: Sketch) -> Sketch:
@@ -93,22 +92,27 @@ class Magnitudes:
 
 def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> Array:
     """Count the |log_ratio| of each sequence in coarse bins, [sequences, COARSE_BINS]."""
-    with np.errstate(over="ignore"):
-        bits = size.astype(np.float32).view(np.int32)
-    coarse = (bits >> (_SHIFT + _COARSE.bit_length() - 1)) - _FIRST // _COARSE
-    np.clip(coarse, 0, COARSE_BINS - 1, out=coarse)
+    shift = _SHIFT + _COARSE.bit_length() - 1
+    coarse = _float32_bits(size, shift, _FIRST // _COARSE, COARSE_BINS)
     cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths)
     cells += coarse
     counts = np.bincount(cells, minlength=len(lengths) * COARSE_BINS)
     return counts.astype(np.float64).reshape(len(lengths), COARSE_BINS)
 
 
-def _bin(size: Array) -> NDArray[np.int64]:
+def _bin(size: Array) -> NDArray[np.int32]:
     """Return the index of each |log_ratio|; larger values and NaN are in the outermost bin."""
+    return _float32_bits(size, _SHIFT, _FIRST, BINS)
+
+
+def _float32_bits(size: Array, shift: int, first: int, bins: int) -> NDArray[np.int32]:
+    """Return the leading bits of numbers above 0 as float32, less `first` and below `bins`."""
     with np.errstate(over="ignore"):
-        rounded = size.astype(np.float32)
-    bits = (rounded.view(np.uint32) >> _SHIFT).astype(np.int64)
-    return np.clip(bits - _FIRST, 0, BINS - 1)
+        bits = size.astype(np.float32).view(np.int32)
+    bits >>= shift
+    bits -= first
+    bits[size != size] = bins - 1  # NaN may have any sign
+    return np.clip(bits, 0, bins - 1, out=bits)
 
 
 @dataclass(frozen=True)

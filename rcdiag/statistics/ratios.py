@@ -140,11 +140,11 @@ class TokenValues:
     target_miss: Array
 
     @classmethod
-    def of(cls, behavior: Array, target: Array) -> TokenValues:
-        """Compute the values from log-probs of both policies, nats."""
+    def of(cls, behavior: Array, target: Array, log_ratio: Array) -> TokenValues:
+        """Compute the values from log-probs of both policies and their difference, nats."""
         # Ratios beyond the range of float64 become inf, inf - inf is NaN: what they are.
         with np.errstate(over="ignore", invalid="ignore"):
-            ratios = Ratios.of(target - behavior)
+            ratios = Ratios.of(log_ratio)
         return cls(behavior, target, ratios, -np.expm1(behavior), -np.expm1(target))
 
     @lazy

@@ -197,15 +197,17 @@ def sampled_tokens(
 
     With `masked` the batch also has the tokens of responses that the mask leaves out.
     """
-    if masked and not trajectories.mask.all():
+    everything = bool(trajectories.mask.all())
+    if masked and not everything:
         rest = sampled_tokens(replace(trajectories, mask=~trajectories.mask), policies)
         return replace(sampled_tokens(trajectories, policies), masked=rest)
-    mask, counts = trajectories.mask, trajectories.sampled_lengths
-    filled = counts > 0
     ids, prompts = trajectories.response_ids, trajectories.prompt_ids
+    mask, counts = trajectories.mask, ids.lengths if everything else trajectories.sampled_lengths
+    filled = counts > 0
     rows = trajectories.row
-    position = np.arange(len(mask)) - np.repeat(ids.offsets[:-1], ids.lengths)
-    keep = slice(None) if mask.all() else mask  # then nothing is copied
+    position = np.arange(len(mask))
+    position -= np.repeat(ids.offsets[:-1], ids.lengths)
+    keep = slice(None) if everything else mask  # then nothing is copied
 
     def of_sequences(values: NDArray | None) -> NDArray | None:
         return None if values is None else values[filled]
@@ -217,7 +219,7 @@ def sampled_tokens(
         row=rows[filled],
         token_id=ids.values[keep],
         position=position[keep],
-        turn=_turns(mask, position),
+        turn=None if everything else _turns(mask, position),
         entropy={name: values[keep] for name, values in trajectories.entropy.items()},
         sample_id=_chosen(trajectories.sample_id, filled),
         step=of_sequences(trajectories.step),
@@ -258,10 +260,8 @@ def _chosen(ids: Sequence[str | int] | None, keep: Flags) -> list[str | int] | N
     return None if ids is None else [ids[index] for index in np.flatnonzero(keep)]
 
 
-def _turns(mask: Flags, position: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _turns(mask: Flags, position: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return each sampled token's turn: the runs of sampled tokens of its row so far, from 1."""
-    if mask.all():
-        return None
     begins = mask & ((position == 0) | ~np.concatenate([[False], mask[:-1]]))
     runs = np.cumsum(begins)
     # Runs of earlier rows, as counted just before each row's first token.
