@@ -43,9 +43,12 @@ class PolicyPair:
         with np.errstate(invalid="ignore"):  # inf - inf is NaN
             return log_probs[self.target] - log_probs[self.behavior]
 
-    @lazy
+    @property
     def blocks(self) -> list[PolicyPair]:
-        """The pair in blocks of whole sequences, small enough for the processor's cache."""
+        """Return the pair in blocks of whole sequences, small enough for the processor's cache.
+
+        They are made anew each time, so that what is computed of a block goes with it.
+        """
         batches = self.tokens.blocks(BLOCK)
         if len(batches) == 1:
             return [self]
