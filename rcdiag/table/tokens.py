@@ -94,12 +94,21 @@ class TokenBatch:
         if len(kept) and kept[-1] - kept[0] == len(kept) - 1:  # neighbours, which need no copy
             rows = slice(int(kept[0]), int(kept[-1]) + 1)
             first = int(self.lengths[: rows.start].sum())
-            block = self._block(rows, slice(first, first + int(self.lengths[rows].sum())))
-            return replace(block, empty=empty, masked=masked)
-        tokens = np.repeat(keep, self.lengths)
+            tokens = slice(first, first + int(self.lengths[rows].sum()))
+            return self._part(rows, tokens, empty, masked)
+        return self._part(keep, np.repeat(keep, self.lengths), empty, masked)
+
+    def _part(
+        self,
+        rows: slice | Flags,
+        tokens: slice | Flags,
+        empty: Mapping[int | None, int],
+        masked: TokenBatch | None,
+    ) -> TokenBatch:
+        """Take some sequences and their tokens, of slices without copying."""
 
         def of_sequences(values: NDArray | None) -> NDArray | None:
-            return None if values is None else values[keep]
+            return None if values is None else values[rows]
 
         def of_tokens(values: NDArray | None) -> NDArray | None:
             return None if values is None else values[tokens]
@@ -107,14 +116,14 @@ class TokenBatch:
         return replace(
             self,
             log_probs={name: values[tokens] for name, values in self.log_probs.items()},
-            lengths=self.lengths[keep],
-            cluster=self.cluster[keep],
-            row=self.row[keep],
+            lengths=self.lengths[rows],
+            cluster=self.cluster[rows],
+            row=self.row[rows],
             token_id=self.token_id[tokens],
             position=self.position[tokens],
             turn=of_tokens(self.turn),
             entropy={name: values[tokens] for name, values in self.entropy.items()},
-            sample_id=_chosen(self.sample_id, keep),
+            sample_id=_chosen(self.sample_id, rows),
             step=of_sequences(self.step),
             reward=of_sequences(self.reward),
             advantage=of_sequences(self.advantage),
@@ -141,37 +150,14 @@ class TokenBatch:
         edges = np.unique(np.concatenate([[0], cuts])).tolist()
         starts = np.concatenate([[0], ends])
         return [
-            self._block(slice(first, last), slice(int(starts[first]), int(starts[last])))
+            self._part(
+                slice(first, last),
+                slice(int(starts[first]), int(starts[last])),
+                self.empty if first == 0 else {},
+                self.masked if first == 0 else None,
+            )
             for first, last in pairwise(edges)
         ]
-
-    def _block(self, rows: slice, tokens: slice) -> TokenBatch:
-        """Return views of some sequences that follow each other, and of their tokens."""
-
-        def of_sequences(values: NDArray | None) -> NDArray | None:
-            return None if values is None else values[rows]
-
-        def of_tokens(values: NDArray | None) -> NDArray | None:
-            return None if values is None else values[tokens]
-
-        return replace(
-            self,
-            log_probs={name: values[tokens] for name, values in self.log_probs.items()},
-            lengths=self.lengths[rows],
-            cluster=self.cluster[rows],
-            row=self.row[rows],
-            token_id=self.token_id[tokens],
-            position=self.position[tokens],
-            turn=of_tokens(self.turn),
-            entropy={name: values[tokens] for name, values in self.entropy.items()},
-            sample_id=None if self.sample_id is None else self.sample_id[rows],
-            step=of_sequences(self.step),
-            reward=of_sequences(self.reward),
-            advantage=of_sequences(self.advantage),
-            advantages=of_tokens(self.advantages),
-            empty=self.empty if rows.start == 0 else {},
-            masked=self.masked if rows.start == 0 else None,
-        )
 
     def by_step(self) -> dict[int | None, TokenBatch]:
         """Return the part of each training step; rows without a token count in their step."""
@@ -256,7 +242,9 @@ def _count_empty(filled: Flags, step: NDArray[np.int64] | None) -> dict[int | No
     return dict(zip(steps.tolist(), counts.tolist(), strict=True))
 
 
-def _chosen(ids: Sequence[str | int] | None, keep: Flags) -> list[str | int] | None:
+def _chosen(ids: Sequence[str | int] | None, keep: slice | Flags) -> list[str | int] | None:
+    if isinstance(keep, slice):
+        return None if ids is None else list(ids[keep])
     return None if ids is None else [ids[index] for index in np.flatnonzero(keep)]
 
 
