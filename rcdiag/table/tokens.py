@@ -139,7 +139,7 @@ class TokenBatch:
     def blocks(self, tokens: int) -> list[TokenBatch]:
         """Cut the batch into blocks of whole sequences of about so many tokens, without copying.
 
-        A longer sequence is a block of its own. Rows without a token, and the tokens that the mask
+        A block ends with the sequence that reaches so many. Rows without a token, and the tokens that the mask
         leaves out, are counted with the first block.
         """
         ends = np.cumsum(self.lengths)
