@@ -139,8 +139,8 @@ class TokenBatch:
     def blocks(self, tokens: int) -> list[TokenBatch]:
         """Cut the batch into blocks of whole sequences of about so many tokens, without copying.
 
-        A block ends with the sequence that reaches so many. Rows without a token, and the tokens that the mask
-        leaves out, are counted with the first block.
+        A block ends with the sequence that reaches so many. Rows without a token, and the tokens
+        that the mask leaves out, are counted with the first block.
         """
         ends = np.cumsum(self.lengths)
         if not len(ends) or ends[-1] <= tokens:
