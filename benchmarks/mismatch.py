@@ -1,10 +1,21 @@
-"""The whole mismatch suite on generated tables of 1 M, 10 M and 100 M tokens, intervals included.
+"""The pass over a table of 1 M, 10 M and 100 M tokens, beside what any pass would cost.
 
-`python benchmarks/mismatch.py` (or `make bench`) writes each table to disk, runs `rcdiag score` on
-it in a process of its own, prints a table and stores it in `benchmarks/results/mismatch.json`.
-Seconds are those of the whole command, start-up included; memory is its peak resident set. The
-floor is reading both float32 log-prob columns once, 8 bytes a token; its share of the memory
-bandwidth (measured here by copying an array with all cores) says how far from it the suite is.
+`python benchmarks/mismatch.py` (or `make bench`) writes each table to disk and measures on it, one
+after the other and each in a process of its own:
+
+- reading: both columns of log-probs by pyarrow, and nothing else
+- plain numpy: k1, k2, k3, the effective sample size of tokens, and the summed log-ratio of every
+  sequence, vectorised over the batches that pyarrow reads, on one thread
+- suite: all metrics of rcdiag with their intervals
+- score: `rcdiag score`, which adds the profiles, figures, diagnosis and all presets of the newest
+  verl, and writes the result
+- page: the same with the page
+
+It prints a table and stores it in `benchmarks/results/mismatch.json`. Seconds are those of the
+whole process, imports included; `cpu` is what both cores together worked, which other programs on
+the machine change less; memory is the peak resident set. Sizes given on the command line are
+measured and not stored. The last number sets reading 8 bytes a token against the speed of copying
+memory.
 """
 
 from __future__ import annotations
@@ -31,18 +42,78 @@ SIZES = (1_000_000, 10_000_000, 100_000_000)
 GROUP, STEPS = 8, 10
 CHUNK = 1_000_000
 
-PROBE = """
-import json, sys, time  # noqa: E402
+START = """
+import json, resource, sys, time
 start = time.perf_counter()
-from cli.main import main  # noqa: E402
-sys.argv = ["rcdiag", "score", sys.argv[1], "-q", "--result", sys.argv[2], "--html", sys.argv[3]]
+"""
+READING = """
+import pyarrow.parquet as pq
+COLUMNS = ["rollout_log_probs", "old_log_probs"]
+for batch in pq.ParquetFile(sys.argv[1]).iter_batches(1_600, columns=COLUMNS):
+    pass
+"""
+NUMPY = """
+import numpy as np
+import pyarrow.parquet as pq
+COLUMNS = ["rollout_log_probs", "old_log_probs"]
+tokens = k1 = k2 = k3 = total = squares = 0.0
+sequences = []
+for batch in pq.ParquetFile(sys.argv[1]).iter_batches(1_600, columns=COLUMNS):
+    rollout, old = (batch.column(name) for name in COLUMNS)
+    offsets = rollout.offsets.to_numpy()
+    sampled, trained = (
+        column.flatten().to_numpy().astype(np.float64) for column in (rollout, old)
+    )
+    log_ratio = trained - sampled
+    ratio = np.exp(log_ratio)
+    tokens += len(ratio)
+    k1 -= log_ratio.sum()
+    k2 += 0.5 * np.square(log_ratio).sum()
+    k3 += (np.expm1(log_ratio) - log_ratio).sum()
+    total += ratio.sum()
+    squares += np.square(ratio).sum()
+    sequences.append(np.add.reduceat(log_ratio, offsets[:-1] - offsets[0]))
+numbers = {"k3": k3 / tokens, "ess": total**2 / (tokens * squares)}
+"""
+SUITE = """
+import os
+from concurrent.futures import ThreadPoolExecutor
+from cli.memory import keep_freed_memory
+from rcdiag.diagnosis.guides import judged
+from rcdiag.statistics.adding import RunningSum
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.suite import BlockSums, Suite, SuiteState
+from rcdiag.table.table import open_table
+from rcdiag.usecases.passes import token_batches
+keep_freed_memory()
+states = RunningSum()
+policies = ("rollout", "old")
+with ThreadPoolExecutor(os.cpu_count()) as executor:
+    for batch in token_batches(open_table(sys.argv[1]), policies, executor):
+        blocks = PolicyPair(batch, *policies).blocks
+        states.add(SuiteState.joined(list(executor.map(BlockSums.of, blocks))))
+metrics = judged(Suite(states.total()))
+numbers = {"k3": metrics["k3_kl"].value, "ess": metrics["ess_token"].value}
+"""
+SCORE = """
+from cli.main import main
+arguments = ["score", sys.argv[1], "-q", "--force", "--result", sys.argv[2]]
+sys.argv = ["rcdiag", *arguments, *(["--html", sys.argv[3]] if len(sys.argv) > 3 else [])]
 try:
     main()
 except SystemExit as stopped:
     assert not stopped.code, stopped.code
+"""
+END = """
+usage = resource.getrusage(resource.RUSAGE_SELF)
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
-peak = int(status["VmHWM"].split()[0]) // 1024
-print(json.dumps({"seconds": time.perf_counter() - start, "peak_mb": peak}))
+measured = {
+    "seconds": round(time.perf_counter() - start, 3),
+    "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 3),
+    "peak_memory_mb": int(status["VmHWM"].split()[0]) // 1024,
+    "numbers": globals().get("numbers"),
+}
+print(json.dumps(measured))
 """
 
 
@@ -102,29 +173,53 @@ def copy_bandwidth() -> float:
     return best
 
 
-def run_rcdiag(table: Path, folder: Path) -> dict:
-    """Seconds and peak memory of `rcdiag score` on a table; result and page go to `folder`."""
-    command = [sys.executable, "-c", PROBE, table, folder / "result.json", folder / "page.html"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+def in_own_process(code: str, *arguments: Path) -> dict:
+    """Seconds, CPU seconds and peak memory of a process that runs some code."""
+    command = [sys.executable, "-c", START + code + END, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        sys.exit(ran.stderr)
     return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
+def run_rcdiag(table: Path, folder: Path) -> dict:
+    """What `rcdiag score` takes on a table; result and page go to `folder`."""
+    return in_own_process(SCORE, table, folder / "result.json", folder / "page.html")
 
 
 def measure(folder: Path, tokens: int, bandwidth: float) -> dict:
     path = folder / "table.parquet"
     count = write_table(path, tokens)
-    found = run_rcdiag(path, folder)
-    result = json.loads((folder / "result.json").read_text())
-    assert result["num_tokens"] == count
+    result = folder / "result.json"
+    parts = {
+        "reading": in_own_process(READING, path),
+        "plain numpy": in_own_process(NUMPY, path),
+        "suite": in_own_process(SUITE, path),
+        "score": in_own_process(SCORE, path, result),
+        "page": run_rcdiag(path, folder),
+    }
+    plain, suite = (parts[name].pop("numbers") for name in ("plain numpy", "suite"))
+    document = json.loads(result.read_text())
+    assert document["num_tokens"] == count
+    for name, metric in (("k3", "k3_kl"), ("ess", "ess_token")):
+        value = document["mismatch"][metric]["value"]
+        assert np.allclose([plain[name], suite[name]], value, rtol=1e-9), metric
     for each in folder.iterdir():
         each.unlink()
-    seconds = found["seconds"]
+    for part in parts.values():
+        part.pop("numbers", None)
+        part["mtokens_per_s"] = round(count / part["seconds"] / 1e6, 3)
+        for unit in ("seconds", "cpu_seconds"):
+            part[f"{unit}_to_plain"] = round(part[unit] / parts["plain numpy"][unit], 2)
+    page = parts["page"]
     return {
         "tokens": count,
-        "sequences": result["num_sequences"],
-        "seconds": round(seconds, 2),
-        "peak_memory_mb": found["peak_mb"],
-        "mtokens_per_s": round(count / seconds / 1e6, 3),
-        "share_of_memory_bandwidth": round(8 * count / seconds / bandwidth, 5),
+        "sequences": document["num_sequences"],
+        "seconds": page["seconds"],
+        "peak_memory_mb": page["peak_memory_mb"],
+        "mtokens_per_s": page["mtokens_per_s"],
+        "share_of_memory_bandwidth": round(8 * count / page["seconds"] / bandwidth, 5),
+        "parts": parts,
     }
 
 
@@ -136,12 +231,16 @@ def main() -> None:
         for tokens in sizes:
             entry = measure(Path(folder), tokens, bandwidth)
             results.append(entry)
-            print(
-                f"{entry['tokens']:>12,} tokens   {entry['seconds']:>7.2f} s   "
-                f"{entry['mtokens_per_s']:>6.3f} M tokens/s   peak {entry['peak_memory_mb']:>6,} MB"
-                f"   {entry['share_of_memory_bandwidth']:.2%} of the memory bandwidth",
-                flush=True,
-            )
+            print(f"{entry['tokens']:,} tokens, {entry['sequences']:,} sequences")
+            for name, part in entry["parts"].items():
+                print(
+                    f"  {name:12} {part['seconds']:>7.2f} s, {part['seconds_to_plain']:>6.2f} "
+                    f"times plain numpy   cpu {part['cpu_seconds']:>7.2f} s, "
+                    f"{part['cpu_seconds_to_plain']:>6.2f} times   "
+                    f"{part['mtokens_per_s']:>7.2f} M tokens/s   "
+                    f"peak {part['peak_memory_mb']:>5,} MB",
+                    flush=True,
+                )
     document = {
         "machine": machine(),
         "date": time.strftime("%Y-%m-%d"),

@@ -117,7 +117,7 @@ def main() -> None:
                 "tokens": copies * tokens,
                 "sequences": copies * SEQUENCES,
                 "seconds": round(seconds, 1),
-                "peak_memory_mb": found["peak_mb"],
+                "peak_memory_mb": found["peak_memory_mb"],
                 "mtokens_per_s": round(copies * tokens / seconds / 1e6, 2),
                 "share_of_memory_bandwidth": round(8 * copies * tokens / seconds / bandwidth, 5),
                 "times_the_trainer": round(

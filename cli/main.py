@@ -13,6 +13,7 @@ import typer
 from cli import compare, convert, diagnose, explain, replay, report, score, sweep
 from cli.command import Command
 from cli.config import read_defaults
+from cli.memory import keep_freed_memory
 from rcdiag.errors import RcdiagError
 
 # Threads of torch spin while they wait, by default for so long that one busy neighbour on two cores
@@ -71,6 +72,7 @@ def _option_names(context: typer.Context) -> dict[str, set[str]]:
 
 def main() -> None:
     """Run a command; 0 ran, 1 findings, 2 could not run, 130 interrupted."""
+    keep_freed_memory()
     try:
         app()
     except RcdiagError as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.correction import Guard, Level, Rejection
 from rcdiag.corrections.statistics import STATISTICS
+from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.segments import segment_max, segment_sum
 
@@ -55,9 +55,11 @@ class Tokens:
     @classmethod
     def of(cls, pair: PolicyPair, dtype: type[np.floating] = np.float64) -> Tokens:
         """Return the tokens of a pair, log-probs rounded to the arithmetic of the trainer."""
-        behavior = pair.values.behavior.astype(dtype, copy=False)
-        target = pair.values.target.astype(dtype, copy=False)
         batch = pair.tokens
+        behavior, target = (
+            batch.log_probs[policy].astype(dtype, copy=False)
+            for policy in (pair.behavior, pair.target)
+        )
         advantage = batch.advantages
         if advantage is None and batch.advantage is not None:
             advantage = np.repeat(batch.advantage, batch.lengths)
@@ -86,7 +88,7 @@ class Tokens:
             self._guarded[guard] = other
         return self._guarded[guard]
 
-    @cached_property
+    @lazy
     def in_float32(self) -> Tokens:
         """The same tokens in float32, the log-probs rounded before their difference is taken."""
         behavior, target = (
@@ -103,7 +105,7 @@ class Tokens:
             guard=self.guard,
         )
 
-    @cached_property
+    @lazy
     def unclamped(self) -> Array:
         """Log-ratios before any clamp, [tokens]; the guard says what NaN and infinity are."""
         values = self.raw_log_ratio
@@ -115,25 +117,40 @@ class Tokens:
             values = np.where(np.isnan(values), values.dtype.type(0.0), values)
         return values
 
-    @cached_property
+    @lazy
     def log_ratio(self) -> Array:
         """Log-ratios as sums and means take them, [tokens]."""
         if self.guard.before_sums:
-            return np.clip(self.unclamped, -self.guard.bound, self.guard.bound)
+            return self._within_bound(self.unclamped)
         return self.unclamped
 
-    @cached_property
+    @lazy
     def clamped(self) -> Array:
         """Log-ratios as exp takes them, [tokens]."""
         if self.guard.before_sums or np.isinf(self.guard.bound):
             return self.log_ratio
-        return np.clip(self.log_ratio, -self.guard.bound, self.guard.bound)
+        return self._within_bound(self.log_ratio)
 
-    @cached_property
+    def _within_bound(self, values: Array) -> Array:
+        """Return values within the guard's bound; the array itself where all of them are."""
+        bound = self.guard.bound
+        if len(values) and values.min() >= -bound and values.max() <= bound:
+            return values
+        return np.clip(values, -bound, bound)
+
+    @lazy
+    def true_ratio(self) -> Array:
+        """Ratios without any clamp in float64, which the honest numbers read, [tokens]."""
+        if self.clamped is self.raw_log_ratio and self.ratio.dtype == np.float64:
+            return self.ratio
+        with np.errstate(over="ignore"):
+            return np.exp(self.raw_log_ratio.astype(np.float64, copy=False))
+
+    @lazy
     def ratio(self) -> Array:
         return finite_or_zero(np.exp(self.clamped), self.guard)
 
-    @cached_property
+    @lazy
     def k3(self) -> Array:
         """Clamped log-ratios as ratio - 1 - log_ratio, nats, [tokens]."""
         if self.clamped.dtype == np.float64:
@@ -173,7 +190,7 @@ class Tokens:
             return np.full(len(self.raw_log_ratio), np.nan)
         return self._advantage
 
-    @cached_property
+    @lazy
     def segment_lengths(self) -> NDArray[np.int64]:
         """Sampled tokens of each run of neighbours, [segments]."""
         starts = np.zeros(len(self.raw_log_ratio), np.bool_)
@@ -311,6 +328,8 @@ class UnclampedK3:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
+        if tokens.clamped is tokens.log_ratio:
+            return tokens.k3
         if tokens.log_ratio.dtype == np.float64:
             return np.expm1(tokens.log_ratio) - tokens.log_ratio
         return np.exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
@@ -486,8 +505,7 @@ class TrueRatio:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        with np.errstate(over="ignore"):
-            return np.exp(tokens.raw_log_ratio.astype(np.float64))
+        return tokens.true_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,7 +527,7 @@ class Excess:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        return np.maximum(TrueRatio().of(tokens) - self.bound, 0.0)
+        return np.maximum(tokens.true_ratio - self.bound, 0.0)
 
 
 def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray[np.bool_]:

@@ -20,8 +20,8 @@ from rcdiag.corrections.quantities import (
     Tokens,
 )
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.quantiles import Sketch
-from rcdiag.table.segments import segment_max, segment_sum
+from rcdiag.statistics.quantiles import Sketch, joined_sketches
+from rcdiag.table.segments import starts_of
 
 EPSILON = 1e-8
 
@@ -38,25 +38,19 @@ class Column:
 
     @classmethod
     def of_tokens(
-        cls, values: Array, lengths: NDArray[np.int64], keeps: Sequence[Reduction]
+        cls, values: Array, starts: NDArray[np.int64], keeps: Sequence[Reduction]
     ) -> Column:
+        """Reduce `values` [tokens] by sequence; `starts` [sequences] are their first tokens."""
         wide = values.astype(np.float64, copy=False)
         none = np.empty(0)
         return cls(
-            segment_sum(wide, lengths) if "sum" in keeps else none,
-            segment_sum(np.square(values).astype(np.float64, copy=False), lengths)
+            np.add.reduceat(wide, starts) if "sum" in keeps else none,
+            np.add.reduceat(np.square(values).astype(np.float64, copy=False), starts)
             if "squares" in keeps
             else none,
-            segment_max(wide, lengths) if "max" in keeps else none,
-            -segment_max(-wide, lengths) if "min" in keeps else none,
+            np.maximum.reduceat(wide, starts) if "max" in keeps else none,
+            np.minimum.reduceat(wide, starts) if "min" in keeps else none,
             wide if "values" in keeps else none,
-        )
-
-    def __add__(self, other: Column) -> Column:
-        """Join the sequences of both shards, in order."""
-        names = ("sum", "squares", "max", "min", "values")
-        return Column(
-            *(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
         )
 
     def take(self, rows: slice, tokens: slice) -> Column:
@@ -70,6 +64,12 @@ class Column:
         """Return a quantity that is the same at every token of a sequence."""
         wide = values.astype(np.float64, copy=False)
         return cls(wide * lengths, np.square(wide) * lengths, wide, wide)
+
+
+def joined_columns(columns: Sequence[Column]) -> Column:
+    """Join the sequences of shards, in order."""
+    names = ("sum", "squares", "max", "min", "values")
+    return Column(*(np.concatenate([getattr(one, name) for one in columns]) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,9 @@ class Rows:
             for side in ("behavior", "target")
         )
         tokens = Tokens(target - behavior, behavior=behavior, target=target, lengths=self.lengths)
+        starts = starts_of(self.lengths)
         columns = {
-            quantity: Column.of_tokens(quantity.of(tokens), self.lengths, quantity.keeps)
+            quantity: Column.of_tokens(quantity.of(tokens), starts, quantity.keeps)
             for quantity in quantities
         }
         return replace(self, columns=columns)
@@ -153,30 +154,7 @@ class Rows:
 
     def __add__(self, other: Rows) -> Rows:
         """Join the sequences of both shards, in order."""
-
-        def joined(name: str) -> NDArray:
-            return np.concatenate([getattr(self, name), getattr(other, name)])
-
-        ratios = None
-        if self.ratios is not None and other.ratios is not None:
-            ratios = self.ratios + other.ratios
-        return Rows(
-            joined("lengths"),
-            joined("behavior"),
-            joined("target"),
-            joined("cluster"),
-            joined("reward"),
-            {name: column + other.columns[name] for name, column in self.columns.items()},
-            self.empty + other.empty,
-            ratios,
-            self.dtype,
-            self.guard,
-            max(self.width, other.width),
-            max(self.prompt_width, other.prompt_width),
-            self.masked + other.masked
-            if self.masked is not None and other.masked is not None
-            else self.masked or other.masked,
-        )
+        return joined_rows([self, other])
 
     @property
     def epsilon(self) -> float:
@@ -188,10 +166,38 @@ class Rows:
         return int(self.lengths.sum())
 
 
+def joined_rows(shards: Sequence[Rows]) -> Rows:
+    """Join the sequences of shards, in order."""
+    if len(shards) == 1:
+        return shards[0]
+
+    def joined(name: str) -> NDArray:
+        return np.concatenate([getattr(rows, name) for rows in shards])
+
+    first = shards[0]
+    sketches = [rows.ratios for rows in shards if rows.ratios is not None]
+    masked = [rows.masked for rows in shards if rows.masked is not None]
+    return Rows(
+        joined("lengths"),
+        joined("behavior"),
+        joined("target"),
+        joined("cluster"),
+        joined("reward"),
+        {name: joined_columns([rows.columns[name] for rows in shards]) for name in first.columns},
+        sum(rows.empty for rows in shards),
+        joined_sketches(sketches) if len(sketches) == len(shards) else None,
+        first.dtype,
+        first.guard,
+        max(rows.width for rows in shards),
+        max(rows.prompt_width for rows in shards),
+        joined_rows(masked) if masked else None,
+    )
+
+
 def rows_of(
     pair: PolicyPair,
     quantities: Sequence[Quantity],
-    empty: int,
+    empty: int = 0,
     *,
     keep_ratios: bool = False,
     dtype: type[np.floating] = np.float64,
@@ -199,19 +205,20 @@ def rows_of(
     """Reduce the tokens of a pair; `empty` of its sequences have none."""
     with np.errstate(all="ignore"):
         tokens = Tokens.of(pair, dtype)
+        starts = starts_of(pair.lengths)
         columns = {
-            quantity: Column.of_tokens(quantity.of(tokens), pair.lengths, quantity.keeps)
+            quantity: Column.of_tokens(quantity.of(tokens), starts, quantity.keeps)
             for quantity in quantities
         }
         return Rows(
             pair.lengths,
-            segment_sum(tokens.behavior.astype(np.float64), pair.lengths),
-            segment_sum(tokens.target.astype(np.float64), pair.lengths),
+            np.add.reduceat(tokens.behavior.astype(np.float64, copy=False), starts),
+            np.add.reduceat(tokens.target.astype(np.float64, copy=False), starts),
             pair.tokens.cluster,
             pair.tokens.rewards,
             columns,
             empty,
-            Sketch((tokens.ratio.astype(np.float64),)) if keep_ratios else None,
+            Sketch((tokens.ratio.astype(np.float64, copy=False),)) if keep_ratios else None,
             dtype,
             width=pair.tokens.width,
             prompt_width=pair.tokens.prompt_width,

@@ -132,7 +132,10 @@ KINDS: dict[str, type[Document]] = {
 
 def to_json(result: Document) -> str:
     """Return the JSON document of a result."""
-    return json.dumps(unstructured(result), indent=1, allow_nan=False) + "\n"
+    import msgspec
+
+    # `json.dumps` with an indent does not use its compiled encoder.
+    return msgspec.json.format(json.dumps(unstructured(result), allow_nan=False), indent=1) + "\n"
 
 
 SAVED = "`result.save(FILE)` (--result FILE)"  # what writes a result document

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from rcdiag.statistics import profiles
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
-from rcdiag.statistics.histograms import FigureData
+from rcdiag.statistics.histograms import Counts, FigureData, token_counts
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import Profiles
-from rcdiag.statistics.suite import SuiteState, bounded
+from rcdiag.statistics.ratios import Array
+from rcdiag.statistics.suite import BlockSums, SuiteState, bounded
 from rcdiag.statistics.vocabulary import Vocabulary
+from rcdiag.table.segments import starts_of
 
 Step = int | None
 
@@ -31,19 +36,26 @@ class PairState:
     def of(
         cls, pair: PolicyPair, steps: Mapping[Step, PolicyPair], executor: Executor
     ) -> PairState:
-        """Make the state of one batch, which is not empty; its parts are computed side by side."""
-        suites = executor.submit(_suites, steps)
-        profiles = executor.submit(Profiles.of, pair)
+        """Make the state of one batch, which is not empty; its blocks are walked side by side."""
         vocabulary = executor.submit(Vocabulary.of, pair)
-        figures = executor.submit(FigureData.of, pair)
-        tokens, sequences = WorstTokens.of(pair), WorstSequences.of(pair)
+        filled = {step: part for step, part in steps.items() if len(part.lengths)}
+        by_step = any(part is not pair for part in filled.values())
+        walk = _walk_but_for_suite if by_step else _walk
+        walked = list(executor.map(walk, pair.blocks))
+        suites = {
+            step: executor.map(BlockSums.of, part.blocks)
+            if by_step
+            else [block.suite for block in walked if block.suite is not None]
+            for step, part in filled.items()
+        }
+        log_ratio_sums = np.concatenate([block.log_ratio_sums for block in walked])
         return cls(
-            suites.result(),
-            profiles.result(),
+            bounded({step: SuiteState.joined(list(blocks)) for step, blocks in suites.items()}),
+            Profiles.joined(pair, [block.profiles for block in walked]),
             vocabulary.result(),
-            figures.result(),
-            tokens,
-            sequences,
+            FigureData.joined(pair, [block.counts for block in walked]),
+            sum((block.worst_tokens for block in walked), WorstTokens()),
+            WorstSequences.of(pair, log_ratio_sums),
         )
 
     def __add__(self, other: PairState) -> PairState:
@@ -62,8 +74,32 @@ class PairState:
         return {step: self.suites[step] for step in order}
 
 
-def _suites(steps: Mapping[Step, PolicyPair]) -> dict[Step, SuiteState]:
-    return bounded({step: SuiteState.of(part) for step, part in steps.items() if len(part.lengths)})
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """What one walk over the tokens of a block leaves for the state of its batch."""
+
+    profiles: profiles.BlockSums
+    counts: Counts
+    worst_tokens: WorstTokens
+    log_ratio_sums: Array  # [sequences] nats
+    suite: BlockSums | None  # None where it is made for each training step
+
+
+def _walk_but_for_suite(block: PolicyPair) -> _Walked:
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = np.add.reduceat(block.log_ratio, starts_of(block.lengths))
+    return _Walked(
+        profiles.block_sums(block),
+        token_counts(block),
+        WorstTokens.of(block),
+        sums,
+        None,
+    )
+
+
+def _walk(block: PolicyPair) -> _Walked:
+    suite = BlockSums.of(block)
+    return replace(_walk_but_for_suite(block), suite=suite)
 
 
 def added_by_key(one: Mapping, other: Mapping) -> dict:

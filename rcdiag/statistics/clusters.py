@@ -17,7 +17,7 @@ Keys = NDArray[np.uint64]
 MAX_CLUSTERS = 4096
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    from scipy.sparse import csc_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +72,28 @@ class ClusterSums:
         if self.folded:
             return self
         keys, index = np.unique(self.keys % np.uint64(self.most), return_inverse=True)
-        sums = np.zeros((len(keys), *self.sums.shape[1:]))
-        np.add.at(sums, index, self.sums)
+        sums = added_by_index(index, self.sums, len(keys))
         return replace(self, keys=keys, sums=sums, folded=True)
 
 
 def cluster_sums(keys: Keys, rows: Array, most: int | None = None) -> ClusterSums:
     """Add up `rows` [rows, columns] that have the same key; `most` is MAX_CLUSTERS unless given."""
     unique, index = np.unique(keys, return_inverse=True)
-    sums = np.empty((len(unique), rows.shape[1]))
-    for column in range(rows.shape[1]):
-        sums[:, column] = np.bincount(index, weights=rows[:, column], minlength=len(unique))
+    sums = added_by_index(index, rows, len(unique))
     return ClusterSums(unique, sums, MAX_CLUSTERS if most is None else most).bounded()
+
+
+def added_by_index(index: NDArray[np.integer], rows: Array, size: int) -> Array:
+    """Add up `rows` [rows, ...] that have the same `index` [rows], below `size`.
+
+    The result is [size, ...]; rows are added in their order. An index [rows, places] adds
+    every row in several places.
+    """
+    matrix = summing_matrix(index, size)
+    if rows.ndim <= 2:
+        return np.asarray(matrix @ rows)
+    flat = np.asarray(matrix @ rows.reshape(len(rows), -1))
+    return flat.reshape(size, *rows.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +111,7 @@ class Grouping:
 
     def added(self, rows: Array) -> ClusterSums:
         """Add up `rows` [sequences, ...] by cluster."""
-        sums = np.zeros((len(self.keys), *rows.shape[1:]))
-        np.add.at(sums, self.index, rows)
-        return self.of_clusters(sums)
+        return self.of_clusters(added_by_index(self.index, rows, len(self.keys)))
 
 
 def grouping(clusters: Keys, most: int) -> Grouping:
@@ -115,10 +123,12 @@ def grouping(clusters: Keys, most: int) -> Grouping:
     return Grouping(keys, index, most, folded)
 
 
-def summing_matrix(index: NDArray[np.int64]) -> csr_array:
-    """Return the matrix that adds up rows with the same number in `index` [rows]."""
-    from scipy.sparse import csr_array
+def summing_matrix(index: NDArray[np.integer], size: int | None = None) -> csc_array:
+    """Return the matrix [size, rows] that adds up rows with the same number in `index` [rows]."""
+    from scipy.sparse import csc_array
 
-    size = len(index)
-    groups = int(index.max()) + 1
-    return csr_array((np.ones(size), (index, np.arange(size))), shape=(groups, size))
+    rows = len(index)
+    places = index.astype(np.int32, copy=False).reshape(-1)
+    starts = np.arange(0, len(places) + 1, max(len(places) // max(rows, 1), 1), dtype=np.int32)
+    groups = int(index.max()) + 1 if size is None else size
+    return csc_array((np.ones(len(places)), places, starts), shape=(groups, rows))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.results import SequenceTokens, WorstToken
 from rcdiag.statistics.pair import PolicyPair
@@ -18,6 +19,8 @@ WORST_SEQUENCES = 30
 # At most this many tokens of each of the worst sequences are stored in the result.
 TOKENS_KEPT = 400
 ROWS_NAMED = 10
+# Neighbours of which the largest stands for all when the worst tokens are looked for.
+_RUN = 64
 
 # log-softmax in float32 may round a certain token to a few 1e-7 above 0, in bfloat16 logits with
 # a fused kernel to about 1e-4; anything above is no log-prob.
@@ -35,12 +38,9 @@ class WorstTokens:
 
     @classmethod
     def of(cls, pair: PolicyPair) -> WorstTokens:
-        size = np.abs(pair.log_ratio)
-        least = 0.0
-        if len(size) > WORST:
-            least = np.partition(np.where(np.isnan(size), 0.0, size), -WORST)[-WORST]
+        size = pair.values.ratios.size
         # NaN is in no comparison.
-        among = np.flatnonzero(size >= least)
+        among = np.flatnonzero(size >= _at_most_the_last_of(size, WORST))
         best = among[np.argsort(-size[among], kind="stable")[:WORST]]
         tokens, values = pair.tokens, pair.values
         rows = tokens.row[np.searchsorted(np.cumsum(pair.lengths), best, side="right")]
@@ -82,12 +82,16 @@ class WorstSequences:
     sequences: tuple[SequenceTokens, ...] = ()
 
     @classmethod
-    def of(cls, pair: PolicyPair) -> WorstSequences:
+    def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
+        """Keep the worst sequences; `log_ratio_sums` [sequences], nats, are made unless given."""
         with np.errstate(invalid="ignore"):
-            sums = np.abs(segment_sum(pair.log_ratio, pair.lengths))
+            if log_ratio_sums is None:
+                log_ratio_sums = segment_sum(pair.log_ratio, pair.lengths)
+        sums = np.abs(log_ratio_sums)
         among = np.flatnonzero(~np.isnan(sums))
         best = among[np.argsort(-sums[among], kind="stable")[:WORST_SEQUENCES]]
-        return cls(_worst([_sequence(pair, int(index)) for index in best]))
+        ends = np.cumsum(pair.lengths)
+        return cls(_worst([_sequence(pair, int(index), int(ends[index])) for index in best]))
 
     def __add__(self, other: WorstSequences) -> WorstSequences:
         return WorstSequences(_worst([*self.sequences, *other.sequences]))
@@ -98,11 +102,24 @@ def _worst(sequences: list[SequenceTokens]) -> tuple[SequenceTokens, ...]:
     return tuple(sequences[:WORST_SEQUENCES])
 
 
-def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
-    end = int(pair.lengths[: index + 1].sum())
+def _at_most_the_last_of(size: Array, count: int) -> float:
+    """Return a number that the `count` largest sizes are not below; 0 where they are all of them.
+
+    It is the largest that `count` runs of neighbours reach, which takes no ordering of all sizes.
+    """
+    runs = np.fmax.reduceat(size, np.arange(0, len(size), _RUN)) if len(size) else size
+    if len(runs) < count:
+        return 0.0
+    return float(np.partition(np.where(np.isnan(runs), 0.0, runs), -count)[-count])
+
+
+def _sequence(pair: PolicyPair, index: int, end: int) -> SequenceTokens:
+    """Return the tokens of a sequence, the last of which is before token `end` of the pair."""
     start = end - int(pair.lengths[index])
     kept = slice(start, min(end, start + TOKENS_KEPT))
-    log_ratio = pair.log_ratio
+    behavior = pair.tokens.log_probs[pair.behavior][start:end]
+    with np.errstate(invalid="ignore"):
+        log_ratio = pair.tokens.log_probs[pair.target][start:end] - behavior
     reward = None if pair.tokens.reward is None else float(pair.tokens.reward[index])
     return SequenceTokens(
         row=int(pair.tokens.row[index]),
@@ -110,11 +127,11 @@ def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
         step=None if pair.tokens.step is None else int(pair.tokens.step[index]),
         reward=None if reward is None or np.isnan(reward) else reward,
         num_tokens=end - start,
-        log_ratio_sum=float(log_ratio[start:end].sum()),
+        log_ratio_sum=float(log_ratio.sum()),
         positions=pair.tokens.position[kept].tolist(),
         token_ids=pair.tokens.token_id[kept].tolist(),
-        log_ratio=[round(value, 6) for value in log_ratio[kept].tolist()],
-        behavior_log_probs=[round(value, 5) for value in pair.values.behavior[kept].tolist()],
+        log_ratio=np.round(log_ratio[:TOKENS_KEPT], 6).tolist(),
+        behavior_log_probs=np.round(behavior[:TOKENS_KEPT], 5).tolist(),
     )
 
 
@@ -123,12 +140,20 @@ def impossible(log_probs: Array) -> Flags:
     return ~(np.isfinite(log_probs) & (log_probs <= LARGEST_LOG_PROB))
 
 
+def _impossible_places(log_probs: Array) -> NDArray[np.int64]:
+    """Return where values are that no log-prob can have."""
+    # NaN is the least and the largest of whatever it is in.
+    if len(log_probs) and log_probs.min() > -np.inf and log_probs.max() <= LARGEST_LOG_PROB:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(impossible(log_probs))
+
+
 def rows_of_numbers(batch: TokenBatch) -> Flags:
     """Flag the sequences whose values are possible log-probs under every policy, [sequences]."""
     keep = np.ones(len(batch.lengths), np.bool_)
     ends = np.cumsum(batch.lengths)
     for log_probs in batch.log_probs.values():
-        places = np.flatnonzero(impossible(log_probs))
+        places = _impossible_places(log_probs)
         keep[np.searchsorted(ends, places, side="right")] = False
     return keep
 
@@ -172,7 +197,7 @@ class NonFinite:
         tokens, rows, first_rows = {}, {}, {}
         ends = np.cumsum(batch.lengths)
         for policy, log_probs in batch.log_probs.items():
-            places = np.flatnonzero(impossible(log_probs))
+            places = _impossible_places(log_probs)
             if not len(places):
                 continue
             bad = batch.row[np.unique(np.searchsorted(ends, places, side="right"))]

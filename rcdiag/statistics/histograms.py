@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,14 +24,46 @@ LOG_PROB_EDGES = np.linspace(-16.0, 0.0, 129)
 PATHS = 40
 POINTS = 80
 
+Counts = tuple[NDArray[np.int64], NDArray[np.int64]]  # of log-ratios, and of log-probs
 Path = tuple[int, list[int], list[float]]  # key, tokens so far, cumulative log_ratio there
+
+
+# Numbers whose first 17 bits agree (sign, exponent, 5 bits of the fraction) are within a 32nd of
+# each other, so that at most one edge of LOG_RATIO_EDGES is between them.
+_SHIFT = 47
 
 
 def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
     """Count tokens in each bin of LOG_RATIO_EDGES; NaN is in none, +-inf in the outermost."""
-    bins = np.searchsorted(LOG_RATIO_EDGES, log_ratio[~np.isnan(log_ratio)], side="right") - 1
-    last = len(LOG_RATIO_EDGES) - 2
-    return np.bincount(np.clip(bins, 0, last), minlength=last + 1)
+    undefined = np.isnan(log_ratio)
+    if undefined.any():
+        log_ratio = log_ratio[~undefined]
+    bins = _first_bins()[log_ratio.view(np.int64) >> _SHIFT]
+    bins += log_ratio >= _upper_edges()[bins]
+    return np.bincount(bins, minlength=len(LOG_RATIO_EDGES) - 1)
+
+
+@cache
+def _first_bins() -> NDArray[np.int64]:
+    """Return the bin of the least number with given first bits.
+
+    The index is the number's bits, taken as int64 and shifted: that of negative numbers is
+    negative, and counts from the end.
+    """
+    cells = np.arange(1 << (64 - _SHIFT), dtype=np.uint64) << np.uint64(_SHIFT)
+    negative = cells >> np.uint64(63) == 1
+    # The more bits are set, the farther from 0.
+    cells[negative] += np.uint64((1 << _SHIFT) - 1)
+    least = cells.view(np.float64)
+    least[np.isnan(least) & negative] = -np.inf
+    bins = np.searchsorted(LOG_RATIO_EDGES, least, side="right") - 1
+    return np.clip(bins, 0, len(LOG_RATIO_EDGES) - 2)
+
+
+@cache
+def _upper_edges() -> Array:
+    """Return the number from which on a value is in the next bin; the last bin has none."""
+    return np.append(LOG_RATIO_EDGES[1:-1], np.nan)
 
 
 def log_prob_counts(behavior: Array, target: Array) -> NDArray[np.int64]:
@@ -38,13 +72,28 @@ def log_prob_counts(behavior: Array, target: Array) -> NDArray[np.int64]:
     What lies below is in the lowest cells, NaN in none.
     """
     cells = len(LOG_PROB_EDGES) - 1
-    defined = ~(np.isnan(behavior) | np.isnan(target))
+    undefined = np.isnan(behavior) | np.isnan(target)
+    if undefined.any():
+        behavior, target = behavior[~undefined], target[~undefined]
+    rows, columns = (_log_prob_bins(log_probs) for log_probs in (behavior, target))
+    rows *= cells
+    rows += columns
+    return np.bincount(rows, minlength=cells * cells).reshape(cells, cells)
+
+
+def _log_prob_bins(log_probs: Array) -> NDArray[np.int64]:
     low, step = LOG_PROB_EDGES[0], LOG_PROB_EDGES[1] - LOG_PROB_EDGES[0]
-    rows, columns = (
-        ((np.clip(log_probs[defined], low, 0.0) - low) / step).astype(np.int64).clip(max=cells - 1)
-        for log_probs in (behavior, target)
-    )
-    return np.bincount(rows * cells + columns, minlength=cells * cells).reshape(cells, cells)
+    places = np.clip(log_probs, low, 0.0)
+    places -= low
+    places /= step
+    bins = places.astype(np.int64)
+    return np.minimum(bins, len(LOG_PROB_EDGES) - 2, out=bins)
+
+
+def token_counts(block: PolicyPair) -> Counts:
+    """Count the tokens of a block by log-ratio, and by both log-probs."""
+    counts = log_prob_counts(block.values.behavior, block.values.target)
+    return log_ratio_counts(block.log_ratio), counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +106,13 @@ class FigureData:
 
     @classmethod
     def of(cls, pair: PolicyPair) -> FigureData:
-        counts = log_prob_counts(pair.values.behavior, pair.values.target)
-        return cls(log_ratio_counts(pair.log_ratio), counts, _paths(pair))
+        return cls.joined(pair, [token_counts(block) for block in pair.blocks])
+
+    @classmethod
+    def joined(cls, pair: PolicyPair, counts: Sequence[Counts]) -> FigureData:
+        """Make the data of a batch; `counts` are the `token_counts` of its blocks."""
+        log_ratios, log_probs = zip(*counts, strict=True)
+        return cls(np.sum(log_ratios, axis=0), np.sum(log_probs, axis=0), _paths(pair))
 
     def __add__(self, other: FigureData) -> FigureData:
         return FigureData(
@@ -92,9 +146,14 @@ def _paths(pair: PolicyPair) -> tuple[Path, ...]:
         if len(paths) == PATHS:
             break
         end, length = int(ends[index]), int(pair.lengths[index])
-        sums = np.cumsum(pair.log_ratio[end - length : end])
+        tokens = slice(end - length, end)
+        behavior, target = (
+            pair.tokens.log_probs[policy][tokens] for policy in (pair.behavior, pair.target)
+        )
+        with np.errstate(invalid="ignore"):
+            sums = np.cumsum(target - behavior)
         if np.isfinite(sums[-1]):
             at = np.unique(np.linspace(0, length - 1, POINTS).round().astype(int))
-            points = [round(float(value), 6) for value in sums[at]]
+            points = np.round(sums[at], 6).tolist()
             paths.append((int(keys[index]), (at + 1).tolist(), points))
     return tuple(paths)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.lazy import lazy
 from rcdiag.statistics.ratios import TokenValues
 from rcdiag.table.tokens import Array, Flags, TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
+
+# Tokens that are worked on at a time: half a megabyte for each array of numbers, so that what one
+# step writes the next finds in the cache, and memory is used again instead of asked for anew.
+BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -26,16 +30,29 @@ class PolicyPair:
         """Return the sampled tokens of each sequence, [sequences]."""
         return self.tokens.lengths
 
-    @cached_property
+    @lazy
     def values(self) -> TokenValues:
         """Compute log-probs, log-ratios (target - behavior, nats) and more, [tokens]."""
         log_probs = self.tokens.log_probs
-        return TokenValues.of(log_probs[self.behavior], log_probs[self.target])
+        return TokenValues.of(log_probs[self.behavior], log_probs[self.target], self.log_ratio)
+
+    @lazy
+    def log_ratio(self) -> Array:
+        """Compute target - behavior log-prob of each token, nats, [tokens]."""
+        log_probs = self.tokens.log_probs
+        with np.errstate(invalid="ignore"):  # inf - inf is NaN
+            return log_probs[self.target] - log_probs[self.behavior]
 
     @property
-    def log_ratio(self) -> Array:
-        """Return target - behavior log-prob of each token, nats, [tokens]."""
-        return self.values.ratios.log_ratio
+    def blocks(self) -> list[PolicyPair]:
+        """Return the pair in blocks of whole sequences, small enough for the processor's cache.
+
+        They are made anew each time, so that what is computed of a block goes with it.
+        """
+        batches = self.tokens.blocks(BLOCK)
+        if len(batches) == 1:
+            return [self]
+        return [PolicyPair(batch, self.behavior, self.target) for batch in batches]
 
     def take(self, keep: Flags) -> PolicyPair:
         """Take the sequences where `keep` [sequences] holds; rows without a token stay counted."""

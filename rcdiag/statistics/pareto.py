@@ -6,6 +6,7 @@ fit needs only the tail, which a stream can hold. Tests compare with arviz-stats
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10, sqrt
 
@@ -30,10 +31,23 @@ class UpperTail:
     @classmethod
     def of(cls, log_ratio: Array) -> UpperTail:
         """Keep the largest of some log-ratios, nats; a ratio of 0 (-inf) is in no upper tail."""
-        with np.errstate(invalid="ignore"):
-            among = log_ratio[~(log_ratio <= -np.inf)]
-        finite = np.isfinite(among)
-        return cls(len(log_ratio), _largest(among[finite]), int(len(among) - finite.sum()))
+        return cls.of_blocks([log_ratio])
+
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[Array]) -> UpperTail:
+        """Keep the largest of the log-ratios of all blocks, nats."""
+        kept, least, not_numbers = np.empty(0), -np.inf, 0
+        for log_ratio in blocks:
+            finite = np.isfinite(log_ratio)
+            if not finite.all():
+                not_numbers += int((~finite & (log_ratio != -np.inf)).sum())
+                log_ratio = log_ratio[finite]
+            # What is below the least of KEPT values can only push them out.
+            kept = np.concatenate([kept, log_ratio[log_ratio > least]])
+            if len(kept) > 2 * KEPT:
+                kept = _largest(kept)
+                least = float(kept.min())
+        return cls(sum(map(len, blocks)), _largest(kept), not_numbers)
 
     def __add__(self, other: UpperTail) -> UpperTail:
         return UpperTail(

@@ -5,7 +5,7 @@ To add a profile: one entry in `PROFILES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results import MetricValue, Profile, ProfileBin
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.clusters import MAX_CLUSTERS, ClusterSums, added_by_index
 from rcdiag.statistics.intervals import ratio_interval
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
-from rcdiag.table.segments import segment_sum
+from rcdiag.table.segments import starts_of
 
 PROBABILITIES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99)
 ENTROPIES = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -38,6 +38,7 @@ class Axis:
     needs: str = ""  # the column without which there is no such profile
     logarithmic: bool = False  # values are logs of what the edges say
     whole_from: int | None = None  # values are whole numbers, of which this is the least
+    ascending: bool = False  # values of single tokens do not fall within a sequence
 
     def labels(self) -> list[str]:
         """Return the label of every bin, len(edges) + 1."""
@@ -74,6 +75,7 @@ PROFILES: dict[str, Axis] = {
         lambda pair: pair.tokens.position,
         "Growth with the position points at attention, position encoding or cache; noise is flat.",
         whole_from=0,
+        ascending=True,
     ),
     "length": Axis(
         "sampled tokens of the sequence",
@@ -125,6 +127,7 @@ PROFILES: dict[str, Axis] = {
         _turn,
         "Turns after a tool's answer see text that the policy did not write.",
         whole_from=1,
+        ascending=True,
     ),
     "reward": Axis(
         "sign of the reward",
@@ -140,6 +143,8 @@ LABELS = {"reward": ["negative", "zero", "positive"]}
 
 # Tokens, log_ratio, log_ratio^2 and k3 of each bin.
 SUMS = 4
+# Up to so many edges it is faster to compare each value with all of them than to search.
+_FEW_EDGES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,28 +155,19 @@ class Profiles:
 
     @classmethod
     def of(cls, pair: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> Profiles:
-        log_ratio = pair.log_ratio
-        with np.errstate(invalid="ignore"):
-            weights = (None, log_ratio, np.square(log_ratio), k3(pair.values.ratios))
-            of_sequences: list[Array | None] = [
-                np.asarray(
-                    pair.lengths if values is None else segment_sum(values, pair.lengths), float
-                )
-                for values in weights
-            ]
-        cluster, local = np.unique(pair.tokens.cluster, return_inverse=True)
-        local_of_token = np.repeat(local, pair.lengths)
+        return cls.joined(pair, [block_sums(block, names) for block in pair.blocks])
+
+    @classmethod
+    def joined(cls, pair: PolicyPair, blocks: Sequence[BlockSums]) -> Profiles:
+        """Make the sums of a batch; `blocks` are the `block_sums` of its blocks, in order."""
+        keys = np.unique(pair.tokens.cluster)
         sums = {}
-        for name in names:
-            axis = PROFILES[name]
-            values = axis.values(pair)
-            if values is None:
-                continue
-            if len(values) == len(local):
-                rows = _rows(axis, values, local, len(cluster), of_sequences)
-            else:
-                rows = _rows(axis, values, local_of_token, len(cluster), weights)
-            sums[name] = cluster_sums(cluster, rows)
+        for name in blocks[0].sums:
+            rows = np.zeros((len(keys), blocks[0].sums[name].shape[1]))
+            with np.errstate(invalid="ignore"):
+                for block in blocks:
+                    rows[np.searchsorted(keys, block.keys)] += block.sums[name]
+            sums[name] = ClusterSums(keys, rows, MAX_CLUSTERS).bounded()
         return cls(sums)
 
     def __add__(self, other: Profiles) -> Profiles:
@@ -186,24 +182,144 @@ class Profiles:
         )
 
 
-def _rows(
-    axis: Axis,
-    values: NDArray,
-    cluster: NDArray[np.int64],
-    clusters: int,
-    weights: Sequence[Array | None],
-) -> Array:
-    """Return sums by cluster and bin, [clusters, bins * SUMS]; no value means no bin."""
-    edges = np.log(axis.edges) if axis.logarithmic else np.asarray(axis.edges, dtype=np.float64)
-    bins = len(edges) + 1
-    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, bool)
-    cells = cluster * bins + np.searchsorted(edges, values, side="right")
-    if missing.any():
-        cells = cells[~missing]
-        weights = [None if values is None else values[~missing] for values in weights]
-    sums = [np.bincount(cells, values, clusters * bins) for values in weights]
-    sums = [column.reshape(clusters, bins) for column in sums]
-    return np.concatenate(sums, axis=1)
+@dataclass(frozen=True, slots=True)
+class BlockSums:
+    """Sums of the tokens of a block, by cluster and by bin of every axis."""
+
+    keys: NDArray[np.uint64]  # [clusters] ascending
+    sums: dict[str, Array]  # name of an axis -> [clusters, SUMS * bins]
+
+
+def block_sums(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> BlockSums:
+    """Add up the tokens of a block along some axes; one that the table has no values for is out."""
+    log_ratio = block.log_ratio
+    starts = starts_of(block.lengths)
+    with np.errstate(invalid="ignore"):
+        columns = (log_ratio, np.square(log_ratio), k3(block.values.ratios))
+        of_tokens = _side_by_side(np.ones(len(log_ratio)), *columns)
+        of_sequences = _runs(columns, starts, len(log_ratio))
+    keys, cluster = np.unique(block.tokens.cluster, return_inverse=True)
+    sums, single = {}, []
+    for name in names:
+        axis = PROFILES[name]
+        values = axis.values(block)
+        if values is None:
+            continue
+        edges = np.log(axis.edges) if axis.logarithmic else np.asarray(axis.edges, np.float64)
+        place = _Place(len(keys), len(edges) + 1)
+        if len(values) == len(cluster):
+            cells = place.cells(cluster, _bins(values, edges), values)
+            (sums[name],) = _added([place], of_sequences, [cells])
+        elif axis.ascending:
+            first, sequence, bins = _first_tokens(values, starts, edges)
+            cells = place.cells(cluster[sequence], bins)
+            (sums[name],) = _added([place], _runs(columns, first, len(log_ratio)), [cells])
+        else:
+            owner = np.repeat(cluster, block.lengths)
+            single.append((name, place, place.cells(owner, _bins(values, edges), values)))
+    if single:
+        of_single, places, cells_of_tokens = zip(*single, strict=True)
+        sums |= zip(of_single, _added(places, of_tokens, cells_of_tokens), strict=True)
+    return BlockSums(keys, {name: sums[name] for name in names if name in sums})
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The cells of one axis, one for each cluster and bin, and one for what has no value."""
+
+    clusters: int
+    bins: int
+
+    @property
+    def size(self) -> int:
+        return self.clusters * self.bins + 1
+
+    def cells(
+        self,
+        cluster: NDArray[np.int64],
+        bins: NDArray[np.integer],
+        values: NDArray | None = None,
+    ) -> NDArray[np.int32]:
+        """Return the cell of each of some `values`, the last one for NaN."""
+        cells = cluster.astype(np.int32)
+        cells *= self.bins
+        cells += bins.astype(np.int32, copy=False)
+        if values is not None and values.dtype.kind == "f":
+            missing = np.isnan(values)
+            if missing.any():
+                cells[missing] = self.size - 1
+        return cells
+
+    def by_cluster(self, by_cell: Array) -> Array:
+        """Return sums of cells [cells, SUMS] as [clusters, SUMS * bins]."""
+        cells = by_cell[:-1].reshape(self.clusters, self.bins, SUMS)
+        return cells.swapaxes(1, 2).reshape(self.clusters, SUMS * self.bins)
+
+
+def _added(
+    places: Sequence[_Place], rows: Array, cells: Sequence[NDArray[np.int32]]
+) -> Iterator[Array]:
+    """Yield for each axis the sums of `rows` [rows, SUMS] by its `cells` [rows]."""
+    edges = np.cumsum([0, *(place.size for place in places)])
+    index = np.empty((len(rows), len(places)), np.int32)
+    for column, (first, of_axis) in enumerate(zip(edges, cells, strict=False)):
+        np.add(of_axis, np.int32(first), out=index[:, column])
+    by_cell = added_by_index(index, rows, int(edges[-1]))
+    for place, (first, last) in zip(places, pairwise(edges), strict=True):
+        yield place.by_cluster(by_cell[first:last])
+
+
+def _side_by_side(*columns: Array) -> Array:
+    """Return columns [rows] as one matrix [rows, columns], the numbers of a row together."""
+    matrix = np.empty((len(columns[0]), len(columns)))
+    for index, column in enumerate(columns):
+        matrix[:, index] = column
+    return matrix
+
+
+def _runs(columns: Sequence[Array], first: NDArray[np.int64], tokens: int) -> Array:
+    """Add up runs of tokens that begin at `first` [runs]: counts and columns, [runs, SUMS]."""
+    counts = np.diff(first, append=tokens).astype(np.float64)
+    return _side_by_side(counts, *(np.add.reduceat(column, first) for column in columns))
+
+
+def _bins(values: NDArray, edges: Array) -> NDArray[np.integer]:
+    """Return how many edges are not above each value: its bin. That of NaN means nothing."""
+    if len(edges) > _FEW_EDGES:
+        return np.searchsorted(edges, values, side="right")
+    bins = np.zeros(len(values), np.uint8)
+    for edge in edges:
+        bins += (values >= edge).view(np.uint8)
+    return bins
+
+
+def _first_tokens(
+    values: NDArray, starts: NDArray[np.int64], edges: Array
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return where in each sequence a bin begins: token, sequence and bin, each [runs].
+
+    `values` [tokens], whole numbers, do not fall within a sequence. `starts` [sequences] are the
+    first tokens of sequences.
+    """
+    ends = np.append(starts[1:], len(values))
+    lowest, highest = (
+        np.searchsorted(edges, values[places], side="right") for places in (starts, ends - 1)
+    )
+    later = highest - lowest  # bins of each sequence after its first
+    sequence = np.repeat(np.arange(len(starts)), later)
+    edge = np.arange(len(sequence)) - np.repeat(np.cumsum(later) - later - lowest, later)
+    # Keys that ascend over the whole block, a span for each sequence.
+    span = int(max(values.max(), edges[-1])) + 1
+    keys = values + np.repeat(np.arange(len(starts)) * span, ends - starts)
+    low = np.searchsorted(keys, sequence * span + edges[edge].astype(np.int64))
+    first = np.concatenate([starts, low])
+    bins = np.concatenate([lowest, edge + 1])
+    sequence = np.concatenate([np.arange(len(starts)), sequence])
+    order = np.lexsort((bins, first))
+    first, sequence, bins = first[order], sequence[order], bins[order]
+    # Where several bins begin at one token, all but the last are empty.
+    last = np.append(first[1:] != first[:-1], True)
+    return first[last], sequence[last], bins[last]
 
 
 def finished(profiles: Profiles) -> dict[str, Profile]:

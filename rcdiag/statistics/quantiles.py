@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ _COARSE = 512
 COARSE_BINS = -(-BINS // _COARSE)
 # The sketches of a table together keep up to so many single values, then counts.
 VALUES_HELD = 1 << 22
+# Sums of squares of so many neighbours are kept, from which those of any top share are made.
+_BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +45,22 @@ class Sketch:
         """Return the numbers as counts."""
         if self.raw is None:
             return self
-        counts = np.zeros(BINS, np.int64)
-        for values in self.raw:
-            counts += np.bincount(_bin(values), minlength=BINS)
+        bins = [_bin(values) for values in self.raw]
+        counts = np.bincount(np.concatenate(bins), minlength=BINS) if bins else np.zeros(BINS, int)
         return Sketch(None, counts)
 
     def __add__(self, other: Sketch) -> Sketch:
         """Join all values of both; the result holds counts if either does."""
-        if self.raw is not None and other.raw is not None:
-            return Sketch((*self.raw, *other.raw))
-        one, two = self.collapsed().counts, other.collapsed().counts
-        assert one is not None
-        assert two is not None
-        return Sketch(None, one + two)
+        return joined_sketches([self, other])
+
+
+def joined_sketches(sketches: Sequence[Sketch]) -> Sketch:
+    """Join the values of all; the result holds counts if one of them does."""
+    raw = [sketch.raw for sketch in sketches if sketch.raw is not None]
+    if len(raw) == len(sketches):
+        return Sketch(tuple(values for held in raw for values in held))
+    counts = [sketch.collapsed().counts for sketch in sketches]
+    return Sketch(None, np.sum([part for part in counts if part is not None], axis=0))
 
 
 def bounded_sketches(sketches: Sequence[Sketch]) -> list[Sketch]:
@@ -78,24 +84,38 @@ class Magnitudes:
 
     @classmethod
     def of(cls, size: Array, cluster: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Magnitudes:
-        coarse = _bin(size) // _COARSE
-        cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths) + coarse
-        rows = np.bincount(cells, minlength=len(lengths) * COARSE_BINS).astype(np.float64)
-        return cls(Sketch((size,)), cluster_sums(cluster, rows.reshape(len(lengths), COARSE_BINS)))
+        return cls(Sketch((size,)), cluster_sums(cluster, coarse_counts(size, lengths)))
 
     def __add__(self, other: Magnitudes) -> Magnitudes:
         return Magnitudes(self.sketch + other.sketch, self.clusters + other.clusters)
 
 
-def _bin(size: Array) -> NDArray[np.int64]:
+def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> Array:
+    """Count the |log_ratio| of each sequence in coarse bins, [sequences, COARSE_BINS]."""
+    shift = _SHIFT + _COARSE.bit_length() - 1
+    coarse = _float32_bits(size, shift, _FIRST // _COARSE, COARSE_BINS)
+    cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths)
+    cells += coarse
+    counts = np.bincount(cells, minlength=len(lengths) * COARSE_BINS)
+    return counts.astype(np.float64).reshape(len(lengths), COARSE_BINS)
+
+
+def _bin(size: Array) -> NDArray[np.int32]:
     """Return the index of each |log_ratio|; larger values and NaN are in the outermost bin."""
+    return _float32_bits(size, _SHIFT, _FIRST, BINS)
+
+
+def _float32_bits(size: Array, shift: int, first: int, bins: int) -> NDArray[np.int32]:
+    """Return the leading bits of numbers above 0 as float32, less `first` and below `bins`."""
     with np.errstate(over="ignore"):
-        rounded = size.astype(np.float32)
-    bits = (rounded.view(np.uint32) >> _SHIFT).astype(np.int64)
-    return np.clip(bits - _FIRST, 0, BINS - 1)
+        bits = size.astype(np.float32).view(np.int32)
+    bits >>= shift
+    bits -= first
+    bits[size != size] = bins - 1  # NaN may have any sign
+    return np.clip(bits, 0, bins - 1, out=bits)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ordered:
     """Values in order, weighted by how often they come: for quantiles and top sums."""
 
@@ -130,14 +150,44 @@ class Ordered:
 
     def top_share_of_squares(self, share: float) -> float:
         """Return the part of sum |log_ratio|^2 that comes from the `share` largest values."""
-        squares = np.square(self.values)
-        counts = np.diff(self.ends, prepend=0)
-        total = float((squares * counts).sum())
-        if not 0.0 < total < np.inf:  # all equal, or an infinite one that holds everything
-            return np.nan
-        top_count = max(round(share * self.count), 1)
-        from_top = np.minimum(np.maximum(top_count - (self.count - self.ends), 0), counts)
-        return float((squares * from_top).sum()) / total
+        return self.top_shares_of_squares([share])[0]
+
+    def top_shares_of_squares(self, shares: Sequence[float]) -> list[float]:
+        """Return the parts of sum |log_ratio|^2 that come from the `shares` largest values.
+
+        All are NaN where no value is above 0, or where an infinite one holds everything.
+        """
+        if not 0.0 < self._squares < np.inf:
+            return [np.nan] * len(shares)
+        tops = [max(round(share * self.count), 1) for share in shares]
+        return [self._squares_of_top(top) / self._squares for top in tops]
+
+    @cached_property
+    def _squares(self) -> float:
+        """Sum of the squares of all values."""
+        return float((np.square(self.values) * self._counts).sum())
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        """How often each value comes, [values]."""
+        return np.diff(self.ends, prepend=0)
+
+    @cached_property
+    def _from_top(self) -> Array:
+        """Sums of squares of whole blocks of values and of all that are larger, [blocks + 1]."""
+        squares = np.square(self.values) * self._counts
+        by_block = np.add.reduceat(squares, np.arange(0, len(squares), _BLOCK))
+        return np.append(np.cumsum(by_block[::-1])[::-1], 0.0)
+
+    def _squares_of_top(self, top: int) -> float:
+        """Return the sum of squares of the `top` largest values."""
+        below = self.count - top
+        first = int(np.searchsorted(self.ends, below, side="right"))  # the least that has a part
+        block = first // _BLOCK + 1
+        later = slice(first + 1, max(block * _BLOCK, first + 1))
+        in_block = np.square(self.values[later]) * self._counts[later]
+        part = np.square(self.values[first]) * (self.ends[first] - below)
+        return float(part + in_block.sum() + self._from_top[block])
 
 
 def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> Interval:

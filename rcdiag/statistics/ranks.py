@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,15 +39,7 @@ class RankSample:
 
     def __add__(self, other: RankSample) -> RankSample:
         """Join the tokens of both, thinned as the thinner one."""
-        limit = min(self.limit, other.limit)
-        one, two = self.thinned(limit), other.thinned(limit)
-        return RankSample(
-            np.concatenate([one.behavior, two.behavior]),
-            np.concatenate([one.target, two.target]),
-            np.concatenate([one.key, two.key]),
-            np.concatenate([one.group, two.group]),
-            limit,
-        )
+        return joined_samples([self, other])
 
     def below(self, limit: int) -> int:
         """Count the tokens that a limit would leave."""
@@ -59,6 +52,19 @@ class RankSample:
         return RankSample(
             self.behavior[keep], self.target[keep], self.key[keep], self.group[keep], limit
         )
+
+
+def joined_samples(samples: Sequence[RankSample]) -> RankSample:
+    """Join the tokens of samples, thinned as the thinnest one."""
+    limit = min(sample.limit for sample in samples)
+    thinned = [sample.thinned(limit) for sample in samples]
+    return RankSample(
+        np.concatenate([sample.behavior for sample in thinned]),
+        np.concatenate([sample.target for sample in thinned]),
+        np.concatenate([sample.key for sample in thinned]),
+        np.concatenate([sample.group for sample in thinned]),
+        limit,
+    )
 
 
 def rank_sample(pair: PolicyPair) -> RankSample:

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.lazy import lazy
 from rcdiag.registry import Registry
 
 Array = NDArray[np.float64]
@@ -23,12 +24,27 @@ Array = NDArray[np.float64]
 _FLOOR = -800.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ratios:
     """Log-ratios, target - behavior in nats, and their ratio - 1; of tokens or of sequences."""
 
     log_ratio: Array
     excess: Array
+
+    @lazy
+    def floored(self) -> Array:
+        """Log-ratios that are finite where the ratio is 0, nats."""
+        return np.maximum(self.log_ratio, _FLOOR)
+
+    @lazy
+    def weighted(self) -> Array:
+        """The ratio times the log-ratio, nats."""
+        return (1.0 + self.excess) * self.floored
+
+    @lazy
+    def size(self) -> Array:
+        """|log_ratio|, nats."""
+        return np.abs(self.log_ratio)
 
     @classmethod
     def of(cls, log_ratio: Array) -> Ratios:
@@ -50,12 +66,12 @@ def k2(r: Ratios) -> Array:
 
 def k1_reverse(r: Ratios) -> Array:
     """Return ratio * log_ratio, nats; its mean is KL(target || behavior), k1 under the target."""
-    return (1.0 + r.excess) * np.maximum(r.log_ratio, _FLOOR)
+    return r.weighted
 
 
 def k2_reverse(r: Ratios) -> Array:
     """Return ratio * log_ratio^2 / 2, nats: k2 under the target policy."""
-    return 0.5 * (1.0 + r.excess) * np.square(np.maximum(r.log_ratio, _FLOOR))
+    return 0.5 * r.weighted * r.floored
 
 
 def k3_reverse(r: Ratios) -> Array:
@@ -63,8 +79,7 @@ def k3_reverse(r: Ratios) -> Array:
 
     Grouped so that an overflowing ratio gives inf and not inf - inf.
     """
-    floored = np.maximum(r.log_ratio, _FLOOR)
-    return r.excess * (floored - 1.0) + floored
+    return r.excess * (r.floored - 1.0) + r.floored
 
 
 def squared_excess(r: Ratios) -> Array:
@@ -92,7 +107,7 @@ def deviation(r: Ratios) -> Array:
 
 def exp_abs_excess(r: Ratios) -> Array:
     """Return exp|log_ratio| - 1: the larger probability over the smaller, less 1."""
-    return np.expm1(np.abs(r.log_ratio))
+    return np.expm1(r.size)
 
 
 RATIO_SUMS: dict[str, Callable[[Ratios], Array]] = {
@@ -113,7 +128,7 @@ RATIO_SUMS: dict[str, Callable[[Ratios], Array]] = {
 OUTSIDE = (1.1, 1.5, 2.0, 5.0, 10.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TokenValues:
     """The numbers from which token quantities are made, computed once; all [tokens]."""
 
@@ -125,23 +140,36 @@ class TokenValues:
     target_miss: Array
 
     @classmethod
-    def of(cls, behavior: Array, target: Array) -> TokenValues:
-        """Compute the values from log-probs of both policies, nats."""
+    def of(cls, behavior: Array, target: Array, log_ratio: Array) -> TokenValues:
+        """Compute the values from log-probs of both policies and their difference, nats."""
         # Ratios beyond the range of float64 become inf, inf - inf is NaN: what they are.
         with np.errstate(over="ignore", invalid="ignore"):
-            ratios = Ratios.of(target - behavior)
+            ratios = Ratios.of(log_ratio)
         return cls(behavior, target, ratios, -np.expm1(behavior), -np.expm1(target))
+
+    @lazy
+    def prob_diff(self) -> Array:
+        """|p_target - p_behavior|."""
+        return np.abs(self.target_miss - self.behavior_miss)
+
+    @lazy
+    def undefined(self) -> NDArray[np.bool_] | None:
+        """Flags of log-ratios that are NaN; None where there are none."""
+        flags = np.isnan(self.ratios.log_ratio)
+        return flags if flags.any() else None
 
 
 def prob_diff(v: TokenValues) -> Array:
     """Return |p_target - p_behavior|."""
-    return np.abs(v.target_miss - v.behavior_miss)
+    return v.prob_diff
 
 
 def outside(bound: float, v: TokenValues) -> Array:
     """Return 1 where the ratio is outside [1 / bound, bound]; NaN stays NaN."""
-    size = np.abs(v.ratios.log_ratio)
-    return np.where(np.isnan(size), size, size > np.log(bound))
+    beyond = (v.ratios.size > np.log(bound)).astype(np.float64)
+    if v.undefined is not None:
+        beyond[v.undefined] = np.nan
+    return beyond
 
 
 def outside_name(bound: float) -> str:
@@ -170,7 +198,7 @@ TOKEN_SUMS: Registry[TokenSum] = Registry(
             TokenSum(name, partial(_of_ratios, formula), name in ("log_ratio", "k2", "k3"))
             for name, formula in RATIO_SUMS.items()
         ),
-        TokenSum("log_ratio_abs", lambda v: np.abs(v.ratios.log_ratio)),
+        TokenSum("log_ratio_abs", lambda v: v.ratios.size),
         TokenSum("deviation", lambda v: deviation(v.ratios)),
         TokenSum("exp_abs_excess", lambda v: exp_abs_excess(v.ratios)),
         *(TokenSum(outside_name(bound), partial(outside, bound)) for bound in OUTSIDE),
@@ -185,6 +213,6 @@ TOKEN_SUMS: Registry[TokenSum] = Registry(
 )
 
 TOKEN_MAXIMA: dict[str, Callable[[TokenValues], Array]] = {
-    "log_ratio_abs": lambda v: np.abs(v.ratios.log_ratio),
+    "log_ratio_abs": lambda v: v.ratios.size,
     "prob_diff": prob_diff,
 }

@@ -5,7 +5,7 @@ States of two batches add up to the state of all their rows, whatever the order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -15,13 +15,21 @@ import numpy as np
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail, k_hat
-from rcdiag.statistics.quantiles import Magnitudes, Ordered, bounded_sketches
-from rcdiag.statistics.ranks import RankSample, rank_sample
+from rcdiag.statistics.quantiles import (
+    Magnitudes,
+    Ordered,
+    Sketch,
+    bounded_sketches,
+    coarse_counts,
+)
+from rcdiag.statistics.ranks import RankSample, joined_samples, rank_sample
+from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.totals import (
     Addends,
     SequenceTable,
     Totals,
     addends,
+    joined_tables,
     leave_one_out,
     point,
     sequence_table,
@@ -32,6 +40,31 @@ from rcdiag.statistics.totals import (
 RANKS_HELD = 1 << 18
 
 K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSums:
+    """What one walk over the tokens of a block leaves; numbers of tokens are kept as they are."""
+
+    table: SequenceTable
+    sums: Array  # [sequences, TOKEN_SUMS]
+    coarse: Array  # [sequences, COARSE_BINS] counts of |log_ratio|
+    log_ratio: Array  # [tokens]
+    size: Array  # [tokens] |log_ratio|
+    ranks: RankSample
+
+    @classmethod
+    def of(cls, block: PolicyPair) -> BlockSums:
+        sums = token_sums(block)
+        size = block.values.ratios.size
+        return cls(
+            sequence_table(block, sums),
+            sums,
+            coarse_counts(size, block.lengths),
+            block.log_ratio,
+            size,
+            rank_sample(block),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +79,22 @@ class SuiteState:
 
     @classmethod
     def of(cls, pair: PolicyPair) -> SuiteState:
-        sums = token_sums(pair)
+        return cls.joined([BlockSums.of(block) for block in pair.blocks])
+
+    @classmethod
+    def joined(cls, blocks: Sequence[BlockSums]) -> SuiteState:
+        """Make the state of a batch from what its blocks hold, in their order."""
+        table = joined_tables([block.table for block in blocks])
+        sums = np.concatenate([block.sums for block in blocks])
+        coarse = np.concatenate([block.coarse for block in blocks])
         state = cls(
-            sequence_table(pair, sums),
-            cluster_sums(pair.tokens.cluster, sums),
-            UpperTail.of(pair.log_ratio),
-            Magnitudes.of(np.abs(pair.log_ratio), pair.tokens.cluster, pair.lengths),
-            rank_sample(pair),
+            table,
+            cluster_sums(table.cluster, sums),
+            UpperTail.of_blocks([block.log_ratio for block in blocks]),
+            Magnitudes(
+                Sketch(tuple(block.size for block in blocks)), cluster_sums(table.cluster, coarse)
+            ),
+            joined_samples([block.ranks for block in blocks]),
         )
         return bounded({None: state})[None]
 

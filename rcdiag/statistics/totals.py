@@ -5,7 +5,7 @@ Totals are made of the table as it is, and of those with one cluster left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
-from rcdiag.table.segments import segment_max, segment_sum
+from rcdiag.table.segments import starts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,64 +40,80 @@ class SequenceTable:
 
     def __add__(self, other: SequenceTable) -> SequenceTable:
         """Join the sequences of both shards, in order."""
+        return joined_tables([self, other])
 
-        def joined(name: str) -> NDArray:
-            return np.concatenate([getattr(self, name), getattr(other, name)])
 
-        def by_name(name: str) -> dict[str, Array]:
-            one, two = getattr(self, name), getattr(other, name)
-            return {key: np.concatenate([one[key], two[key]]) for key in one}
+def joined_tables(tables: Sequence[SequenceTable]) -> SequenceTable:
+    """Join the sequences of tables, in order."""
+    if len(tables) == 1:
+        return tables[0]
 
-        return SequenceTable(
-            joined("lengths"),
-            by_name("sums"),
-            by_name("maxima"),
-            joined("ratio_log_sum"),
-            joined("ratio_squared_log_sum"),
-            joined("tilted_log_ratio"),
-            joined("cluster"),
-            joined("row"),
-            joined("reward"),
-        )
+    def joined(name: str) -> NDArray:
+        return np.concatenate([getattr(table, name) for table in tables])
+
+    def by_name(name: str) -> dict[str, Array]:
+        columns = [getattr(table, name) for table in tables]
+        return {key: np.concatenate([column[key] for column in columns]) for key in columns[0]}
+
+    return SequenceTable(
+        joined("lengths"),
+        by_name("sums"),
+        by_name("maxima"),
+        joined("ratio_log_sum"),
+        joined("ratio_squared_log_sum"),
+        joined("tilted_log_ratio"),
+        joined("cluster"),
+        joined("row"),
+        joined("reward"),
+    )
 
 
 def token_sums(pair: PolicyPair) -> Array:
     """Add up every quantity of TOKEN_SUMS by sequence: [sequences, len(TOKEN_SUMS)]."""
     sums = np.empty((len(TOKEN_SUMS), len(pair.lengths)))
+    starts = starts_of(pair.lengths)
     # inf - inf is NaN, which is what it is; no warning needed.
     with np.errstate(over="ignore", invalid="ignore"):
         for index, quantity in enumerate(TOKEN_SUMS.values()):
-            sums[index] = segment_sum(quantity.of(pair.values), pair.lengths)
+            np.add.reduceat(quantity.of(pair.values), starts, out=sums[index])
     return sums.T
 
 
 def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
     """Make the rows of a pair's sequences; `sums` are its `token_sums`."""
     lengths = pair.lengths
+    starts = starts_of(lengths)
     quantities = enumerate(TOKEN_SUMS.values())
     kept = {quantity.name: index for index, quantity in quantities if quantity.by_sequence}
+    maxima = {
+        name: np.maximum.reduceat(of(pair.values), starts) for name, of in TOKEN_MAXIMA.items()
+    }
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return SequenceTable(
             lengths,
             {name: sums[:, index].copy() for name, index in kept.items()},
-            {name: segment_max(f(pair.values), lengths) for name, f in TOKEN_MAXIMA.items()},
-            *_log_ratio_sums(pair.log_ratio, lengths),
+            maxima,
+            *_log_ratio_sums(pair.log_ratio, lengths, starts),
             pair.tokens.cluster,
             pair.tokens.row,
             pair.tokens.rewards,
         )
 
 
-def _log_ratio_sums(log_ratio: Array, lengths: NDArray[np.int64]) -> tuple[Array, Array, Array]:
-    largest = segment_max(log_ratio, lengths)
+def _log_ratio_sums(
+    log_ratio: Array, lengths: NDArray[np.int64], starts: NDArray[np.int64]
+) -> tuple[Array, Array, Array]:
+    largest = np.maximum.reduceat(log_ratio, starts)
     # A shift of +-inf would turn the terms into NaN; without it exp gives inf or 0, as it should.
     shift = np.where(np.isfinite(largest), largest, 0.0)
     scaled = np.exp(log_ratio - np.repeat(shift, lengths))
-    total = segment_sum(scaled, lengths)
-    squares = segment_sum(np.square(scaled), lengths)
-    # A ratio of 0 has a log-ratio of -inf, and adds nothing.
-    tilted = segment_sum(np.where(scaled == 0.0, 0.0, scaled * log_ratio), lengths) / total
-    return shift + np.log(total), 2.0 * shift + np.log(squares), tilted
+    total = np.add.reduceat(scaled, starts)
+    squares = np.add.reduceat(np.square(scaled), starts)
+    tilted = scaled * log_ratio
+    if not scaled.all():  # a ratio of 0 has a log-ratio of -inf, and adds nothing
+        tilted[scaled == 0.0] = 0.0
+    weighted = np.add.reduceat(tilted, starts) / total
+    return shift + np.log(total), 2.0 * shift + np.log(squares), weighted
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,3 +28,8 @@ def segment_sum(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
 def segment_max(values: NDArray, lengths: NDArray[np.int64]) -> NDArray:
     """Return the largest of `values` [tokens] in each sequence; -inf where it has no token."""
     return _reduce(np.maximum.reduceat, values, lengths, -np.inf)
+
+
+def starts_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each sequence's first token among all tokens, [sequences]."""
+    return np.cumsum(lengths) - lengths

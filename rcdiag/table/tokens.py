@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -88,10 +89,26 @@ class TokenBatch:
 
         Masked tokens stay but for those of sequences that are left out.
         """
-        tokens = np.repeat(keep, self.lengths)
+        masked = None if self.masked is None else self.masked.without_rows(self.row[~keep])
+        kept = np.flatnonzero(keep)
+        if len(kept) and kept[-1] - kept[0] == len(kept) - 1:  # neighbours, which need no copy
+            rows = slice(int(kept[0]), int(kept[-1]) + 1)
+            first = int(self.lengths[: rows.start].sum())
+            tokens = slice(first, first + int(self.lengths[rows].sum()))
+            return self._part(rows, tokens, empty, masked)
+        return self._part(keep, np.repeat(keep, self.lengths), empty, masked)
+
+    def _part(
+        self,
+        rows: slice | Flags,
+        tokens: slice | Flags,
+        empty: Mapping[int | None, int],
+        masked: TokenBatch | None,
+    ) -> TokenBatch:
+        """Take some sequences and their tokens, of slices without copying."""
 
         def of_sequences(values: NDArray | None) -> NDArray | None:
-            return None if values is None else values[keep]
+            return None if values is None else values[rows]
 
         def of_tokens(values: NDArray | None) -> NDArray | None:
             return None if values is None else values[tokens]
@@ -99,25 +116,48 @@ class TokenBatch:
         return replace(
             self,
             log_probs={name: values[tokens] for name, values in self.log_probs.items()},
-            lengths=self.lengths[keep],
-            cluster=self.cluster[keep],
-            row=self.row[keep],
+            lengths=self.lengths[rows],
+            cluster=self.cluster[rows],
+            row=self.row[rows],
             token_id=self.token_id[tokens],
             position=self.position[tokens],
             turn=of_tokens(self.turn),
             entropy={name: values[tokens] for name, values in self.entropy.items()},
-            sample_id=_chosen(self.sample_id, keep),
+            sample_id=_chosen(self.sample_id, rows),
             step=of_sequences(self.step),
             reward=of_sequences(self.reward),
             advantage=of_sequences(self.advantage),
             advantages=of_tokens(self.advantages),
             empty=empty,
-            masked=None if self.masked is None else self.masked.without_rows(self.row[~keep]),
+            masked=masked,
         )
 
     def without_rows(self, rows: NDArray[np.int64]) -> TokenBatch:
         """Leave out the sequences of some rows of the table."""
         return self.take(~np.isin(self.row, rows), self.empty)
+
+    def blocks(self, tokens: int) -> list[TokenBatch]:
+        """Cut the batch into blocks of whole sequences of about so many tokens, without copying.
+
+        A block ends with the sequence that reaches so many. Rows without a token, and the tokens
+        that the mask leaves out, are counted with the first block.
+        """
+        ends = np.cumsum(self.lengths)
+        if not len(ends) or ends[-1] <= tokens:
+            return [self]
+        marks = np.arange(tokens, int(ends[-1]) + tokens, tokens)
+        cuts = np.unique(np.searchsorted(ends, marks, side="left") + 1).clip(max=len(ends))
+        edges = np.unique(np.concatenate([[0], cuts])).tolist()
+        starts = np.concatenate([[0], ends])
+        return [
+            self._part(
+                slice(first, last),
+                slice(int(starts[first]), int(starts[last])),
+                self.empty if first == 0 else {},
+                self.masked if first == 0 else None,
+            )
+            for first, last in pairwise(edges)
+        ]
 
     def by_step(self) -> dict[int | None, TokenBatch]:
         """Return the part of each training step; rows without a token count in their step."""
@@ -143,15 +183,17 @@ def sampled_tokens(
 
     With `masked` the batch also has the tokens of responses that the mask leaves out.
     """
-    if masked and not trajectories.mask.all():
+    everything = bool(trajectories.mask.all())
+    if masked and not everything:
         rest = sampled_tokens(replace(trajectories, mask=~trajectories.mask), policies)
         return replace(sampled_tokens(trajectories, policies), masked=rest)
-    mask, counts = trajectories.mask, trajectories.sampled_lengths
-    filled = counts > 0
     ids, prompts = trajectories.response_ids, trajectories.prompt_ids
+    mask, counts = trajectories.mask, ids.lengths if everything else trajectories.sampled_lengths
+    filled = counts > 0
     rows = trajectories.row
-    position = np.arange(len(mask)) - np.repeat(ids.offsets[:-1], ids.lengths)
-    keep = slice(None) if mask.all() else mask  # then nothing is copied
+    position = np.arange(len(mask))
+    position -= np.repeat(ids.offsets[:-1], ids.lengths)
+    keep = slice(None) if everything else mask  # then nothing is copied
 
     def of_sequences(values: NDArray | None) -> NDArray | None:
         return None if values is None else values[filled]
@@ -163,7 +205,7 @@ def sampled_tokens(
         row=rows[filled],
         token_id=ids.values[keep],
         position=position[keep],
-        turn=_turns(mask, position),
+        turn=None if everything else _turns(mask, position),
         entropy={name: values[keep] for name, values in trajectories.entropy.items()},
         sample_id=_chosen(trajectories.sample_id, filled),
         step=of_sequences(trajectories.step),
@@ -200,14 +242,14 @@ def _count_empty(filled: Flags, step: NDArray[np.int64] | None) -> dict[int | No
     return dict(zip(steps.tolist(), counts.tolist(), strict=True))
 
 
-def _chosen(ids: Sequence[str | int] | None, keep: Flags) -> list[str | int] | None:
+def _chosen(ids: Sequence[str | int] | None, keep: slice | Flags) -> list[str | int] | None:
+    if isinstance(keep, slice):
+        return None if ids is None else list(ids[keep])
     return None if ids is None else [ids[index] for index in np.flatnonzero(keep)]
 
 
-def _turns(mask: Flags, position: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _turns(mask: Flags, position: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return each sampled token's turn: the runs of sampled tokens of its row so far, from 1."""
-    if mask.all():
-        return None
     begins = mask & ((position == 0) | ~np.concatenate([[False], mask[:-1]]))
     runs = np.cumsum(begins)
     # Runs of earlier rows, as counted just before each row's first token.

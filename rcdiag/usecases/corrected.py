@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from rcdiag.corrections.apply import Outcome, outcome, quantities_of
 from rcdiag.corrections.bounds import log_bounds
 from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.corrections.quantities import EveryLogProb, InFloat32, Quantity, under
-from rcdiag.corrections.sequences import Rows, rows_of
+from rcdiag.corrections.sequences import Rows, joined_rows, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.diagnosis.correction_health import correction_level
 from rcdiag.results import CorrectionResult, Finding
@@ -34,18 +36,24 @@ class CorrectionRows:
 
     @classmethod
     def of(
-        cls, steps: Mapping[Step, PolicyPair], plan: Plan, quantities: Sequence[Quantity]
+        cls,
+        steps: Mapping[Step, PolicyPair],
+        plan: Plan,
+        quantities: Sequence[Quantity],
+        executor: Executor | None = None,
     ) -> CorrectionRows:
-        """Reduce the pair of every step; `quantities` are the `wanted_quantities` of the plan."""
+        """Reduce the pair of every step; `quantities` are the `wanted_quantities` of the plan.
+
+        With an executor the blocks of each pair are walked side by side.
+        """
+        reduced = partial(
+            rows_of, quantities=quantities, keep_ratios=_keep_ratios(plan), dtype=plan.dtype
+        )
+        side_by_side = map if executor is None else executor.map
+        blocks = {step: side_by_side(reduced, pair.blocks) for step, pair in steps.items()}
         rows = {
-            step: rows_of(
-                pair,
-                quantities,
-                pair.tokens.empty.get(step, 0),
-                keep_ratios=_keep_ratios(plan),
-                dtype=plan.dtype,
-            )
-            for step, pair in steps.items()
+            step: replace(joined_rows(list(parts)), empty=steps[step].tokens.empty.get(step, 0))
+            for step, parts in blocks.items()
         }
         return cls(_bounded(rows))
 
@@ -55,10 +63,7 @@ class CorrectionRows:
     @property
     def whole(self) -> Rows:
         """The rows of all steps as one batch."""
-        first, *later = self.steps.values()
-        for rows in later:
-            first = first + rows
-        return first
+        return joined_rows(list(self.steps.values()))
 
 
 def _bounded(steps: Mapping[Step, Rows]) -> Mapping[Step, Rows]:

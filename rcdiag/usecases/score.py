@@ -71,10 +71,10 @@ def score(
     plan = None if plan is None else answerable(plan, dump)
     reading = _read(dump, behavior, target, plan)
     state, rows = reading.state, reading.rows
-    whole = _whole(state.by_step())
+    suite = Suite(_whole(state.by_step()))
     count = sum(reading.sizes.values(), RowCount())
     lacking = unobserved(dump, (behavior, target))
-    values = _values(whole, count)
+    values = _values(suite, count)
     policies = {
         name: about
         for name, about in dump.metadata.get("policies", {}).items()
@@ -87,13 +87,13 @@ def score(
         num_sequences=count.sequences,
         num_tokens=count.tokens,
         empty_sequences=dump.num_rows - lacking.rows - count.sequences,
-        num_clusters=len(whole.tokens),
+        num_clusters=len(suite.state.tokens),
         scoring=policies,
         mismatch=values,
         corrections=_corrected(plan, rows, values),
         steps=_by_step(reading, plan),
         findings=[],
-        figures=_figures(state.figures, whole),
+        figures=_figures(state.figures, suite),
         worst_tokens=state.worst_tokens.to_list(),
         profiles=finished(state.profiles),
         worst_token_ids=worst_ids(state.vocabulary),
@@ -135,11 +135,11 @@ def _row_counts(steps: Mapping[Step, PolicyPair]) -> dict[Step, RowCount]:
     return {step: RowCount.of(pair.tokens) for step, pair in steps.items() if len(pair.lengths)}
 
 
-def _values(state: SuiteState | None, count: RowCount) -> dict[str, MetricValue]:
+def _values(suite: Suite | None, count: RowCount) -> dict[str, MetricValue]:
     """Compute every metric; none has a value where fewer than half of the rows hold numbers."""
-    if state is None or count.too_few:
+    if suite is None or count.too_few:
         return without_numbers()
-    return judged(Suite(state))
+    return judged(suite)
 
 
 def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading:
@@ -160,13 +160,11 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
             steps = pair.by_step()
             sizes = added_by_key(sizes, _row_counts(steps))
             if plan is not None:
-                corrected = executor.submit(CorrectionRows.of, steps, plan, quantities)
+                rows.add(CorrectionRows.of(steps, plan, quantities, executor))
             clean = pair.take(rows_of_numbers(batch))
             if len(clean.lengths):
                 parts = steps if clean is pair else clean.by_step()
                 states.add(PairState.of(clean, parts, executor))
-            if plan is not None:
-                rows.add(corrected.result())
     non_finite = bad.total()
     if non_finite is None or not sizes:
         raise no_tokens(dump, (behavior, target))
@@ -278,21 +276,22 @@ def _corrected(
     return correction_results(plan, rows.whole, _k_hats(values))
 
 
-def _figures(figures: FigureData, whole: SuiteState) -> dict[str, Any]:
-    sums = whole.table.sums["log_ratio"]
+def _figures(figures: FigureData, suite: Suite) -> dict[str, Any]:
+    table = suite.state.table
+    sums = table.sums["log_ratio"]
     return {
         **figures.to_dict(),
         "sequence_log_ratio": log_ratio_counts(sums).tolist(),
-        "geometric_log_ratio": log_ratio_counts(sums / whole.table.lengths).tolist(),
-        "concentration": _concentration(Suite(whole).ordered),
+        "geometric_log_ratio": log_ratio_counts(sums / table.lengths).tolist(),
+        "concentration": _concentration(suite.ordered),
     }
 
 
 def _concentration(sizes: Ordered) -> list[list[float]]:
     """Return shares of tokens, the largest |log_ratio| first, with their shares of squares."""
     shares = [share for share in SHARES if share * sizes.count >= 1.0]
-    pairs = [[share, sizes.top_share_of_squares(share)] for share in shares]
-    return [pair for pair in pairs if np.isfinite(pair[1])]
+    parts = zip(shares, sizes.top_shares_of_squares(shares), strict=True)
+    return [[share, part] for share, part in parts if np.isfinite(part)]
 
 
 def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
@@ -306,7 +305,8 @@ def _by_step(reading: Reading, plan: Plan | None) -> dict[str, StepResult]:
     states = reading.state.by_step()
     results = {}
     for step, size in reading.sizes.items():
-        values = _values(states.get(step), size)
+        state = states.get(step)
+        values = _values(None if state is None else Suite(state), size)
         corrected = {}
         if plan is not None and reading.rows is not None:
             corrected = correction_results(plan, reading.rows.steps[step], _k_hats(values))

@@ -203,6 +203,41 @@ def _by_size(name: str) -> str:
     )
 
 
+PARTS = {
+    "reading": "pyarrow reads both columns, nothing else",
+    "plain numpy": "plain numpy: k1, k2, k3, effective sample size, a sum for each sequence",
+    "suite": "all metrics with their intervals",
+    "score": "<code>rcdiag score</code>: profiles, figures, diagnosis and all presets too",
+    "page": "the same with the page",
+}
+
+
+def mismatch_parts() -> str:
+    """The pass over the largest table beside reading it and beside plain numpy."""
+    largest = _measured("mismatch")["results"][-1]
+    return _table(
+        (
+            f"{largest['tokens'] / 1e6:,.0f} M tokens",
+            "time",
+            "CPU time",
+            "CPU time of plain numpy = 1",
+            "tokens a second",
+            "peak memory",
+        ),
+        (
+            [
+                PARTS[name],
+                f"{part['seconds']:.1f} s",
+                f"{part['cpu_seconds']:.1f} s",
+                f"{part['cpu_seconds_to_plain']:.2f}",
+                f"{part['mtokens_per_s']:.1f} M",
+                f"{part['peak_memory_mb']:,} MB",
+            ]
+            for name, part in largest["parts"].items()
+        ),
+    )
+
+
 def trainer_helper() -> str:
     """The trainer's own helper on the same rows."""
     helper = _measured("statistics")["trainer"]
@@ -381,6 +416,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "machine": machine,
     "scoring": scoring,
     "mismatch by size": partial(_by_size, "mismatch"),
+    "mismatch parts": mismatch_parts,
     "presets by size": partial(_by_size, "statistics"),
     "trainer helper": trainer_helper,
     "sweep": sweep,

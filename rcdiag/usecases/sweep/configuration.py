@@ -10,6 +10,7 @@ from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page, other_ways
 from rcdiag.trainers.settings_text import Inexpressible
+from rcdiag.trainers.trainer import Trainer
 from rcdiag.usecases.sweep.candidates import find_candidate
 from rcdiag.usecases.sweep.families import FAMILIES, Bounds
 
@@ -82,16 +83,17 @@ def _text_or_reason(candidate: str, trainer: str) -> str:
 def family_configurations(family: str, grid: Sequence[Bounds]) -> dict[str, Configurations]:
     """Trainer -> the YAML of every setting of a family, in the order of the grid."""
     corrections = [FAMILIES[family].correction(bounds) for bounds in grid]
+    trainers = {name: find_trainer(name) for name in on_sweep_page()}
     return {
-        trainer: _factored(_text_or_none(correction, trainer) for correction in corrections)
-        for trainer in on_sweep_page()
+        name: _factored(_text_or_none(correction, trainer) for correction in corrections)
+        for name, trainer in trainers.items()
     }
 
 
-def _text_or_none(correction: Correction, trainer: str) -> str | None:
+def _text_or_none(correction: Correction, trainer: Trainer) -> str | None:
     # Not by `emit`: its error looks for the trainers that could, which takes its time.
     try:
-        return emitted(correction, find_trainer(trainer)).text
+        return emitted(correction, trainer).text
     except Inexpressible:
         return None
 

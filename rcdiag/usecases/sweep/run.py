@@ -140,11 +140,11 @@ def _read(dump: Table, behavior: str, target: str, plan: SweepPlan) -> tuple[Swe
         for batch in token_batches(dump, (behavior, target), executor):
             bad.add(NonFinite.of(batch))
             if len(batch.lengths):
-                next_state = SweepState.of(PolicyPair(batch, behavior, target), plan)
+                pair = PolicyPair(batch, behavior, target)
                 if state is None:
-                    state = next_state
+                    state = SweepState.of(pair, plan)
                 else:
-                    state += next_state
+                    state.take(pair)
     non_finite = bad.total()
     if state is None or non_finite is None:
         raise no_tokens(dump, (behavior, target))

@@ -80,7 +80,20 @@ class SweepState:
     @classmethod
     def of(cls, pair: PolicyPair, plan: SweepPlan) -> SweepState:
         """The state of one batch, which is not empty."""
-        step = pair.tokens.step
+        lengths = np.zeros_like(count_lengths(pair.lengths))
+        suite = SuiteState.of(pair)
+        state = cls(plan, {}, {}, None, -np.inf, frozenset(), suite, {}, lengths)
+        state._add_pair(pair)
+        return state
+
+    def take(self, pair: PolicyPair) -> None:
+        """Take in the next batch, which is not empty, without a state of its own."""
+        self.suite = self.suite + SuiteState.of(pair)
+        self._add_pair(pair)
+
+    def _add_pair(self, pair: PolicyPair) -> None:
+        """Take in all of a batch but its suite."""
+        plan, step = self.plan, pair.tokens.step
         with np.errstate(all="ignore"):
             gradients = candidate_gradients(
                 pair,
@@ -88,21 +101,14 @@ class SweepState:
                 plan.baseline,
                 grouping(pair.tokens.cluster, MAX_CLUSTERS),
             )
-            state = cls(
-                plan,
-                gradients.clusters,
-                {},
-                None,
-                -np.inf,
-                frozenset([None] if step is None else np.unique(step).tolist()),
-                SuiteState.of(pair),
-                gradients.tails,
-                count_lengths(pair.lengths),
-            )
+            for name, sums in gradients.clusters.items():
+                self._add_sums(name, sums)
+            self._add_tails(gradients.tails)
+            self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
+            self.lengths = self.lengths + count_lengths(pair.lengths)
             most = max((settings.count for settings in plan.settings.values()), default=1)
             for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
-                state._add_chunk(chunk)
-        return state
+                self._add_chunk(chunk)
 
     def __add__(self, other: SweepState) -> SweepState:
         both = SweepState(
@@ -130,12 +136,15 @@ class SweepState:
         self.groups = _added(self.groups, other.groups)
         self.steps = self.steps | other.steps
         self.suite = self.suite + other.suite
-        self.tails = {
-            name: tail + other.tails[name] if name in other.tails else tail
-            for name, tail in (other.tails | self.tails).items()
-        }
+        self._add_tails(other.tails)
         self.lengths = self.lengths + other.lengths
         return self
+
+    def _add_tails(self, tails: Mapping[str, UpperTail]) -> None:
+        self.tails = {
+            name: tail + tails[name] if name in tails and name in self.tails else tail
+            for name, tail in ({**tails} | self.tails).items()
+        }
 
     def _add_chunk(self, chunk: Chunk) -> None:
         """Take in some sequences of a batch."""

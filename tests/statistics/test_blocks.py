@@ -1,0 +1,242 @@
+"""What is added up block by block is what plain formulas say of the whole batch."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.lazy import lazy
+from rcdiag.statistics import pair as pair_module
+from rcdiag.statistics.accumulator import PairState
+from rcdiag.statistics.clusters import added_by_index
+from rcdiag.statistics.extremes import NonFinite, WorstTokens, impossible, rows_of_numbers
+from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.pareto import KEPT, UpperTail
+from rcdiag.statistics.profiles import finished
+from rcdiag.statistics.quantiles import COARSE_BINS, Ordered, Sketch, coarse_counts
+from rcdiag.statistics.vocabulary import worst_ids
+from rcdiag.table.tokens import TokenBatch
+from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
+from tests.builders import make_pair
+from tests.corrections.builders import presets_of
+from tests.statistics.comparisons import assert_near, assert_same_values
+
+inf, nan = np.inf, np.nan
+
+# Log-probs as dumps hold them, impossible ones among them.
+ORDINARY = st.floats(-30.0, 0.0)
+ANY = st.one_of(ORDINARY, st.sampled_from([nan, inf, -inf, 0.5, -1e300, -1e-300, -0.0]))
+
+
+@st.composite
+def rows(draw: st.DrawFn, values: Any = ORDINARY) -> dict[str, list]:
+    """1 to 12 rows of 0 to 9 tokens with masks, of a few clusters, steps and ids."""
+    lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any))
+
+    def of_tokens(kind: Any) -> list[list]:
+        return [draw(st.lists(kind, min_size=length, max_size=length)) for length in lengths]
+
+    mask = of_tokens(st.integers(0, 1))
+    next(row for row in mask if row)[0] = 1
+    return {
+        "behavior": of_tokens(values),
+        "target": of_tokens(values),
+        "mask": mask,
+        "cluster": draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths))),
+        "step": draw(st.lists(st.integers(1, 2), min_size=len(lengths), max_size=len(lengths))),
+        "token_ids": of_tokens(st.integers(0, 5)),
+    }
+
+
+def with_blocks_of(tokens: int, columns: dict[str, list], *, steps: bool = True) -> PairState:
+    """The state of a batch that is cut into blocks of about so many tokens."""
+    pair = make_pair(**columns)
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as executor:
+        patch.setattr(pair_module, "BLOCK", tokens)
+        return PairState.of(pair, pair.by_step() if steps else {None: pair}, executor)
+
+
+@given(columns=rows(), size=st.integers(1, 20), steps=st.booleans())
+def test_a_state_is_the_same_in_one_block_and_in_many(columns, size, steps):
+    one, many = (with_blocks_of(tokens, columns, steps=steps) for tokens in (10**6, size))
+    for step, state in one.by_step().items():
+        assert_same_values(many.by_step()[step], state)
+    assert many.figures.to_dict() == one.figures.to_dict()
+    assert many.worst_tokens == one.worst_tokens
+    assert many.worst_sequences == one.worst_sequences
+    assert worst_ids(many.vocabulary) == worst_ids(one.vocabulary)
+    assert_near(finished(many.profiles), finished(one.profiles), "profiles")
+
+
+@given(columns=rows(), size=st.integers(1, 20))
+def test_corrections_are_the_same_in_one_block_and_in_many(columns, size):
+    plan = presets_of("verl-0.9")
+    results = []
+    for tokens in (10**6, size):
+        pair = make_pair(**columns)
+        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as executor:
+            patch.setattr(pair_module, "BLOCK", tokens)
+            reduced = CorrectionRows.of(pair.by_step(), plan, wanted_quantities(plan), executor)
+        results.append(correction_results(plan, reduced.whole))
+    one, many = results
+    assert_near(many, one, "corrections")
+
+
+@given(columns=rows(ANY), size=st.integers(1, 20))
+def test_blocks_hold_whole_sequences_once_and_in_order(columns, size):
+    batch = make_pair(**columns).tokens
+    blocks = batch.blocks(size)
+    assert all(len(block.lengths) for block in blocks)
+    # No block could be split: without its last sequence it has less than asked for.
+    assert all(block.lengths[:-1].sum() < size for block in blocks)
+    joined: TokenBatch = blocks[0]
+    for block in blocks[1:]:
+        joined = joined + block
+    assert joined.empty == batch.empty
+    for name in ("lengths", "cluster", "row", "token_id", "position", "step"):
+        assert np.array_equal(getattr(joined, name), getattr(batch, name)), name
+    for policy, values in batch.log_probs.items():
+        assert np.array_equal(joined.log_probs[policy], values, equal_nan=True)
+
+
+@given(columns=rows(ANY))
+def test_neighbours_that_are_taken_are_those_of_any_choice(columns):
+    batch = make_pair(**columns).tokens
+    for first in range(len(batch.lengths)):
+        keep = np.zeros(len(batch.lengths), np.bool_)
+        keep[first : first + 3] = True
+        part, tokens = batch.take(keep, {None: 2}), np.repeat(keep, batch.lengths)
+        assert np.array_equal(part.token_id, batch.token_id[tokens])
+        assert np.array_equal(part.row, batch.row[keep])
+        assert part.empty == {None: 2}
+        for policy, values in batch.log_probs.items():
+            assert np.array_equal(part.log_probs[policy], values[tokens], equal_nan=True)
+
+
+@given(columns=rows(ANY))
+def test_rows_with_an_impossible_value_are_found_by_a_plain_loop_too(columns):
+    batch = make_pair(**columns).tokens
+    keep, bad = rows_of_numbers(batch), NonFinite.of(batch)
+    ends = np.cumsum(batch.lengths)
+    for index, end in enumerate(ends):
+        tokens = slice(end - batch.lengths[index], end)
+        flags = [impossible(values[tokens]).any() for values in batch.log_probs.values()]
+        assert keep[index] == (not any(flags))
+    for policy, values in batch.log_probs.items():
+        assert bad.tokens.get(policy, 0) == impossible(values).sum()
+
+
+NEAR_EDGES = st.sampled_from(LOG_RATIO_EDGES.tolist()).flatmap(
+    lambda edge: st.sampled_from([edge, np.nextafter(edge, -inf), np.nextafter(edge, inf)])
+)
+
+
+@given(
+    st.lists(
+        st.one_of(st.floats(), NEAR_EDGES, st.sampled_from([0.0, -0.0, 5e-324, -5e-324])),
+        max_size=60,
+    )
+)
+def test_a_log_ratio_is_counted_where_a_search_of_the_edges_puts_it(values):
+    counts = np.zeros(len(LOG_RATIO_EDGES) - 1, np.int64)
+    for value in values:
+        if not np.isnan(value):
+            place = int(np.searchsorted(LOG_RATIO_EDGES, value, side="right")) - 1
+            counts[min(max(place, 0), len(counts) - 1)] += 1
+    assert log_ratio_counts(np.array(values, np.float64)).tolist() == counts.tolist()
+
+
+@given(st.lists(st.floats(min_value=0.0), min_size=1, max_size=30))
+def test_coarse_counts_are_fine_ones_added_up(values):
+    sizes = np.array(values)
+    fine = Sketch((sizes,)).collapsed().counts
+    assert fine is not None
+    coarse = np.add.reduceat(fine, np.arange(0, len(fine), 512))
+    assert coarse_counts(sizes, np.array([len(sizes)]))[0].tolist() == coarse.tolist()
+    assert len(coarse) == COARSE_BINS
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1e-3, 0.5, 2.0, 7.0]) | st.floats(0, 1e3), min_size=1),
+    st.lists(st.floats(0.001, 1.0), min_size=1, max_size=5),
+)
+def test_the_top_share_of_squares_is_that_of_the_sorted_values(values, shares):
+    ordered = Ordered.of(Sketch((np.array(values),)))
+    squares = np.square(np.sort(values)[::-1])
+    for share, part in zip(shares, ordered.top_shares_of_squares(shares), strict=True):
+        top = max(round(share * len(values)), 1)
+        if squares.sum() == 0.0:
+            assert np.isnan(part)
+        else:
+            assert part == pytest.approx(squares[:top].sum() / squares.sum(), rel=1e-12)
+
+
+def test_the_top_share_of_squares_is_exact_across_many_thousand_values():
+    values = np.random.default_rng(0).lognormal(0.0, 2.0, 5_000)
+    squares = np.square(np.sort(values))[::-1]
+    shares = [1 / 5000, 0.1, 0.2048, 0.5, 0.99, 1.0]
+    parts = Ordered.of(Sketch((values[:2_000], values[2_000:]))).top_shares_of_squares(shares)
+    expected = [squares[: round(share * 5_000)].sum() / squares.sum() for share in shares]
+    assert parts == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 40])
+def test_an_upper_tail_of_blocks_is_that_of_all_values(blocks):
+    values = np.random.default_rng(1).normal(size=3 * KEPT)
+    values[[5, 70, 900]] = [nan, inf, -inf]
+    tail = UpperTail.of_blocks(np.array_split(values, blocks))
+    finite = np.sort(values[np.isfinite(values)])
+    assert np.array_equal(np.sort(tail.kept), finite[-KEPT:])
+    assert (tail.count, tail.not_numbers) == (len(values), 2)
+
+
+@given(st.integers(1, 700), st.integers(0, 3))
+def test_worst_tokens_are_those_of_a_sort(count, seed):
+    random = np.random.default_rng(seed)
+    target = np.round(random.normal(-5.0, 1.0, count), 1)  # with ties
+    target[random.random(count) < 0.1] = nan
+    pair = make_pair([[-5.0] * count], [target.tolist()])
+    sizes = np.abs(target + 5.0)
+    order = [place for place in np.argsort(-sizes, kind="stable") if not np.isnan(sizes[place])]
+    assert [entry[2] for entry in WorstTokens.of(pair).entries] == order[:20]
+
+
+def test_rows_are_added_in_each_of_their_places():
+    rows = np.arange(6.0).reshape(3, 2)
+    index = np.array([[0, 3], [1, 3], [0, 0]])
+    expected = np.zeros((4, 2))
+    for places, row in zip(index, rows, strict=True):
+        for place in places:
+            expected[place] += row
+    assert np.array_equal(added_by_index(index, rows, 4), expected)
+    assert np.array_equal(added_by_index(index[:, 0], rows, 4)[:2], [rows[0] + rows[2], rows[1]])
+
+
+def test_values_of_two_pairs_are_computed_at_the_same_time():
+    """Python 3.11's `cached_property` would make the second wait for the first."""
+    both = threading.Barrier(2, timeout=20)
+
+    class Slow:
+        @lazy
+        def value(self) -> int:
+            both.wait()
+            return 1
+
+    with ThreadPoolExecutor(2) as executor:
+        assert list(executor.map(lambda slow: slow.value, [Slow(), Slow()])) == [1, 1]
+
+
+def test_what_is_computed_of_a_block_goes_with_it():
+    pair = make_pair([[-1.0] * 4] * 3, [[-1.5] * 4] * 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair_module, "BLOCK", 4)
+        assert [len(block.lengths) for block in pair.blocks] == [1, 1, 1]
+        assert all("values" not in vars(block) for block in pair.blocks)
+    assert isinstance(pair, PolicyPair)
