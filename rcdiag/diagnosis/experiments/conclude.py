@@ -12,6 +12,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.experiments.bench import Bench, Counts, Trial
+from rcdiag.diagnosis.experiments.ends import told_by_ends
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.order import (
     Ran,
@@ -96,7 +97,8 @@ def experimental(case: Case, forward: Forward, given: Given | None = None) -> Ou
     if not sides:
         return outcome
     outcome.temperature, by_law = told_by_law(scene, sides)
-    outcome.suspicions += [] if by_law is None else [by_law]
+    by_ends = told_by_ends(scene, forward)
+    outcome.suspicions += [one for one in (by_law, by_ends) if one is not None]
     if _agree(sides):
         _both(outcome, forward, given)
     else:
