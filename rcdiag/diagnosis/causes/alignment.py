@@ -280,6 +280,7 @@ def _mask_drops_last(signs: Signs) -> Suspicion | None:
         side="trainer",
         share_of_rows=float(counts.max() / len(rows)),
         also_possible=[],
+        mended=case,  # all other tokens are as they should be
     )
 
 
@@ -316,6 +317,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
         side="recorder",
         share_of_rows=float(len(stopped) / len(rows)),
         also_possible=[],
+        mended=case,
     )
 
 
@@ -383,8 +385,8 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
     return Suspicion(
         confidence=0.85,
         message=f"Token ids {text} stand {int(named.sum()):,} times in sampled text, and both "
-        f"sides give them probability {np.exp(np.median(likelier[named])):.1g} there: text of tools "
-        "or templates that the mask counts as sampled.",
+        f"sides give them probability {np.exp(np.median(likelier[named])):.1g} there: text of "
+        "tools or templates that the mask counts as sampled.",
         evidence=[
             fact(
                 "log-prob of token ids that nobody samples",

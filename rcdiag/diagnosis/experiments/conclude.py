@@ -40,6 +40,7 @@ MOST_OF_STEP = 0.7  # share of a step's rows
 SOME = 0.25  # share of such steps' rows that other weights must explain
 MOST = 0.9  # share of rows that is all of them, but for chance
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
+TELLS_WEIGHTS = 4.0  # nats by which one checkpoint's weights must explain a row better
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
 OF_WEIGHTS = {
     "stale-weights",
@@ -406,12 +407,14 @@ def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | 
         )
     if (own | other).mean() < 0.8 or other.mean() < 0.02:
         return None
+    # Short and sure rows are as likely under either weights.
+    tells = np.abs(weights.losses[0] - weights.losses[1:].min(axis=0)) > TELLS_WEIGHTS
+    share = float((other & tells).sum() / max(((own | other) & tells).sum(), 1))
     names = ", ".join(weights.names[index] for index in np.unique(best[other]))
     message = (
-        f"{other.mean():.0%} of the rows of {bench.side.policy}_log_probs are of {names}, not of "
+        f"{share:.0%} of the rows of {bench.side.policy}_log_probs are of {names}, not of "
         "the trainer's weights."
     )
-    share = float(other.mean())
     if not sampler:
         return "reference-as-old", told(0.9, message, evidence, side="trainer", share_of_rows=share)
     over_steps = _over_steps(bench, weights, own, other)
