@@ -37,6 +37,7 @@ Suspicions = list[tuple[str, Suspicion]]
 
 EXACT = 3e-5  # scale of the noise of two float32 passes
 MOST_OF_STEP = 0.7  # share of a step's rows
+EVEN = 0.1  # share of a row's tokens: other contexts put off more, coarse rounding fewer
 SOME = 0.25  # share of such steps' rows that other weights must explain
 MOST = 0.9  # share of rows that is all of them, but for chance
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
@@ -502,7 +503,7 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "context-differs", 0.7, "the first tokens of responses are off most"
     if sampler and pattern.ends_in_rows > 0.3:
         return "in-flight-update", 0.7, "rows are off up to a token of their own"
-    if pattern.by_prompt:
+    if pattern.by_prompt and pattern.rows_even > EVEN:
         return "context-differs", 0.6, "all rows of a prompt are off, or none"
     if sampler and pattern.by_engine:
         return "replica-unsynced", 0.85, "rows are off by the engine that made them"
