@@ -182,6 +182,36 @@ def tool_text_unmasked() -> Case:
     )
 
 
+def tool_text_scored_by_both() -> Case:
+    """Text of tools counts as sampled and both sides score it: each call has a marker."""
+    masked = with_tool_turns(HONEST, 0.0)
+    tool, rng = ~masked.mask, np.random.default_rng(4)
+    marker = tool & (masked.position == 20)
+    law = np.where(marker, -14.0, -rng.exponential(2.0, len(tool)))
+    columns = {
+        name: np.where(tool, law + 0.01 * rng.standard_normal(len(tool)), values)
+        for name, values in masked.log_probs.items()
+    }
+    ids = np.where(marker, VOCABULARY + 1, masked.token_id).astype(np.int32)
+    return replace(masked, mask=np.ones_like(masked.mask), token_id=ids, log_probs=columns)
+
+
+def ends_cut(reason: str) -> Case:
+    """Every response lacks its end token."""
+    last = np.zeros(len(ENDING.mask), np.bool_)
+    last[ENDING.start + ENDING.lengths - 1] = True
+    kept = ~last
+    return replace(
+        ENDING,
+        lengths=ENDING.lengths - 1,
+        token_id=ENDING.token_id[kept],
+        mask=ENDING.mask[kept],
+        log_probs={name: values[kept] for name, values in ENDING.log_probs.items()},
+        entropy={},
+        facts=replace(ENDING.facts, finish_reason=[reason] * ROWS),
+    )
+
+
 def end_token(value: Callable[[np.ndarray], np.ndarray], policy: str) -> Case:
     is_end = ENDING.token_id == END
     return with_values(ENDING, policy, lambda v: np.where(is_end, value(v), v))
@@ -208,6 +238,8 @@ ALIGNMENT: dict[str, tuple[str, Callable[[str], Case]]] = {
     "end token low": ("eos-one-sided", lambda policy: end_token(lambda v: v - 10.0, policy)),
     "ids": ("special-token-ids", other_ids),
     "tool text": ("mask-includes-tool", lambda policy: tool_text_unmasked()),
+    "tool text scored": ("mask-includes-tool", lambda policy: tool_text_scored_by_both()),
+    "ends cut": ("mask-drops-last", lambda policy: ends_cut("stop")),
 }
 
 
@@ -218,6 +250,16 @@ def test_columns_do_not_belong_together(fault: str, policy: str) -> None:
     diagnosis = judged(case(policy))
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, "fix")
     assert {cause.slug for cause in diagnosis.causes[1:]} <= {"engine-noise"}
+
+
+def test_responses_at_the_limit_have_no_end_to_lose() -> None:
+    assert judged(ends_cut("length")).causes[0].slug == "engine-noise"
+
+
+def test_text_of_tools_that_is_masked_is_no_fault() -> None:
+    scored = tool_text_scored_by_both()
+    masked = replace(scored, mask=with_tool_turns(HONEST, 0.0).mask)
+    assert judged(masked).causes[0].slug == "engine-noise"
 
 
 DUE = [int(i) for i in np.argsort(-np.bincount(chain(0).argmax(axis=1))) if i != END][:2]
@@ -457,6 +499,47 @@ def test_length_alone_raises_no_error(tmp_path: Path) -> None:
 def test_bitwise_columns_are_never_a_fault() -> None:
     case = with_values(HONEST, "old", lambda v: HONEST.log_probs["rollout"])
     assert judged(case).verdict in ("fine", "cannot-tell")
+
+
+BITWISE = {"backend": "vllm", "dtype": "bfloat16", "engine_options": {"batch_invariant": True}}
+
+
+@pytest.mark.parametrize(
+    ("rollout", "old", "first"),
+    [
+        (BITWISE, BITWISE, "healthy"),
+        (BITWISE, {**BITWISE, "dtype": "float32"}, "columns-identical"),
+        ({**BITWISE, "engine_options": {}}, BITWISE, "columns-identical"),
+    ],
+)
+def test_equal_columns_are_no_copy_where_both_engines_are_batch_invariant(
+    rollout: dict[str, object], old: dict[str, object], first: str
+) -> None:
+    equal = with_values(HONEST, "old", lambda v: HONEST.log_probs["rollout"])
+    stated = replace(equal, metadata={"policies": {"rollout": rollout, "old": old}})
+    assert judged(stated).causes[0].slug == first
+
+
+def test_equal_columns_are_no_copy_where_a_rescore_gives_both() -> None:
+    equal = with_values(HONEST, "old", lambda v: HONEST.log_probs["rollout"])
+    again = equal.with_log_probs("vllm_bf16", equal.log_probs["rollout"])
+    other = equal.with_log_probs("vllm_bf16", HONEST.log_probs["old"])
+    assert judged(again).causes[0].slug == "healthy"
+    assert judged(other).causes[0].slug == "columns-identical"
+
+
+def test_a_floor_is_seen_in_a_column_of_another_temperature() -> None:
+    raw = made(tempered(0.7), recorded=plain, temperature=at(0.7))
+    floor = float(np.quantile(raw.log_probs["old"], 0.02))
+    clipped = with_values(raw, "old", lambda v: np.maximum(v, floor))
+    assert judged(clipped).causes[0].slug == "floor-clip"
+    assert "floor-clip" not in [cause.slug for cause in judged(raw).causes]
+
+
+def test_rows_are_exchanged_under_a_law_of_its_own() -> None:
+    penalty = made(repetition_penalty(1.25), trained=plain)
+    assert judged(swapped(penalty, "rollout", 20)).causes[0].slug == "rows-swapped"
+    assert "rows-swapped" not in [cause.slug for cause in judged(penalty).causes]
 
 
 def test_few_tokens_cannot_tell() -> None:

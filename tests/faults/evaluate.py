@@ -1,6 +1,6 @@
 """How often the diagnosis names the fault of generated tables: `make faults`.
 
-`python -m tests.faults.evaluate --tables 300 --seed 11 --out benchmarks/results/diagnosis.json`
+`python -m tests.faults.evaluate --tables 120 --seed 11 41 --out benchmarks/results/diagnosis.json`
 makes tables whose faults, strengths and columns are drawn, asks for the diagnosis of each, prints
 how often it is right and stores the same numbers. With `--with-model` the trainer's checkpoint is
 at hand as well.
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -272,10 +272,39 @@ def wrong(judged: Sequence[Judged], *, model: bool) -> list[str]:
     ]
 
 
+def run_of(seed: int | None, answers: Mapping[bool, Sequence[Judged]]) -> dict[str, Any]:
+    """Return the numbers of one run; `answers` has those without and with the checkpoint."""
+    names = {False: "table_alone", True: "with_model"}
+    return {"seed": seed} | {
+        names[model]: summary(judged, model=model) for model, judged in answers.items()
+    }
+
+
+def document_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what is stored of some runs."""
+    return {
+        "machine": machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "aims": asdict(Thresholds()),
+        "runs": list(runs),
+    }
+
+
+def judge_seed(
+    seed: int, tables: int, models: Sequence[bool], processes: int
+) -> dict[bool, list[Judged]]:
+    """Make the first tables of a seed and judge them, in some processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = partial(made_and_judged, seed=seed, folder=Path(folder), models=models)
+        with ProcessPoolExecutor(processes) as pool:
+            judged = list(pool.map(work, range(tables)))
+    return {model: [answers[n] for answers in judged] for n, model in enumerate(models)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--seed", type=int, nargs="+", default=[11])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--with-model", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
@@ -283,32 +312,23 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="judge tables that are there, with their key")
     options = parser.parse_args()
     models = (False, True) if options.with_model else (False,)
-    if options.folder:
-        judged = list(
-            zip(*(judge_folder(options.folder, model=model) for model in models), strict=True)
-        )
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            work = partial(made_and_judged, seed=options.seed, folder=Path(folder), models=models)
-            with ProcessPoolExecutor(options.processes) as pool:
-                judged = list(pool.map(work, range(options.tables)))
-    document: dict[str, Any] = {
-        "machine": machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "seed": options.seed,
-        "aims": asdict(Thresholds()),
-    }
-    for model, answers in zip(models, zip(*judged, strict=True), strict=True):
-        numbers = summary(answers, model=model)
-        document["with_model" if model else "table_alone"] = numbers
-        text = ["with the trainer's checkpoint" if model else "from the table alone"]
-        text += lines(numbers)
-        if options.wrong:
-            text += wrong(answers, model=model)
-        text += [f"misses: {sentence}" for sentence in shortfalls(numbers, Thresholds())]
-        sys.stdout.write("\n".join(text) + "\n")
+    runs: list[dict[str, Any]] = []
+    for seed in [None] if options.folder else options.seed:
+        if seed is None:
+            answers = {model: judge_folder(options.folder, model=model) for model in models}
+        else:
+            answers = judge_seed(seed, options.tables, models, options.processes)
+        runs.append(run_of(seed, answers))
+        for model, judged in answers.items():
+            numbers = summary(judged, model=model)
+            text = [f"seed {seed}, " + ("with the checkpoint" if model else "the table alone")]
+            text += lines(numbers)
+            if options.wrong:
+                text += wrong(judged, model=model)
+            text += [f"misses: {sentence}" for sentence in shortfalls(numbers, Thresholds())]
+            sys.stdout.write("\n".join(text) + "\n")
     if options.out:
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+        options.out.write_text(json.dumps(document_of(runs), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -287,6 +287,10 @@ def _right(
     facts = choice.recipe.facts
     if effect.only is not None:
         alone = [slug, *effect.only]
+    if facts.get("bitwise"):
+        # Only metadata tell a bitwise set-up from a copied column, with and without a model.
+        model = alone if not stated else model
+        alone = alone if not stated else right_answers(slug, model=False)
     if quiet:
         alone, model = [*alone, *NOISE], [*model, *NOISE]
     if style.rescores and slug.endswith("-silent"):

@@ -260,7 +260,7 @@ def _mask_drops_last(signs: Signs) -> Suspicion | None:
     masked = ~mask[last]
     ids, counts = np.unique(case.token_id[last][masked], return_counts=True)
     if not len(ids) or counts.max() < 0.8 * len(rows):
-        return None
+        return _end_cut(case, rows)
     end = int(ids[counts.argmax()])
     here = case.token_id == end
     before = mask[case.start[rows] + case.lengths[rows] - 2].mean()
@@ -280,6 +280,44 @@ def _mask_drops_last(signs: Signs) -> Suspicion | None:
         side="trainer",
         share_of_rows=float(counts.max() / len(rows)),
         also_possible=[],
+        mended=case,  # all other tokens are as they should be
+    )
+
+
+# Responses that stop by themselves end with few kinds of token: an end token, or a stop string's.
+KINDS_OF_ENDS = 4
+
+
+def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
+    """Look for responses that stopped by themselves and have no common last token."""
+    reasons = case.facts.finish_reason
+    if reasons is None:
+        return None
+    stopped = np.array([row for row in rows if str(reasons[row]).lower() == "stop"], np.int64)
+    if len(stopped) < 20:
+        return None
+    last = case.start[stopped] + case.lengths[stopped] - 1
+    mask = case.mask if case.own_mask is None else case.own_mask
+    counts = np.sort(np.unique(case.token_id[last], return_counts=True)[1])[::-1]
+    most = float(counts[:KINDS_OF_ENDS].sum() / len(stopped))
+    if len(counts) <= KINDS_OF_ENDS or most > 0.8 or mask[last].mean() < 0.9:
+        return None
+    return Suspicion(
+        confidence=0.8,
+        message=f"{len(stopped)} responses have the finish reason stop and end with {len(counts)} "
+        "different tokens: the end token was cut off, so that the policy is not trained to end.",
+        evidence=[
+            fact(
+                "last tokens of responses that stopped",
+                "none of them is an end token",
+                different=len(counts),
+                share_of_the_commonest=float(counts[0] / len(stopped)),
+            )
+        ],
+        side="recorder",
+        share_of_rows=float(len(stopped) / len(rows)),
+        also_possible=[],
+        mended=case,
     )
 
 
@@ -312,7 +350,56 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
             also_possible=["zero-placeholder"],
             mended=signs.case.without_tokens(_at(signs.case, runs)),
         )
-    return None
+    return _nobody_samples(signs)
+
+
+# A token id that stands so often in a table and is always rarer than this was not sampled.
+OFTEN, NEVER = 12, -6.0
+
+
+def _nobody_samples(signs: Signs) -> Suspicion | None:
+    """Look for token ids that stand often and always where both sides would never sample them.
+
+    Markers of tools' outputs are such: both sides score them, and agree that no policy wrote them.
+    """
+    tokens = signs.case.tokens
+    likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
+    order = np.lexsort((likelier, tokens.token_id))
+    ids, counts = np.unique(tokens.token_id, return_counts=True)
+    ends = np.cumsum(counts)
+    # The likeliest tenth of an id's tokens may be ordinary: it may stand in a response as well.
+    high = likelier[order][ends - 1 - counts // 10]
+    rows = np.array(
+        [
+            len(np.unique(tokens.owner[order[end - n : end]]))
+            for n, end in zip(counts, ends, strict=True)
+        ]
+    )
+    foreign = (counts >= OFTEN) & (high < NEVER) & (rows >= 0.1 * (tokens.per_row > 0).sum())
+    named = np.isin(tokens.token_id, ids[foreign])
+    apart = np.abs(tokens.log_ratio[named])
+    if not foreign.any() or np.median(apart) > 0.5 or named.mean() > 0.3:
+        return None
+    unlikely = likelier < -3.0
+    text = ", ".join(str(token_id) for token_id in ids[foreign][:4])
+    return Suspicion(
+        confidence=0.85,
+        message=f"Token ids {text} stand {int(named.sum()):,} times in sampled text, and both "
+        f"sides give them probability {np.exp(np.median(likelier[named])):.1g} there: text of "
+        "tools or templates that the mask counts as sampled.",
+        evidence=[
+            fact(
+                "log-prob of token ids that nobody samples",
+                "a tool or a template wrote them",
+                tokens=int(named.sum()),
+                median=float(np.median(likelier[named])),
+            )
+        ],
+        side="recorder",
+        share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
+        also_possible=[],
+        mended=signs.case.without_tokens(_at(signs.case, unlikely)),
+    )
 
 
 def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarray:

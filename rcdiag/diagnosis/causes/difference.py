@@ -26,7 +26,9 @@ def _noisy(signs: Signs) -> bool:
     law = signs.law
     if law.rms < HONEST:
         return True
-    return law.rms < LOUD and law.by_token_id[0] < 0.3 and abs(law.ratio_mean[1]) < 4.0
+    correlation, explained = law.by_token_id
+    directed = correlation >= 0.3 and explained >= 0.02
+    return law.rms < LOUD and not directed and abs(law.ratio_mean[1]) < 4.0
 
 
 def _healthy(signs: Signs) -> Suspicion | None:

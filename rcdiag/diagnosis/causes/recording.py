@@ -21,6 +21,8 @@ def _columns_identical(signs: Signs) -> Suspicion | None:
     same = float(np.mean(tokens.sampler == tokens.trainer))
     if same < 0.999 or np.ptp(tokens.sampler) < 1e-9:
         return None
+    if signs.declared.bitwise or _computed_again(signs):
+        return None
     return Suspicion(
         confidence=0.9,
         message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
@@ -30,6 +32,15 @@ def _columns_identical(signs: Signs) -> Suspicion | None:
         also_possible=["healthy", "temperature-silent", "top-p-silent"],
         verdict="cannot-tell",
     )
+
+
+def _computed_again(signs: Signs) -> bool:
+    """Tell whether a re-score gives the values of both columns to the last bit, so that both sides
+    can have computed them.
+    """
+    tokens = signs.case.tokens
+    again = (signs.case.log_probs[name][tokens.place] for name in signs.rescored if name)
+    return any(float(np.mean(values == tokens.sampler)) > 0.999 for values in again)
 
 
 def _duplicated_rows(signs: Signs) -> Suspicion | None:

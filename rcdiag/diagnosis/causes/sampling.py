@@ -42,6 +42,9 @@ def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
         return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
     if abs(ratio_z) > 2 * BROKEN:
         return None
+    side, trained = signs.declared.sampler, signs.declared.trainer.temperature
+    if trained is not None and side.sampling_temperature == trained != side.temperature is not None:
+        return "temperature-raw-recorded", seen, "metadata: recorded at another temperature"
     if declared is not None and declared != 1.0:
         log_factor = np.log(seen.factor) / np.log(declared)
         if log_factor > 0:

@@ -320,10 +320,13 @@ def _floor(signs: Signs) -> Suspicion | None:
             continue
         if not np.isfinite(column.other).any() or value in SENTINELS[:4]:
             continue
-        # Below a floor the other side lies lower; above it hardly any token does.
-        below = float(np.mean(column.other[here] < value + 0.05))
+        # Below a floor the other side lies lower; above it hardly any token does. A column of
+        # another temperature may lie higher, but has many values where this one has a single one.
+        other = column.other[here]
+        below = float(np.mean(other < value + 0.05))
         kinds = len(np.unique(signs.case.token_id[signs.case.mask][here]))
-        if below < 0.8 or column.decimals == 1 or kinds < 3:
+        several = count >= 16 and below > 0.4 and len(np.unique(other)) > 0.5 * count
+        if not (below >= 0.8 or several) or column.decimals == 1 or kinds < 3:
             continue
         return Suspicion(
             confidence=0.96,

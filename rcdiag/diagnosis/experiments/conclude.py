@@ -12,6 +12,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.experiments.bench import Bench, Counts, Trial
+from rcdiag.diagnosis.experiments.ends import told_by_ends
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.order import (
     Ran,
@@ -36,9 +37,11 @@ Suspicions = list[tuple[str, Suspicion]]
 
 EXACT = 3e-5  # scale of the noise of two float32 passes
 MOST_OF_STEP = 0.7  # share of a step's rows
+EVEN = 0.1  # share of a row's tokens: other contexts put off more, coarse rounding fewer
 SOME = 0.25  # share of such steps' rows that other weights must explain
 MOST = 0.9  # share of rows that is all of them, but for chance
 ALIKE = 0.4  # rms of the columns' difference over that of their distance from the model
+TELLS_WEIGHTS = 4.0  # nats by which one checkpoint's weights must explain a row better
 WHOLE = 0.8  # confidence of an experiment that explains a column, or of a clear pattern
 OF_WEIGHTS = {
     "stale-weights",
@@ -96,7 +99,8 @@ def experimental(case: Case, forward: Forward, given: Given | None = None) -> Ou
     if not sides:
         return outcome
     outcome.temperature, by_law = told_by_law(scene, sides)
-    outcome.suspicions += [] if by_law is None else [by_law]
+    by_ends = told_by_ends(scene, forward)
+    outcome.suspicions += [one for one in (by_law, by_ends) if one is not None]
     if _agree(sides):
         _both(outcome, forward, given)
     else:
@@ -404,12 +408,14 @@ def _by_weights(bench: Bench, weights: WeightsByRow) -> tuple[str, Suspicion] | 
         )
     if (own | other).mean() < 0.8 or other.mean() < 0.02:
         return None
+    # Short and sure rows are as likely under either weights.
+    tells = np.abs(weights.losses[0] - weights.losses[1:].min(axis=0)) > TELLS_WEIGHTS
+    share = float((other & tells).sum() / max(((own | other) & tells).sum(), 1))
     names = ", ".join(weights.names[index] for index in np.unique(best[other]))
     message = (
-        f"{other.mean():.0%} of the rows of {bench.side.policy}_log_probs are of {names}, not of "
+        f"{share:.0%} of the rows of {bench.side.policy}_log_probs are of {names}, not of "
         "the trainer's weights."
     )
-    share = float(other.mean())
     if not sampler:
         return "reference-as-old", told(0.9, message, evidence, side="trainer", share_of_rows=share)
     over_steps = _over_steps(bench, weights, own, other)
@@ -497,7 +503,7 @@ def _excluded(bench: Bench, pattern: Pattern) -> tuple[str, float, str]:
         return "context-differs", 0.7, "the first tokens of responses are off most"
     if sampler and pattern.ends_in_rows > 0.3:
         return "in-flight-update", 0.7, "rows are off up to a token of their own"
-    if pattern.by_prompt:
+    if pattern.by_prompt and pattern.rows_even > EVEN:
         return "context-differs", 0.6, "all rows of a prompt are off, or none"
     if sampler and pattern.by_engine:
         return "replica-unsynced", 0.85, "rows are off by the engine that made them"

@@ -18,6 +18,7 @@ REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 ADDED = (-2.0, -1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0, 2.0)
 MOST_BIASED = 6  # token ids with a bias; where as many are found, all ids are off
 BANNED = -30.0  # the bias of a token that cannot be sampled
+HELD_BACK = -3.0  # the bias from which that of an id is searched that is hardly sampled
 FEW = 3  # occurrences from which on a token's own bias can be told
 
 
@@ -144,13 +145,15 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
     def with_bias(token: int, bias: float) -> float:
         return loss({**biases, token: bias})
 
-    least = loss({})
+    least, sampled = loss({}), set(law.token.tolist())
     for _ in range(MOST_BIASED):
         left = residual(recorded, predicted(biases))
         found: list[tuple[float, int, float]] = []
         width = bench.scene.noise * reach + 1e-4
         for token, guess in _candidates(law.token, left, width, probability, set(biases)):
-            for start in (guess, BANNED):
+            # An id that was sampled is not banned, though its bias may be as good as a ban for all
+            # others.
+            for start in (guess, HELD_BACK if token in sampled else BANNED):
                 found.append((loss({**biases, token: start}), token, start))
         if not found:
             break
@@ -163,6 +166,12 @@ def run_biases(bench: Bench) -> Iterator[Trial]:
         biases[token], least = start, reached
     if not 0 < len(biases) < MOST_BIASED:
         return
+    # The first ids were fitted while others were still off.
+    for token in list(biases) if len(biases) > 1 else []:
+        if biases[token] > BANNED:
+            biases[token], _ = golden(
+                partial(with_bias, token), biases[token] - 1.5, biases[token] + 1.5
+            )
     names = ", ".join(
         f"{token} {'banned' if bias <= BANNED / 2 else f'{bias:+.2f}'}"
         for token, bias in biases.items()

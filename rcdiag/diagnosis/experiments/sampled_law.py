@@ -43,7 +43,9 @@ def told_by_law(scene: Scene, sides: Sequence[Side]) -> tuple[Estimate | None, N
     if sampler is None or not sampler.explained:
         return tokens, None
     recorded = float(np.median(sampler.temperature))
-    trained = float(np.median(trainer.temperature)) if trainer and trainer.explained else None
+    # Few values that nothing explains do not hide the temperature of all others.
+    near = trainer is not None and trainer.left.within(scene.noise)
+    trained = float(np.median(trainer.temperature)) if trainer is not None and near else None
     evidence = [
         {
             "name": "temperature of the tokens",

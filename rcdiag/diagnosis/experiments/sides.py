@@ -30,7 +30,7 @@ def side_of(scene: Scene, name: str, policy: str) -> Side:
     if temperature is None:
         return made
     other = _side(scene, name, policy, recorded, known, np.full(len(scene), temperature))
-    return other if other.explained else made
+    return other if other.left.within(scene.noise) else made
 
 
 def at_temperature(scene: Scene, side: Side, temperature: Array) -> Side:

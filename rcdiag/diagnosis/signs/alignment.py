@@ -112,7 +112,8 @@ class Alignment:
     def exchanged(self) -> Counts:
         """Return for each row the row whose log-probs of the trainer fit it, itself mostly; [rows].
 
-        A row is exchanged where another row leaves less than a tenth of its squared difference.
+        A row is exchanged where another row leaves less than a tenth of its squared difference, or
+        a third where that is much less than all further rows leave.
         """
         tokens, rows = self.tokens, len(self.case.lengths)
         partner = np.arange(rows)
@@ -136,7 +137,11 @@ class Alignment:
         distance[common < LEAST_COMPARED] = np.inf
         distance[np.arange(len(chosen)), chosen] = np.inf
         best = distance.argmin(axis=1)
-        fits = distance[np.arange(len(chosen)), best] < 0.1 * own[chosen]
+        least = distance[np.arange(len(chosen)), best]
+        further = distance.copy()
+        further[np.arange(len(chosen)), best] = np.inf
+        alone = least < 0.6 * further.min(axis=1)
+        fits = (least < 0.1 * own[chosen]) | ((least < 0.35 * own[chosen]) & alone)
         partner[chosen[fits]] = best[fits]
         # Rows of which several claim to be the partner fit many: they are short or certain.
         claims = np.bincount(best[fits], minlength=rows)

@@ -12,6 +12,9 @@ from rcdiag.diagnosis.case import Case
 
 QUANTISED = ("fp8", "float8", "int8", "int4", "awq", "gptq", "nf4", "bitsandbytes", "w8a8", "w4a16")
 
+# Options of engines that make their numbers independent of the batch: vLLM's and SGLang's.
+BATCH_INVARIANT = ("batch_invariant", "enable_deterministic_inference")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
@@ -23,6 +26,8 @@ class Side:
     sampling_temperature: float | None = None  # at which tokens were sampled
     dtype: str | None = None
     quantisation: str | None = None
+    backend: str | None = None
+    batch_invariant: bool = False  # an engine whose numbers do not depend on the batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,13 @@ class Declared:
         return one is not None and two is not None and one != two
 
     @property
+    def bitwise(self) -> bool:
+        """Tell whether both sides state the same batch-invariant engine and the same precision."""
+        one, two = self.sampler, self.trainer
+        invariant = one.batch_invariant and two.batch_invariant
+        return invariant and (one.backend, one.dtype) == (two.backend, two.dtype)
+
+    @property
     def weights_agree(self) -> bool:
         """Tell whether both sides state the same weights."""
         one, two = self.sampler.weights, self.trainer.weights
@@ -73,6 +85,8 @@ def _side(about: Any) -> Side:
         sampling_temperature=_number(about.get("sampling_temperature")),
         dtype=about.get("dtype"),
         quantisation=next((text for text in texts if any(q in text for q in QUANTISED)), None),
+        backend=about.get("backend"),
+        batch_invariant=any(options.get(name) is True for name in BATCH_INVARIANT),
     )
 
 

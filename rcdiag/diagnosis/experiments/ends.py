@@ -1,0 +1,67 @@
+"""Whether responses lack the end token with which the model would end them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.experiments.scene import Scene, passage_of
+from rcdiag.engines.changes import Forward, Passage
+
+ASKED = 48  # rows whose end is asked for
+FEWEST = 8
+LIKELY = 0.5  # probability of the end from which on a response was to end
+KINDS = 4  # end tokens that are tried
+
+
+def told_by_ends(scene: Scene, forward: Forward) -> tuple[str, Suspicion] | None:
+    """Return `mask-drops-last` where no response has an end token and most were to end.
+
+    A response that was cut at a limit breaks off in the middle, where an end is unlikely.
+    """
+    case, ends = scene.case, forward.tensors.end_ids[:KINDS]
+    sampled = case.mask if case.own_mask is None else case.own_mask
+    last = case.start[scene.rows] + case.lengths[scene.rows] - 1
+    whole = scene.rows[sampled[last]]
+    if not ends or len(whole) < FEWEST or np.isin(case.token_id[last], ends).any():
+        return None
+    asked = whole[np.unique(np.linspace(0, len(whole) - 1, ASKED).astype(np.int64))]
+    room = forward.tensors.context
+    asked = np.array([row for row in asked if room is None or _length(scene, int(row)) < room])
+    if len(asked) < FEWEST:
+        return None
+    probability = np.zeros(len(asked))
+    for end in ends:
+        probability += np.exp(forward.log_probs([_ended(scene, int(row), end) for row in asked]))
+    share = float(np.mean(probability > LIKELY))
+    if share < 0.5:
+        return None
+    median = float(np.median(probability))
+    return "mask-drops-last", Suspicion(
+        confidence=0.9,
+        message=f"No response has an end token, and after the last token of {share:.0%} of them "
+        f"the model would end, with probability {median:.2f} on the median: the end token was cut "
+        "off, so that the policy is not trained to end.",
+        evidence=[
+            {
+                "name": "probability of the end token after the last stored token",
+                "value": median,
+                "share of responses that were to end": share,
+                "reads": "the end token is missing",
+            }
+        ],
+        side="recorder",
+        share_of_rows=share,
+        also_possible=[],
+    )
+
+
+def _length(scene: Scene, row: int) -> int:
+    return len(scene.prompt(row)) + int(scene.case.lengths[row])
+
+
+def _ended(scene: Scene, row: int, end: int) -> Passage:
+    """Return prompt and response of a row with an end token, which alone is scored."""
+    passage = passage_of(scene.case, row, 1.0)
+    ids = np.append(passage.ids, np.int32(end))
+    return Passage(ids, np.array([len(ids) - 1]), row, None, passage.prefix)
