@@ -69,7 +69,7 @@ LUSPO = PolicyLoss(
     source=_FILE,
     function=luspo,
     settings=trl.PPO_SETTINGS,
-    given="importance_sampling_level=sequence",
+    given="importance_sampling_level sequence",
     see=("gspo", "vanilla", "seq-mean-token-sum"),
 )
 UPDATE = UpdateRules(

@@ -71,5 +71,6 @@ REAL = PolicyLoss(
     source="ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py, _compute_loss_and_metrics",
     function=real,
     settings=(REAL_TAU,),
+    given="one prompt",
     see=("real_tau", "prompt-mean-token-sum"),
 )

@@ -207,6 +207,7 @@ TOPR = PolicyLoss(
     source=f"arXiv 2503.14286; {_VARIANTS}",
     function=topr,
     settings=(TOPR_POSITIVE, TOPR_NEGATIVE),
+    given="rewards 1 and 0",
     see=("pg_tis", "gpg"),
 )
 KIMI15 = PolicyLoss(
