@@ -33,9 +33,13 @@ class LossChoice:
 
 
 def value(document: Document, names: Names, default: Any = None) -> Any:
-    """Return what a file writes under the first of some names, else the default."""
+    """Return what a file writes under the first of some names, else the default.
+
+    A reference to another key, which OmegaConf would resolve, says nothing by itself.
+    """
     found = document.find(*((names,) if isinstance(names, str) else names))
-    return default if found is MISSING else found
+    reference = isinstance(found, str) and found.startswith("${")
+    return default if found is MISSING or reference else found
 
 
 def number(document: Document, names: Names) -> float | None:

@@ -211,6 +211,11 @@ def test_an_unknown_loss_stops_replay_and_another_can_be_named(
     assert updated(tmp_path, text, trainer, loss="vanilla").loss == "vanilla"
 
 
+def test_references_of_hydra_say_nothing(tmp_path: Path) -> None:
+    text = VERL.replace("clip_ratio_c: 10", "clip_ratio_c: ${oc.select:other,3.0}")
+    assert "clip_c" not in updated(tmp_path, text).settings.own
+
+
 def test_a_bound_that_is_no_number_names_its_key(tmp_path: Path) -> None:
     with pytest.raises(RcdiagError, match="eps_clip: wanted a number"):
         updated(tmp_path, "actor: {use_decoupled_loss: true, eps_clip: wide}")
