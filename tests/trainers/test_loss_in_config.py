@@ -187,6 +187,14 @@ def test_open_instruct_clips_at_its_own_bound() -> None:
     assert update.settings.value(CLIP_HIGH) == 0.272
 
 
+def test_the_clip_is_that_of_the_loss() -> None:
+    """SkyRL's cispo lets the ratio go from 0 to 5 where nobody sets its bounds."""
+    plan = plan_of(trainer="skyrl")
+    given = {**NOTHING, "loss": "cispo", "loss_settings": (), "rebaseline": False}
+    assert chosen_update(plan, ["advantage"], **given).clip == (1.0, 4.0)
+    assert chosen_update(plan, ["advantage"], **given, clip_high=2.0).clip == (1.0, 2.0)
+
+
 def test_a_clip_ratio_that_verl_does_not_read_is_said(tmp_path: Path) -> None:
     text = "algorithm: {rollout_correction: {rollout_is: token}}\n"
     text += "actor_rollout_ref: {actor: {clip_ratio: 0.4, loss_agg_mode: token-sum}}"

@@ -35,9 +35,17 @@ class Update:
         return (*self.plan.corrections, NAIVE)
 
     @property
+    def clip(self) -> tuple[float, float]:
+        """How far below and above 1 the clip lets the PPO ratio go, as the loss has it."""
+        reads = {one.name: one for one in self.plan.trainer.update.loss(self.loss).settings}
+        low, high = (reads.get(one.name, one) for one in (CLIP_LOW, CLIP_HIGH))
+        return self.settings.value(low), self.settings.value(high)
+
+    @property
     def clip_range(self) -> tuple[float, float]:
         """The range within which the PPO ratio is not clipped."""
-        return 1.0 - self.settings.value(CLIP_LOW), 1.0 + self.settings.value(CLIP_HIGH)
+        low, high = self.clip
+        return 1.0 - low, 1.0 + high
 
 
 def chosen_update(
