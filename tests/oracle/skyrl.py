@@ -35,6 +35,7 @@ LOSS_FUNCTIONS = {
     "rollout_is": "rollout_is_policy_loss",
     "dppo": "dppo_policy_loss",
     "kl_cov": "compute_policy_loss_kl_cov",
+    "importance_sampling": "importance_sampling_loss",
 }
 OUTLIER = {"outlier_token_is_threshold_low": 0.5, "outlier_token_is_threshold_high": 1.8}
 TOKEN_MASK = {"token_mask_is_threshold_low": 0.95, "token_mask_is_threshold_high": 1.05}
@@ -74,6 +75,7 @@ LOSSES: list[Settings] = [
     {"policy_loss_type": "regular", "loss_reduction": "prompt_mean", **dict(**TOKEN_MASK)},
     {"policy_loss_type": "kl_cov", "kl_cov_frac": 0.02, "ppo_kl_coef": 0.1},
     {"policy_loss_type": "kl_cov", **dict(**TOKEN_MASK)},
+    {"policy_loss_type": "importance_sampling", **dict(**TOKEN_MASK)},
     {"policy_loss_type": "regular", "eps_clip_high": 0.28, **dict(tis_ratio_type="token")},
     {"policy_loss_type": "regular", **dict(sequence_mask_metric="geometric", **TOKEN_MASK)},
     {"policy_loss_type": "gspo", **dict(tis_ratio_type="sequence", **TOKEN_MASK)},

@@ -18,6 +18,7 @@ _KINDS = {
     "dppo": "dppo_tv",
     "kl_cov": "kl_cov",
     "clip_cov": "clip_cov",
+    "importance_sampling": "importance_weighted",
 }
 _REDUCTIONS = {
     "token_mean": "token-mean",

@@ -142,9 +142,18 @@ def kl_cov(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     return TokenLosses(losses, {"clipped": chosen.new_zeros(())}, weighted=True)
 
 
+def importance_weighted(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -A ratio without any bound; no weight and no mask of a correction reaches it."""
+    ratio = batch.log_ratio.exp()
+    return TokenLosses(-batch.advantages * ratio, {"importance_ratio": ratio}, weighted=True)
+
+
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
     """Return what SkyRL logs of a loss: means over all tokens, rejected ones among them."""
     count = max(len(batch.kept), 1)
+    if "importance_ratio" in losses.logged:
+        ratio = losses.logged["importance_ratio"].detach()
+        return {"importance_ratio": float(ratio.sum() / count)}
     numbers = {"clip_ratio": float(losses.logged["clipped"].double().sum() / count)}
     if "ratio" not in losses.logged:
         return numbers
@@ -177,6 +186,15 @@ KL_COV = _own(
     function=kl_cov,
 )
 CLIP_COV = _own(selected.CLIP_COV)
+IMPORTANCE_WEIGHTED = PolicyLoss(
+    name="importance_weighted",
+    says="The policy gradient times the ratio of current to old, without any bound; SkyRL leaves "
+    "every correction out of it.",
+    formula=f"-A r; {SYMBOLS}, d not bounded",
+    source=f"{SKYRL_FILE}, policy_loss_type importance_sampling",
+    function=importance_weighted,
+    see=("reinforce", "vanilla"),
+)
 AGGREGATIONS = {
     "token-mean": replace(TOKEN_MEAN, default="all"),
     "seq-mean-token-mean": replace(
@@ -189,6 +207,7 @@ UPDATE = UpdateRules(
     losses=by_name(
         (
             *(VANILLA, GSPO, SAPO, CISPO, DPPO_TV, DPPO_KL, KL_COV, CLIP_COV),
+            IMPORTANCE_WEIGHTED,
             _own(ROLLOUT_IS, function=on_rollout),
             _own(CISPO_ROLLOUT, function=cispo_on_rollout),
         )
