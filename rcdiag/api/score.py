@@ -89,8 +89,7 @@ def score(
         carry: `trainer:preset`, such as `trl:sequence_mask`, to see beside what each other trainer
             has for it, and what a near one does otherwise.
         logged: the trainer's own log of the run (JSONL, CSV, an exported W&B history, TensorBoard
-            events, or what it printed), to set beside our numbers key by key, with the reason where
-            they differ.
+            events), to set beside our numbers key by key, with the reason where they differ.
         include_text: put the text of the worst tokens and sequences into the result.
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
