@@ -70,7 +70,7 @@ LogFile = Annotated[
         "--logged",
         metavar="FILE",
         help="The trainer's own log, set beside our numbers key by key: JSONL, CSV, W&B history, "
-        "TensorBoard events",
+        "TensorBoard events, or what the run printed",
         rich_help_panel=PANEL,
     ),
 ]

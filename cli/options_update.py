@@ -51,8 +51,8 @@ LossSetting = Annotated[
 AggregationOption = Annotated[
     str | None,
     _of(
-        "token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean or "
-        "seq-mean-token-sum-norm; default the trainer's",
+        "token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean, "
+        "seq-mean-token-sum-norm or prompt-mean-token-mean; default the trainer's",
         metavar="NAME",
     ),
 ]
@@ -84,7 +84,11 @@ AdvantageOption = Annotated[
     ),
 ]
 Rebaseline = Annotated[bool, _of("Advantages anew, without the rejected rows", "--rebaseline")]
-ClipLow = Annotated[float, _of("PPO clips below 1 - this")]
-ClipHigh = Annotated[float, _of("PPO clips above 1 + this")]
+ClipLow = Annotated[
+    float | None, _of("PPO clips below 1 - this; default the trainer's, 0.2 for most")
+]
+ClipHigh = Annotated[
+    float | None, _of("PPO clips above 1 + this; default the trainer's, 0.2 for most")
+]
 ClipC = Annotated[float | None, _of("Dual clip for negative advantages; default the trainer's")]
 DroBeta = Annotated[float | None, _of("Of the loss dro")]

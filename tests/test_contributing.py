@@ -24,7 +24,7 @@ MODULES = dict(
     re.findall(r"^```python\n# acme/(\w+)\.py\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 )
 SECTIONS = re.findall(r"^## Add an? (.*)$", TEXT, re.MULTILINE)
-KINDS = ("metric", "check", "cause", "trainer", "reader", "engine", "loss", "figure")
+KINDS = ("metric", "check", "cause", "trainer", "reader", "log", "engine", "loss", "figure")
 
 # The name of each definition and of a trainer's setting; what `explain` says of it.
 EXPLAINED = {
@@ -37,6 +37,10 @@ EXPLAINED = {
     "spo": "arXiv 2401.16025",
     "kept-tokens-by-preset": "what is missing is rejected",
 }
+
+
+# What the log says of a run that weighed otherwise than `acme_narrow` would.
+LOGGED_MEAN = 0.25
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("contributing")
     rows, dump, scored = made_up_rows(), folder / "dump.acme", folder / "scored.parquet"
     dump.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "run.log").write_text(f"ACME acme/weight_mean={LOGGED_MEAN}\n")
     modules = dict(MODULES)
     site = install(folder / "site", "acme", modules.pop("__init__"), **modules)
     checkpoint = make_checkpoint(folder / "checkpoint")
@@ -95,10 +100,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     results = {command: folder / f"{command}.json" for command in ("score", "compare", "replay")}
     files = ("-o", scored, "--html", html("score"), "--result", results["score"])
     made = ("--loss-setting", "spo_width=0.3", "--result", results["replay"], "-q")
-    _, _, *printed = printed_with(
+    _, _, _, *printed = printed_with(
         site,
         (*score, *with_engine, *files, "-q"),
         (*replay, *made),
+        (*score, "--logged", folder / "run.log", "--result", folder / "logged.json", "-q"),
         score,
         (*compare, "--result", results["compare"]),
         ("report", results["replay"], "--html", html("replay")),
@@ -107,6 +113,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     )
     commands = ("score", "compare", "replay", *EXPLAINED, "score --help", "replay --help")
     screens = dict(zip(commands, printed, strict=True))
+    results["logged"] = folder / "logged.json"
     return Runs(
         site=site,
         rows=rows,
@@ -119,7 +126,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def test_every_kind_has_a_section_with_one_short_example() -> None:
-    assert [section.removeprefix("dump ") for section in SECTIONS] == list(KINDS)
+    kinds = {"dump reader": "reader", "log reader": "log"}
+    assert [kinds.get(section, section) for section in SECTIONS] == list(KINDS)
     assert set(MODULES) == {"__init__", *KINDS}
     assert TEXT.count("```python") == len(MODULES)
     assert max(len(code.splitlines()) for code in MODULES.values()) <= 37
@@ -198,6 +206,14 @@ def test_the_reader(runs: Runs) -> None:
     table = pq.read_table(runs.scored)
     assert table["rollout_log_probs"].to_pylist() == [row["logps"] for row in runs.rows]
     assert table["response_ids"].to_pylist() == [row["tokens"] for row in runs.rows]
+
+
+def test_the_log_reader(runs: Runs) -> None:
+    logged = runs.documents["logged"]["logged"]
+    (key,) = [one for one in logged["keys"] if one["key"] == "acme/weight_mean"]
+    assert (logged["log_format"], key["theirs"]) == ("acme-log", LOGGED_MEAN)
+    ours = runs.documents["logged"]["corrections"]["acme_narrow"]["metrics"]
+    assert key["ours"] == pytest.approx(ours["acme/weight_mean"])
 
 
 def test_the_engine(runs: Runs) -> None:

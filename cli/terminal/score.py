@@ -35,6 +35,8 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         out.print()
         out.print(_correction_table(out, result))
         raw = raw_ess(result)
+        if unchanged := _without_correction(result):
+            out.print(f"[dim]no correction: {', '.join(unchanged)}[/]")
         out.print(f"[dim]ESS of the weights as applied{f'; {raw}' if raw else ''}[/]")
     if result.logged is not None:
         out.print()
@@ -73,12 +75,23 @@ def _cells(name: str, value: MetricValue) -> list[str]:
     return [*cells, level(value.level)]
 
 
+def _without_correction(result: ScoreResult) -> list[str]:
+    """Return the trainers, of several, that leave every token as it is; these share a row."""
+    if len({correction.trainer for correction in result.corrections.values()}) < 2:
+        return []
+    names = [
+        name
+        for name, correction in result.corrections.items()
+        if correction.weight_sum is None and correction.kept_tokens == result.num_tokens
+    ]
+    return names if len(names) > 1 else []
+
+
 def _correction_table(out: Console, result: ScoreResult) -> Table:
     """Draw what each preset would have kept; ESS is that of its weights, truncated if it does."""
     trainers = {correction.trainer for correction in result.corrections.values()}
     several = len(trainers) > 1
     numbers = [
-        *([(CorrectionNumbers, "bias_bound", 2)] if several else []),
         (CorrectionResult, "kept_tokens", 3),
         (CorrectionResult, "kept_sequences", 2),
         (CorrectionNumbers, "ess_token_applied", 5),
@@ -88,13 +101,14 @@ def _correction_table(out: Console, result: ScoreResult) -> Table:
     ]
     columns = [
         Column(heading="trainer" if several else f"preset of {trainers.pop()}", align="left"),
-        *([Column(heading=" mean weight", leaves=2)] if several else []),
+        *([Column(heading=" mean weight"), Column(heading=" bias bound")] if several else []),
         *(
             Column(heading=f" {heading_of(owner, name)}", leaves=leaves)
             for owner, name, leaves in numbers
         ),
         Column(heading=heading_of(CorrectionResult, "level"), align="left"),
     ]
+    alike = _without_correction(result)
     rows = [
         [
             escape(row.name),
@@ -103,7 +117,10 @@ def _correction_table(out: Console, result: ScoreResult) -> Table:
             *(row.k_hat, row.lost_mass, level(row.level)),
         ]
         for row in correction_rows(result)
+        if row.name not in alike[1:]
     ]
+    if alike:
+        rows = [["no correction", *row[1:]] if row[0] == alike[0] else row for row in rows]
     return fitted(out, columns, rows)
 
 

@@ -42,8 +42,8 @@ def replay(
     loss_scale_factor: float | None = None,
     advantage: str | None = None,
     rebaseline: bool = False,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
+    clip_low: float | None = None,
+    clip_high: float | None = None,
     clip_c: float | None = None,
     dro_beta: float | None = None,
     model: str | Path | None = None,
@@ -84,7 +84,9 @@ def replay(
         trainer: whose definitions and names the corrections have; the newest verl by default.
         presets: presets of the trainer to replay; all by default.
         settings: changes to presets: `{"decoupled_token_is": {"rollout_is_threshold": 3}}`.
-        trainer_config: the trainer's own configuration file, in place of presets.
+        trainer_config: the trainer's own configuration file, in place of presets. The policy loss,
+            its bounds and its aggregation are those of the file too, where it has them; what is
+            given beside it counts more.
         step: which step of the table is replayed; the last by default.
         loss: policy loss in decoupled mode; the first of the trainer by default, PPO.
         loss_settings: settings that the loss reads: `{"tau_pos": 2}`.
@@ -95,8 +97,8 @@ def replay(
         advantage: `grpo`, `rloo`, `reinforce++` or `column`; the column where there is one, else
             `grpo`.
         rebaseline: compute advantages anew, without the rejected rows.
-        clip_low: PPO clips ratios below 1 - this.
-        clip_high: PPO clips ratios above 1 + this.
+        clip_low: PPO clips ratios below 1 - this; the trainer's by default, 0.2 for most.
+        clip_high: PPO clips ratios above 1 + this; the trainer's by default, 0.2 for most.
         clip_c: bound of the dual clip for negative advantages; the trainer's by default.
         dro_beta: beta of the loss `dro`.
         model: checkpoint folder of the model that takes the step.

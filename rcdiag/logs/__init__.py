@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rcdiag.errors import RcdiagError
 from rcdiag.logs.comma_separated import CSV
+from rcdiag.logs.console import CONSOLE
 from rcdiag.logs.json_document import JSON
 from rcdiag.logs.json_lines import JSONL
 from rcdiag.logs.log import Log, LoggedNumber, log_of
@@ -22,7 +23,7 @@ __all__ = ["LOG_READERS", "Log", "LogFile", "LogReader", "LoggedNumber", "read_l
 
 # Each is asked in turn; the first that knows the content reads the file.
 LOG_READERS: Registry[LogReader] = Registry(
-    "format of logs", (PARQUET, TENSORBOARD, JSONL, JSON, CSV)
+    "format of logs", (PARQUET, TENSORBOARD, JSONL, CONSOLE, JSON, CSV)
 )
 
 

@@ -31,7 +31,7 @@ class LogFile:
             raise RcdiagError(
                 f"{path}: cannot be read ({error.strerror or error})",
                 hint="give the log that the trainer wrote: JSONL, CSV, an exported W&B history or "
-                "TensorBoard events",
+                "TensorBoard events, or what the run printed",
             ) from error
         if not head.strip():
             raise RcdiagError(f"{path}: empty", hint="give a log with a step in it")

@@ -16,6 +16,8 @@ from rcdiag.losses.aggregation import (
     ALL,
     CONSTANT,
     KEPT,
+    PROMPT_MEAN_TOKEN_MEAN,
+    PROMPT_MEAN_TOKEN_SUM,
     SEQ_MEAN_TOKEN_MEAN,
     SEQ_MEAN_TOKEN_SUM,
     SEQ_MEAN_TOKEN_SUM_NORM,
@@ -46,7 +48,7 @@ AGGREGATIONS: Registry[Aggregation] = Registry(
     "aggregation",
     (
         *(TOKEN_MEAN, TOKEN_SUM, SEQ_MEAN_TOKEN_SUM, SEQ_MEAN_TOKEN_MEAN),
-        SEQ_MEAN_TOKEN_SUM_NORM,
+        *(SEQ_MEAN_TOKEN_SUM_NORM, PROMPT_MEAN_TOKEN_MEAN, PROMPT_MEAN_TOKEN_SUM),
     ),
 )
 DENOMINATORS: Registry[DenominatorWords] = Registry("denominator", (KEPT, ALL, CONSTANT))

@@ -18,12 +18,12 @@ from rcdiag.losses.settings import Denominator, LossSetting, LossSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-Unit = Literal["tokens", "sequences", "nothing"]
+Unit = Literal["tokens", "sequences", "prompts", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a loss averages over (tokens, sequences, or nothing), and how to count it."""
+    """What a loss averages over (tokens, sequences, prompts or nothing), and how to count it."""
 
     unit: Unit
     kept: Callable[[LossBatch], float]
@@ -60,6 +60,12 @@ def _kept_sequences(batch: LossBatch) -> float:
 TOKENS = Count("tokens", _kept_tokens, lambda batch: float(len(batch.kept)))
 # Among all sequences are rows without any token.
 SEQUENCES = Count("sequences", _kept_sequences, lambda batch: float(len(batch.lengths)))
+# A prompt is counted where one of its rows has a sampled token.
+PROMPTS = Count(
+    "prompts",
+    lambda batch: float((batch.prompt_sums(batch.kept.double()) > 0).sum()),
+    lambda batch: float(len(batch.prompts[batch.prompts >= 0].unique())),
+)
 NOTHING = Count("nothing", lambda batch: 1.0, lambda batch: 1.0)
 
 
@@ -71,6 +77,15 @@ def alike(batch: LossBatch, which: Denominator) -> Tensor | float:
 def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
     """Return 1 / (T + 1e-8) for the row's T kept tokens; verl's, whatever the denominator."""
     return (1.0 / (batch.kept_counts + EPSILON))[batch.rows]
+
+
+def prompt_mean(batch: LossBatch, which: Denominator) -> Tensor:
+    """Return 1 / T for the T tokens of all responses to the token's prompt, 1 at least."""
+    counted = batch.kept.double()
+    if which != "kept":
+        counted = counted.new_ones(counted.shape)
+    sums = batch.prompt_sums(counted).clamp(min=1.0)
+    return (1.0 / sums)[batch.prompts[batch.rows]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +170,23 @@ SEQ_MEAN_TOKEN_SUM_NORM = Aggregation(
     SEQUENCES,
     horizon="scale",
     see=("seq-mean-token-sum", "scale_factor"),
+)
+PROMPT_MEAN_TOKEN_MEAN = Aggregation(
+    "prompt-mean-token-mean",
+    "Mean over prompts of the mean over all tokens of a prompt's responses: every prompt counts "
+    "alike, and inside it long responses count more.",
+    "mean over prompts of sum of token losses / tokens of the prompt's responses",
+    prompt_mean,
+    PROMPTS,
+    see=("token-mean", "seq-mean-token-mean", "denominator"),
+)
+PROMPT_MEAN_TOKEN_SUM = Aggregation(
+    "prompt-mean-token-sum",
+    "Mean over prompts of what the responses to a prompt add up to.",
+    "sum of token losses / prompts",
+    alike,
+    PROMPTS,
+    see=("prompt-mean-token-mean", "seq-mean-token-sum"),
 )
 SCALE_FACTOR = LossSetting(
     name="scale_factor",

@@ -32,6 +32,10 @@ class LossBatch:
     padded_width: int  # longest response, masked places counted
     weights: Tensor | None = None  # IS weights, constants of the gradient; None: no IS
     rollout: Tensor | None = None  # log-probs that the sampler recorded; few losses read it
+    weights_of_rows: bool = False  # a row's weights are one weight for the whole sequence
+    groups: Tensor | None = None  # [rows] prompt of each row, from 0; -1 where it is not known
+    rewards: Tensor | None = None  # [rows] NaN where a row has none
+    positions: Tensor | None = None  # [tokens] in the response, masked tokens counted, from 0
 
     @property
     def log_ratio(self) -> Tensor:
@@ -54,11 +58,36 @@ class LossBatch:
         """Return the tokens of each row that are not rejected, [rows]."""
         return self.row_sums(self.kept.double())
 
+    @property
+    def prompts(self) -> Tensor:
+        """Return the prompt of each row, [rows]; -1 for rows that belong to none.
+
+        A batch in which no two rows share a prompt is refused: nothing there is of a prompt.
+        """
+        import torch
+
+        known = torch.empty(0) if self.groups is None else self.groups[self.groups >= 0]
+        if self.groups is None or len(known.unique()) == len(known):
+            raise RcdiagError(
+                "every prompt has one sequence, and the update averages over those of a prompt",
+                "record `group_id`, or the prompts: rows of equal prompts are one group",
+            )
+        return self.groups
+
+    def prompt_sums(self, values: Tensor) -> Tensor:
+        """Return the sum of `values` [tokens] over all rows of each prompt, [prompts]."""
+        prompts = self.prompts
+        zeros = values.new_zeros(int(prompts.max()) + 1)
+        return zeros.index_add(0, prompts[self.rows], values)
+
     def only_kept(self) -> LossBatch:
         """Return the rows without their rejected tokens, which then cannot matter."""
         columns = {
             name: values[self.kept]
-            for name in ("current", "old", "advantages", "kept", "weights", "rollout")
+            for name in (
+                *("current", "old", "advantages", "kept", "weights", "rollout"),
+                "positions",
+            )
             if (values := getattr(self, name)) is not None
         }
         return replace(self, lengths=self.kept_counts.long(), **columns)
@@ -74,10 +103,16 @@ def loss_batch(
     weights: ArrayLike | None = None,
     rollout: ArrayLike | None = None,
     padded_width: int | None = None,
+    weights_of_rows: bool = False,
+    groups: ArrayLike | None = None,
+    rewards: ArrayLike | None = None,
+    positions: ArrayLike | None = None,
 ) -> LossBatch:
     """Make a batch of arrays [tokens] and the lengths of its rows.
 
     Without `kept` no token is rejected; without `padded_width` it is the length of the longest row.
+    `groups` are any names of prompts and `rewards` numbers, [rows with a token]; the other rows,
+    which come last, have neither.
     """
     import torch
 
@@ -93,6 +128,11 @@ def loss_batch(
             )
         return torch.from_numpy(array)
 
+    def of_rows(values: NDArray, missing: float) -> Tensor:
+        padding = np.full(len(counts) - len(values), missing)
+        return torch.from_numpy(np.concatenate([values, padding]).astype(values.dtype))
+
+    names = None if groups is None else np.unique(np.array(groups), return_inverse=True)[1]
     return LossBatch(
         current=column("current", current),
         old=column("old", old),
@@ -102,6 +142,10 @@ def loss_batch(
         padded_width=int(counts.max(initial=0)) if padded_width is None else padded_width,
         weights=None if weights is None else column("weights", weights),
         rollout=None if rollout is None else column("rollout", rollout),
+        weights_of_rows=weights_of_rows,
+        groups=None if names is None else of_rows(names.astype(np.int64), -1),
+        rewards=None if rewards is None else of_rows(np.array(rewards, np.float64), np.nan),
+        positions=None if positions is None else column("positions", positions, np.int64),
     )
 
 

@@ -24,6 +24,7 @@ class LossSetting:
     default: Value
     above: float | None = None  # a number must be larger than this
     choices: tuple[str, ...] = ()  # the words that it can be, if it is not a number
+    can_be_off: bool = False  # None is a value, as it is where the default is None
     example: str | None = None
     see: tuple[str, ...] = ()
 
@@ -38,7 +39,7 @@ class LossSetting:
             if word in ("true", "false"):
                 return word == "true"
             raise self._refused(text, "true or false")
-        if word in ("off", "null", "none") and self.default is None:
+        if word in ("off", "null", "none") and (self.can_be_off or self.default is None):
             return None
         return self._number(text)
 

@@ -6,7 +6,7 @@ Files are YAML, JSON, TOML or a shell script with flags; see `rcdiag.trainers.do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class TrainerConfig:
     trainer: Trainer
     settings: Config
     findings: tuple[Finding, ...]
+    document: Document = field(default_factory=lambda: Document({}))  # the whole file
 
 
 def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig:
@@ -42,7 +43,7 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
         findings.append(_guessed(chosen, claim.doubt))
     if not settings:
         findings.append(_defaults(chosen, path))
-    return TrainerConfig(chosen, settings, tuple(findings))
+    return TrainerConfig(chosen, settings, tuple(findings), document)
 
 
 def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.errors import RcdiagError, did_you_mean, nearest, setting
 from rcdiag.results import Finding
+from rcdiag.trainers.document import Document
 from rcdiag.trainers.trainer import Config, Refused, Trainer
 
 ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
@@ -26,6 +27,7 @@ class Plan:
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer's numbers
     findings: tuple[Finding, ...] = ()  # on how the settings were read
     others: Mapping[str, Trainer] = field(default_factory=dict)  # correction -> its trainer
+    document: Document | None = None  # the trainer's own configuration file, if it was given
 
     def trainer_of(self, name: str) -> Trainer:
         """Return the trainer whose definitions a correction has."""

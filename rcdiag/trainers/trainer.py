@@ -13,6 +13,7 @@ from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.rules import UpdateRules
 from rcdiag.results import Finding
 from rcdiag.trainers.document import Document
+from rcdiag.trainers.loss_choice import ReadLoss, nothing
 from rcdiag.trainers.settings_text import Form, Written
 from rcdiag.trainers.words import GenerationWords, read_generations
 
@@ -53,6 +54,8 @@ class ConfigFile:
     )
     # It takes a whole file and its settings, defaults filled in, and judges the rest of the file.
     findings: Callable[[Mapping[str, Any], Config], list[Finding]] = lambda document, settings: []
+    # It reads which policy loss an update takes, for `replay`.
+    loss: ReadLoss = nothing
     # Settings for a correction; raises Inexpressible. None where rcdiag writes none.
     write: Callable[[Correction], Written] | None = None
     needs: tuple[str, ...] = ()  # what else has to be set there, in words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def plan_of(
             f"`{CONFIG}` alone",
             hint=f"change `{CONFIG}`, for example --set {CONFIG}.SETTING=VALUE",
         )
-    return plan_corrections(read.trainer, {CONFIG: changed}, arithmetic, read.findings)
+    plan = plan_corrections(read.trainer, {CONFIG: changed}, arithmetic, read.findings)
+    return replace(plan, document=read.document)
 
 
 def _check_alone(

@@ -35,8 +35,8 @@ def values(loss: str) -> str:
 
 def test_worked_losses():
     for name in [name for name in LOSSES if name != REFUSED]:
-        loss = LOSSES[name]
-        given = "dro_beta 0.1: " if loss == "dro" else ""
+        loss, needed = LOSSES[name], policy_losses()[name].given
+        given = f"{needed}: " if needed else ""
         assert explain(name).example == f"{UPDATE}: {given}loss {values(loss)}"
 
 

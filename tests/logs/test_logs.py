@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import pyarrow as pa
@@ -225,3 +226,49 @@ def test_a_format_of_somebody_else(tmp_path):
         assert values(read_log(path)) == {3: 0.25}
     with pytest.raises(RcdiagError, match="not a log"):
         read_log(path)
+
+
+VERL_CONSOLE = """2026-08-21 11:02:14,120 INFO worker.py:1917 -- Started a local Ray instance.
+(TaskRunner pid=3112) Training Progress:   0%|          | 0/100 [00:00<?, ?it/s]
+\x1b[36m(TaskRunner pid=3112)\x1b[0m step:1 - actor/pg_loss:0.25 - a/kl:np.float64(0.0021)
+(TaskRunner pid=3112) step:2 - actor/pg_loss:-1.5e-05 - a/kl:nan - note:none
+"""
+SLIME_CONSOLE = """[2026-08-21 11:02:14] timer.py:24 - Timer train start
+[2026-08-21 11:02:15] train_metric_utils.py:135 - rollout 3: {'rollout/reward': 0.5, 'a': 1}
+[2026-08-21 11:02:16] model.py:854 - step 3: {'train/mis_kl': 0.0021, 'train/step': 3, 'lr': 1e-06}
+[2026-08-21 11:02:16] train_metric_utils.py:401 - perf 3: {'perf/train_time': np.float32(7.5)}
+"""
+
+
+def test_lines_that_verl_prints(tmp_path: Path) -> None:
+    log = text(tmp_path / "train.log", VERL_CONSOLE)
+    assert log.format == "console"
+    assert values(log, "actor/pg_loss") == {1: 0.25, 2: -1.5e-05}
+    assert values(log, "a/kl")[1] == 0.0021
+    assert math.isnan(values(log, "a/kl")[2])
+    assert "note" not in log.keys
+
+
+def test_dicts_that_slime_prints(tmp_path: Path) -> None:
+    log = text(tmp_path / "train.log", SLIME_CONSOLE)
+    assert log.format == "console"
+    assert set(log.rows) == {3}
+    row = {key: number.value for key, number in log.rows[3].items()}
+    assert row == {
+        "rollout/reward": 0.5,
+        "a": 1.0,
+        "train/mis_kl": 0.0021,
+        "lr": 1e-06,
+        "perf/train_time": 7.5,
+    }
+
+
+def test_dicts_that_hf_trainers_print_are_counted(tmp_path: Path) -> None:
+    content = "loading weights, please wait\n{'loss': 0.25, 'epoch': 0.5}\n{'loss': 0.5}\n"
+    log = text(tmp_path / "out.txt", content)
+    assert (log.format, log.counted, values(log, "loss")) == ("console", True, {0: 0.25, 1: 0.5})
+
+
+def test_a_log_without_a_printed_step_is_none(tmp_path: Path) -> None:
+    with pytest.raises(RcdiagError, match="not a log that rcdiag knows"):
+        text(tmp_path / "train.log", "step 3 of 7 began\nstep:4\nall is done\n")

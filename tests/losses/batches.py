@@ -38,6 +38,7 @@ class PaddedLoss:
             kept=self.kept[rows][mask],
             weights=weights,
             padded_width=mask.shape[1],
+            rewards=(np.arange(len(self.mask)) % 2)[rows],
         )
 
     def run(

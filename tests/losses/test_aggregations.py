@@ -43,6 +43,35 @@ def test_denominators(aggregation, denominator):
     assert result == pytest.approx(BY_DENOMINATOR[aggregation][denominator])
 
 
+# Two answers to one prompt, one of them rejected, and one answer to another prompt.
+ANSWERS = loss_batch(-ONES, -ONES, -ONES, LENGTHS, kept=KEPT, groups=["a", "a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "aggregation", "denominator", "expected"),
+    [
+        ("skyrl-0.4", "prompt-mean-token-mean", None, (2 / 5 + 1) / 2),
+        ("skyrl-0.4", "prompt-mean-token-mean", "kept", (2 / 2 + 1) / 2),
+        ("skyrl-0.4", "prompt-mean-token-mean", "constant", (2 / 5 + 1) / 4),
+        ("ms-swift-4.6", "prompt-mean-token-sum", None, 3 / 2),
+    ],
+)
+def test_means_over_prompts(trainer, aggregation, denominator, expected):
+    chosen = loss_settings(aggregation=aggregation, denominator=denominator, constant=4)
+    result = evaluate(ANSWERS, "vanilla", chosen, trainer)
+    assert result.loss == pytest.approx(expected)
+    assert (result.divided.unit, result.divided.kept, result.divided.all) == ("prompts", 2, 2)
+
+
+def test_a_mean_over_prompts_needs_prompts_of_several_answers():
+    alone = loss_batch(-ONES, -ONES, -ONES, LENGTHS, groups=["a", "b", "c"])
+    for batch in (BATCH, alone):
+        with pytest.raises(RcdiagError, match="every prompt has one sequence"):
+            evaluate(
+                batch, "vanilla", loss_settings(aggregation="prompt-mean-token-mean"), "skyrl-0.4"
+            )
+
+
 COUNTED = [
     ("vanilla", "token-mean", ("kept", "tokens", 3, 3, 6)),
     ("vanilla", "seq-mean-token-sum", ("kept", "sequences", 2, 2, 4)),
@@ -82,7 +111,8 @@ def test_scale_factor():
         loss_of("verl-0.9", mode, scale_factor=0)
 
 
-NOT_SPLIT = ("kl_cov",)  # picks its tokens in each batch anew (verl #7829)
+# kl_cov picks its tokens in each batch anew (verl #7829), real compares the rows of a prompt.
+NOT_SPLIT = ("kl_cov", "real")
 
 
 @pytest.mark.parametrize(
@@ -98,12 +128,13 @@ def test_two_halves_with_the_same_constants_add_up(trainer, loss, data, batch, d
                 [
                     name
                     for name, how in RULES[trainer].aggregations.items()
-                    if how.count.unit != "nothing"
+                    if how.count.unit not in ("nothing", "prompts")
                 ]
             )
         ),
         denominator="constant",
         constant=7,
+        **({"importance_sampling_level": "sequence"} if loss == "luspo" else {}),
     )
     cut = data.draw(st.integers(0, len(batch.mask)))
     whole = evaluate(batch.flat(), loss, chosen, trainer)

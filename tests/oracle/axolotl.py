@@ -61,6 +61,16 @@ LOSSES: list[Settings] = [
     {"loss_type": "dapo", "vllm_importance_sampling_correction": False},
     {"loss_type": "dapo", "vllm_importance_sampling_mode": "sequence_mask"},
     {"loss_type": "dapo", "off_policy_mask_threshold": 0.02},
+    *(
+        {"loss_type": "luspo", "importance_sampling_level": "sequence", **settings}
+        for settings in (
+            {"vllm_importance_sampling_correction": False},
+            {"vllm_importance_sampling_mode": "sequence_mask"},
+            {"vllm_importance_sampling_mode": "token_truncate"},
+            {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_cap": 1.25},
+            {"off_policy_mask_threshold": 0.02, "epsilon_high": 0.28},
+        )
+    ),
 ]
 LOSS_BATCHES = ("mild", "rough", "beyond")
 

@@ -46,8 +46,9 @@ LOSS: Settings = {
     "max_completion_length": 512,
     "fipo_decay_rate": 32.0,
     "fipo_clip_range": 0.2,
-    "fipo_clip_high_only": False,
-    "fipo_safety_threshold": 10.0,
+    "fipo_clip_high_only": True,
+    "fipo_safety_threshold": 4.0,
+    "real_tau": 0.5,
 }
 THRESHOLDS = (1.05, 1.3, 4.0)
 CORRECTIONS: list[Settings] = [
@@ -90,7 +91,28 @@ LOSSES: list[Settings] = [
         "off_policy_sequence_mask_delta": 0.02,
         "rollout_importance_sampling_mode": "token_truncate",
     },
+    {"loss_type": "fipo"},
+    {"loss_type": "fipo", "importance_sampling_level": "sequence", "delta": 1.25},
+    {"loss_type": "fipo", "fipo_decay_rate": 2.0, "fipo_clip_high_only": False},
+    {"loss_type": "fipo", "fipo_clip_range": 0.0, "fipo_safety_threshold": 1.1},
+    {
+        "loss_type": "fipo",
+        "fipo_safety_threshold": None,
+        "off_policy_sequence_mask_delta": 0.02,
+        "rollout_importance_sampling_mode": "token_mask",
+    },
+    *(
+        {"loss_type": "real", **settings}
+        for settings in (
+            {},
+            {"real_tau": 2.0},
+            {"off_policy_sequence_mask_delta": 0.02},
+            {"rollout_importance_sampling_mode": "token_mask"},
+        )
+    ),
 ]
+# To real a row without a sampled token is a bad answer to its prompt; rcdiag does not know whose.
+LOSS_BATCHES = {"real": ("toy", "rough")}
 
 
 @cache
@@ -187,13 +209,14 @@ def updated(batch: str, settings: Settings) -> Updated:
         loss, current, logged, _ = _run(trainer, batch, wide, moved=True)
         loss.backward()
     clipping = logged.get("clipping", {})
+    of_fipo = {f"fipo/{name}": value for name, value in logged.get("fipo", {}).items()}
     short = {"low_clip": "clip_ratio/low", "high_clip": "clip_ratio/high"}
     names = {name: name if name == "cispo_clip_ratio" else _key(name, short) for name in clipping}
     return Updated(
         batch=batch,
         settings=settings,
         loss=loss.item(),
-        metrics={names[name]: float(value) for name, value in clipping.items()},
+        metrics={names[name]: float(value) for name, value in clipping.items()} | of_fipo,
         gradient=[float(each) for each in current.grad.numpy()[rows.mask]],
     )
 
@@ -220,6 +243,8 @@ def answers() -> Answers:
             ),
         ],
         losses=[
-            updated(batch, settings) for settings in LOSSES for batch in ("mild", "rough", "beyond")
+            updated(batch, settings)
+            for settings in LOSSES
+            for batch in LOSS_BATCHES.get(settings["loss_type"], ("mild", "rough", "beyond"))
         ],
     )

@@ -131,6 +131,9 @@ def update(config: dict[str, Any], batch: Batch, current: Rows) -> LossAnswer:
         **{key: value for key, value in config.items() if key not in ("is_weight", "filters")},
     }
     variant = pipeline.pop("pg_variant", None)
+    place = "actor_train."
+    of_actor = {name: pipeline.pop(name) for name in list(pipeline) if name.startswith(place)}
+    actor = {name.removeprefix(place): value for name, value in of_actor.items()}
     mask = torch.tensor(batch.grid(batch.mask) > 0).long()
     old, rollout, variable = (
         torch.tensor(batch.grid(rows)) * mask for rows in (batch.old, batch.rollout, current)
@@ -159,7 +162,7 @@ def update(config: dict[str, Any], batch: Batch, current: Rows) -> LossAnswer:
     worker.pipeline_config = SimpleNamespace(
         **pipeline,
         train_infer_correction=settings_of(config),
-        actor_train=SimpleNamespace(pg_variant=variant),
+        actor_train=SimpleNamespace(pg_variant=variant, **actor),
     )
     worker.logger = SimpleNamespace(info=lambda text: None, warning=lambda text: None)
     worker.strategy = SimpleNamespace(

@@ -25,7 +25,7 @@ from tests.trainers.batches import Batch
 
 VERSION = "0.4.0"
 UTILS = "skyrl/backends/skyrl_train/utils"
-NESTED = ("off_policy_correction", "sapo", "cispo", "dppo")
+NESTED = ("off_policy_correction", "sapo", "cispo", "dppo", "kl_cov")
 LOSS_FUNCTIONS = {
     "regular": "ppo_policy_loss",
     "dual_clip": "ppo_policy_loss",
@@ -34,6 +34,8 @@ LOSS_FUNCTIONS = {
     "cispo": "compute_policy_loss_cispo",
     "rollout_is": "rollout_is_policy_loss",
     "dppo": "dppo_policy_loss",
+    "kl_cov": "compute_policy_loss_kl_cov",
+    "importance_sampling": "importance_sampling_loss",
 }
 OUTLIER = {"outlier_token_is_threshold_low": 0.5, "outlier_token_is_threshold_high": 1.8}
 TOKEN_MASK = {"token_mask_is_threshold_low": 0.95, "token_mask_is_threshold_high": 1.05}
@@ -68,6 +70,12 @@ LOSSES: list[Settings] = [
         for reduction in ("token_mean", "sequence_mean")
     ),
     {"policy_loss_type": "regular", "loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": 64},
+    {"policy_loss_type": "regular", "loss_reduction": "prompt_mean"},
+    {"policy_loss_type": "kl_cov", "loss_reduction": "prompt_mean"},
+    {"policy_loss_type": "regular", "loss_reduction": "prompt_mean", **dict(**TOKEN_MASK)},
+    {"policy_loss_type": "kl_cov", "kl_cov_frac": 0.02, "ppo_kl_coef": 0.1},
+    {"policy_loss_type": "kl_cov", **dict(**TOKEN_MASK)},
+    {"policy_loss_type": "importance_sampling", **dict(**TOKEN_MASK)},
     {"policy_loss_type": "regular", "eps_clip_high": 0.28, **dict(tis_ratio_type="token")},
     {"policy_loss_type": "regular", **dict(sequence_mask_metric="geometric", **TOKEN_MASK)},
     {"policy_loss_type": "gspo", **dict(tis_ratio_type="sequence", **TOKEN_MASK)},
@@ -239,6 +247,11 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
     )
 
 
+def one_prompt(rows: int) -> list[tuple[int, int]]:
+    """All rows as the responses to one prompt."""
+    return [(0, rows)]
+
+
 def updated(batch: str, settings: Settings) -> Updated:
     """The loss of one micro-batch that holds all rows of the minibatch."""
     rows = BATCHES[batch]
@@ -248,7 +261,7 @@ def updated(batch: str, settings: Settings) -> Updated:
         count, width = given.mask.shape
         advantages = functions_of.apply_loss_reduction_to_advantages_minibatch(
             given.token_advantages, given.mask, config.loss_reduction, count,
-            config.max_seq_len or width,
+            config.max_seq_len or width, one_prompt(count),
         )  # fmt: skip
         current = given.current.requires_grad_()
         loss, metrics = getattr(functions_of, LOSS_FUNCTIONS[config.policy_loss_type])(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from rcdiag.results import CorrectionResult
 from rcdiag.statistics.pair import pair_of
 from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import find_trainer
+from rcdiag.trainers.document import Document
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.usecases.corrected import CorrectionRows, correction_results, wanted_quantities
 from rcdiag.usecases.replay.preset import loss_of_preset
-from rcdiag.usecases.replay.update import Update
+from rcdiag.usecases.replay.update import chosen_update
 from tests.trainers.checkout_batches import BATCHES, CURRENT, Batch
 from tests.trainers.differences import differing
 from tests.usecases.replay.builders import batch_of
@@ -88,35 +90,24 @@ def test_a_correction(folder: str, case: Mapping[str, Any]) -> None:
     assert differing(wanted, found, TOLERANCE) == []
 
 
-def loss_of(folder: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name of the loss, and settings of it and of the aggregation."""
+def document_of(folder: str, config: Mapping[str, Any]) -> Document:
+    """Return the settings where the trainer's own file has them."""
     if folder == "prime_rl":
-        told = {name: config[name] for name in ("adv_tau", "kl_tau") if name in config}
-        return "dppo_tv", told
-    if folder == "open_instruct":
-        told = {"clip_high": config["clip_higher"]} if "clip_higher" in config else {}
-        if "loss_denominator" in config:
-            told |= {"denominator": "constant", "constant": float(config["loss_denominator"])}
-        return {"dapo": "vanilla"}.get(name := config.get("loss_fn", "dapo"), name), told
-    if folder == "miles":
-        told = {"opsm_delta": config["opsm_delta"]} if "use_opsm" in config else {}
-        if config.get("calculate_per_token_loss"):
-            told["aggregation"] = "token-mean"
-        return {"grpo": "vanilla"}.get(name := config["advantage_estimator"], name), told
-    told = {"aggregation": config.get("loss_agg_mode", "seq-mean-token-mean")}
-    told |= {"clip_c": 1.4} if config.get("dual_clip_loss") else {}
-    if config.get("importance_sampling") == "seq":
-        return "gspo", told
-    return {"vanilla": "gpg", "tis": "pg_tis", None: "vanilla"}.get(
-        name := config.get("pg_variant"), name
-    ), told
+        return Document({"trainer": {"loss": config}})
+    if folder == "roll":
+        place = "actor_train."
+        actor = {key.removeprefix(place): one for key, one in config.items() if place in key}
+        if "pg_variant" in config:
+            actor["pg_variant"] = config["pg_variant"]
+        return Document({**config, "actor_train": actor})
+    return Document(config)
 
 
 # Settings of an update that are none of the correction.
 ELSEWHERE = {
     *("loss_fn", "clip_higher", "loss_denominator", "use_opsm", "opsm_delta"),
     *("advantage_estimator", "importance_sampling", "pg_variant", "loss_agg_mode"),
-    "dual_clip_loss",
+    *("dual_clip_loss", "use_pg_clip_range", "pg_clip_low", "pg_clip_high"),
 }
 # Where rcdiag has a number that the trainer logs under another name or reduction, or has none.
 LOGGED = {
@@ -141,11 +132,14 @@ def updates() -> Iterator[Any]:
 @pytest.mark.parametrize(("folder", "case"), updates())
 def test_a_loss(folder: str, case: Mapping[str, Any]) -> None:
     config = variants(folder).UPDATES[case["update"]]
-    own = {name: value for name, value in config.items() if name not in ELSEWHERE}
+    own = {
+        name: value
+        for name, value in config.items()
+        if name not in ELSEWHERE and not name.startswith("actor_train.")
+    }
     trainer = find_trainer(folder.replace("_", "-"))
     plan = plan_corrections(trainer, {"it": settings_of(folder, own)})
     batch, current = BATCHES[case["batch"]], CURRENT[case["batch"]]
-    name, told = loss_of(folder, config)
     replayed = batch_of(
         batch.rollout,
         batch.old,
@@ -153,8 +147,21 @@ def test_a_loss(folder: str, case: Mapping[str, Any]) -> None:
         current,
         batch.mask,
     )
-    settings = trainer.update.defaults.changed(**told)
-    update = Update(plan=plan, loss=name, settings=settings, advantage="column")
+    update = chosen_update(
+        replace(plan, document=document_of(folder, config)),
+        ["advantage"],
+        loss=None,
+        loss_settings=(),
+        aggregation=None,
+        denominator=None,
+        constant=None,
+        loss_scale_factor=None,
+        advantage=None,
+        rebaseline=False,
+    )
+    # ROLL's own code was asked with the advantages for scores.
+    rewards = np.array(batch.advantages)[[any(row) for row in batch.mask]]
+    replayed = replace(replayed, tokens=replace(replayed.tokens, reward=rewards))
     result = loss_of_preset("it", replayed, update).result
     assert result.loss == pytest.approx(case["loss"], rel=1e-6, abs=1e-7)
     assert result.coefficients == pytest.approx(case["gradient"], rel=1e-6, abs=1e-7)

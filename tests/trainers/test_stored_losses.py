@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,52 +14,11 @@ from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import PresetLoss, loss_of_preset
-from rcdiag.usecases.replay.update import Update
-from tests.trainers.answers import Settings, Updated, read_answers
+from rcdiag.usecases.replay.update import chosen_update
+from tests.trainers.answers import Updated, read_answers
 from tests.trainers.batches import BATCHES
 from tests.trainers.test_stored_answers import STORED, near
-from tests.trainers.update_settings import UPDATES
-
-# loss_type of TRL and of trainers that follow it: our loss, and how it is reduced.
-LOSS_TYPES = {
-    "grpo": ("vanilla", "seq-mean-token-mean"),
-    "bnpo": ("vanilla", "token-mean"),
-    "dapo": ("vanilla", "token-mean"),
-    "dr_grpo": ("vanilla", "seq-mean-token-sum-norm"),
-    "luspo": ("vanilla", "seq-mean-token-sum"),
-    "cispo": ("cispo", "token-mean"),
-    "sapo": ("sapo", "seq-mean-token-mean"),
-    "vespo": ("vespo", "token-mean"),
-}
-DEFAULT_TYPES = {"trl": "dapo", "axolotl": "dapo", "ms-swift": "grpo"}
-NAMES = {
-    "epsilon": "clip_low",
-    "eps_clip_low": "clip_low",
-    "eps_clip_high": "clip_high",
-    "dual_clip": "clip_c",
-    "sapo_temperature_pos": "tau_pos",
-    "sapo_temperature_neg": "tau_neg",
-    "max_completion_length": "scale_factor",
-}
-
-
-def of_loss(trainer: str, settings: Settings) -> dict[str, Any]:
-    """The loss of a case in our names: `loss`, `aggregation`, settings."""
-    if (family := TRAINERS[trainer].family) in UPDATES:
-        return UPDATES[family](settings)
-    own = {name: value for name, value in settings.items() if name not in of_correction(trainer)}
-    if TRAINERS[trainer].family == "openrlhf":
-        kind = own.pop("policy_loss_type", "ppo")
-        loss, aggregation = ("vanilla" if kind == "ppo" else kind), own.pop("loss_agg_mode", None)
-    else:
-        kind = own.pop("loss_type", DEFAULT_TYPES[TRAINERS[trainer].family])
-        loss, aggregation = LOSS_TYPES[kind]
-        if kind == "bnpo":
-            own["denominator"] = "kept" if trainer.startswith("ms-swift") else None
-    if (high := own.pop("epsilon_high", None)) is not None:
-        own["epsilon_high" if loss == "cispo" else "clip_high"] = high
-    given = {NAMES.get(name, name): value for name, value in own.items()}
-    return given | {"loss": loss} | ({"aggregation": aggregation} if aggregation else {})
+from tests.trainers.update_settings import document_of
 
 
 def of_correction(trainer: str) -> set[str]:
@@ -70,20 +29,23 @@ def of_correction(trainer: str) -> set[str]:
 def replayed(trainer: str, case: Updated) -> PresetLoss:
     """The update of a stored case, under its correction."""
     config = {name: case.settings[name] for name in of_correction(trainer) & case.settings.keys()}
-    given = of_loss(trainer, case.settings)
-    loss = given.pop("loss")
-    rules = TRAINERS[trainer].update
-    assert given.keys() - {"aggregation", "scale_factor", "denominator"} <= {
-        setting.name for setting in rules.losses[loss].settings
-    }
-    update = Update(
-        plan=plan_corrections(TRAINERS[trainer], {"it": config}),
-        loss=loss,
-        settings=rules.defaults.changed(**given),
-        advantage="column",
+    plan = plan_corrections(TRAINERS[trainer], {"it": config})
+    update = chosen_update(
+        replace(plan, document=document_of(trainer, case.settings)),
+        ["advantage"],
+        loss=None,
+        loss_settings=(),
+        aggregation=None,
+        denominator=None,
+        constant=None,
+        loss_scale_factor=None,
+        advantage=None,
+        rebaseline=False,
     )
     tokens = sampled_tokens(BATCHES[case.batch].trajectories(), ("rollout", "old", "current"))
     bad = NonFinite.of(tokens)
+    # One prompt, as the trainers' own code was asked.
+    tokens = replace(tokens, cluster=np.zeros_like(tokens.cluster))
     batch = ReplayBatch(step=None, tokens=tokens, parts=[], non_finite=bad)
     assert tokens.advantage is not None
     of_tokens = np.repeat(tokens.advantage, tokens.lengths)

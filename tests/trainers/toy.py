@@ -85,13 +85,22 @@ def update(trainer: str, kept: list[bool] | None = None) -> LossBatch:
     current = BEHAVIOR + LOG_RATIOS
     weights = np.ones(len(current)) if trainer == "miles" else None  # it logs ois with weights
     return loss_batch(
-        current, BEHAVIOR, ADVANTAGES, LENGTHS, rollout=rollout, kept=kept, weights=weights
+        *(current, BEHAVIOR, ADVANTAGES, LENGTHS),
+        rollout=rollout,
+        kept=kept,
+        weights=weights,
+        groups=[0, 0],  # real compares answers to one prompt
+        rewards=[1.0, 0.0],  # topr treats sequences by their reward
     )
+
+
+# Settings without which a loss is refused.
+NEEDED: dict[str, Config] = {"luspo": {"importance_sampling_level": "sequence"}}
 
 
 def replayed(trainer: str, loss: str, **own: Any) -> LossResult:
     """A policy loss on the toy, with settings of its own."""
-    settings = default_settings(trainer).changed(dro_beta=0.1, **own)
+    settings = default_settings(trainer).changed(dro_beta=0.1, **NEEDED.get(loss, {}), **own)
     return evaluate(update(trainer), loss, settings, trainer)
 
 

@@ -78,6 +78,16 @@ TRAINER_CONFIG_CHECKS = (
         "a TRL config with use_vllm: true alone runs sequence_mask with clip_max 3",
     ),
     _of_settings(
+        "loss-of-trainer-config",
+        "note",
+        "Which policy loss does the trainer's configuration ask for?",
+        "A replayed update takes its policy loss, the bounds of it and how losses of tokens become "
+        "one number from the trainer's own configuration file.",
+        "options of the command override the file",
+        "actor.policy_loss.loss_mode: gspo with clip_ratio_low: 3e-4 in a verl config",
+        ("clip_low", "clip_high", "clip_c", "token-mean"),
+    ),
+    _of_settings(
         "carried-over",
         "note",
         "Which other trainers have this correction?",

@@ -25,6 +25,24 @@ def ragged(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
+def experts(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
+    """Return a column of the experts of each token, layer by layer, in rows of these lengths.
+
+    `values` are [tokens, layers, experts]. A token whose experts are all 0, which no router of two
+    or more chooses, was not recorded: it has an empty list.
+    """
+    import pyarrow as pa
+
+    if values.ndim != 3 or values.dtype.kind not in "iu":
+        raise ValueError(f"experts of tokens as {values.dtype} of {values.ndim} dimensions")
+    flat = values.reshape(len(values), -1)
+    recorded = flat.any(1) if values.shape[2] > 1 else np.ones(len(flat), bool)
+    sizes = np.where(recorded, flat.shape[1], 0)
+    tokens = ragged(flat[recorded].ravel().astype(np.uint16), sizes)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), tokens)
+
+
 def lists(rows: Iterable[Sequence[Any] | NDArray[Any] | None], kind: type) -> pa.ListArray:
     """Return a list column of one sequence for each row; None makes a null."""
     import pyarrow as pa

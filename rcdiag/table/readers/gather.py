@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rcdiag.table.readers.columns import BITS, FLOATS, IDS, lists
+from rcdiag.table.readers.columns import BITS, FLOATS, IDS, experts, lists
 from rcdiag.table.readers.reader import Rows
-from rcdiag.table.schema import ENTROPY, LOG_PROBS
+from rcdiag.table.schema import ENTROPY, LOG_PROBS, ROUTED_EXPERTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,9 +75,22 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 
     if kind := _token_kind(name):
         return lists(values, kind)
+    if ROUTED_EXPERTS.fullmatch(name):
+        return _experts(values)
     if number := NUMBER_KINDS.get(name):
         return pa.array(values, type=pa.from_numpy_dtype(np.dtype(number)))
     return pa.array(values)
+
+
+def _experts(values: list[Any]) -> pa.Array:
+    """Return the experts of rows of [tokens, layers, experts]; rows without any have a null."""
+    import pyarrow as pa
+
+    known = [value for value in values if value is not None]
+    column = experts(np.concatenate(known), np.array([len(value) for value in known]))
+    places = np.cumsum([value is not None for value in values]) - 1
+    rows = [None if value is None else int(at) for value, at in zip(values, places, strict=True)]
+    return column.take(pa.array(rows, pa.int64()))
 
 
 def _token_kind(name: str) -> type | None:

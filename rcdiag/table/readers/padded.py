@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.columns import BITS, ragged
+from rcdiag.table.readers.columns import BITS, experts, ragged
 from rcdiag.table.readers.safe import Jagged, Tensor
 
 if TYPE_CHECKING:
@@ -136,21 +136,8 @@ def mask_column(values: NDArray[Any], span: Span, name: str, where: Where) -> pa
 
 
 def experts_column(values: NDArray[Any], span: Span) -> pa.ListArray:
-    """Return a column of the experts of each token, layer by layer.
-
-    `values` are [tokens, layers, experts]. A token whose experts are all 0, which no router of two
-    or more chooses, was not recorded: it has an empty list.
-    """
-    import pyarrow as pa
-
-    if values.ndim != 3 or values.dtype.kind not in "iu":
-        raise ValueError(f"experts of tokens as {values.dtype} of {values.ndim} dimensions")
-    flat = values.reshape(len(values), -1)
-    recorded = flat.any(1) if values.shape[2] > 1 else np.ones(len(flat), bool)
-    sizes = np.where(recorded, flat.shape[1], 0)
-    tokens = ragged(flat[recorded].ravel().astype(np.uint16), sizes)
-    offsets = np.concatenate([[0], np.cumsum(span.lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), tokens)
+    """Return a column of the experts of each token, of values [tokens, layers, experts]."""
+    return experts(values, span.lengths)
 
 
 def sums(tensor: Tensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:

@@ -1,7 +1,8 @@
 """prime-rl exports the tokens of each training step, and keeps the traces of its rollouts.
 
-A token export has log-probs of sampler and trainer; a trace has group, reward, temperature and
-version. They have no key in common: they are joined by their tokens, within one step.
+A token export has log-probs of sampler and trainer; without one, the micro-batches that went to the
+trainer have the sampler's. A trace has group, reward, temperature and version. They have no key in
+common: they are joined by their tokens, within one step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.prime_rl_batches import batch_rows, is_batches
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.verifiers_traces import Episode, Rounding, samples
 
@@ -42,6 +44,7 @@ UNMATCHED = (
     "a sequence has no trace with its tokens in its step: its reward is unknown; its group is "
     "that of its prompt"
 )
+SAME_SEQUENCES = "micro-batches hold the sequences of the token export, and are not read"
 LEFT = "a sample of a trace without a sequence in the token export of its step is left out"
 
 # What a sequence of the export takes from the trace with the same tokens.
@@ -77,10 +80,13 @@ class ExportedSequence(msgspec.Struct):
 
 def _read(dump: Dump) -> Iterator[Rows]:
     exports = [file for file in dump.files if _is_export(Peek(file))]
-    others = set(dump.files) - set(exports)
+    batches = [file for file in dump.files if is_batches(Peek(file))]
+    others = set(dump.files) - {*exports, *batches}
     traces = _trained([file for file in dump.files if file in others], dump.notes)
     rounding = Rounding()
-    if not exports:
+    if exports and batches:
+        dump.notes.change(f"{SAME_SEQUENCES} ({len(batches)} files)")
+    if not exports and not batches:
         for file in traces:
             yield from gather(_trace_rows(file, dump.notes, rounding), file)
         rounding.note(dump.notes)
@@ -89,6 +95,8 @@ def _read(dump: Dump) -> Iterator[Rows]:
     joined = _Traces(traces) if traces else None
     for file in exports:
         yield from gather(_export_rows(file, dump.notes, joined), file)
+    for file in [] if exports else batches:
+        yield from gather(_batch_rows(file, dump.notes, joined), file, "sequence")
     if joined is not None:
         joined.note(dump.notes)
 
@@ -122,6 +130,16 @@ def _export_rows(
     for where, number, sequence in records(file, ExportedSequence):
         if row := _export_row(sequence, where, notes):
             yield number, {**row, **(traces.columns(row) if traces else {})}
+
+
+def _batch_rows(
+    file: Path, notes: Notes, traces: _Traces | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, row in batch_rows(file, _step_of(file), notes):
+        of_trace = traces.columns(row) if traces else {}
+        if row["temperature"] is not None:
+            of_trace.pop("temperature", None)
+        yield number, {**row, **of_trace}
 
 
 def _export_row(sequence: ExportedSequence, where: str, notes: Notes) -> dict[str, Any] | None:
@@ -256,14 +274,14 @@ def _is_export(peek: Peek) -> bool:
 def _detect(peek: Peek) -> bool:
     episode = {"traces", "task"} <= peek.keys
     trace = {"nodes", "agent"} <= peek.keys
-    return _is_export(peek) or episode or trace
+    return _is_export(peek) or episode or trace or is_batches(peek)
 
 
 PRIME_RL = Reader(
     name="prime-rl",
     says="prime-rl's token exports (--enable-token-export), its traces of rollouts, or both, "
-    "joined by their tokens; and traces of verifiers.",
-    patterns=("rank_*.jsonl", "traces.jsonl"),
+    "joined by their tokens; its micro-batches on disk; and traces of verifiers.",
+    patterns=("rank_*.jsonl", "traces.jsonl", "rank_*.bin"),
     detect=_detect,
     read=_read,
     source="https://github.com/PrimeIntellect-ai/prime-rl/blob/main/"

@@ -87,6 +87,30 @@ class Fields:
             raise self.wrong(name, "holds other values than 0 and 1")
         return array.astype(BITS)
 
+    def experts(self, name: str, prompt: int, length: int) -> NDArray[np.uint16] | None:
+        """Return the experts of the response's tokens, [length, layers, experts].
+
+        They are recorded for all tokens of prompt and response but the last, which has 0 for all.
+        """
+        value = self.values.get(name)
+        if value is None:
+            return None
+        try:
+            array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+        except (ValueError, OverflowError) as error:
+            raise self.wrong(name, "is no array of experts") from error
+        tokens = prompt + length
+        if array.ndim != 3 or array.dtype.kind not in "iu":
+            raise self.wrong(name, f"is no array of experts ({array.ndim} dimensions)")
+        if len(array) not in (tokens - 1, tokens):
+            raise self.wrong(name, f"has {len(array)} values; the sample has {tokens} tokens")
+        if array.size and (array.min() < 0 or array.max() > np.iinfo(np.uint16).max):
+            raise self.wrong(name, "holds numbers that are no experts")
+        made = np.zeros((length, *array.shape[1:]), np.uint16)
+        of_response = array[prompt:]
+        made[: len(of_response)] = of_response
+        return made
+
     def _array(self, name: str, kinds: str) -> NDArray[Any] | None:
         """Return a list or tensor of one dimension whose numbers are of some kinds of NumPy's."""
         value = self.values.get(name)

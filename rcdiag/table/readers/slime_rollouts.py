@@ -90,6 +90,9 @@ def _row(fields: Fields, notes: Notes, reward_key: str | None) -> Row | None:
         "response_mask": np.ones(len(response), np.uint8) if mask is None else mask,
         "rollout_log_probs": fields.floats("rollout_log_probs", len(response)),
         "teacher_log_probs": fields.floats("teacher_log_probs", len(response)),
+        "rollout_routed_experts": fields.experts(
+            "rollout_routed_experts", len(prompt), len(response)
+        ),
         "reward": _reward(fields, notes, reward_key),
         "group_id": fields.integer("group_index"),
         "sample_index": fields.integer("index"),

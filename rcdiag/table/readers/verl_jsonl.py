@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from rcdiag.table.readers.jsonl import Int, records
-from rcdiag.table.readers.reader import Dump, Reader, Rows
+from rcdiag.table.readers.jsonl import Int, records_with_rest
+from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.text import TextRow, encoded
+from rcdiag.table.schema import column_spec
 
 # The end of a key of verl's TransferQueue: prompt, session, output.
 SESSION = re.compile(r"_\d+_\d+$")
+
+
+LARGEST = 2**63  # a whole number beyond it is none that a reward function counts
 
 
 class VerlLine(msgspec.Struct, gc=False):
@@ -26,19 +32,49 @@ class VerlLine(msgspec.Struct, gc=False):
     uid: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """What a reward function adds to the records of a dump, such as `acc` or `pred`."""
+
+    notes: Notes
+    kinds: dict[str, type] = field(default_factory=dict)  # column -> float or str
+
+    def of(self, rest: dict[str, Any]) -> dict[str, Any]:
+        """Return the numbers and texts of a record; a column has the kind of its first value."""
+        columns: dict[str, Any] = {}
+        for name, value in rest.items():
+            if value is None:
+                continue
+            known = isinstance(value, (float, str)) or (
+                isinstance(value, int) and abs(value) < LARGEST
+            )
+            if column_spec(name) is not None or not known:
+                why = "it is no number or text, or has the name of a column of the table"
+                self.notes.change(f"`{name}` is left out: {why}", 1)
+                continue
+            kind = str if isinstance(value, str) else float
+            if self.kinds.setdefault(name, kind) is not kind:
+                self.notes.change(f"`{name}` is text in some records and a number in others", 1)
+                continue
+            columns[name] = kind(value)
+        return columns
+
+
 def _read_verl(dump: Dump) -> Iterator[Rows]:
+    extras = _Extras(dump.notes)
     for file in dump.files:
-        yield from encoded(_verl_rows(file), dump, file, specials=False)
+        yield from encoded(_verl_rows(file, extras), dump, file, specials=False)
 
 
-def _verl_rows(file: Path) -> Iterator[TextRow]:
+def _verl_rows(file: Path, extras: _Extras) -> Iterator[TextRow]:
     step = int(file.stem) if file.stem.isdigit() else None
-    for _, number, line in records(file, VerlLine):
+    for number, line, rest in records_with_rest(file, VerlLine):
         columns = {
             "reward": line.score,
             "step": step if line.step is None else line.step,
             "group_id": SESSION.sub("", line.uid) if line.uid else None,
             "sample_id": line.uid,
+            **extras.of(rest),
         }
         yield TextRow(number, line.input, line.output, columns)
 

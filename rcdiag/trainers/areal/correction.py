@@ -129,8 +129,9 @@ def read(config: Config) -> Correction:
     decoupled, recomputed = bool(config["use_decoupled_loss"]), bool(config["recompute_logprob"])
     if decoupled and method == "loglinear":
         raise Refused(
-            "prox_logp_method: loglinear makes the proximal log-probs out of the current ones and "
-            "the versions of the weights, so that those of a table are not what it compares; "
+            "prox_logp_method: loglinear puts the proximal log-probs between the sampler's and the "
+            "current ones, by how many versions the sampler lags: where it lags by one or none "
+            "they are the sampler's own, and AReaL sees no mismatch, whatever the engines did; "
             "rcdiag does not compute it",
             "take recompute, which is what loglinear approximates",
         )

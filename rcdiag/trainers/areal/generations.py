@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rcdiag.results import Finding
 from rcdiag.trainers.areal.correction import BLOCK, OF_BLOCK, PRESETS, SETTINGS, read
 from rcdiag.trainers.areal.emit import rejection_sampling
+from rcdiag.trainers.areal.loss_in_config import loss_in
 from rcdiag.trainers.areal.losses import UPDATE
 from rcdiag.trainers.areal.metrics import metrics, quantities
 from rcdiag.trainers.document import MISSING, Document
@@ -124,6 +125,7 @@ GENERATIONS = (
             path=("actor",),
             places={name: _places(name) for name in SETTINGS},
             claim=_claim,
+            loss=loss_in,
             complete=_complete,
             write=rejection_sampling,
             blocks=(BLOCK,),

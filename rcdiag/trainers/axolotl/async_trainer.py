@@ -14,6 +14,7 @@ import numpy as np
 from rcdiag.corrections.bounds import weights_of
 from rcdiag.corrections.correction import Correction, Guard, Weighting
 from rcdiag.results import Finding
+from rcdiag.trainers.axolotl.loss_in_config import loss_in
 from rcdiag.trainers.axolotl.losses import UPDATE
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.settings_text import Inexpressible, Written, rounded
@@ -175,6 +176,7 @@ GENERATIONS = (
             path=("trl",),
             places={name: (f"trl.{name}", name) for name in (*_SETTINGS,)},
             claim=_claim,
+            loss=loss_in,
             complete=_complete,
             findings=_findings,
             write=write,

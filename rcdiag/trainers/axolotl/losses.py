@@ -1,4 +1,4 @@
-"""Policy losses of Axolotl's own GRPO trainer: TRL's, without VESPO and LUSPO.
+"""Policy losses of Axolotl's own GRPO trainer: TRL's without VESPO, and LUSPO of its own.
 
 Source: axolotl 0.21.0, axolotl/core/trainers/grpo/async_trainer.py, `_compute_loss`.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, TokenLosses
+from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, PolicyLoss
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.trl import losses as trl
@@ -17,6 +19,29 @@ def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return TRL's PPO losses; Axolotl logs the clip of the ratio that `delta` does not bound."""
     ratio = trl.ppo_ratio(batch, settings)
     return replace(trl.vanilla(batch, settings), logged=trl.clipped_sides(batch, ratio, settings))
+
+
+def luspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return the PPO loss of each row times its number of tokens, [rows].
+
+    Weights of tokens enter by their mean over the padded row, in which every place that is not a
+    sampled token has the weight 1.
+    """
+    if not trl.by_sequence(settings):
+        raise RcdiagError(
+            "luspo: with importance_sampling_level=token Axolotl takes a mean over the padded "
+            "grid, padding and its log-probs included, which no table holds",
+            "set importance_sampling_level=sequence, as the method asks for",
+        )
+    losses = vanilla(batch, settings)
+    lengths = batch.lengths.double()
+    of_rows = batch.row_sums(losses.values) / lengths.clamp(min=1.0)
+    if batch.weights is not None and batch.weights_of_rows:
+        of_rows = of_rows * batch.row_sums(batch.weights) / lengths.clamp(min=1.0)
+    elif batch.weights is not None:
+        rest = batch.padded_width - lengths
+        of_rows = of_rows * (batch.row_sums(batch.weights) + rest) / batch.padded_width
+    return replace(losses, values=of_rows * lengths, by_row=True, weighted=True)
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
@@ -34,13 +59,26 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
 
 
 _FILE = "axolotl 0.21.0, axolotl/core/trainers/grpo/async_trainer.py, _compute_loss"
-# luspo takes a mean over the padded grid where weights are those of tokens: it is left out.
+LUSPO = PolicyLoss(
+    name="luspo",
+    says="PPO on the geometric mean of a sequence's ratios, times the sequence's tokens. It needs "
+    "importance_sampling_level=sequence. Weights of tokens count by their mean over the padded "
+    "row, padding at weight 1.",
+    formula=f"T max(-A s, -A clip(s)), s = exp(mean d), T the row's tokens; {CLIPPED_TO}; "
+    f"{SYMBOLS}",
+    source=_FILE,
+    function=luspo,
+    settings=trl.PPO_SETTINGS,
+    given="importance_sampling_level sequence",
+    see=("gspo", "vanilla", "seq-mean-token-sum"),
+)
 UPDATE = UpdateRules(
     losses=by_name(
         (
             replace(trl.VANILLA, function=vanilla, source=_FILE),
             replace(trl.CISPO, source=_FILE),
             replace(trl.SAPO, source=_FILE),
+            LUSPO,
         )
     ),
     aggregations={

@@ -19,6 +19,7 @@ from rcdiag.trainers.miles.emit import custom_config
 from rcdiag.trainers.miles.losses import UPDATE
 from rcdiag.trainers.miles.metrics import Function, logging, metrics, quantities
 from rcdiag.trainers.slime import mis
+from rcdiag.trainers.slime.loss_in_config import loss_in
 from rcdiag.trainers.trainer import (
     Claim,
     Config,
@@ -180,6 +181,7 @@ GENERATIONS = (
         config=ConfigFile(
             places={name: (name,) for name in _SETTINGS},
             claim=_claim,
+            loss=loss_in,
             complete=_complete,
             write=custom_config,
             needs=("the file of --custom-config-path, which overrides flags of the same names",),

@@ -12,6 +12,7 @@ import numpy as np
 from rcdiag.corrections.bounds import weights_of, windows_of
 from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
 from rcdiag.trainers.document import Document
+from rcdiag.trainers.ms_swift.loss_in_config import loss_in
 from rcdiag.trainers.ms_swift.losses import UPDATE
 from rcdiag.trainers.ms_swift.metrics import LOGS, metrics, quantities
 from rcdiag.trainers.settings_text import ABOVE_ALL, Inexpressible, Written, rounded
@@ -126,6 +127,7 @@ GENERATIONS = (
         config=ConfigFile(
             places={name: (name,) for name in _SETTINGS},
             claim=_claim,
+            loss=loss_in,
             write=write,
             needs=("flags of `swift rlhf` have the same names",),
         ),

@@ -9,6 +9,7 @@ from rcdiag.results import Finding
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.nemo_rl.correction import PRESETS, SETTINGS, read
 from rcdiag.trainers.nemo_rl.emit import clipped_pg_loss
+from rcdiag.trainers.nemo_rl.loss_in_config import loss_in
 from rcdiag.trainers.nemo_rl.losses import UPDATE
 from rcdiag.trainers.nemo_rl.metrics import metrics, quantities
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Trainer
@@ -90,6 +91,7 @@ GENERATIONS = (
             },
             beside=("reference_policy_kl_penalty",),
             claim=_claim,
+            loss=loss_in,
             findings=_findings,
             write=clipped_pg_loss,
             hydra=True,

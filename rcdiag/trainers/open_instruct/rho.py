@@ -18,6 +18,7 @@ from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.results import Finding
 from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.open_instruct.emit import flags
+from rcdiag.trainers.open_instruct.loss_in_config import loss_in
 from rcdiag.trainers.open_instruct.losses import UPDATE
 from rcdiag.trainers.open_instruct.metrics import metrics, quantities
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer, switch
@@ -206,6 +207,7 @@ GENERATIONS = (
             places={name: (name,) for name in _SETTINGS},
             form="flags",
             claim=_claim,
+            loss=loss_in,
             complete=_complete,
             write=flags,
             needs=("flags of grpo_fast.py or grpo.py",),

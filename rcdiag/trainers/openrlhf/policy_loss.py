@@ -18,6 +18,7 @@ from rcdiag.corrections.trainer_means import Batch
 from rcdiag.results import Finding
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.openrlhf.emit import gated, typed
+from rcdiag.trainers.openrlhf.loss_in_config import loss_in
 from rcdiag.trainers.openrlhf.losses import UPDATE
 from rcdiag.trainers.trainer import (
     Claim,
@@ -244,6 +245,7 @@ _NEWEST = Trainer(
         places={name: _PLACES[name] for name in _GATED},
         form="flags",
         claim=_claim_of(_NEW, _OLD),
+        loss=loss_in,
         write=gated,
         needs=("flags of openrlhf.cli.train_ppo_ray",),
     ),

@@ -14,6 +14,7 @@ import numpy as np
 from rcdiag.corrections.correction import Correction, Guard, Rejection, Weighting
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.prime_rl.emit import loss_table
+from rcdiag.trainers.prime_rl.loss_in_config import loss_in
 from rcdiag.trainers.prime_rl.losses import UPDATE
 from rcdiag.trainers.prime_rl.metrics import metrics, quantities
 from rcdiag.trainers.trainer import (
@@ -101,6 +102,7 @@ GENERATIONS = (
             places={name: (f"trainer.loss.{name}", f"loss.{name}") for name in _SETTINGS},
             form="toml",
             claim=_claim,
+            loss=loss_in,
             write=loss_table,
             needs=("the file of `rl @ FILE`; a file for the trainer alone has [loss]",),
         ),

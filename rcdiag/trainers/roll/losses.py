@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rcdiag.errors import RcdiagError
 from rcdiag.losses import clipped, linear
 from rcdiag.losses.aggregation import (
     NOTHING,
@@ -31,6 +32,7 @@ from rcdiag.losses.settings import (
     CLIP_LOW,
     CLIP_RANGE,
     Denominator,
+    LossSetting,
     LossSettings,
     above_one,
 )
@@ -38,8 +40,63 @@ from rcdiag.losses.settings import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-CISPO_EPSILON = 0.1
-KIMI15_TAU = 0.1
+TIS_LOWER = LossSetting(
+    name="tis_lower_bound",
+    says="Lower bound of the PPO ratio in ROLL's pg_tis.",
+    default=0.0,
+    example="--loss pg_tis --loss-setting tis_lower_bound=0.5",
+    see=("pg_tis", "tis_upper_bound"),
+)
+TIS_UPPER = LossSetting(
+    name="tis_upper_bound",
+    says="Upper bound of the PPO ratio in ROLL's pg_tis.",
+    default=1.0,
+    example="--loss pg_tis --loss-setting tis_upper_bound=2",
+    see=("pg_tis", "tis_lower_bound"),
+)
+UNIFIED_MASK = LossSetting(
+    name="cispo_use_unified_mask",
+    says="Whether ROLL's cispo drops tokens beyond its bounds that moved the way of their "
+    "advantage.",
+    default=False,
+    example="--loss cispo --loss-setting cispo_use_unified_mask=true",
+    see=("cispo",),
+)
+KIMI15_TAU = LossSetting(
+    name="kimi15_tau",
+    says="How strongly kimi15 pulls back to the old policy.",
+    default=0.1,
+    example="--loss kimi15 --loss-setting kimi15_tau=0.5",
+    see=("kimi15",),
+)
+TOPR_POSITIVE = LossSetting(
+    name="topr_positive_weight",
+    says="What topr multiplies the loss of sequences with a reward above 0 by.",
+    default=1.0,
+    example="--loss topr --loss-setting topr_positive_weight=2",
+    see=("topr", "topr_negative_weight"),
+)
+TOPR_NEGATIVE = LossSetting(
+    name="topr_negative_weight",
+    says="What topr multiplies the loss of sequences with a reward of 0 or less by.",
+    default=1.0,
+    example="--loss topr --loss-setting topr_negative_weight=0.5",
+    see=("topr", "topr_positive_weight"),
+)
+CISPO_LOW = LossSetting(
+    name="cispo_epsilon_low",
+    says="How far below 1 ROLL's cispo lets the PPO ratio go.",
+    default=0.1,
+    example="--loss cispo --loss-setting cispo_epsilon_low=1",
+    see=("cispo", "cispo_epsilon_high"),
+)
+CISPO_HIGH = LossSetting(
+    name="cispo_epsilon_high",
+    says="How far above 1 ROLL's cispo lets the PPO ratio go.",
+    default=0.1,
+    example="--loss cispo --loss-setting cispo_epsilon_high=4",
+    see=("cispo", "cispo_epsilon_low"),
+)
 
 
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
@@ -74,13 +131,40 @@ def _weighted(batch: LossBatch, weights: Tensor) -> TokenLosses:
 
 
 def tis(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return policy gradient times the PPO ratio within [0, 1]."""
-    return _weighted(batch, batch.log_ratio.exp().clamp(0.0, 1.0))
+    """Return policy gradient times the PPO ratio within bounds, [0, 1] by default."""
+    low, high = settings.value(TIS_LOWER), settings.value(TIS_UPPER)
+    return _weighted(batch, batch.log_ratio.exp().clamp(low, high))
 
 
 def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return policy gradient times the PPO ratio within [0.9, 1.1]."""
-    return _weighted(batch, batch.log_ratio.exp().clamp(1 - CISPO_EPSILON, 1 + CISPO_EPSILON))
+    """Return policy gradient times the PPO ratio within [0.9, 1.1], or the bounds that are set."""
+    low, high = 1.0 - settings.value(CISPO_LOW), 1.0 + settings.value(CISPO_HIGH)
+    ratio = batch.log_ratio.exp()
+    losses = _weighted(batch, ratio.clamp(low, high))
+    if not settings.value(UNIFIED_MASK):
+        return losses
+    beyond = (batch.advantages > 0) & (ratio > high) | (batch.advantages < 0) & (ratio < low)
+    return replace(losses, values=losses.values * ~beyond)
+
+
+def topr(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -A current where the reward is above 0, elsewhere times the PPO ratio, at most 1."""
+    rewards = batch.rewards
+    unknown = batch.lengths > 0
+    if rewards is not None:
+        unknown = unknown & rewards.isnan()
+    if rewards is None or bool(unknown.any()):
+        raise RcdiagError(
+            f"topr treats sequences by their reward, and {int(unknown.sum()):,} of "
+            f"{int((batch.lengths > 0).sum()):,} have none",
+            "fill the column `reward`",
+        )
+    good = (rewards > 0)[batch.rows]
+    bounded = _weighted(batch, batch.log_ratio.exp().clamp(0.0, 1.0)).values
+    losses = (settings.value(TOPR_POSITIVE) * -batch.advantages * batch.current).where(
+        good, settings.value(TOPR_NEGATIVE) * bounded
+    )
+    return TokenLosses(losses, {})
 
 
 def gpg(batch: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -89,8 +173,8 @@ def gpg(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def kimi15(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A current + tau / 2 log_ratio^2, tau 0.1."""
-    pull = 0.5 * KIMI15_TAU * batch.log_ratio.square()
+    """Return -A current + tau / 2 log_ratio^2, tau = kimi15_tau."""
+    pull = 0.5 * settings.value(KIMI15_TAU) * batch.log_ratio.square()
     return TokenLosses(pull - batch.advantages * batch.current, {})
 
 
@@ -98,7 +182,12 @@ _PPO = "ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_worker.py"
 _VARIANTS = "ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_pg_worker.py"
 VANILLA = replace(clipped.VANILLA, function=vanilla, source=_PPO, settings=(*CLIP_RANGE, CLIP_C))
 GSPO = replace(clipped.GSPO, function=gspo, source=_PPO, settings=(*CLIP_RANGE, CLIP_C))
-CISPO = replace(clipped.CISPO, function=cispo, source=_VARIANTS, settings=())
+CISPO = replace(
+    clipped.CISPO,
+    function=cispo,
+    source=_VARIANTS,
+    settings=(CISPO_LOW, CISPO_HIGH, UNIFIED_MASK),
+)
 GPG = replace(linear.GPG, function=gpg, source=_VARIANTS)
 TIS = PolicyLoss(
     name="pg_tis",
@@ -106,7 +195,20 @@ TIS = PolicyLoss(
     formula=f"-sg(clip(r, 0, 1)) A log p_current, sg a constant of the gradient; {SYMBOLS}",
     source=_VARIANTS,
     function=tis,
+    settings=(TIS_LOWER, TIS_UPPER),
     see=("cispo", "TIS"),
+)
+TOPR = PolicyLoss(
+    name="topr",
+    says="Sequences with a reward above 0 are learnt as they are; the others by the PPO ratio, 1 "
+    "at most, so that what has become unlikely pulls no longer. It reads the column `reward`.",
+    formula="-A log p_current where the reward is above 0, else -sg(min(r, 1)) A log p_current, sg "
+    f"a constant of the gradient; {SYMBOLS}",
+    source=f"arXiv 2503.14286; {_VARIANTS}",
+    function=topr,
+    settings=(TOPR_POSITIVE, TOPR_NEGATIVE),
+    given="rewards 1 and 0",
+    see=("pg_tis", "gpg"),
 )
 KIMI15 = PolicyLoss(
     name="kimi15",
@@ -114,6 +216,7 @@ KIMI15 = PolicyLoss(
     formula=f"-A log p_current + 0.05 d^2; {SYMBOLS}",
     source=f"arXiv 2501.12599; {_VARIANTS}",
     function=kimi15,
+    settings=(KIMI15_TAU,),
     see=("dro",),
 )
 
@@ -180,7 +283,7 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
 
 
 UPDATE = UpdateRules(
-    losses=by_name((VANILLA, GSPO, GPG, TIS, CISPO, KIMI15)),
+    losses=by_name((VANILLA, GSPO, GPG, TIS, TOPR, CISPO, KIMI15)),
     aggregations=AGGREGATIONS,
     logged=logged,
     prefix="actor/",

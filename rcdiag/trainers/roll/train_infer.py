@@ -16,6 +16,7 @@ from rcdiag.corrections.correction import Correction, Guard, Rejection, Weightin
 from rcdiag.results import Finding
 from rcdiag.trainers.document import MISSING, Document
 from rcdiag.trainers.roll.emit import block
+from rcdiag.trainers.roll.loss_in_config import loss_in
 from rcdiag.trainers.roll.losses import UPDATE
 from rcdiag.trainers.roll.metrics import FILTERS, metrics, quantities
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Refused, Trainer, choice, switch
@@ -249,6 +250,7 @@ GENERATIONS = (
             path=(_PLACE,),
             places={name: (f"{_PLACE}.{name}", name) for name in _SETTINGS},
             claim=_claim,
+            loss=loss_in,
             findings=findings,
             write=block,
             needs=("train_infer_correction of the pipeline's YAML",),

@@ -16,6 +16,7 @@ from rcdiag.trainers.skyrl.correction import (
     token_mask,
 )
 from rcdiag.trainers.skyrl.emit import off_policy_correction
+from rcdiag.trainers.skyrl.loss_in_config import loss_in
 from rcdiag.trainers.skyrl.losses import UPDATE
 from rcdiag.trainers.skyrl.metrics import metrics, quantities
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Trainer
@@ -127,6 +128,7 @@ GENERATIONS = (
             path=PATH,
             places={name: _place(name) for name in SETTINGS},
             claim=_claim,
+            loss=loss_in,
             findings=_findings,
             write=off_policy_correction,
             needs=("needs generator.sampling_params.logprobs: 1, which is the default",),

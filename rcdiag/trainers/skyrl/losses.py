@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rcdiag.losses import clipped, divergence
+from rcdiag.losses import clipped, divergence, selected
 from rcdiag.losses.aggregation import (
+    PROMPT_MEAN_TOKEN_MEAN,
     SEQ_MEAN_TOKEN_MEAN,
     SEQ_MEAN_TOKEN_SUM_NORM,
     SEQUENCES,
@@ -29,8 +30,9 @@ from rcdiag.losses.on_rollout import (
     rollout_is,
     rollout_of,
 )
-from rcdiag.losses.policy_loss import PolicyLoss
+from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
 from rcdiag.losses.rules import UpdateRules, by_name
+from rcdiag.losses.selected import KL_COV_RATIO, PPO_KL_COEF
 from rcdiag.losses.settings import (
     CLIP_C,
     CLIP_HIGH,
@@ -110,9 +112,48 @@ def dppo_kl(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     return _trust_region(batch, rose | fell)
 
 
+def _advantage_factor(batch: LossBatch, settings: LossSettings) -> Tensor:
+    """Return what SkyRL multiplies the advantage of each token by beforehand, [tokens].
+
+    Its losses are sums: the advantages carry the reduction.
+    """
+    import torch
+
+    aggregation = AGGREGATIONS[settings.aggregation]
+    within = aggregation.within(batch, aggregation.denominator(settings))
+    ones = batch.current.new_ones(batch.current.shape)
+    return torch.as_tensor(within * ones / aggregation.divisor(batch, settings))
+
+
+def kl_cov(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -A ratio, + kl_coef |log_ratio| on the share that covaries most, one token at least.
+
+    No weight and no mask of a correction reaches it. The penalty is not divided by what the loss
+    is divided by, and the covariance is that of advantages after the reduction.
+    """
+    factor = _advantage_factor(batch, settings)
+    scaled = selected.covariances(replace(batch, advantages=batch.advantages * factor))
+    chosen = scaled.new_zeros(scaled.shape)
+    if len(chosen):
+        count = max(1, int(len(chosen) * settings.value(KL_COV_RATIO)))
+        chosen[scaled.topk(min(count, len(chosen))).indices] = 1.0
+    penalty = settings.value(PPO_KL_COEF) * batch.log_ratio.abs() * chosen / factor
+    losses = -batch.advantages * batch.log_ratio.exp() + penalty
+    return TokenLosses(losses, {"clipped": chosen.new_zeros(())}, weighted=True)
+
+
+def importance_weighted(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -A ratio without any bound; no weight and no mask of a correction reaches it."""
+    ratio = batch.log_ratio.exp()
+    return TokenLosses(-batch.advantages * ratio, {"importance_ratio": ratio}, weighted=True)
+
+
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
     """Return what SkyRL logs of a loss: means over all tokens, rejected ones among them."""
     count = max(len(batch.kept), 1)
+    if "importance_ratio" in losses.logged:
+        ratio = losses.logged["importance_ratio"].detach()
+        return {"importance_ratio": float(ratio.sum() / count)}
     numbers = {"clip_ratio": float(losses.logged["clipped"].double().sum() / count)}
     if "ratio" not in losses.logged:
         return numbers
@@ -135,23 +176,45 @@ SAPO = _own(clipped.SAPO, function=sapo)
 CISPO = _own(clipped.CISPO, function=cispo, settings=WIDE_CLIP)
 DPPO_TV = _own(divergence.DPPO_TV, function=dppo_tv, settings=CLIP_RANGE)
 DPPO_KL = _own(divergence.DPPO_KL, function=dppo_kl, settings=CLIP_RANGE)
+KL_COV = _own(
+    selected.KL_COV,
+    says="No clip, and a penalty on the few tokens whose advantage and log-prob go together most. "
+    "SkyRL divides the penalty by nothing, whatever loss_reduction says, and leaves every "
+    "correction out.",
+    formula="-A r, and + ppo_kl_coef |d|, undivided, on the largest kl_cov_ratio of (A - mean A)"
+    f"(log p - mean log p), A divided as the loss is; 1 and 0.2; {SYMBOLS}",
+    function=kl_cov,
+)
+CLIP_COV = _own(selected.CLIP_COV)
+IMPORTANCE_WEIGHTED = PolicyLoss(
+    name="importance_weighted",
+    says="The policy gradient times the ratio of current to old, without any bound; SkyRL leaves "
+    "every correction out of it.",
+    formula=f"-A r; {SYMBOLS}, d not bounded",
+    source=f"{SKYRL_FILE}, policy_loss_type importance_sampling",
+    function=importance_weighted,
+    see=("reinforce", "vanilla"),
+)
+AGGREGATIONS = {
+    "token-mean": replace(TOKEN_MEAN, default="all"),
+    "seq-mean-token-mean": replace(
+        SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=SEQUENCES, default="all"
+    ),
+    "seq-mean-token-sum-norm": replace(SEQ_MEAN_TOKEN_SUM_NORM, default="all"),
+    "prompt-mean-token-mean": replace(PROMPT_MEAN_TOKEN_MEAN, default="all"),
+}
 UPDATE = UpdateRules(
     losses=by_name(
         (
-            *(VANILLA, GSPO, SAPO, CISPO, DPPO_TV, DPPO_KL),
+            *(VANILLA, GSPO, SAPO, CISPO, DPPO_TV, DPPO_KL, KL_COV, CLIP_COV),
+            IMPORTANCE_WEIGHTED,
             _own(ROLLOUT_IS, function=on_rollout),
             _own(CISPO_ROLLOUT, function=cispo_on_rollout),
         )
     ),
-    aggregations={
-        "token-mean": replace(TOKEN_MEAN, default="all"),
-        "seq-mean-token-mean": replace(
-            SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=SEQUENCES, default="all"
-        ),
-        "seq-mean-token-sum-norm": replace(SEQ_MEAN_TOKEN_SUM_NORM, default="all"),
-    },
+    aggregations=AGGREGATIONS,
     prefix="policy/loss_metrics/",
     sees_rejected=True,
     logged=logged,
-    defaults=LossSettings(own={"clip_c": None}),
+    defaults=LossSettings(own={"clip_c": None, "kl_cov_ratio": 0.2, "ppo_kl_coef": 1.0}),
 )

@@ -33,6 +33,7 @@ from rcdiag.corrections.sequences import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch
 from rcdiag.trainers.document import Document
 from rcdiag.trainers.slime.emit import mis
+from rcdiag.trainers.slime.loss_in_config import loss_in
 from rcdiag.trainers.slime.losses import UPDATE
 from rcdiag.trainers.trainer import (
     Claim,
@@ -305,6 +306,7 @@ GENERATIONS = (
         update=UPDATE,
         config=ConfigFile(
             claim=_claim,
+            loss=loss_in,
             write=mis,
             needs=(
                 "the file of --custom-config-path; needs --use-tis and --custom-tis-function-path",

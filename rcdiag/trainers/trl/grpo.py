@@ -22,6 +22,7 @@ from rcdiag.trainers.trainer import (
     optional_number,
 )
 from rcdiag.trainers.trl.emit import correction_of_vllm
+from rcdiag.trainers.trl.loss_in_config import loss_in
 from rcdiag.trainers.trl.losses import UPDATE
 from rcdiag.trainers.trl.sampling import metrics, quantities
 
@@ -169,6 +170,7 @@ GENERATIONS = (
         config=ConfigFile(
             places={name: (name,) for name in _SETTINGS},
             claim=_claim,
+            loss=loss_in,
             complete=_complete,
             write=correction_of_vllm,
             needs=("GRPOConfig: the YAML file of `trl grpo --config`",),

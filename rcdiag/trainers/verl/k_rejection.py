@@ -29,6 +29,7 @@ from rcdiag.trainers.trainer import (
 from rcdiag.trainers.verl.emit import by_k
 from rcdiag.trainers.verl.family import FAMILY, NEEDS, PACKAGE, PATH, UNSET
 from rcdiag.trainers.verl.ignored import ignored
+from rcdiag.trainers.verl.loss_in_config import loss_in
 from rcdiag.trainers.verl.metrics import (
     ALWAYS,
     Statistics,
@@ -245,6 +246,7 @@ def _claim(config: Config, document: Document) -> Claim | None:
 def _config(version: str, *, icepop: bool) -> ConfigFile:
     return ConfigFile(
         path=PATH,
+        loss=loss_in,
         findings=partial(whole_config_findings, version=version),
         write=partial(by_k, icepop=icepop),
         needs=NEEDS,

@@ -29,6 +29,7 @@ from rcdiag.trainers.trainer import (
 from rcdiag.trainers.verl.emit import by_ratios
 from rcdiag.trainers.verl.family import FAMILY, NEEDS, PACKAGE, PATH
 from rcdiag.trainers.verl.ignored import ignored
+from rcdiag.trainers.verl.loss_in_config import loss_in
 from rcdiag.trainers.verl.metrics import (
     ALWAYS,
     masked_fractions,
@@ -183,6 +184,7 @@ def _config(version: str, loss: str) -> ConfigFile:
     """Make the config file of a version; `loss` is what it calls the loss of bypass mode."""
     return ConfigFile(
         path=PATH,
+        loss=loss_in,
         findings=partial(whole_config_findings, version=version),
         write=partial(by_ratios, loss=loss),
         needs=NEEDS,

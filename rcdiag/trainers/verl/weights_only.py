@@ -27,6 +27,7 @@ from rcdiag.trainers.trainer import (
 )
 from rcdiag.trainers.verl.family import FAMILY, PACKAGE, PATH
 from rcdiag.trainers.verl.ignored import ignored_before_061
+from rcdiag.trainers.verl.loss_in_config import loss_in
 from rcdiag.trainers.verl.metrics import ALWAYS, off_policy, weight_metrics, weight_quantities
 from rcdiag.trainers.verl.updates import UPDATE_060, UPDATE_20251027
 from rcdiag.trainers.verl.whole_config import whole_config_findings
@@ -178,7 +179,10 @@ GENERATIONS = (
         percentiles=True,
         update=UPDATE_060,
         config=ConfigFile(
-            path=PATH, claim=_claim, findings=partial(whole_config_findings, version="0.6.0")
+            path=PATH,
+            claim=_claim,
+            loss=loss_in,
+            findings=partial(whole_config_findings, version="0.6.0"),
         ),
     ),
     Trainer(
@@ -192,6 +196,8 @@ GENERATIONS = (
         quantities=quantities,
         metrics=partial(metrics, percentiles=False),
         update=UPDATE_20251027,
-        config=ConfigFile(path=PATH, findings=partial(whole_config_findings, version="20251027")),
+        config=ConfigFile(
+            path=PATH, loss=loss_in, findings=partial(whole_config_findings, version="20251027")
+        ),
     ),
 )

@@ -33,6 +33,7 @@ class PresetEffect(TokenEffects):
     mode: str  # decoupled, bypass or naive
     loss: str  # name of the policy loss
     metrics: Mapping[str, float] = field(default_factory=dict)  # as the trainer logs them
+    weights_of_rows: bool = False  # one weight for all tokens of a sequence
     # [tokens] what counts as sampled: the rest has left the mask before everything. None: all.
     in_mask: Flags | None = None
 
@@ -96,8 +97,15 @@ def apply_preset(name: str, batch: ReplayBatch, update: Update) -> PresetEffect:
     weights = None if correction.weights_in_loss else effects.weights
     if weights is not None and correction.batch_normalize:
         weights = weights / trainer.normaliser(Batch(rows), correction)
+    weighting = correction.weighting
     return PresetEffect(
-        kept, weights, mode=correction.mode, loss=loss, metrics=metrics, in_mask=in_mask
+        kept,
+        weights,
+        mode=correction.mode,
+        loss=loss,
+        metrics=metrics,
+        weights_of_rows=weighting is not None and not weighting.by_token,
+        in_mask=in_mask,
     )
 
 
@@ -145,6 +153,10 @@ def loss_of_effect(effect: PresetEffect, batch: ReplayBatch, update: Update) -> 
         weights=None if effect.weights is None else effect.weights[inside],
         padded_width=batch.tokens.width,
         rollout=batch.rollout[inside],
+        weights_of_rows=effect.weights_of_rows,
+        groups=batch.group,
+        rewards=batch.tokens.rewards,
+        positions=batch.tokens.position[inside],
     )
     result = evaluate(tokens, effect.loss, update.settings, update.plan.trainer.update)
     coefficients = np.zeros(batch.num_tokens)

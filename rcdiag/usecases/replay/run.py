@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from rcdiag.diagnosis.checks import CheckInput, findings
-from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW
 from rcdiag.results import Factor, PresetReplay, ReplayResult
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
@@ -58,8 +57,8 @@ def replay_result(
         policy_loss=update.loss,
         aggregation=update.settings.aggregation,
         advantage=update.advantage,
-        clip_low=update.settings.value(CLIP_LOW),
-        clip_high=update.settings.value(CLIP_HIGH),
+        clip_low=update.clip[0],
+        clip_high=update.clip[1],
         step=batch.step,
         num_sequences=len(batch.lengths),
         num_tokens=batch.num_tokens,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from rcdiag.errors import RcdiagError, one_of, setting
+from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, Denominator, LossSettings
+from rcdiag.results import Finding
+from rcdiag.trainers.loss_choice import LossChoice
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.replay.advantages import advantage_source
 
@@ -32,9 +35,17 @@ class Update:
         return (*self.plan.corrections, NAIVE)
 
     @property
+    def clip(self) -> tuple[float, float]:
+        """How far below and above 1 the clip lets the PPO ratio go, as the loss has it."""
+        reads = {one.name: one for one in self.plan.trainer.update.loss(self.loss).settings}
+        low, high = (reads.get(one.name, one) for one in (CLIP_LOW, CLIP_HIGH))
+        return self.settings.value(low), self.settings.value(high)
+
+    @property
     def clip_range(self) -> tuple[float, float]:
         """The range within which the PPO ratio is not clipped."""
-        return 1.0 - self.settings.value(CLIP_LOW), 1.0 + self.settings.value(CLIP_HIGH)
+        low, high = self.clip
+        return 1.0 - low, 1.0 + high
 
 
 def chosen_update(
@@ -56,17 +67,24 @@ def chosen_update(
     None is the trainer's own choice. `settings` are those of losses that have options of their own.
     """
     rules = plan.trainer.update
-    name = loss or next(iter(rules.losses))
+    file = _loss_of_file(plan, loss)
+    name = loss or file.loss or next(iter(rules.losses))
     policy_loss = rules.loss(name, whose=plan.trainer.name)
-    values: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
-    values |= policy_loss.parsed(_texts(loss_settings))
+    own: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    own |= policy_loss.parsed(_texts(loss_settings))
+    if denominator is None and constant is None:
+        divisor, count = cast(Denominator | None, file.denominator), file.constant
+    else:
+        divisor, count = _denominator(denominator, constant), constant
     chosen = rules.defaults.changed(
-        **values,
-        aggregation=aggregation or rules.defaults.aggregation,
-        denominator=_denominator(denominator, constant),
-        constant=constant,
-        scale_factor=loss_scale_factor or rules.defaults.scale_factor,
+        **{**_of_loss(file.own, policy_loss), **own},
+        aggregation=aggregation or file.aggregation or rules.defaults.aggregation,
+        denominator=divisor,
+        constant=count,
+        scale_factor=loss_scale_factor or file.scale_factor or rules.defaults.scale_factor,
     )
+    if file.says_something:
+        plan = replace(plan, findings=(*plan.findings, _said(file, name, chosen)))
     reduction = rules.aggregation("", chosen)
     if loss_scale_factor is not None and reduction.horizon == "none":
         raise RcdiagError(
@@ -75,6 +93,41 @@ def chosen_update(
         )
     source = advantage_source(advantage, columns)
     return Update(plan=plan, loss=name, settings=chosen, advantage=source, rebaseline=rebaseline)
+
+
+def _loss_of_file(plan: Plan, loss: str | None) -> LossChoice:
+    """Read what the trainer's configuration says of its loss; nothing without a file."""
+    if plan.document is None:
+        return LossChoice()
+    file = plan.trainer.config.loss(plan.document)
+    if file.refused and loss is None:
+        raise RcdiagError(file.refused, hint=f"take another: {setting('loss', 'NAME')}")
+    return file
+
+
+def _of_loss(own: Mapping[str, Any], loss: PolicyLoss) -> dict[str, Any]:
+    """Return the settings of a file that a loss reads, each checked as a user's would be."""
+    reads = {one.name: one for one in loss.settings}
+    return {
+        name: value if value is None else reads[name].parsed(str(value))
+        for name, value in own.items()
+        if name in reads
+    }
+
+
+def _said(file: LossChoice, loss: str, settings: LossSettings) -> Finding:
+    """Say what the update took from the trainer's configuration."""
+    words = ", ".join(f"{name} {settings.own[name]}" for name in file.own if name in settings.own)
+    parts = [f"loss {loss}", f"aggregation {settings.aggregation}", *([words] if words else [])]
+    message = f"replayed as the trainer's configuration file asks: {', '.join(parts)}"
+    return Finding(
+        slug="loss-of-trainer-config",
+        severity="note",
+        message="; ".join([message, *file.notes]),
+        fix=f"to replay another one: {setting('loss', 'NAME')} and {setting('clip_low', 0.2)} "
+        "override the file",
+        evidence={"loss": loss, "aggregation": settings.aggregation, **file.own},
+    )
 
 
 def _texts(settings: LossSettingValues) -> list[str]:

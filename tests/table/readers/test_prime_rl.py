@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -325,3 +326,98 @@ def test_equal_sequences_of_one_step_take_one_trace_each(tmp_path):
     lines = [episode(trace(SINGLE, rewards=reward), group="g") for reward in rewards]
     traces = write_lines(tmp_path / "traces.jsonl", lines)
     assert rows_of(PRIME_RL, export, traces).column("reward") == [0.0, 1.0]
+
+
+def micro_batch(*sequences, padding=0, experts=None, **fields):
+    """Return a micro-batch by places, as prime-rl 559b4477 encodes it: sequences, then padding."""
+
+    def joined(name, filler):
+        return [value for one in sequences for value in one[name]] + [filler] * padding
+
+    ids = joined("ids", 0)
+    batch = {
+        "input_ids": ids,
+        "loss_mask": joined("mask", False),
+        "advantages": joined("advantages", 0.0),
+        "inference_logprobs": joined("r", 0.0),
+        "position_ids": list(range(len(ids))),
+        "sequence_lengths": [len(one["ids"]) for one in sequences],
+        "temperatures": joined("temperatures", 1.0),
+        "env_names": ["math"] * len(ids),
+        "seq_lens": [len(ids)],
+    } | fields
+    return [*batch.values(), None, experts, None, None, None, joined("ce", 0.0)]
+
+
+def packed(prompt, response, mask, r, temperature=0.7, ce=0.0):
+    length, zeros = len(prompt) + len(response), [0.0] * len(prompt)
+    return {
+        "ids": prompt + response,
+        "mask": [False] * len(prompt) + [bool(value) for value in mask],
+        "r": zeros + r,
+        "advantages": zeros + [0.5] * len(response),
+        "temperatures": [1.0] * len(prompt) + [temperature] * len(response),
+        "ce": [0.0] * (length - 1) + [ce],
+    }
+
+
+def save_batches(folder, step, *batches, rank=0):
+    path = folder / "rollouts" / f"step_{step}" / f"rank_{rank}.bin"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.msgpack.encode(list(batches)))
+    return path
+
+
+def test_packed_sequences_of_micro_batches(tmp_path):
+    one = packed([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0.0, -0.25])
+    two = packed([9], [8], [1], [-2.0], temperature=1.0)
+    batch, empty = micro_batch(one, two, padding=3), micro_batch(packed([7], [7], [0], [0.0]))
+    result = rows_of(PRIME_RL, save_batches(tmp_path, 12, batch, empty))
+    assert result.column("prompt_ids") == [[1, 2], [9]]
+    assert result.column("response_ids") == [[3, 4, 5], [8]]
+    assert result.column("response_mask") == [[1, 0, 1], [1]]
+    assert result.column("rollout_log_probs") == [[-0.5, 0.0, -0.25], [-2.0]]
+    assert result.column("advantages") == [[0.5] * 3, [0.5]]
+    assert result.column("temperature") == pytest.approx([0.7, 1.0])
+    assert result.column("step") == [12, 12]
+    assert "old_log_probs" not in result.rows[0]
+    assert [rows for text, rows in result.changes.items() if "without any trained" in text] == [1]
+
+
+def test_experts_and_copied_tokens_of_micro_batches(tmp_path):
+    experts = np.arange(1, 4 * 2 * 2 + 1, dtype=np.uint8).reshape(4, 2, 2)
+    one = packed([1], [3, 4, 5], [1, 1, 1], [-0.5, -1.0, -0.25], ce=1.0)
+    encoded = [experts.tobytes(), list(experts.shape), "uint8"]
+    result = rows_of(PRIME_RL, save_batches(tmp_path, 1, micro_batch(one, experts=encoded)))
+    assert result.column("rollout_routed_experts") == [experts.reshape(4, 4)[1:].tolist()]
+    assert result.column("response_mask") == [[1, 1, 0]]
+
+
+def test_micro_batches_are_not_read_beside_an_export(tmp_path):
+    line = exported([1, 2], [3], [1], [-0.5], [-0.75])
+    export = write_lines(tmp_path / "token_exports" / "step_3" / "rank_0.jsonl", [line])
+    batches = save_batches(tmp_path, 3, micro_batch(packed([1, 2], [3], [1], [-0.5])))
+    result = rows_of(PRIME_RL, export, batches)
+    assert result.column("old_log_probs") == [[-0.75]]
+    assert any("micro-batches hold the sequences" in text for text in result.changes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"advantages": [0.5]}, "`advantages` has 1 values for 3 tokens"),
+        ({"sequence_lengths": [9]}, "do not fit 3 tokens"),
+        ({"loss_mask": [0, 0, 0.5]}, "a mask holds 0 and 1"),
+        ({"temperatures": "text"}, "no micro-batches"),
+    ],
+)
+def test_broken_micro_batches_are_refused(tmp_path, fields, message):
+    batch = micro_batch(packed([1, 2], [3], [1], [-0.5]), **fields)
+    path = save_batches(tmp_path, 3, batch)
+    assert message in refusal(PRIME_RL, path)
+
+
+def test_a_file_of_batches_that_is_cut_off_is_refused(tmp_path):
+    path = save_batches(tmp_path, 3, micro_batch(packed([1, 2], [3], [1], [-0.5])))
+    path.write_bytes(path.read_bytes()[:-20])
+    assert "no micro-batches" in refusal(PRIME_RL, path)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.slime import SLIME
 from rcdiag.table.table import open_table
 from tests.table.readers.rows_of import drawn_floats, refusal, rows_of
@@ -136,6 +137,29 @@ def test_cells_of_a_rollout_file(tmp_path, rollouts, numbers):
         | common,
     ]
     assert list(result.changes.values()) == [1]
+
+
+def test_experts_of_response_tokens(tmp_path, rollouts):
+    """The engine has no experts of the last token; a sample may have none at all."""
+    of_tokens = np.arange(1, 4 * 2 * 3 + 1).reshape(4, 2, 3)
+    rollouts[0]["rollout_routed_experts"] = torch.from_numpy(of_tokens).int()
+    result = rows_of(SLIME, save_rollout(tmp_path, 12, rollouts[:2]))
+    flat = of_tokens.reshape(4, 6).tolist()
+    assert result.column("rollout_routed_experts") == [[flat[2], flat[3], []], None]
+
+
+@pytest.mark.parametrize(
+    ("experts", "message"),
+    [
+        (torch.ones(4, 6, dtype=torch.int), "no array of experts"),
+        (torch.ones(3, 2, 2, dtype=torch.int), "has 3 values; the sample has 5 tokens"),
+        (torch.full((4, 2, 2), -1), "no experts"),
+    ],
+)
+def test_wrong_experts_are_refused(tmp_path, rollouts, experts, message):
+    rollouts[0]["rollout_routed_experts"] = experts
+    with pytest.raises(RcdiagError, match=message):
+        rows_of(SLIME, save_rollout(tmp_path, 12, rollouts))
 
 
 def test_steps_are_in_order_and_evaluations_left_out(tmp_path, rollouts):

@@ -156,6 +156,26 @@ def test_rows_of_verl(tmp_path, tokenizer):
     assert any("no special tokens" in change for change in metadata["conversion"]["changes"])
 
 
+def test_what_a_reward_function_adds_is_kept(tmp_path):
+    record = {"input": "a", "output": "b", "gts": "7", "score": 1.0, "step": 3}
+    added = [
+        {"acc": True, "pred": "7", "tool": {"calls": 1}, "reward": 3.0},
+        {"acc": 0.5, "pred": None, "request_id": "r1"},
+        {"acc": "no"},
+    ]
+    lines(tmp_path / "dump" / "3.jsonl", *({**record, **extra} for extra in added))
+    rows, metadata = converted(tmp_path / "dump")
+    assert [row["acc"] for row in rows] == [1.0, 0.5, None]
+    assert [row["pred"] for row in rows] == ["7", None, None]
+    assert [row["request_id"] for row in rows] == [None, "r1", None]
+    assert [row["gts"] for row in rows] == ["7"] * 3
+    assert [row["reward"] for row in rows] == [1.0] * 3  # the score
+    assert "tool" not in rows[0]
+    told = " ".join(metadata["conversion"]["changes"])
+    assert "`tool` is left out" in told
+    assert "`acc` is text in some records" in told
+
+
 def test_groups_of_verl_are_read_off_its_keys(tmp_path):
     record = {"input": "a", "output": "b", "gts": None, "score": 1.0, "step": 3}
     keys = ["p_1_0_0", "p_1_1_0", "q_0_0"]

@@ -54,6 +54,7 @@ _LOSSES: dict[str, dict[str, Any]] = {
     "tis": {"pg_variant": "tis"},
     "cispo": {"pg_variant": "cispo"},
     "kimi15": {"pg_variant": "kimi15"},
+    "topr": {"pg_variant": "topr"},
 }
 # Every loss under the default correction and with weights and a filter, in every aggregation.
 UPDATES = {
@@ -62,4 +63,15 @@ UPDATES = {
     for mode in _MODES
     for said, correction in (("", {}), (", corrected", _CORRECTED))
     if loss == "vanilla" or (mode == "seq-mean-token-mean" and said)
-} | {"vanilla, dual clip": {"dual_clip_loss": True}}
+} | {
+    "vanilla, dual clip": {"dual_clip_loss": True},
+    "tis, bounds": {"pg_variant": "tis", "actor_train.tis_lower_bound": 0.8,
+                    "actor_train.tis_upper_bound": 1.2},
+    "cispo, bounds": {"pg_variant": "cispo", "actor_train.cispo_epsilon_low": 0.05,
+                      "actor_train.cispo_epsilon_high": 0.3},
+    "cispo, unified mask": {"pg_variant": "cispo", "actor_train.cispo_use_unified_mask": True},
+    "kimi15, tau": {"pg_variant": "kimi15", "actor_train.kimi15_tau": 0.5},
+    "topr, weights": {"pg_variant": "topr", "actor_train.topr_positive_weight": 2.0,
+                      "actor_train.topr_negative_weight": 0.5},
+    "vanilla, range": {"use_pg_clip_range": True, "pg_clip_low": 0.1, "pg_clip_high": 0.3},
+}  # fmt: skip
