@@ -23,6 +23,7 @@ from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Tab, Terms
 from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import LEVELS, NOT_JUDGED
 from rcdiag.pages.merge import DumpResults, merged
+from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Finding, Result, to_json
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
@@ -41,7 +42,15 @@ LEADING = (
     "unexplained-by-experiment",
 )
 MOST_LEADING = 3
-SCRIPTS = ("base.js", "charts.js", "tables.js", "parts.js", "transcript.js", "tabs.js")
+SCRIPTS = (
+    "base.js",
+    "charts.js",
+    "tables.js",
+    "parts.js",
+    "transcript.js",
+    "examples.js",
+    "tabs.js",
+)
 # Colours of the favicon, those of the levels on white.
 COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 
@@ -140,10 +149,11 @@ def _steps(dump: DumpResults) -> str:
 
 def _text(dump: DumpResults) -> str:
     """Say whether the page holds text of the dump."""
-    if dump.score is None:
-        return "holds no text"
-    some = [sequence for sequence in dump.score.worst_sequences if sequence.texts]
-    return f"holds text of {len(some)} responses" if some else "holds no text"
+    sequences = [] if dump.score is None else dump.score.worst_sequences
+    some = [sequence for sequence in sequences if holds_text(sequence)]
+    if some:
+        return f"holds text of {len(some)} responses"
+    return "holds token ids, no text" if sequences else "holds no text"
 
 
 def _head_of_two(before: DumpResults, after: DumpResults) -> Head:

@@ -53,11 +53,15 @@ from rcdiag.results.replay import (
     SplitReport,
 )
 from rcdiag.results.score import (
+    BinExamples,
     CorrectionResult,
     ScoreResult,
+    SequenceContext,
     SequenceTokens,
     StepResult,
+    TokenAlternatives,
     TokenProfile,
+    TokenWeights,
     WorstToken,
 )
 from rcdiag.results.sweep import SweepFamily, SweepResult, SweepRow
@@ -68,6 +72,7 @@ __all__ = [
     "SEVERITIES",
     "Action",
     "AfterStep",
+    "BinExamples",
     "Coefficients",
     "CompareResult",
     "ConvertResult",
@@ -100,6 +105,7 @@ __all__ = [
     "Rule",
     "Rung",
     "ScoreResult",
+    "SequenceContext",
     "SequenceTokens",
     "Shares",
     "SplitReport",
@@ -107,7 +113,9 @@ __all__ = [
     "SweepFamily",
     "SweepResult",
     "SweepRow",
+    "TokenAlternatives",
     "TokenProfile",
+    "TokenWeights",
     "Triangulation",
     "WorstToken",
     "by_severity",

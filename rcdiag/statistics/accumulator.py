@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from rcdiag.statistics.categories import Categories
+from rcdiag.statistics.examples import Examples
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
 from rcdiag.statistics.histograms import FigureData
 from rcdiag.statistics.pair import PolicyPair
@@ -26,6 +28,8 @@ class PairState:
     figures: FigureData
     worst_tokens: WorstTokens
     worst_sequences: WorstSequences
+    categories: Categories
+    examples: Examples
 
     @classmethod
     def of(
@@ -36,6 +40,8 @@ class PairState:
         profiles = executor.submit(Profiles.of, pair)
         vocabulary = executor.submit(Vocabulary.of, pair)
         figures = executor.submit(FigureData.of, pair)
+        categories = executor.submit(Categories.of, pair)
+        examples = executor.submit(Examples.of, pair)
         tokens, sequences = WorstTokens.of(pair), WorstSequences.of(pair)
         return cls(
             suites.result(),
@@ -44,6 +50,8 @@ class PairState:
             figures.result(),
             tokens,
             sequences,
+            categories.result(),
+            examples.result(),
         )
 
     def __add__(self, other: PairState) -> PairState:
@@ -54,6 +62,8 @@ class PairState:
             self.figures + other.figures,
             self.worst_tokens + other.worst_tokens,
             self.worst_sequences + other.worst_sequences,
+            self.categories + other.categories,
+            self.examples + other.examples,
         )
 
     def by_step(self) -> dict[Step, SuiteState]:

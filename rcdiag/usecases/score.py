@@ -6,7 +6,7 @@ One pass over the table; the state of two shards is the sum of their states.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,9 +41,8 @@ from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.logged import compared
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
+from rcdiag.usecases.reading import Decode, decoded_examples, with_contexts
 
-# Token ids -> their text, one string each.
-Decode = Callable[[Sequence[int]], list[str]]
 # Shares of the tokens, the largest |log_ratio| first, eight in each decade.
 SHARES = [float(f"{10.0 ** (step / 8.0):.6g}") for step in range(-40, 1)]
 
@@ -56,6 +55,7 @@ def score(
     seed: int = 0,
     origin: Table | None = None,
     decode: Decode | None = None,
+    text: bool = True,
     plan: Plan | None = None,
     pair_reason: str | None = None,
     log: Log | None = None,
@@ -65,7 +65,8 @@ def score(
     `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
     which is set beside what the plan computes.
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
-    result holds the text of the tokens that it names.
+    result holds the text of the tokens that it names; without it, and with `text`, the worst
+    sequences have the text that columns of the table hold.
     """
     check_pair(dump, behavior, target)
     plan = None if plan is None else answerable(plan, dump)
@@ -75,6 +76,7 @@ def score(
     count = sum(reading.sizes.values(), RowCount())
     lacking = unobserved(dump, (behavior, target))
     values = _values(whole, count)
+    profiles = {**finished(state.profiles), **state.categories.finished()}
     policies = {
         name: about
         for name, about in dump.metadata.get("policies", {}).items()
@@ -95,12 +97,25 @@ def score(
         findings=[],
         figures=_figures(state.figures, whole),
         worst_tokens=state.worst_tokens.to_list(),
-        profiles=finished(state.profiles),
+        profiles=profiles,
+        examples=state.examples.finished(profiles),
         worst_token_ids=worst_ids(state.vocabulary),
         worst_sequences=list(state.worst_sequences.sequences),
         rows_left_out=count.left_out,
         pair_reason=pair_reason,
         diagnosis=diagnosis_of_table(dump, origin),
+    )
+    result = replace(
+        result,
+        worst_sequences=with_contexts(
+            result.worst_sequences,
+            dump,
+            behavior,
+            target,
+            plan=plan,
+            decode_ids=decode if text else None,
+            text=text,
+        ),
     )
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)
@@ -117,7 +132,7 @@ def score(
         naming=(origin or dump).naming,
     )
     result = replace(result, findings=findings(given))
-    return result if decode is None else _with_text(result, decode)
+    return _with_text(result, decode) if text and decode is not None else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +168,9 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
         trainers = [] if plan is None else plan.trainers
         prompts = any(trainer.reads_prompts for trainer in trainers)
         masked = any(trainer.reads_masked for trainer in trainers)
-        batches = token_batches(dump, (behavior, target), executor, prompts=prompts, masked=masked)
+        batches = token_batches(
+            dump, (behavior, target), executor, prompts=prompts, masked=masked, origin=True
+        )
         for batch in batches:
             pair = PolicyPair(batch, behavior, target)
             bad.add(NonFinite.of(batch))
@@ -206,11 +223,14 @@ def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:
         worst_sequences=[
             replace(sequence, row=drawn.number(sequence.row)) for sequence in result.worst_sequences
         ],
+        examples=None
+        if result.examples is None
+        else replace(result.examples, row=[drawn.number(row) for row in result.examples.row]),
     )
 
 
 def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
-    """Give every token that the result names its text."""
+    """Give single tokens and token ids that the result names their text."""
     return replace(
         result,
         worst_tokens=[
@@ -219,9 +239,7 @@ def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
         worst_token_ids=[
             replace(token, text=decode([token.token_id])[0]) for token in result.worst_token_ids
         ],
-        worst_sequences=[
-            replace(row, texts=decode(row.token_ids)) for row in result.worst_sequences
-        ],
+        examples=None if result.examples is None else decoded_examples(result.examples, decode),
     )
 
 
