@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import groupby
+from math import ceil, log10
 from typing import Any
 from urllib.parse import quote
 
@@ -51,6 +52,8 @@ SCRIPTS = (
     "examples.js",
     "tabs.js",
 )
+# Significant digits of numbers in the documents of a page, and of the ends of intervals.
+DIGITS, ENDS = 6, {"low": 5, "high": 5}
 # Colours of the favicon, those of the levels on white.
 COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 
@@ -264,16 +267,27 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
 
 
 def shortened(result: Result) -> str:
-    """Write a document with seven significant digits of every number: half the size."""
+    """Write a document with six significant digits of every number: half the size.
 
-    def short(value: Any) -> Any:
+    Ends of intervals have five, which is what the page shows at most; near 1 digits are those of
+    the distance from 1.
+    """
+
+    def short(value: Any, digits: int) -> Any:
         if isinstance(value, float):
-            return float(f"{value:.7g}")
+            return short_number(value, digits)
         if isinstance(value, dict):
-            return {name: short(item) for name, item in value.items()}
-        return [short(item) for item in value] if isinstance(value, list) else value
+            return {name: short(item, ENDS.get(name, digits)) for name, item in value.items()}
+        return [short(item, digits) for item in value] if isinstance(value, list) else value
 
-    return json.dumps(short(json.loads(to_json(result))), separators=(",", ":"))
+    return json.dumps(short(json.loads(to_json(result)), DIGITS), separators=(",", ":"))
+
+
+def short_number(value: float, digits: int) -> float:
+    """Return a number with some significant digits, near 1 with those of its distance from 1."""
+    distance = abs(value - 1.0)
+    more = ceil(-log10(distance)) if 0.0 < distance < 1e-3 else 0
+    return float(f"{value:.{digits + more}g}")
 
 
 def packed(text: str) -> str:

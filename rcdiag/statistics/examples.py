@@ -25,7 +25,7 @@ BEFORE, AFTER = 6, 3  # neighbours among the sampled tokens of the row
 SIZES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 LIKELIER = {"likelier_target": 1.0, "likelier_behavior": -1.0}
 # Above so many tokens a sample of about this size says first how large an example must be.
-SAMPLE = 1 << 16
+SAMPLE = 1 << 14
 
 Places = NDArray[np.int64]
 
@@ -89,8 +89,8 @@ class Examples:
             row=[one.row for one in tokens],
             position=[one.position for one in tokens],
             token_id=[one.token_id for one in tokens],
-            behavior_log_prob=[round(one.behavior, 5) for one in tokens],
-            log_ratio=[round(one.log_ratio, 6) for one in tokens],
+            behavior_log_prob=[float(f"{one.behavior:.5g}") for one in tokens],
+            log_ratio=[float(f"{one.log_ratio:.5g}") for one in tokens],
             before=[list(one.before) for one in tokens],
             after=[list(one.after) for one in tokens],
             bins={

@@ -114,7 +114,7 @@ def _sequence(pair: PolicyPair, index: int) -> SequenceTokens:
         positions=pair.tokens.position[kept].tolist(),
         token_ids=pair.tokens.token_id[kept].tolist(),
         log_ratio=[round(value, 6) for value in log_ratio[kept].tolist()],
-        behavior_log_probs=[round(value, 5) for value in pair.values.behavior[kept].tolist()],
+        behavior_log_probs=[float(f"{value:.5g}") for value in pair.values.behavior[kept].tolist()],
     )
 
 

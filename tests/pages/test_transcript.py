@@ -94,6 +94,7 @@ def test_other_keys_go_to_the_ends_and_to_the_next_sequence(seen, result):
 
 
 def test_a_click_on_the_minimap_goes_to_a_token_there(seen, result):
+    seen.page.locator(".minimap").scroll_into_view_if_needed()
     box = seen.page.locator(".minimap").bounding_box()
     seen.page.mouse.click(box["x"] + box["width"] - 2, box["y"] + 10)
     first = result.worst_sequences[0]
