@@ -55,7 +55,7 @@ CATEGORIES: dict[str, Category] = {
 
 def labels_by_sequence(pair: PolicyPair) -> dict[str, Codes]:
     """Return the categories of a batch: their names, and the number of each row's or token's."""
-    codes_by_name = {}
+    codes_by_name: dict[str, Codes] = {}
     for name, category in CATEGORIES.items():
         values = category.values(pair)
         if values is None:

@@ -144,7 +144,7 @@ def _around(rows: Trajectories, index: int) -> dict[str, Any]:
     }
 
 
-def _plain(batch: Batch, index: int) -> dict[str, str]:
+def _plain(batch: Batch, index: int) -> dict[str, Any]:
     """Return the texts that the table itself holds, where its columns were read."""
 
     def first(names: Sequence[str]) -> str | None:
