@@ -589,13 +589,12 @@ class ScoreFigures(_ScoreFigures, total=False):
     concentration: Annotated[
         list[list[float]],
         Doc(
-            "How few tokens make up the mismatch: share of the tokens, those with the largest "
-            "log-ratios by size first, and their share of all squared log-ratios. Above 4 million "
-            "tokens sizes are known to 0.05%.",
+            "How few tokens hold the KL: share of the tokens, those with the largest k3 first, and "
+            "their share of the sum of k3 over all tokens, to 1% of it.",
             unit="share",
-            formula="sum log_ratio^2 over the largest share / sum over all tokens",
+            formula="sum of k3 over the largest share / sum over all tokens",
             healthy="a straight line where all tokens differ alike",
-            see=("top_share", "share_of_squares"),
+            see=("k3", "top_share"),
         ),
     ]
 

@@ -10,6 +10,7 @@ from rcdiag.statistics.categories import Categories
 from rcdiag.statistics.examples import Examples
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
 from rcdiag.statistics.histograms import FigureData
+from rcdiag.statistics.lorenz import Lorenz
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import Profiles
 from rcdiag.statistics.suite import SuiteState, bounded
@@ -30,6 +31,7 @@ class PairState:
     worst_sequences: WorstSequences
     categories: Categories
     examples: Examples
+    lorenz: Lorenz
 
     @classmethod
     def of(
@@ -42,6 +44,7 @@ class PairState:
         figures = executor.submit(FigureData.of, pair)
         categories = executor.submit(Categories.of, pair)
         examples = executor.submit(Examples.of, pair)
+        lorenz = executor.submit(Lorenz.of, pair)
         tokens, sequences = WorstTokens.of(pair), WorstSequences.of(pair)
         return cls(
             suites.result(),
@@ -52,6 +55,7 @@ class PairState:
             sequences,
             categories.result(),
             examples.result(),
+            lorenz.result(),
         )
 
     def __add__(self, other: PairState) -> PairState:
@@ -64,6 +68,7 @@ class PairState:
             self.worst_sequences + other.worst_sequences,
             self.categories + other.categories,
             self.examples + other.examples,
+            self.lorenz + other.lorenz,
         )
 
     def by_step(self) -> dict[Step, SuiteState]:

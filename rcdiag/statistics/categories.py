@@ -120,12 +120,8 @@ def _joined(
 ) -> Mapping[str, ClusterSums] | None:
     if one is None or other is None:
         return None
-    both = {
-        label: one[label] + other[label]
-        if label in one and label in other
-        else (one | other)[label]
-        for label in dict.fromkeys([*one, *other])
-    }
+    common = {label: one[label] + other[label] for label in one if label in other}
+    both: dict[str, ClusterSums] = {**one, **other, **common}
     return both if len(both) <= MOST else None
 
 

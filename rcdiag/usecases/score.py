@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
@@ -21,10 +19,9 @@ from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResul
 from rcdiag.statistics.accumulator import PairState, Step, added_by_key
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
-from rcdiag.statistics.histograms import FigureData, log_ratio_counts
+from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
-from rcdiag.statistics.quantiles import Ordered
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
 from rcdiag.table.observed import unobserved
@@ -43,7 +40,7 @@ from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, decoded_examples, with_contexts
 
-# Shares of the tokens, the largest |log_ratio| first, eight in each decade.
+# Shares of the tokens, those with the largest k3 first, eight in each decade.
 SHARES = [float(f"{10.0 ** (step / 8.0):.6g}") for step in range(-40, 1)]
 
 
@@ -95,7 +92,7 @@ def score(
         corrections=_corrected(plan, rows, values),
         steps=_by_step(reading, plan),
         findings=[],
-        figures=_figures(state.figures, whole),
+        figures=_figures(state, whole),
         worst_tokens=state.worst_tokens.to_list(),
         profiles=profiles,
         examples=state.examples.finished(profiles),
@@ -296,21 +293,14 @@ def _corrected(
     return correction_results(plan, rows.whole, _k_hats(values))
 
 
-def _figures(figures: FigureData, whole: SuiteState) -> dict[str, Any]:
+def _figures(state: PairState, whole: SuiteState) -> dict[str, Any]:
     sums = whole.table.sums["log_ratio"]
     return {
-        **figures.to_dict(),
+        **state.figures.to_dict(),
         "sequence_log_ratio": log_ratio_counts(sums).tolist(),
         "geometric_log_ratio": log_ratio_counts(sums / whole.table.lengths).tolist(),
-        "concentration": _concentration(Suite(whole).ordered),
+        "concentration": state.lorenz.shares(SHARES),
     }
-
-
-def _concentration(sizes: Ordered) -> list[list[float]]:
-    """Return shares of tokens, the largest |log_ratio| first, with their shares of squares."""
-    shares = [share for share in SHARES if share * sizes.count >= 1.0]
-    pairs = [[share, sizes.top_share_of_squares(share)] for share in shares]
-    return [pair for pair in pairs if np.isfinite(pair[1])]
 
 
 def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:

@@ -92,8 +92,8 @@ def paired_differences(
     for name, one in numbers.items():
         different.setdefault(_key(one), name)
     pairs: dict[str, dict[str, PairedDifference]] = {}
-    for one, other in combinations(different.values(), 2):
-        pairs.setdefault(one, {})[other] = _difference(numbers[one], numbers[other])
+    for first, second in combinations(different.values(), 2):
+        pairs.setdefault(first, {})[second] = _difference(numbers[first], numbers[second])
     return pairs
 
 
