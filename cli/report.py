@@ -92,13 +92,13 @@ def report(
             width=width,
             force=True,
         )
+    for path in written:
+        screen.wrote(path)
     for document in documents:
         if isinstance(document, rcdiag.ConvertResult):
             screen.show_conversion(document)
         else:
             screen.show(document)
-    for path in written:
-        screen.say(f"Wrote {path}")
     for document in documents:
         if not isinstance(document, rcdiag.ConvertResult):
             screen.exit(document, fail_on)

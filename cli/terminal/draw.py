@@ -11,7 +11,7 @@ from rich.markup import escape
 from cli.terminal.cells import COLOURS
 from cli.terminal.compare import draw_compare
 from cli.terminal.diagnose import draw_diagnose
-from cli.terminal.headline import draw_headline
+from cli.terminal.headline import draw_closing, draw_headline
 from cli.terminal.replay import draw_replay
 from cli.terminal.score import draw_score
 from cli.terminal.sweep import draw_sweep
@@ -30,13 +30,15 @@ DRAWN: dict[str, Callable[[Console, Any, bool], None]] = {
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
-    """Draw the verdict with its causes first, then numbers and findings."""
-    draw_headline(out, headline(result, answer(result)), verbose)
+    """Draw the verdict with its causes first, numbers and findings, and the verdict once more."""
+    line = headline(result, answer(result))
+    draw_headline(out, line, verbose)
     if sentence := drawn_sentence(result.provenance):
         out.print(sentence)
     DRAWN[result.kind](out, result, verbose)
     for finding in result.findings:
         _print_finding(out, finding)
+    draw_closing(out, line)
 
 
 def _print_finding(out: Console, finding: Finding) -> None:

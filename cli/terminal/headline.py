@@ -70,3 +70,25 @@ def _action(action: Action, width: int) -> str:
 
 def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
     return [(label if index == 0 else "", line) for index, line in enumerate(lines)]
+
+
+def draw_closing(out: Console, headline: Headline) -> None:
+    """Draw the last lines of a command: verdict and cause once more, and what to run next."""
+    colour = COLOURS[headline.level]
+    grid = Table.grid(padding=(0, 0, 0, 0))
+    grid.add_column(width=LABELS, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(f"[bold {colour}]{headline.verdict}[/]", f"[bold]{escape(headline.cause)}[/]")
+    if (command := _next_command(headline)) is not None:
+        grid.add_row("next", f"[cyan]{escape(command)}[/]")
+    out.print()
+    out.print(grid)
+
+
+def _next_command(headline: Headline) -> str | None:
+    """Return the command of the first experiment, else of the first action, else an explanation."""
+    commands = [action.command for action in (*headline.next, *headline.actions) if action.command]
+    if commands:
+        return commands[0]
+    cause = headline.cause.split(",")[0]
+    return f"rcdiag explain {cause}" if cause else None
