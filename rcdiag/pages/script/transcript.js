@@ -135,7 +135,7 @@ function setUpTranscript(block) {
 
   function showStored({ context }) {
     const parts = [["Prompt", context?.prompt], ["Response", context?.response]].filter(([, words]) => words);
-    stored.replaceChildren(...parts.map(([name, words]) => el("details", { open: true }, el("summary", {}, `${name} as the table holds it`), el("p", {}, words))));
+    stored.replaceChildren(...parts.map(([name, words]) => el("details", { open: true }, el("summary", {}, `${name} as the table holds it`), el("p", { tabindex: "0", role: "region", "aria-label": `${name} as the table holds it` }, words))));
   }
 
   function open(chosen, position, keep) {

@@ -100,9 +100,9 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
 
 
 def first_preset(result: ScoreResult, wanted: Sequence[str]) -> str:
-    """Return the recommended preset, or the first that has weights; empty without any."""
+    """Return the recommended preset if it has weights, or the first that has; empty without any."""
     weighed = [name for name, one in result.corrections.items() if one.weight_sum is not None]
-    return next((name for name in (*wanted, *weighed) if name in result.corrections), "")
+    return next((name for name in (*wanted, *weighed) if name in weighed), "")
 
 
 def _sequence_row(sequence: SequenceTokens) -> Row:
