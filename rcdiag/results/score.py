@@ -394,7 +394,6 @@ class SequenceContext:
         Doc(
             "Positions in the response of tokens that the mask leaves out (tools, environment, "
             "template), from 0; at most 400.",
-            see=("response_mask",),
         ),
     ] = field(default_factory=list)
     masked_ids: Annotated[
