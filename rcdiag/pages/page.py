@@ -53,7 +53,8 @@ SCRIPTS = (
     "tabs.js",
 )
 # Significant digits of numbers in the documents of a page, and of those of which there are many.
-DIGITS, ENDS = 6, {"low": 5, "high": 5, "log_ratio": 5}
+DIGITS = 6
+ENDS = {"low": 5, "high": 5, "log_ratio": 4, "behavior_log_probs": 4}
 # Colours of the favicon, those of the levels on white.
 COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 

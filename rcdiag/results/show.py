@@ -83,8 +83,9 @@ class Shown:
         own name, and a wrong name lists those of this result. `width` is in inches.
         """
         # Drawing stands above results: it is looked up by its name, and only when it is asked for.
-        plot = importlib.import_module("rcdiag.pages.plot").plot
-        return plot(self, name, width)
+        pages = importlib.import_module("rcdiag.pages.plot")
+        figure: Figure = pages.plot(self, name, width)
+        return figure
 
     def __repr__(self) -> str:
         summary = SUMMARIES[self.kind](self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,11 @@ import polars as pl
 import pytest
 
 from rcdiag.api.report import explanation
-from rcdiag.pages.page import page
+from rcdiag.pages.page import packed, page, shortened
 from rcdiag.table.table import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.pages.browser import visit
-from tests.pages.makers import SAMPLES, whole
+from tests.pages.makers import SAMPLES, scored, whole
 
 POLICIES = 10
 FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -21,6 +22,14 @@ FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startT
 
 def test_all_that_is_known_of_one_pair_is_below_700_kilobytes():
     assert len(page(whole(), explain=explanation).encode()) < 700e3
+
+
+def test_30_sequences_with_text_and_the_examples_are_below_150_kilobytes():
+    result = scored("stale.parquet", text=True)
+    assert len(result.worst_sequences) == 30
+    assert all(sequence.texts for sequence in result.worst_sequences)
+    without = replace(result, worst_sequences=[], examples=None)
+    assert len(packed(shortened(result))) - len(packed(shortened(without))) < 150e3
 
 
 @pytest.mark.slow  # half a minute: 45 pairs
