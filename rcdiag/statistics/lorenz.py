@@ -33,7 +33,7 @@ class Lorenz:
         numbers = np.clip(places, 0, BINS - 1).astype(np.int64)
         return cls(
             np.bincount(numbers, minlength=BINS).astype(np.float64),
-            np.bincount(numbers, values, BINS),
+            np.bincount(numbers, values, BINS).astype(np.float64),
         )
 
     def __add__(self, other: Lorenz) -> Lorenz:
