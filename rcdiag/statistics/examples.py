@@ -24,6 +24,8 @@ BEFORE, AFTER = 6, 3  # neighbours among the sampled tokens of the row
 # Bins by size of the log-ratio, nats, of tokens that are likelier under the one and the other.
 SIZES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 LIKELIER = {"likelier_target": 1.0, "likelier_behavior": -1.0}
+# Profiles that no figure shows, so that nobody can ask for examples of their bins.
+WITHOUT = ("behavior_probability", "target_probability")
 # Above so many tokens a sample of about this size says first how large an example must be.
 SAMPLE = 1 << 14
 
@@ -122,14 +124,14 @@ def _axes(
     """Yield the axes of a batch: name, label of every bin, and each token's bin, -1 for none."""
     size_labels = labels_of_sizes()
     with np.errstate(invalid="ignore"):
-        size = np.searchsorted(SIZES, np.abs(pair.log_ratio), side="right")
+        size = np.searchsorted(SIZES, np.abs(pair.log_ratio), side="right").astype(np.int16)
         for name, sign in LIKELIER.items():
-            yield name, size_labels, np.where(np.sign(pair.log_ratio) == sign, size, -1)
+            yield name, size_labels, np.where(pair.log_ratio * sign > 0.0, size, np.int16(-1))
     for name, axis in PROFILES.items():
-        values = axis.values(pair)
+        values = None if name in WITHOUT else axis.values(pair)
         if values is None:
             continue
-        numbers = axis.bins(values)
+        numbers = axis.bins(values).astype(np.int16)
         if len(values) == len(pair.lengths):
             numbers = numbers[owner]
         yield name, LABELS.get(name) or axis.labels(), numbers

@@ -32,7 +32,7 @@ def named(state: Examples) -> dict[str, dict[str, list[tuple[int, int]]]]:
     }
 
 
-@pytest.mark.parametrize("axis", ["position", "behavior_probability", "length", "reward"])
+@pytest.mark.parametrize("axis", ["position", "entropy", "length", "reward"])
 def test_a_bin_has_the_largest_tokens_one_of_a_row(axis):
     result = named(Examples.of(pair_of_rows(0, 60)))[axis]
     sizes: dict[str, dict[int, float]] = defaultdict(dict)
