@@ -15,7 +15,6 @@ from rcdiag.results.base import Finding, MetricValue, written_interval
 
 if TYPE_CHECKING:
     import polars as pl
-    from matplotlib.figure import Figure
 
     from rcdiag.results.compare import CompareResult
     from rcdiag.results.convert import ConvertResult
@@ -76,16 +75,14 @@ class Shown:
         """Write the result document, which `rcdiag.load_result` reads back."""
         write_text(Path(path), self.to_json())
 
-    def plot(self, name: str, *, width: float | None = None) -> Figure:
+    def plot(self, name: str, *, width: float | None = None) -> Any:
         """Draw a figure as a matplotlib figure: `result.plot("steps")`.
 
         `steps` draws all figures over the training steps in one; every figure of `--plots` has its
         own name, and a wrong name lists those of this result. `width` is in inches.
         """
         # Drawing stands above results: it is looked up by its name, and only when it is asked for.
-        pages = importlib.import_module("rcdiag.pages.plot")
-        figure: Figure = pages.plot(self, name, width)
-        return figure
+        return importlib.import_module("rcdiag.pages.plot").plot(self, name, width)
 
     def __repr__(self) -> str:
         summary = SUMMARIES[self.kind](self)

@@ -245,6 +245,13 @@ class Table:
         policy = missing.LOOKS_LIKE_LOG_PROBS.sub("", column).strip("_-")
         return column if policy in self.policies else policy or "recorded"
 
+    def has_text(self, column: str) -> bool:
+        """Tell whether the table has a column of that name that holds texts."""
+        if column not in self.columns:
+            return False
+        kind = self.schema.field(column).type
+        return pt.is_string(kind) or pt.is_large_string(kind)
+
     @property
     def _own_schema(self) -> pa.Schema:
         """Return the schema with the names that the columns have in the files."""

@@ -65,20 +65,10 @@ def with_contexts(
     ]
 
 
-def text_columns(table: Table) -> tuple[str | None, str | None]:
-    """Return the columns that hold the text of prompts and of responses."""
-    import pyarrow.types as pt
-
-    def first(names: Sequence[str]) -> str | None:
-        known = (name for name in names if name in table.columns)
-        texts = (name for name in known if _is_text(table.schema.field(name).type, pt))
-        return next(texts, None)
-
-    return first(PROMPT_TEXTS), first(RESPONSE_TEXTS)
-
-
-def _is_text(kind: Any, types: Any) -> bool:
-    return types.is_string(kind) or types.is_large_string(kind)
+def text_columns(table: Table) -> list[str]:
+    """Return the column with the text of prompts and that with the text of responses, if any."""
+    first = [next(filter(table.has_text, names), None) for names in (PROMPT_TEXTS, RESPONSE_TEXTS)]
+    return [name for name in first if name is not None]
 
 
 def _batches(
@@ -87,7 +77,7 @@ def _batches(
     """Yield the rows, with all that the reader shows of them."""
     policies = (behavior, target)
     tops = [name for policy in policies for name in score_columns(policy)[2:]]
-    texts = [name for name in text_columns(table) if name is not None] if plain else []
+    texts = text_columns(table) if plain else []
     needed = columns_needed(table.schema.names, policies, prompts=True, details=True)
     names = [*needed, *(name for name in (*tops, *texts) if name in table.schema.names)]
     for file in table.files:
