@@ -250,7 +250,7 @@ class Table:
         if column not in self.columns:
             return False
         kind = self.schema.field(column).type
-        return pt.is_string(kind) or pt.is_large_string(kind)
+        return bool(pt.is_string(kind) or pt.is_large_string(kind))
 
     @property
     def _own_schema(self) -> pa.Schema:
