@@ -124,7 +124,7 @@ def test_a_point_of_the_scatter_opens_its_row(seen):
 def test_a_row_under_the_mouse_has_a_ring_in_the_scatter(seen):
     seen.go("corrections")
     seen.page.locator("[data-figure=bias-and-variance] circle[data-row]").first.wait_for()
-    seen.page.locator("tr[data-key=decoupled_seq_is]").hover()
+    seen.page.locator("#corrections tr[data-key=decoupled_seq_is]").hover()
     ringed = seen.page.locator("[data-figure=bias-and-variance] circle.pointed")
     assert ringed.count() == 1
     assert ringed.get_attribute("data-row") == "decoupled_seq_is"
