@@ -27,7 +27,7 @@ from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.formats import interval, number
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.replay.words import TAGS, answer, decided_by, divided
-from rcdiag.pages.tabs.corrections import recommended
+from rcdiag.pages.tabs.corrections import NONE, recommended
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult
 
 NAIVE = "naive"  # the update without correction
@@ -85,10 +85,13 @@ def _key(preset: PresetReplay) -> tuple[Any, ...]:
 
 
 def reference(results: DumpResults) -> str:
-    """Return the preset that others are held against: the recommended, or none at all."""
+    """Return the preset that others are held against: the recommended, or none at all.
+
+    Presets that leave the weights alone may still have another loss than the update without any.
+    """
     assert results.replay is not None
     chosen = recommended(results)
-    names = () if chosen is None else chosen.names
+    names = () if chosen is None or NONE in chosen.names else chosen.names
     return next((name for name in names if name in results.replay.presets), NAIVE)
 
 
