@@ -79,16 +79,17 @@ def draw_closing(out: Console, headline: Headline) -> None:
     grid.add_column(width=LABELS, no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(f"[bold {colour}]{headline.verdict}[/]", f"[bold]{escape(headline.cause)}[/]")
-    if (command := _next_command(headline)) is not None:
-        grid.add_row("next", f"[cyan]{escape(command)}[/]")
+    if (step := _next_step(headline)) is not None:
+        grid.add_row("next", f"[cyan]{escape(step)}[/]")
     out.print()
     out.print(grid)
 
 
-def _next_command(headline: Headline) -> str | None:
-    """Return the command of the first experiment, else of the first action, else an explanation."""
-    commands = [action.command for action in (*headline.next, *headline.actions) if action.command]
-    if commands:
-        return commands[0]
+def _next_step(headline: Headline) -> str | None:
+    """Return the first command of experiments and actions, else an explanation, else words."""
+    steps = (*headline.next, *headline.actions)
+    command = next((step.command for step in steps if step.command), None)
     cause = headline.cause.split(",")[0]
-    return f"rcdiag explain {cause}" if cause else None
+    if command is None and not cause:
+        return steps[0].text if steps else None
+    return command or f"rcdiag explain {cause}"

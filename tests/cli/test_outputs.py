@@ -118,12 +118,22 @@ def test_a_failed_scoring_without_an_output_leaves_no_scratch_folder(
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_the_last_lines_are_verdict_cause_and_the_next_command(rcdiag, doubtful, tmp_path):
+def test_the_last_lines_are_verdict_cause_and_the_next_command(rcdiag, tmp_path):
+    ran = rcdiag("score", "sample_data/stale.parquet", "--result", tmp_path / "r.json")
+    diagnosis = json.loads((tmp_path / "r.json").read_text())["diagnosis"]
+    verdict, *following = [line for line in ran.out.splitlines() if line.strip()][-3:]
+    assert verdict.startswith(f"{diagnosis['verdict']:<12}{diagnosis['causes'][0]['slug']}")
+    assert following[0].startswith("next        rcdiag diagnose ")
+
+
+def test_without_a_cause_the_last_lines_say_what_would_tell(rcdiag, doubtful, tmp_path):
     ran = rcdiag("score", doubtful, "--result", tmp_path / "r.json")
     diagnosis = json.loads((tmp_path / "r.json").read_text())["diagnosis"]
-    tail = "\n".join(ran.out.splitlines()[-6:])
-    assert f"{diagnosis['verdict']:<12}{diagnosis['causes'][0]['slug']}" in tail
-    assert "next        rcdiag " in tail
+    assert diagnosis["causes"] == []
+    last = ran.out[ran.out.rindex(diagnosis["verdict"]) :]
+    expected = [step["command"] or step["text"] for step in diagnosis["next"]]
+    assert expected
+    assert " ".join(expected[0].split()[:3]) in " ".join(last.split())
 
 
 def test_a_written_file_is_a_link_in_a_terminal(tmp_path):
