@@ -126,14 +126,11 @@ def test_the_last_lines_are_verdict_cause_and_the_next_command(rcdiag, tmp_path)
     assert following[0].startswith("next        rcdiag diagnose ")
 
 
-def test_without_a_cause_the_last_lines_say_what_would_tell(rcdiag, doubtful, tmp_path):
+def test_without_a_cause_and_without_an_experiment_the_verdict_is_last(rcdiag, doubtful, tmp_path):
     ran = rcdiag("score", doubtful, "--result", tmp_path / "r.json")
     diagnosis = json.loads((tmp_path / "r.json").read_text())["diagnosis"]
-    assert diagnosis["causes"] == []
-    last = ran.out[ran.out.rindex(diagnosis["verdict"]) :]
-    expected = [step["command"] or step["text"] for step in diagnosis["next"]]
-    assert expected
-    assert " ".join(expected[0].split()[:3]) in " ".join(last.split())
+    assert (diagnosis["causes"], diagnosis["next"]) == ([], [])
+    assert ran.out.splitlines()[-1].strip() == diagnosis["verdict"]
 
 
 def test_a_written_file_is_a_link_in_a_terminal(tmp_path):
