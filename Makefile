@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 QUICK := not engine and not browser and not slow and not gpu and not oracle
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench faults reports picture schema docs clean
+.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench faults reports screenshots schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -89,8 +89,8 @@ reports: $(READY) ## make the reports of the sample data in reports/ (ten minute
 	@$(RCDIAG) compare reports/demo/ladder.parquet -q --force \
 	    --result reports/ladder.json --html reports/ladder.html
 
-picture: $(READY) ## take the picture of the README out of reports/temperature.html (needs Chromium)
-	@$(PY) -m tools.docs.picture
+screenshots: $(READY) ## take the pictures of README and docs from pages of the sample data (needs Chromium)
+	@$(PY) -m tools.docs.screenshots
 
 schema: $(READY) ## write what is generated from definitions again: JSON Schemas, index of names
 	@$(PY) -m rcdiag.results.schema

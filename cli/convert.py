@@ -65,4 +65,4 @@ def convert(
         screen.say(result)
         return
     screen.show_conversion(result)
-    screen.say(f"Wrote {output}")
+    screen.wrote(Path(output))

@@ -142,11 +142,13 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print the result document alone", rich_help_panel=OUTPUT)
 ]
 IncludeText = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--include-text",
-        help="Text of the worst tokens and sequences in result and report (tokenizer of --model, "
-        "or of the model that the table names)",
+        "--include-text/--no-text",
+        help="Whether result and page hold text of the worst sequences. By default they do where "
+        "the tokenizer of --model, or of the model that the table names, is here; --include-text "
+        "refuses to run without one, --no-text keeps all text out",
+        show_default=False,
         rich_help_panel=OUTPUT,
     ),
 ]

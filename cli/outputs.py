@@ -53,9 +53,10 @@ def finish(
         write_text(csv, document.frame().write_csv())
         paths.append(csv)
     paths += rcdiag.report(document, html, plots=plots, force=True)
-    (screen if instead is None else screen.aside()).show(document)
+    # Before the result, whose last lines stay the last: verdict, cause, what to run next.
     for path in paths:
-        screen.say(f"Wrote {path}")
+        screen.wrote(path)
+    (screen if instead is None else screen.aside()).show(document)
     if instead is not None:
         write_out(instead)
     screen.exit(document, fail_on)

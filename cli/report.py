@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,15 @@ def report(
         ),
     ] = None,
     plots: options.PlotsFolder = None,
+    notebook: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.ipynb",
+            help="Write a notebook: a cell for each figure, drawn already. It loads the result "
+            "files",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
     figure: Annotated[
         list[str] | None,
         typer.Option(
@@ -59,7 +69,7 @@ def report(
     """Make a page of results, without the data and without torch."""
     from cli.terminal.screen import Screen
 
-    check_outputs([html, plots], force=force)
+    check_outputs([html, plots, notebook], force=force)
     if (figure or width is not None) and plots is None:
         raise RcdiagError("--figure and --width are for files of figures", hint="give --plots DIR")
     if against and html is None:
@@ -71,23 +81,32 @@ def report(
         raise RcdiagError(f"--json prints one document, not {len(documents)}")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     written = []
-    if html is not None or plots is not None:
+    if html is not None or plots is not None or notebook is not None:
         written = rcdiag.report(
-            documents,
+            _with_files(results, documents),
             html,
             against=against or (),
             plots=plots,
+            notebook=notebook,
             figures=figure or (),
             width=width,
             force=True,
         )
+    for path in written:
+        screen.wrote(path)
     for document in documents:
         if isinstance(document, rcdiag.ConvertResult):
             screen.show_conversion(document)
         else:
             screen.show(document)
-    for path in written:
-        screen.say(f"Wrote {path}")
     for document in documents:
         if not isinstance(document, rcdiag.ConvertResult):
             screen.exit(document, fail_on)
+
+
+def _with_files(
+    sources: Sequence[str], documents: Sequence[rcdiag.Result | rcdiag.ConvertResult]
+) -> list[str | rcdiag.Result | rcdiag.ConvertResult]:
+    """Name the file of each result where it has one: a notebook loads it from there."""
+    pairs = zip(sources, documents, strict=True)
+    return [document if source == "-" else source for source, document in pairs]

@@ -43,7 +43,7 @@ def score(
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
     plots: options.PlotsFolder = None,
-    include_text: options.IncludeText = False,
+    include_text: options.IncludeText = None,
     json: options.Json = False,
     fail_on: options.Fail = options.FailOn.never,
     rows: options.Rows = None,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from rcdiag.diagnosis.guides import judged
 from rcdiag.results import MetricValue
@@ -71,6 +72,8 @@ def make_trajectories(
     reward: Sequence[float] | None = None,
     entropy: dict[str, Lists] | None = None,
     token_ids: Lists | None = None,
+    engine: Sequence[str] | None = None,
+    policy_version: NDArray[np.int64] | None = None,
 ) -> Trajectories:
     """Rows with the policies `rollout` and `old`; token ids count up unless told."""
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in behavior])]).astype(np.int64)
@@ -85,6 +88,8 @@ def make_trajectories(
         step=None if step is None else np.array(step, dtype=np.int64),
         reward=None if reward is None else np.array(reward, dtype=np.float64),
         entropy={name: flat(lists) for name, lists in (entropy or {}).items()},
+        engine=engine,
+        policy_version=policy_version,
     )
 
 

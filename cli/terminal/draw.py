@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cli.terminal.cells import COLOURS
-from cli.terminal.headline import draw_headline
+from cli.terminal.headline import draw_closing, draw_headline
 from rcdiag.pages.answers import answer
 from rcdiag.pages.headline import headline
 from rcdiag.results import Finding, Result
@@ -16,14 +16,16 @@ from rcdiag.results.base import drawn_sentence
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
-    """Draw the verdict with its causes first, then numbers and findings."""
-    draw_headline(out, headline(result, answer(result)), verbose)
+    """Draw the verdict with its causes first, numbers and findings, and the verdict once more."""
+    line = headline(result, answer(result))
+    draw_headline(out, line, verbose)
     if sentence := drawn_sentence(result.provenance):
         out.print(sentence)
     kind = result.kind  # its file alone is loaded: those of other kinds take their time
     getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
     for finding in result.findings:
         _print_finding(out, finding)
+    draw_closing(out, line)
 
 
 def _print_finding(out: Console, finding: Finding) -> None:

@@ -70,3 +70,26 @@ def _action(action: Action, width: int) -> str:
 
 def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
     return [(label if index == 0 else "", line) for index, line in enumerate(lines)]
+
+
+def draw_closing(out: Console, headline: Headline) -> None:
+    """Draw the last lines of a command: verdict and cause once more, and what to run next."""
+    colour = COLOURS[headline.level]
+    grid = Table.grid(padding=(0, 0, 0, 0))
+    grid.add_column(width=LABELS, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(f"[bold {colour}]{headline.verdict}[/]", f"[bold]{escape(headline.cause)}[/]")
+    if (step := _next_step(headline)) is not None:
+        grid.add_row("next", f"[cyan]{escape(step)}[/]")
+    out.print()
+    out.print(grid)
+
+
+def _next_step(headline: Headline) -> str | None:
+    """Return the first command of experiments and actions, else an explanation, else words."""
+    steps = (*headline.next, *headline.actions)
+    command = next((step.command for step in steps if step.command), None)
+    cause = headline.cause.split(",")[0]
+    if command is None and not cause:
+        return steps[0].text if steps else None
+    return command or f"rcdiag explain {cause}"

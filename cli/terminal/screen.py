@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 from rich.markup import escape
+from rich.style import Style
+from rich.text import Text
 
 from cli.options import FailOn
 from cli.terminal.console import TerminalConsole, write_out
@@ -31,6 +35,12 @@ class Screen:
     def say(self, text: str) -> None:
         if not self.quiet:
             self.err.print(escape(text), soft_wrap=True)
+
+    def wrote(self, path: Path) -> None:
+        """Say that a file is written; a terminal that can makes its name a link to it."""
+        if not self.quiet:
+            link = Style(link=path.resolve().as_uri())
+            self.err.print(Text.assemble("Wrote ", (str(path), link)), soft_wrap=True)
 
     def progress(self) -> Bars:
         """Return a listener for the library, a context: its bars go when the block ends."""

@@ -33,11 +33,12 @@ def report(
     *,
     against: Results = (),
     plots: str | Path | None = None,
+    notebook: str | Path | None = None,
     figures: Sequence[str] = (),
     width: float | None = None,
     force: bool = False,
 ) -> list[Path]:
-    """Write the results of one dump as a self-contained page, as figures, or both; give the paths.
+    """Write results of one dump as a self-contained page, figures or a notebook; give the paths.
 
     Args:
         results: a result or its file, or several: at most one of each command, all of one dump.
@@ -46,13 +47,16 @@ def report(
             changed.
         plots: the folder for the figures of `results`, each as PDF, SVG and PNG, and its numbers
             as CSV.
+        notebook: the notebook (.ipynb) to write: a cell for each figure, drawn already. It loads
+            the result files; a result that is given as an object is written beside it.
         figures: names of the figures to write into it; all that apply where none is given.
         width: their width in inches: 3.3 and 6.9 are those of columns and pages of papers.
         force: overwrite what is there.
     """
     page_path = None if html is None else Path(html)
     folder = None if plots is None else Path(plots)
-    check_outputs([page_path, folder], force=force)
+    notebook_path = None if notebook is None else Path(notebook)
+    check_outputs([page_path, folder, notebook_path], force=force)
     shown, other = _loaded(results), _loaded(against)
     written = []
     if page_path is not None:
@@ -65,7 +69,28 @@ def report(
 
         for result in shown:
             written += save_figures(result, folder, only=figures, width=width)
+    if notebook_path is not None:
+        written += _notebook(notebook_path, results, shown)
     return written
+
+
+def _notebook(path: Path, results: Results, loaded: Sequence[Result]) -> list[Path]:
+    """Write the notebook, and the results that it loads and that are in no file yet."""
+    from rcdiag.pages.notebook import notebook
+
+    listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
+    files: list[tuple[Result, str]] = []
+    written = []
+    for item, result in zip(listed, loaded, strict=True):
+        if isinstance(item, Document) or not Path(item).is_file():
+            own = path.with_name(f"{path.stem}_{result.kind}.json")
+            result.save(own)
+            written.append(own)
+        else:
+            own = Path(item)
+        files.append((result, os.path.relpath(own, path.parent)))
+    write_text(path, notebook(files))
+    return [*written, path]
 
 
 def _loaded(results: Results) -> list[Result]:

@@ -7,19 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
-from rcdiag.engines.spec import PolicySpec
-from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log, read_log
 from rcdiag.results import ScoreResult
-from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import choose_pair
 from rcdiag.usecases.logged import check_keys
 from rcdiag.usecases.one_policy import only_policy, score_of_one
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
-from rcdiag.usecases.score import Decode, check_pair
+from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.score import score as measure
 from rcdiag.usecases.scored import (
     Policies,
@@ -31,6 +28,7 @@ from rcdiag.usecases.scored import (
     wanted_policies,
 )
 from rcdiag.usecases.tables import Source, drawn, name_of, open_table
+from rcdiag.usecases.text import decoder_of
 
 
 @usecase
@@ -54,7 +52,7 @@ def score(
     arithmetic: str = "float64",
     carry: str | None = None,
     logged: str | Path | None = None,
-    include_text: bool = False,
+    include_text: bool | None = None,
     rows: int | None = None,
     seed: int = 0,
     force: bool = False,
@@ -90,7 +88,10 @@ def score(
             has for it, and what a near one does otherwise.
         logged: the trainer's own log of the run (JSONL, CSV, an exported W&B history, TensorBoard
             events), to set beside our numbers key by key, with the reason where they differ.
-        include_text: put the text of the worst tokens and sequences into the result.
+        include_text: whether the result holds the text of the tokens that it names. By default it
+            does where the tokenizer of `model`, or of a model that the table names, is here, or
+            where the table has columns of text; True refuses a table without a tokenizer, False
+            keeps all text out.
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
@@ -150,7 +151,7 @@ def score(
     if pair.reason:
         progress.say(pair.reason)
     plan = planned(table, specs, written, force=force)
-    decode = _decoder(model, table, specs, (pair.target, pair.behavior)) if include_text else None
+    decode = decoder_of(model, table, specs, (pair.target, pair.behavior), include_text)
     yield description(name_of(source), table, plan, written)
     with scored_table(table, plan, written, force=force, progress=progress) as scored:
         return measure(
@@ -161,6 +162,7 @@ def score(
             seed=seed,
             origin=table,
             decode=decode,
+            text=include_text is not False,
             plan=corrections,
             log=log,
         )
@@ -182,24 +184,3 @@ def _log(path: Path, plan: Plan, rows: int | None) -> Log:
     log = read_log(path)
     check_keys(log, plan.trainer)
     return log
-
-
-def _decoder(
-    model: str | Path | None, table: Table, specs: Sequence[PolicySpec], policies: Sequence[str]
-) -> Decode:
-    """Turn token ids into text by the tokenizer of `model`, or of a model of one of the policies.
-
-    The first of `policies` whose model is a folder here decides: the model that is about to score
-    it, or else the one that the table names.
-    """
-    recorded = table.metadata.get("policies", {})
-    models = {name: recorded.get(name, {}).get("model") for name in policies}
-    models |= {spec.name: spec.model for spec in specs if spec.name in models}
-    folders = [folder for folder in models.values() if folder and Path(folder).is_dir()]
-    if model is None and not folders:
-        raise RcdiagError(
-            f"{setting('include_text')}: the table names no model folder here whose tokenizer "
-            "could be used",
-            hint=setting("model", "PATH"),
-        )
-    return decoder(str(model or folders[0]))

@@ -26,28 +26,61 @@ def decoder(model: str) -> Callable[[Sequence[int]], list[str]]:
             hint="copy the tokenizer files beside the weights (tokenizer.save_pretrained), or "
             f"give a folder that has them by {setting('model')}",
         )
+    file = folder / "tokenizer.json"
+    one, size = _of_file(file) if file.exists() else _of_folder(folder, model)
+
+    def decode(ids: Sequence[int]) -> list[str]:
+        return [one(token_id) if token_id < size else f"<{token_id}>" for token_id in ids]
+
+    return decode
+
+
+# The text of one token, and the number of tokens.
+OneToken = tuple[Callable[[int], str], int]
+
+
+def _of_file(file: Path) -> OneToken:
+    """Read `tokenizer.json` by the small library tokenizers: transformers takes seconds to load."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise _missing("tokenizers") from error
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more specific
+        raise _unreadable(str(file), error) from error
+
+    def one(token_id: int) -> str:
+        text = tokenizer.decode([token_id], skip_special_tokens=False)
+        piece = tokenizer.id_to_token(token_id) or ""
+        # A tokenizer that marks spaces drops that of the first token of a text.
+        return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
+
+    return one, tokenizer.get_vocab_size()
+
+
+def _of_folder(folder: Path, model: str) -> OneToken:
+    """Read any other tokenizer by transformers."""
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
-        raise RcdiagError(
-            "text needs the transformers package", hint='pip install "rcdiag[hf]"'
-        ) from error
+        raise _missing("transformers") from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        raise RcdiagError(
-            f"model {model}: its tokenizer cannot be loaded ({str(error).splitlines()[0]})",
-            hint=f"give a folder with a tokenizer by {setting('model')}, or leave "
-            f"{setting('include_text')} away",
-        ) from error
-    size = len(tokenizer)
+        raise _unreadable(f"model {model}", error) from error
+    return lambda token_id: str(tokenizer.decode([token_id])), len(tokenizer)
 
-    def decode(ids: Sequence[int]) -> list[str]:
-        return [
-            tokenizer.decode([token_id]) if token_id < size else f"<{token_id}>" for token_id in ids
-        ]
 
-    return decode
+def _missing(package: str) -> RcdiagError:
+    return RcdiagError(f"text needs the {package} package", hint='pip install "rcdiag[hf]"')
+
+
+def _unreadable(what: str, error: Exception) -> RcdiagError:
+    return RcdiagError(
+        f"{what}: the tokenizer cannot be loaded ({(str(error).splitlines() or [''])[0]})",
+        hint=f"give a folder with a tokenizer by {setting('model')}, or show no text: --no-text",
+    )
 
 
 def coders(

@@ -29,6 +29,33 @@ class Divided:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RowParts:
+    """What each row adds to the sum of a loss and to the count that divides it, [rows]."""
+
+    sums: NDArray[np.float64]
+    counts: NDArray[np.float64] | None  # None: the divisor does not hang on the rows
+    divisor: float
+    epsilon: float  # what is added to the count
+
+    def without_groups(self, group: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the loss without each group of rows in turn, [groups].
+
+        `group` numbers the groups of the first rows from 0; rows behind them, which have no token,
+        always stay. Where the divisor is a constant the groups that are left stand for all.
+        """
+        groups = int(group.max()) + 1
+        sums = np.bincount(group, self.sums[: len(group)], groups)
+        left = self.sums.sum() - sums
+        if self.counts is None:
+            return left / self.divisor * groups / max(groups - 1, 1)
+        whole = self.counts.sum()
+        counts = whole - np.bincount(group, self.counts[: len(group)], groups)
+        per_count = self.divisor / (whole + self.epsilon)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return left / ((counts + self.epsilon) * per_count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LossResult:
     """The loss, metrics and gradient that the trainer would have had on the batch."""
 
@@ -36,6 +63,7 @@ class LossResult:
     metrics: dict[str, float]  # under the trainer's own keys
     coefficients: NDArray[np.float64]  # d loss / d current, of each token of the batch
     divided: Divided
+    rows: RowParts
     undefined: str | None = None  # why there is no loss; then all coefficients are 0
 
 
@@ -50,7 +78,8 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
     seen = batch if rules.sees_rejected else batch.only_kept()
     losses = policy_loss(seen, settings)
     reduction = ROW_MEAN if losses.by_row else rules.aggregation(loss, settings)
-    total = _total(reduction, batch, seen, _weighted(losses, seen), settings)
+    weighted = _weighted(losses, seen)
+    total = _total(reduction, batch, seen, weighted, settings)
     if rules.logged is not None:
         metrics = rules.logged(seen, losses, settings)
     else:
@@ -63,6 +92,7 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
         metrics={rules.prefix + name: value for name, value in metrics.items()},
         coefficients=np.zeros(len(current)) if reason else _gradient(total, current),
         divided=_divided(reduction, batch, settings),
+        rows=_row_parts(reduction, batch, seen, weighted, losses.by_row, settings),
         undefined=reason,
     )
 
@@ -108,6 +138,30 @@ def _divided(reduction: Aggregation, batch: LossBatch, settings: LossSettings) -
         used=reduction.counted(batch, settings),
         kept=reduction.count.kept(batch),
         all=reduction.count.all(batch),
+    )
+
+
+def _row_parts(
+    reduction: Aggregation,
+    batch: LossBatch,
+    seen: LossBatch,
+    losses: Tensor,
+    by_row: bool,
+    settings: LossSettings,
+) -> RowParts:
+    """Split a loss into what its rows add, so that it can be had without some of them."""
+    which = reduction.denominator(settings)
+    values = (reduction.within(seen, which) * losses).detach()
+    counts = None
+    if which != "constant" and reduction.count.unit != "nothing":
+        tokens = batch.kept_counts if which == "kept" else batch.lengths
+        of_rows = tokens > 0 if which == "kept" else torch.ones_like(tokens)
+        counts = (tokens if reduction.count.unit == "tokens" else of_rows).double().numpy()
+    return RowParts(
+        sums=(values if by_row else seen.row_sums(values)).numpy(),
+        counts=counts,
+        divisor=reduction.divisor(batch, settings),
+        epsilon=reduction.epsilon,
     )
 
 

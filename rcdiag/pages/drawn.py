@@ -51,12 +51,13 @@ def static_svg(name: str, result: Result) -> str:
 def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:
     """Draw a figure by matplotlib; at another width, in inches, its letters go with it."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure as Drawing
+
+    from rcdiag.pages.on_paper import PaperFigure
 
     across, up = spec.size(result)
     size = (across, up) if width is None else (width, max(up * width / across, LOWEST * width))
     letters = {"font.size": max(STYLE["font.size"] * size[0] / across, SMALLEST_LETTERS)}
     with mpl.rc_context({**STYLE, **({} if width is None else letters)}):
-        made = Drawing(figsize=size, layout="constrained")
+        made = PaperFigure(figsize=size, layout="constrained")
         spec.draw(result, made)
         return made

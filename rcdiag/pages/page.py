@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import groupby
+from math import ceil, log10
 from typing import Any
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Tab, Terms
 from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import LEVELS, NOT_JUDGED
 from rcdiag.pages.merge import DumpResults, merged
+from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Finding, Result, to_json
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
@@ -41,7 +43,18 @@ LEADING = (
     "unexplained-by-experiment",
 )
 MOST_LEADING = 3
-SCRIPTS = ("base.js", "charts.js", "tables.js", "parts.js", "transcript.js", "tabs.js")
+SCRIPTS = (
+    "base.js",
+    "charts.js",
+    "tables.js",
+    "parts.js",
+    "transcript.js",
+    "examples.js",
+    "tabs.js",
+)
+# Significant digits of numbers in the documents of a page, and of those of which there are many.
+DIGITS = 6
+ENDS = {"low": 5, "high": 5, "log_ratio": 4, "behavior_log_probs": 4}
 # Colours of the favicon, those of the levels on white.
 COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 
@@ -140,10 +153,11 @@ def _steps(dump: DumpResults) -> str:
 
 def _text(dump: DumpResults) -> str:
     """Say whether the page holds text of the dump."""
-    if dump.score is None:
-        return "holds no text"
-    some = [sequence for sequence in dump.score.worst_sequences if sequence.texts]
-    return f"holds text of {len(some)} responses" if some else "holds no text"
+    sequences = [] if dump.score is None else dump.score.worst_sequences
+    some = [sequence for sequence in sequences if holds_text(sequence)]
+    if some:
+        return f"holds text of {len(some)} responses"
+    return "holds token ids, no text" if sequences else "holds no text"
 
 
 def _head_of_two(before: DumpResults, after: DumpResults) -> Head:
@@ -254,16 +268,27 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
 
 
 def shortened(result: Result) -> str:
-    """Write a document with seven significant digits of every number: half the size."""
+    """Write a document with six significant digits of every number: half the size.
 
-    def short(value: Any) -> Any:
+    Ends of intervals have five, which is what the page shows at most; near 1 digits are those of
+    the distance from 1.
+    """
+
+    def short(value: Any, digits: int) -> Any:
         if isinstance(value, float):
-            return float(f"{value:.7g}")
+            return short_number(value, digits)
         if isinstance(value, dict):
-            return {name: short(item) for name, item in value.items()}
-        return [short(item) for item in value] if isinstance(value, list) else value
+            return {name: short(item, ENDS.get(name, digits)) for name, item in value.items()}
+        return [short(item, digits) for item in value] if isinstance(value, list) else value
 
-    return json.dumps(short(json.loads(to_json(result))), separators=(",", ":"))
+    return json.dumps(short(json.loads(to_json(result)), DIGITS), separators=(",", ":"))
+
+
+def short_number(value: float, digits: int) -> float:
+    """Return a number with some significant digits, near 1 with those of its distance from 1."""
+    distance = abs(value - 1.0)
+    more = ceil(-log10(distance)) if 0.0 < distance < 1e-3 else 0
+    return float(f"{value:.{digits + more}g}")
 
 
 def packed(text: str) -> str:

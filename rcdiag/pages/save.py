@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.files import write_bytes, write_text
-from rcdiag.pages.charts import Chart
+from rcdiag.pages.charts import Chart, Value
 from rcdiag.pages.drawn import drawing
 from rcdiag.pages.figures import applying
+from rcdiag.pages.numbers import drawn_numbers
 from rcdiag.pages.svg import rendered
 from rcdiag.pages.sweep.families import family_figure
 from rcdiag.results import Result, SweepResult
@@ -46,19 +47,19 @@ def save_figures(
             path = folder / f"{name}.{kind}"
             write_bytes(path, rendered(figure, kind))
             written.append(path)
-        if chart is not None:
-            path = folder / f"{name}.csv"
-            write_text(path, table_text(chart))
-            written.append(path)
+        path = folder / f"{name}.csv"
+        columns, rows = drawn_numbers(figure) if chart is None else (chart.columns, chart.rows)
+        write_text(path, table_text(columns, rows))
+        written.append(path)
     return written
 
 
-def table_text(chart: Chart) -> str:
-    """Write the table of a chart as CSV; what is not known is empty."""
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> str:
+    """Write a table as CSV; what is not known is empty."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(chart.columns)
-    writer.writerows(["" if value is None else value for value in row] for row in chart.rows)
+    writer.writerow(columns)
+    writer.writerows(["" if value is None else value for value in row] for row in rows)
     return stream.getvalue()
 
 

@@ -40,7 +40,7 @@ def _smaller(svg: str) -> str:
     return re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", svg))
 
 
-def rendered(figure: Figure, kind: str) -> bytes:
+def rendered(figure: Figure, kind: str, dpi: int = DPI) -> bytes:
     """Return the figure as bytes of a PNG, SVG or PDF file; equal figures give equal bytes."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -50,7 +50,7 @@ def rendered(figure: Figure, kind: str) -> bytes:
     stream = io.BytesIO()
     # Not by savefig, which draws a figure twice: once for the layout alone.
     with mpl.rc_context(STYLE):
-        figure.dpi = DPI
+        figure.dpi = dpi
         if kind == "pdf":
             FigureCanvasPdf(figure).print_pdf(stream, metadata={"CreationDate": None})
         elif kind == "svg":

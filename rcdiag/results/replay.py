@@ -1025,6 +1025,37 @@ class ReplayStep:
     num_tokens: NumTokens
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedDifference:
+    """A paired difference is that of two presets on the same groups, the first less the other.
+
+    What both share drops out. Intervals are 95% intervals: the same group is left out of both, and
+    weights and advantages stay those of the whole batch.
+    """
+
+    loss: Annotated[
+        MetricValue | None,
+        Doc("Difference of the losses; null where one has none.", unit=_UNIT, see=("loss",)),
+    ]
+    grad_norm: Annotated[
+        MetricValue | None,
+        Doc(
+            "Difference of the norms of the gradients; null without a model.",
+            unit=_UNIT,
+            see=("grad_norm",),
+        ),
+    ] = None
+    kl_rollout_new: Annotated[
+        MetricValue | None,
+        Doc(
+            "Difference of the distances from the sampler after the step, by k3; null without a "
+            "model.",
+            unit=_NATS,
+            see=("kl_rollout_new",),
+        ),
+    ] = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class ReplayResult(Shown):
     """The result of `rcdiag replay` describes updates on one training step, or on several."""
@@ -1096,6 +1127,14 @@ class ReplayResult(Shown):
         ),
     ]
     presets: Presets
+    paired: Annotated[
+        dict[str, dict[str, PairedDifference]],
+        Doc(
+            "Differences of every two presets, by the name of the one and of the other, which is "
+            "taken from it; of presets that are equal in everything one alone is named.",
+            see=("loss", "grad_norm", "kl_rollout_new"),
+        ),
+    ] = field(default_factory=dict, metadata=ADDED)
     model: Annotated[
         dict[str, Any] | None,
         Doc(

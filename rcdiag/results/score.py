@@ -281,8 +281,8 @@ Mismatch = Annotated[
         heading="metric",
     ),
 ]
-_GIVEN = f"; given only with {setting('include_text')}."
-_TEXT = Doc("Text of the token" + _GIVEN, example="--include-text")
+_GIVEN = "; given where a tokenizer is here and no option forbids text."
+_TEXT = Doc("Text of the token" + _GIVEN, example="--no-text leaves all text out")
 
 
 class _WorstToken(TypedDict):
@@ -336,6 +336,103 @@ class TokenProfile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TokenWeights:
+    """Token weights say what one correction makes of the stored tokens of a sequence."""
+
+    weight: Annotated[
+        float | None,
+        Doc(
+            "Weight of every token that `changed` does not list, before batch normalisation; 1 "
+            "without weights, null where it is each token's own ratio.",
+            unit="ratio",
+            see=("changed",),
+        ),
+    ]
+    changed: Annotated[
+        list[list[float]],
+        Doc(
+            "Tokens with another weight, truncated ones for example: place in the sequence's "
+            "lists, from 0, and weight.",
+            unit="ratio",
+            see=("weight",),
+        ),
+    ] = field(default_factory=list)
+    rejected: Annotated[
+        list[list[int]],
+        Doc(
+            "Tokens that the correction takes out of the loss, as stretches: first and last place "
+            "in the sequence's lists, from 0."
+        ),
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenAlternatives:
+    """Token alternatives are what a policy would have taken in place of one stored token."""
+
+    place: Annotated[int, Doc("Place of the token in the sequence's lists, from 0.")]
+    policy: Annotated[str, Doc("Policy whose most likely tokens the table holds.")]
+    token_ids: Annotated[list[int], Doc("Ids of the most likely tokens, the likeliest first.")]
+    log_probs: Annotated[
+        list[float], Doc("Log-prob of each of the most likely tokens.", unit="nats")
+    ]
+    texts: Annotated[list[str] | None, Doc("Texts of the most likely tokens" + _GIVEN)] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SequenceContext:
+    """A sequence context holds what a reader of a sequence sees beside its unmasked tokens."""
+
+    prompt_length: Annotated[
+        int | None, Doc("Tokens of the prompt; null where the table holds none.", unit="tokens")
+    ] = None
+    prompt_ids: Annotated[
+        list[int], Doc("Ids of the last tokens of the prompt, at most 100.", see=("prompt_length",))
+    ] = field(default_factory=list)
+    masked_positions: Annotated[
+        list[int],
+        Doc(
+            "Positions in the response of tokens that the mask leaves out (tools, environment, "
+            "template), from 0; at most 400.",
+        ),
+    ] = field(default_factory=list)
+    masked_ids: Annotated[
+        list[int], Doc("Ids of the tokens that the mask leaves out.", see=("masked_positions",))
+    ] = field(default_factory=list)
+    prompt_texts: Annotated[
+        list[str] | None, Doc("Texts of the stored tokens of the prompt" + _GIVEN)
+    ] = None
+    masked_texts: Annotated[
+        list[str] | None, Doc("Texts of the tokens that the mask leaves out" + _GIVEN)
+    ] = None
+    prompt: Annotated[
+        str | None,
+        Doc(
+            "Text of the prompt as the table holds it, its last 1,000 letters; given only where no "
+            "tokenizer is here."
+        ),
+    ] = None
+    response: Annotated[
+        str | None,
+        Doc(
+            "Text of the response as the table holds it, its first 2,000 letters; given only where "
+            "no tokenizer is here."
+        ),
+    ] = None
+    weights: Annotated[
+        dict[str, TokenWeights],
+        Doc("What every correction makes of the stored tokens, by the name of its preset."),
+    ] = field(default_factory=dict)
+    alternatives: Annotated[
+        list[TokenAlternatives],
+        Doc(
+            "Most likely tokens in place of those with the largest log-ratios, where the table "
+            "holds columns `{policy}_top_ids` and `{policy}_top_logprobs`."
+        ),
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceTokens:
     """A worst sequence has one of the largest log-ratios by sum; its tokens are cut after 400."""
 
@@ -369,7 +466,10 @@ class SequenceTokens:
     ]
     texts: Annotated[
         list[str] | None,
-        Doc("Texts of the sequence's unmasked tokens" + _GIVEN, example="--include-text"),
+        Doc(
+            "Texts of the sequence's unmasked tokens" + _GIVEN,
+            example="--no-text leaves all text out",
+        ),
     ] = None
     behavior_log_probs: Annotated[
         list[float] | None,
@@ -380,6 +480,51 @@ class SequenceTokens:
             see=("log_ratio",),
         ),
     ] = field(default=None, metadata=SPARSE)
+    context: Annotated[
+        SequenceContext | None,
+        Doc(
+            "What stands around the sequence's unmasked tokens, and what corrections make of them; "
+            "null in documents of earlier versions.",
+            see=("prompt_ids", "masked_ids", "weights"),
+        ),
+    ] = field(default=None, metadata=SPARSE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BinExamples:
+    """Bin examples are tokens of each bin of a figure: those with the largest |log-ratio|.
+
+    A bin has at most six, of different rows. All lists but `bins` have an entry for each token.
+    """
+
+    row: Annotated[list[int], Doc("Rows of the table that hold the tokens, from 0.")]
+    position: Annotated[list[int], Doc("Positions of the tokens in their responses, from 0.")]
+    token_id: Annotated[list[int], Doc("Ids of the tokens.")]
+    behavior_log_prob: Annotated[
+        list[float], Doc("Log-prob of each token under the behavior policy.", unit="nats")
+    ]
+    log_ratio: Annotated[
+        list[float], Doc("Log-ratio of each token.", unit="nats", direction=LOG_RATIO)
+    ]
+    before: Annotated[
+        list[list[int]], Doc("Ids of the sampled tokens before each token, at most six.")
+    ]
+    after: Annotated[
+        list[list[int]], Doc("Ids of the sampled tokens after each token, at most three.")
+    ]
+    bins: Annotated[
+        dict[str, dict[str, list[int]]],
+        Doc(
+            "Examples of every bin, as places in the other lists, from 0: by profile, or "
+            "`likelier_target` and `likelier_behavior` for bins by |log-ratio|, and by the label "
+            "of the bin.",
+            see=("profiles",),
+        ),
+    ]
+    texts: Annotated[
+        list[list[str]] | None,
+        Doc("Text before each token, of the token, and after it" + _GIVEN),
+    ] = None
 
 
 class JointCounts(TypedDict):
@@ -443,13 +588,12 @@ class ScoreFigures(_ScoreFigures, total=False):
     concentration: Annotated[
         list[list[float]],
         Doc(
-            "How few tokens make up the mismatch: share of the tokens, those with the largest "
-            "log-ratios by size first, and their share of all squared log-ratios. Above 4 million "
-            "tokens sizes are known to 0.05%.",
+            "How few tokens hold the KL: share of the tokens, those with the largest k3 first, and "
+            "their share of the sum of k3 over all tokens, to 1% of it.",
             unit="share",
-            formula="sum log_ratio^2 over the largest share / sum over all tokens",
+            formula="sum of k3 over the largest share / sum over all tokens",
             healthy="a straight line where all tokens differ alike",
-            see=("top_share", "share_of_squares"),
+            see=("k3", "top_share"),
         ),
     ]
 
@@ -519,6 +663,14 @@ class ScoreResult(Shown):
             see=("log_ratio_sum",),
         ),
     ] = field(default_factory=list)
+    examples: Annotated[
+        BinExamples | None,
+        Doc(
+            "Tokens of each bin of the exceedance curve and of the profiles; null in documents of "
+            "earlier versions.",
+            see=("bins", "profiles"),
+        ),
+    ] = field(default=None, metadata=ADDED)
     rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)
     pair_reason: Annotated[
         str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,15 @@ class Shown:
     def save(self, path: str | Path) -> None:
         """Write the result document, which `rcdiag.load_result` reads back."""
         write_text(Path(path), self.to_json())
+
+    def plot(self, name: str, *, width: float | None = None) -> Any:
+        """Draw a figure as a matplotlib figure: `result.plot("steps")`.
+
+        `steps` draws all figures over the training steps in one; every figure of `--plots` has its
+        own name, and a wrong name lists those of this result. `width` is in inches.
+        """
+        # Drawing stands above results: it is looked up by its name, and only when it is asked for.
+        return importlib.import_module("rcdiag.pages.plot").plot(self, name, width)
 
     def __repr__(self) -> str:
         summary = SUMMARIES[self.kind](self)

@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rcdiag.statistics import profiles
+from rcdiag.statistics.categories import Categories
+from rcdiag.statistics.examples import Examples
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
 from rcdiag.statistics.histograms import Counts, FigureData, token_counts
+from rcdiag.statistics.lorenz import Lorenz
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import Profiles
 from rcdiag.statistics.ratios import Array
@@ -31,6 +34,9 @@ class PairState:
     figures: FigureData
     worst_tokens: WorstTokens
     worst_sequences: WorstSequences
+    categories: Categories
+    examples: Examples
+    lorenz: Lorenz
 
     @classmethod
     def of(
@@ -38,6 +44,9 @@ class PairState:
     ) -> PairState:
         """Make the state of one batch, which is not empty; its blocks are walked side by side."""
         vocabulary = executor.submit(Vocabulary.of, pair)
+        categories = executor.submit(Categories.of, pair)
+        examples = executor.submit(Examples.of, pair)
+        lorenz = executor.submit(Lorenz.of, pair)
         filled = {step: part for step, part in steps.items() if len(part.lengths)}
         by_step = any(part is not pair for part in filled.values())
         walk = _walk_but_for_suite if by_step else _walk
@@ -56,6 +65,9 @@ class PairState:
             FigureData.joined(pair, [block.counts for block in walked]),
             sum((block.worst_tokens for block in walked), WorstTokens()),
             WorstSequences.of(pair, log_ratio_sums),
+            categories.result(),
+            examples.result(),
+            lorenz.result(),
         )
 
     def __add__(self, other: PairState) -> PairState:
@@ -66,6 +78,9 @@ class PairState:
             self.figures + other.figures,
             self.worst_tokens + other.worst_tokens,
             self.worst_sequences + other.worst_sequences,
+            self.categories + other.categories,
+            self.examples + other.examples,
+            self.lorenz + other.lorenz,
         )
 
     def by_step(self) -> dict[Step, SuiteState]:

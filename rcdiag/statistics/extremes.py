@@ -131,7 +131,7 @@ def _sequence(pair: PolicyPair, index: int, end: int) -> SequenceTokens:
         positions=pair.tokens.position[kept].tolist(),
         token_ids=pair.tokens.token_id[kept].tolist(),
         log_ratio=np.round(log_ratio[:TOKENS_KEPT], 6).tolist(),
-        behavior_log_probs=np.round(behavior[:TOKENS_KEPT], 5).tolist(),
+        behavior_log_probs=[float(f"{value:.5g}") for value in behavior[:TOKENS_KEPT].tolist()],
     )
 
 

@@ -49,6 +49,12 @@ class Axis:
         inner = [f"{a}" if a == b - 1 else f"{a}-{b - 1}" for a, b in pairwise(starts)]
         return [*inner, f"{starts[-1]}+"]
 
+    def bins(self, values: NDArray) -> NDArray[np.int64]:
+        """Return the bin of each value, in the shape of `values`; -1 where it is NaN."""
+        edges = np.log(self.edges) if self.logarithmic else np.asarray(self.edges, np.float64)
+        numbers = np.searchsorted(edges, values, side="right")
+        return np.where(np.isnan(values), -1, numbers) if values.dtype.kind == "f" else numbers
+
 
 def _mean_log_prob(pair: PolicyPair) -> Array:
     return 0.5 * (pair.values.behavior + pair.values.target)
@@ -322,6 +328,12 @@ def _first_tokens(
     return first[last], sequence[last], bins[last]
 
 
+def token_weights(pair: PolicyPair) -> list[Array]:
+    """Return what a profile sums over the tokens of a bin, beside their number; each [tokens]."""
+    with np.errstate(invalid="ignore"):
+        return [pair.log_ratio, np.square(pair.log_ratio), k3(pair.values.ratios)]
+
+
 def finished(profiles: Profiles) -> dict[str, Profile]:
     """Return every profile with its filled bins; that of turns only where a row has several."""
     made = {name: _profile(name, sums) for name, sums in profiles.sums.items()}
@@ -332,8 +344,15 @@ def finished(profiles: Profiles) -> dict[str, Profile]:
 
 def _profile(name: str, sums: ClusterSums) -> Profile:
     axis = PROFILES[name]
-    tokens, log_ratio, squares, k3_sum = np.split(sums.sums, SUMS, axis=1)
     labels = LABELS.get(name) or axis.labels()
+    return profile_of(sums, labels, axis.title, axis.unit, axis.about)
+
+
+def profile_of(
+    sums: ClusterSums, labels: Sequence[str], title: str, unit: str, about: str
+) -> Profile:
+    """Read a profile off sums by cluster and bin, [clusters, SUMS * bins]; empty bins are none."""
+    tokens, log_ratio, squares, k3_sum = np.split(sums.sums, SUMS, axis=1)
     mean = _estimates(log_ratio, tokens)
     square = _estimates(squares, tokens, floor=0.0)
     kl = _estimates(k3_sum, tokens, floor=0.0)
@@ -350,7 +369,7 @@ def _profile(name: str, sums: ClusterSums) -> Profile:
         for index, count in enumerate(tokens.sum(axis=0))
         if count
     ]
-    return Profile(title=axis.title, unit=axis.unit, about=axis.about, bins=bins)
+    return Profile(title=title, unit=unit, about=about, bins=bins)
 
 
 def _estimates(sums: Array, tokens: Array, floor: float = -np.inf) -> list[MetricValue]:

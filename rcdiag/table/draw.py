@@ -6,13 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table import schema as columns
 from rcdiag.table.decode import hashed
-from rcdiag.table.readers.parquet import open_parquet, read_rows_of
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.table import Table, TableFile
 from rcdiag.table.writer import TableWriter
@@ -101,20 +99,7 @@ def _drawn(groups: int, rows: int, all_rows: int, seed: int) -> Numbers:
 
 
 def _write(table: Table, file: TableFile, rows: Numbers, target: Path) -> None:
-    """Write some rows of a file, with canonical names, reading no row group without one of them."""
-    metadata = open_parquet(file.parquet).metadata
-    sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    holder = np.searchsorted(starts, rows, side="right") - 1
-    names = table.stored(table.schema.names)
-    tokens = table.renames.get("response_ids", "response_ids")
-    wanted = np.unique(holder).tolist()
-    numbers = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in wanted])
-    keep = np.isin(numbers, rows)
-    row = 0
+    """Write some rows of a file, with canonical names."""
     with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
-        for record in read_rows_of(file.parquet, names, tokens, row_groups=wanted):
-            end = row + record.num_rows
-            part = table.canonical(record, table.schema.names, file.first_row + numbers[row:end])
-            writer.write(part.filter(pa.array(keep[row:end])))
-            row = end
+        for batch in table.batches_of(file, rows, table.schema.names):
+            writer.write(batch.table)

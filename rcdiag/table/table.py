@@ -245,6 +245,13 @@ class Table:
         policy = missing.LOOKS_LIKE_LOG_PROBS.sub("", column).strip("_-")
         return column if policy in self.policies else policy or "recorded"
 
+    def has_text(self, column: str) -> bool:
+        """Tell whether the table has a column of that name that holds texts."""
+        if column not in self.columns:
+            return False
+        kind = self.schema.field(column).type
+        return bool(pt.is_string(kind) or pt.is_large_string(kind))
+
     @property
     def _own_schema(self) -> pa.Schema:
         """Return the schema with the names that the columns have in the files."""
@@ -263,6 +270,32 @@ class Table:
                 numbers = file.first_row + row + np.arange(record.num_rows)
                 yield Batch(self.canonical(record, wanted, numbers), file, row)
                 row += record.num_rows
+
+    def batches_of(
+        self, file: TableFile, rows: NDArray[np.int64], names: Sequence[str]
+    ) -> Iterator[Batch]:
+        """Yield some rows of a file, reading no row group without one of them.
+
+        `rows` are counted from the file's first row, ascending; `names` are canonical.
+        """
+        metadata = open_parquet(file.parquet).metadata
+        sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        groups = np.unique(np.searchsorted(starts, rows, side="right") - 1).tolist()
+        numbers = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
+        keep = np.isin(numbers, rows)
+        stored = self._stored_in(file, names)
+        row = 0
+        for record in read_rows_of(file.parquet, stored, self._tokens, row_groups=groups):
+            here = slice(row, row + record.num_rows)
+            row += record.num_rows
+            if not keep[here].any():
+                continue
+            if file.differs:
+                record = self._conformed(record, names)
+            table = self.canonical(record, names, file.first_row + numbers[here])
+            taken = numbers[here][keep[here]]
+            yield Batch(table.filter(pa.array(keep[here])), file, 0, taken)
 
     @property
     def _tokens(self) -> str:

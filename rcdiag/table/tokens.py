@@ -36,6 +36,8 @@ class TokenBatch:
     reward: Array | None = None  # [sequences] NaN = unknown
     advantage: Array | None = None  # [sequences] NaN = unknown
     advantages: Array | None = None  # [tokens]
+    engine: NDArray[np.str_] | None = None  # [sequences] replica of the sampler
+    version: NDArray[np.int64] | None = None  # [tokens] weights that sampled; -1 = unknown
     empty: Mapping[int | None, int] = field(default_factory=dict)  # step -> rows without a token
     width: int = 0  # tokens of the longest response, masked ones counted
     prompt_width: int = 0  # tokens of the longest prompt; 0 where prompts were not read
@@ -67,7 +69,7 @@ class TokenBatch:
             name: joined(name)
             for name in (
                 *("lengths", "cluster", "row", "token_id", "position"),
-                *("step", "reward", "advantage", "advantages"),
+                *("step", "reward", "advantage", "advantages", "engine", "version"),
             )
         }
         ids = None if self.sample_id is None else [*self.sample_id, *(other.sample_id or ())]
@@ -128,6 +130,8 @@ class TokenBatch:
             reward=of_sequences(self.reward),
             advantage=of_sequences(self.advantage),
             advantages=of_tokens(self.advantages),
+            engine=of_sequences(self.engine),
+            version=of_tokens(self.version),
             empty=empty,
             masked=masked,
         )
@@ -212,10 +216,26 @@ def sampled_tokens(
         reward=of_sequences(trajectories.reward),
         advantage=of_sequences(trajectories.advantage),
         advantages=None if trajectories.advantages is None else trajectories.advantages[keep],
+        engine=of_sequences(_engines(trajectories)),
+        version=_versions(trajectories, keep),
         empty=_count_empty(filled, trajectories.step),
         width=int(ids.lengths.max(initial=0)),
         prompt_width=0 if prompts is None else int(prompts.lengths.max(initial=0)),
     )
+
+
+def _engines(trajectories: Trajectories) -> NDArray[np.str_] | None:
+    return None if trajectories.engine is None else np.array(trajectories.engine, dtype=np.str_)
+
+
+def _versions(trajectories: Trajectories, keep: slice | Flags) -> NDArray[np.int64] | None:
+    """Return the version of each sampled token, whether rows or tokens have one."""
+    versions = trajectories.policy_version
+    if versions is None:
+        return None
+    lengths = trajectories.response_ids.lengths
+    by_token = np.repeat(versions, lengths) if len(versions) == len(trajectories) else versions
+    return by_token[keep]
 
 
 def _joined_masked(one: TokenBatch | None, other: TokenBatch | None) -> TokenBatch | None:

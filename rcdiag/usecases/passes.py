@@ -22,14 +22,15 @@ def token_batches(
     *,
     prompts: bool = False,
     masked: bool = False,
+    origin: bool = False,
 ) -> Iterator[TokenBatch]:
     """Yield the sampled tokens of all rows, batch by batch; a batch may hold no token at all.
 
     `prompts` reads prompts too, for their width alone, where the table has them; `masked` takes
-    the tokens too that the mask leaves out.
+    the tokens too that the mask leaves out; `origin` reads engine and version of the rows.
     """
     prompts = prompts and "prompt_ids" in dump.columns
-    trajectories = read_trajectories(dump, policies, prompts=prompts)
+    trajectories = read_trajectories(dump, policies, prompts=prompts, origin=origin)
     batches = (sampled_tokens(rows, policies, masked=masked) for rows in trajectories)
     return read_ahead(batches, executor)
 

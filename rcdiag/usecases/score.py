@@ -6,12 +6,10 @@ One pass over the table; the state of two shards is the sum of their states.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, without_numbers
@@ -21,10 +19,9 @@ from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResul
 from rcdiag.statistics.accumulator import PairState, Step, added_by_key
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
-from rcdiag.statistics.histograms import FigureData, log_ratio_counts
+from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
-from rcdiag.statistics.quantiles import Ordered
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
 from rcdiag.table.observed import unobserved
@@ -41,10 +38,9 @@ from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.logged import compared
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
+from rcdiag.usecases.reading import Decode, decoded_examples, with_contexts
 
-# Token ids -> their text, one string each.
-Decode = Callable[[Sequence[int]], list[str]]
-# Shares of the tokens, the largest |log_ratio| first, eight in each decade.
+# Shares of the tokens, those with the largest k3 first, eight in each decade.
 SHARES = [float(f"{10.0 ** (step / 8.0):.6g}") for step in range(-40, 1)]
 
 
@@ -56,6 +52,7 @@ def score(
     seed: int = 0,
     origin: Table | None = None,
     decode: Decode | None = None,
+    text: bool = True,
     plan: Plan | None = None,
     pair_reason: str | None = None,
     log: Log | None = None,
@@ -65,7 +62,8 @@ def score(
     `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
     which is set beside what the plan computes.
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
-    result holds the text of the tokens that it names.
+    result holds the text of the tokens that it names; without it, and with `text`, the worst
+    sequences have the text that columns of the table hold.
     """
     check_pair(dump, behavior, target)
     plan = None if plan is None else answerable(plan, dump)
@@ -75,6 +73,7 @@ def score(
     count = sum(reading.sizes.values(), RowCount())
     lacking = unobserved(dump, (behavior, target))
     values = _values(suite, count)
+    profiles = {**finished(state.profiles), **state.categories.finished()}
     policies = {
         name: about
         for name, about in dump.metadata.get("policies", {}).items()
@@ -93,14 +92,27 @@ def score(
         corrections=_corrected(plan, rows, values),
         steps=_by_step(reading, plan),
         findings=[],
-        figures=_figures(state.figures, suite),
+        figures=_figures(state, suite),
         worst_tokens=state.worst_tokens.to_list(),
-        profiles=finished(state.profiles),
+        profiles=profiles,
+        examples=state.examples.finished(profiles),
         worst_token_ids=worst_ids(state.vocabulary),
         worst_sequences=list(state.worst_sequences.sequences),
         rows_left_out=count.left_out,
         pair_reason=pair_reason,
         diagnosis=diagnosis_of_table(dump, origin),
+    )
+    result = replace(
+        result,
+        worst_sequences=with_contexts(
+            result.worst_sequences,
+            dump,
+            behavior,
+            target,
+            plan=plan,
+            decode_ids=decode if text else None,
+            text=text,
+        ),
     )
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)
@@ -117,7 +129,7 @@ def score(
         naming=(origin or dump).naming,
     )
     result = replace(result, findings=findings(given))
-    return result if decode is None else _with_text(result, decode)
+    return _with_text(result, decode) if text and decode is not None else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +165,9 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
         trainers = [] if plan is None else plan.trainers
         prompts = any(trainer.reads_prompts for trainer in trainers)
         masked = any(trainer.reads_masked for trainer in trainers)
-        batches = token_batches(dump, (behavior, target), executor, prompts=prompts, masked=masked)
+        batches = token_batches(
+            dump, (behavior, target), executor, prompts=prompts, masked=masked, origin=True
+        )
         for batch in batches:
             pair = PolicyPair(batch, behavior, target)
             bad.add(NonFinite.of(batch))
@@ -204,11 +218,14 @@ def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:
         worst_sequences=[
             replace(sequence, row=drawn.number(sequence.row)) for sequence in result.worst_sequences
         ],
+        examples=None
+        if result.examples is None
+        else replace(result.examples, row=[drawn.number(row) for row in result.examples.row]),
     )
 
 
 def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
-    """Give every token that the result names its text."""
+    """Give single tokens and token ids that the result names their text."""
     return replace(
         result,
         worst_tokens=[
@@ -217,9 +234,7 @@ def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
         worst_token_ids=[
             replace(token, text=decode([token.token_id])[0]) for token in result.worst_token_ids
         ],
-        worst_sequences=[
-            replace(row, texts=decode(row.token_ids)) for row in result.worst_sequences
-        ],
+        examples=None if result.examples is None else decoded_examples(result.examples, decode),
     )
 
 
@@ -276,22 +291,15 @@ def _corrected(
     return correction_results(plan, rows.whole, _k_hats(values))
 
 
-def _figures(figures: FigureData, suite: Suite) -> dict[str, Any]:
+def _figures(state: PairState, suite: Suite) -> dict[str, Any]:
     table = suite.state.table
     sums = table.sums["log_ratio"]
     return {
-        **figures.to_dict(),
+        **state.figures.to_dict(),
         "sequence_log_ratio": log_ratio_counts(sums).tolist(),
         "geometric_log_ratio": log_ratio_counts(sums / table.lengths).tolist(),
-        "concentration": _concentration(suite.ordered),
+        "concentration": state.lorenz.shares(SHARES),
     }
-
-
-def _concentration(sizes: Ordered) -> list[list[float]]:
-    """Return shares of tokens, the largest |log_ratio| first, with their shares of squares."""
-    shares = [share for share in SHARES if share * sizes.count >= 1.0]
-    parts = zip(shares, sizes.top_shares_of_squares(shares), strict=True)
-    return [[share, part] for share, part in parts if np.isfinite(part)]
 
 
 def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""Text of tokens: only when asked for, and escaped."""
+"""Text of tokens: where a tokenizer is here and nobody forbids it, and escaped."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.cli.conftest import dump_with_shift
@@ -20,27 +21,70 @@ def texts(document: dict) -> list[str]:
     return words + [text for item in document["worst_sequences"] for text in item["texts"] or []]
 
 
-def test_without_the_option_no_text_is_kept(rcdiag, tmp_path):
-    page, result = tmp_path / "page.html", tmp_path / "result.json"
-    assert rcdiag("score", TABLE, "-q", "--html", page, "--result", result).code == 0
-    assert texts(json.loads(result.read_text())) == []
-    assert "call&gt;" not in page.read_text()
-    assert "Answer" not in page.read_text()
+def contexts(document: dict) -> list[dict]:
+    return [item["context"] for item in document["worst_sequences"]]
 
 
-@pytest.mark.parametrize("model", [(), ("--model", POLICY)])
-def test_text_is_shown_on_request_and_escaped(rcdiag, tmp_path, model):
+def test_no_text_keeps_all_text_out(rcdiag, tmp_path):
     page, result = tmp_path / "page.html", tmp_path / "result.json"
-    options = ("--include-text", "--html", page, "--result", result, *model)
-    assert rcdiag("score", TABLE, "-q", *options).code == 0
+    assert rcdiag("score", TABLE, "-q", "--no-text", "--html", page, "--result", result).code == 0
+    document = json.loads(result.read_text())
+    assert texts(document) == []
+    for context in contexts(document):
+        for name in ("prompt_texts", "masked_texts", "prompt", "response"):
+            assert context[name] is None
+        assert context["prompt_ids"]
+    html = page.read_text()
+    assert "holds token ids, no text" in html
+    assert "call&gt;" not in html
+    assert "Answer" not in html
+
+
+@pytest.mark.parametrize("options", [(), ("--include-text",), ("--model", POLICY)])
+def test_text_is_shown_where_a_tokenizer_is_here_and_escaped(rcdiag, tmp_path, options):
+    page, result = tmp_path / "page.html", tmp_path / "result.json"
+    assert rcdiag("score", TABLE, "-q", *options, "--html", page, "--result", result).code == 0
     document = json.loads(result.read_text())
     assert all(token["text"] for token in document["worst_tokens"])
     sequence = document["worst_sequences"][0]
     assert len(sequence["texts"]) == len(sequence["token_ids"]) == len(sequence["log_ratio"])
     assert "<call>" in "".join(sequence["texts"])
+    context = sequence["context"]
+    assert len(context["prompt_texts"]) == len(context["prompt_ids"])
+    assert "<result>" in "".join(context["masked_texts"])
     html = page.read_text()
+    assert "holds text of 30 responses" in html
     assert "&lt;call&gt;" in html
     assert "<call>" not in html
+
+
+def test_text_of_the_tables_own_columns_is_shown_where_no_tokenizer_is_here(
+    rcdiag, tmp_path, monkeypatch
+):
+    result = tmp_path / "result.json"
+    table = TABLE.resolve()
+    monkeypatch.chdir(tmp_path)  # the model that the table names is not here
+    assert rcdiag("score", table, "-q", "--result", result).code == 0
+    document = json.loads(result.read_text())
+    assert texts(document) == []
+    stored = pl.read_parquet(table)
+    for item in document["worst_sequences"]:
+        assert item["context"]["response"] == stored["response"][item["row"]]
+        assert item["context"]["prompt"] == stored["prompt"][item["row"]]
+
+
+def test_the_context_is_that_of_the_row(rcdiag, tmp_path):
+    result = tmp_path / "result.json"
+    assert rcdiag("score", TABLE, "-q", "--result", result).code == 0
+    stored = pl.read_parquet(TABLE)
+    for item in json.loads(result.read_text())["worst_sequences"]:
+        row = stored.row(item["row"], named=True)
+        context = item["context"]
+        assert context["prompt_length"] == len(row["prompt_ids"])
+        assert context["prompt_ids"] == row["prompt_ids"][-100:]
+        masked = [place for place, one in enumerate(row["response_mask"]) if not one]
+        assert context["masked_positions"] == masked
+        assert context["masked_ids"] == [row["response_ids"][place] for place in masked]
 
 
 def test_without_a_model_to_ask_it_is_an_error_with_a_way_out(rcdiag, tmp_path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
+from cli.terminal.console import TerminalConsole
+from cli.terminal.screen import Screen
 from tests.builders import write_table
 
 
@@ -113,3 +116,31 @@ def test_a_failed_scoring_without_an_output_leaves_no_scratch_folder(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
     assert rcdiag("score", doubtful, "--policy", "new=hf:float32,model=none").code == 2
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_the_last_lines_are_verdict_cause_and_the_next_command(rcdiag, tmp_path):
+    ran = rcdiag("score", "sample_data/stale.parquet", "--result", tmp_path / "r.json")
+    diagnosis = json.loads((tmp_path / "r.json").read_text())["diagnosis"]
+    verdict, *following = [line for line in ran.out.splitlines() if line.strip()][-3:]
+    assert verdict.startswith(f"{diagnosis['verdict']:<12}{diagnosis['causes'][0]['slug']}")
+    assert following[0].startswith("next        rcdiag diagnose ")
+
+
+def test_without_a_cause_and_without_an_experiment_the_verdict_is_last(rcdiag, doubtful, tmp_path):
+    ran = rcdiag("score", doubtful, "--result", tmp_path / "r.json")
+    diagnosis = json.loads((tmp_path / "r.json").read_text())["diagnosis"]
+    assert (diagnosis["causes"], diagnosis["next"]) == ([], [])
+    assert ran.out.splitlines()[-1].strip() == diagnosis["verdict"]
+
+
+def test_a_written_file_is_a_link_in_a_terminal(tmp_path):
+    screen = Screen(quiet=False, verbose=False, json=False)
+    stream = io.StringIO()
+    path = tmp_path / "page.html"
+    screen.err = TerminalConsole(file=stream, force_terminal=True, color_system="truecolor")
+    screen.wrote(path)
+    assert f";{path.as_uri()}\x1b\\{path}" in stream.getvalue()
+    plain = io.StringIO()
+    screen.err = TerminalConsole(file=plain)
+    screen.wrote(path)
+    assert plain.getvalue() == f"Wrote {path}\n"

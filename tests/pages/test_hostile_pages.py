@@ -23,6 +23,11 @@ def test_no_name_becomes_an_element_or_a_script(seen):
         seen.unfold()
     for opens in seen.page.locator("tr[data-open] .toggle").all()[:3]:
         opens.evaluate("each => each.click()")
+    for drawing in seen.page.locator(".drawing svg.opens").all()[:2]:
+        seen.go("tokens")
+        drawing.focus()
+        for key in ("ArrowRight", "Enter"):
+            seen.page.keyboard.press(key)
     assert seen.page.evaluate("typeof window.hacked") == "undefined"
     assert seen.page.locator("img:not(svg *)").count() == 0
     assert seen.page.locator("script:not([type])").count() == 1

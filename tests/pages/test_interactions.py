@@ -121,6 +121,15 @@ def test_a_point_of_the_scatter_opens_its_row(seen):
     assert "decoupled_seq_is" in seen.page.locator("tr.chosen").inner_text()
 
 
+def test_a_row_under_the_mouse_has_a_ring_in_the_scatter(seen):
+    seen.go("corrections")
+    seen.page.locator("[data-figure=bias-and-variance] circle[data-row]").first.wait_for()
+    seen.page.locator("#corrections tr[data-key=decoupled_seq_is]").hover()
+    ringed = seen.page.locator("[data-figure=bias-and-variance] circle.pointed")
+    assert ringed.count() == 1
+    assert ringed.get_attribute("data-row") == "decoupled_seq_is"
+
+
 def test_a_cell_of_the_triangle_opens_its_pair(seen):
     seen.go("ladder")
     seen.page.locator("[data-figure=pair-distances] rect.cell").first.click()

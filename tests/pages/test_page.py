@@ -37,6 +37,8 @@ def result(tmp_path_factory) -> ScoreResult:
         reward=[1.0, 0.0, -1.0],
         sample_id=["a", "b", "<b>c</b>"],
         step=[1, 1, 2],
+        engine=["a", "b", "a"],
+        policy_version=[0, 1, 1],
     )
     verl = find_trainer("verl")
     plan = plan_corrections(verl, preset_configs(verl, [], {}))
@@ -124,7 +126,7 @@ def test_a_tab_without_data_is_not_there(result, text):
 
 
 def test_the_head_says_whether_the_page_holds_text(result, text):
-    assert "<span>holds no text</span>" in text
+    assert "<span>holds token ids, no text</span>" in text
     some = [dataclasses.replace(s, texts=["a"] * len(s.log_ratio)) for s in result.worst_sequences]
     held = page(dataclasses.replace(result, worst_sequences=some))
     assert f"<span>holds text of {len(some)} responses</span>" in held

@@ -43,7 +43,62 @@ def test_it_opens_the_first_sequence_at_its_worst_token(seen, result):
     assert fact(seen, "row") == str(first.row)
     assert fact(seen, "position") == str(first.positions[place])
     assert float(fact(seen, "log-ratio")) == pytest.approx(worst, rel=0.01)
-    assert "".join(first.texts) == seen.page.locator(".reading .tokens").text_content()
+    sampled = seen.page.locator(".reading .tokens [data-place]").all_text_contents()
+    assert sampled == first.texts
+
+
+def test_prompt_and_tool_tokens_stand_grey_where_they_belong(seen, result):
+    first = result.worst_sequences[0]
+    whole = seen.page.locator(".reading .tokens").text_content()
+    prompt, _, response = whole.partition("\n")
+    assert prompt == "".join(first.context.prompt_texts)
+    of_position = dict(zip(first.positions, first.texts, strict=True))
+    of_position |= dict(
+        zip(first.context.masked_positions, first.context.masked_texts, strict=True)
+    )
+    assert response == "".join(of_position[position] for position in sorted(of_position))
+    greys = seen.page.locator(".reading .tokens .context:not(.prompt)").all_text_contents()
+    assert greys == first.context.masked_texts
+
+
+@pytest.mark.parametrize("name", ["decoupled_token_is", "decoupled_seq_is", "decoupled_geo_rs"])
+def test_the_weight_is_that_of_the_chosen_preset(seen, result, name):
+    seen.page.locator("select.preset").select_option(name)
+    first = result.worst_sequences[0]
+    place = first.positions.index(int(fact(seen, "position")))
+    ratio = math.exp(first.log_ratio[place])
+    config = result.corrections[name].config
+    expected = {
+        "decoupled_token_is": min(ratio, config.get("rollout_is_threshold", 0)),
+        "decoupled_seq_is": min(math.exp(first.log_ratio_sum), 2.0),
+        "decoupled_geo_rs": 1.0,
+    }[name]
+    assert float(fact(seen, "weight")) == pytest.approx(expected, rel=0.01)
+    if name == "decoupled_geo_rs":
+        low, high = map(float, str(config["rollout_rs_threshold"]).split("_"))
+        inside = low <= math.exp(first.log_ratio_sum / first.num_tokens) <= high
+        assert fact(seen, "in the loss") == ("yes" if inside else "no, rejected")
+
+
+def test_other_keys_go_to_the_ends_and_to_the_next_sequence(seen, result):
+    first, second = result.worst_sequences[:2]
+    seen.page.locator(".reading .tokens").focus()
+    seen.page.keyboard.press("End")
+    assert fact(seen, "position") == str(first.positions[-1])
+    seen.page.keyboard.press("Home")
+    assert fact(seen, "position") == str(first.positions[0])
+    seen.page.keyboard.press("n")
+    assert fact(seen, "row") == str(second.row)
+    seen.page.keyboard.press("p")
+    assert fact(seen, "row") == str(first.row)
+
+
+def test_a_click_on_the_minimap_goes_to_a_token_there(seen, result):
+    seen.page.locator(".minimap").scroll_into_view_if_needed()
+    box = seen.page.locator(".minimap").bounding_box()
+    seen.page.mouse.click(box["x"] + box["width"] - 2, box["y"] + 10)
+    first = result.worst_sequences[0]
+    assert int(fact(seen, "position")) >= first.positions[-3]
 
 
 def test_the_panel_has_both_probabilities_and_the_sum_so_far(seen, result):
@@ -88,6 +143,6 @@ def test_another_order_opens_another_sequence(seen, result):
 
 
 def test_a_click_on_a_token_shows_it(seen, result):
-    span = seen.page.locator(".reading .tokens span").nth(1)
+    span = seen.page.locator(".reading .tokens [data-place]").nth(1)
     span.click()
     assert fact(seen, "position") == str(result.worst_sequences[0].positions[1])

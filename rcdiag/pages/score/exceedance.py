@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.formats import number, percentage
 from rcdiag.pages.style import FIRST, GRID, SECOND, short
 from rcdiag.results import Histogram, ScoreResult
+from rcdiag.statistics.examples import SIZES, labels_of_sizes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +62,17 @@ def chart(result: ScoreResult) -> Chart:
             Series(label=f"likelier under {result.target}", y="target likelier", tone="first"),
         ),
         marks=bounds(result),
+        options={} if result.examples is None else {"opens": "bin", "bins": _bins()},
     )
+
+
+def _bins() -> dict[str, Any]:
+    """Return the bins whose examples a click on a curve lists: starts, labels, and their figure."""
+    return {
+        "starts": [0.0, *SIZES],
+        "labels": labels_of_sizes(),
+        "of": {"target likelier": "likelier_target", "behavior likelier": "likelier_behavior"},
+    }
 
 
 def draw(result: ScoreResult, figure: Figure) -> None:
@@ -105,7 +116,7 @@ FIGURES = (
         title="How many tokens are how far off",
         says="The share of tokens whose log-ratio is beyond a size, for either sign. Dashed lines "
         "are the ratios at which a preset truncates, zeroes or rejects tokens: what lies to their "
-        "right is changed.",
+        "right is changed. A click on a curve lists tokens of that size.",
         draw=draw,
         chart=chart,
         applies=lambda result: bool(result.figures),

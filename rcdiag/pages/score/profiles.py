@@ -90,6 +90,7 @@ def profile_chart(name: str) -> Callable[[ScoreResult], Chart]:
                 "bar": "share of squares",
                 "outline": "share of tokens",
                 "dots": ["rms log-ratio", "rms low", "rms high"],
+                **({} if result.examples is None else {"opens": "bin", "bins": {"of": name}}),
             },
         )
 
@@ -103,7 +104,7 @@ def _with_ends(value: MetricValue) -> tuple[float | None, float | None, float | 
 PANELS = (
     "Dots are the rms of the log-ratio in each bin, with 95% intervals by cluster. Bars are the "
     "bin's share of all squared log-ratios, outlines its share of the tokens: where a bar is above "
-    "its outline the mismatch gathers."
+    "its outline the mismatch gathers. A click on a bin lists tokens of it."
 )
 
 
@@ -132,4 +133,7 @@ FIGURES = (
     _figure("mismatch-by-entropy", "Mismatch by entropy", "entropy"),
     _figure("mismatch-by-turn", "Mismatch by turn", "turn"),
     _figure("mismatch-by-reward", "Mismatch by reward", "reward"),
+    _figure("mismatch-by-training-step", "Mismatch by training step", "step"),
+    _figure("mismatch-by-engine", "Mismatch by engine", "engine"),
+    _figure("mismatch-by-version", "Mismatch by version of the weights", "policy_version"),
 )

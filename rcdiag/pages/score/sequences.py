@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_WORST = 5
-MOST_POINTS = 40  # of a path on the page
+# Of the page: points of a path, and paths of the sample.
+MOST_POINTS, MOST_PATHS = 24, 20
 
 
 def paths(result: ScoreResult, figure: Figure) -> None:
@@ -38,7 +39,7 @@ def paths_chart(result: ScoreResult) -> Chart:
     """Return the same paths, the worst sequences by their rows."""
     some = [
         (f"sample {index}", count, round(float(total), 3))
-        for index, path in enumerate(result.figures["paths"], 1)
+        for index, path in enumerate(result.figures["paths"][:MOST_PATHS], 1)
         for count, total in _some(list(zip(path["token_counts"], path["sums"], strict=True)))
     ]
     worst = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rcdiag.pages.formats import fraction, number, part_of, with_interval
-from rcdiag.results import CorrectionResult, ScoreResult
+from rcdiag.results import CorrectionResult, ScoreResult, SequenceTokens
 
 
 def _count(value: float) -> str:
@@ -91,3 +91,10 @@ def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -
         else f"{correction.weight_sum / tokens:.4g}",
         bias_bound="" if actual["bias_bound"] is None else f"{actual['bias_bound']:.2g}",
     )
+
+
+def holds_text(sequence: SequenceTokens) -> bool:
+    """Tell whether a stored sequence has text: of a tokenizer, or as the table holds it."""
+    context = sequence.context
+    plain = context is not None and bool(context.prompt or context.response)
+    return bool(sequence.texts) or plain

@@ -186,7 +186,7 @@ function drawCurves(chart, root, width) {
     for (const point of some) {
       const few = some.length < 16 && !chart.quiet;
       if (series.dots || few) root.append(svg("circle", { class: `dot ${tone}`, cx: at(point.x), cy: up(point.y), r: series.dots ? 4 : 3 }));
-      spots.push({ x: at(point.x), y: up(point.y), row: point.row, head: group ?? series.label });
+      spots.push({ x: at(point.x), y: up(point.y), row: point.row, head: group ?? series.label, series: series.y, opens: chart.opens });
     }
   }
   return { height: box.top + height + 40, spots };
@@ -220,7 +220,7 @@ function drawBars(chart, root, width) {
       if (typeof low[place] === "number" && typeof high[place] === "number") root.append(svg("line", { class: "error-bar first", x1: x, x2: x, y1: top.up(low[place]), y2: top.up(high[place]) }));
       root.append(svg("circle", { class: "dot first", cx: x, cy: top.up(size[place]), r: 4 }));
     }
-    spots.push({ x, y: typeof size[place] === "number" ? top.up(size[place]) : bar, row: chart.rows[place], head: label });
+    spots.push({ x, y: typeof size[place] === "number" ? top.up(size[place]) : bar, row: chart.rows[place], head: label, opens: chart.opens });
   });
   const base = lower.top + lower.height;
   const longest = Math.max(...labels.map((label) => label.length)) * TEXT;
@@ -342,7 +342,7 @@ function keyOf(chart) {
 function drawChart(chart, place, given) {
   const width = given || place.clientWidth;
   if (!width) return;
-  const root = svg("svg", { width, role: "img", tabindex: "0", "aria-label": place.getAttribute("aria-label") || "" });
+  const root = svg("svg", { width, class: chart.opens ? "opens" : null, role: "img", tabindex: "0", "aria-label": place.getAttribute("aria-label") || "" });
   const { height, spots } = FORMS[chart.form](chart, root, width);
   root.setAttribute("height", height);
   root.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -388,7 +388,7 @@ function listen(chart, root, ring, spots) {
     const spot = spots[index];
     if (spot && spot.opens && openers[spot.opens]) {
       hide();
-      openers[spot.opens](spot.row);
+      openers[spot.opens](spot.row, spot, chart, root);
     }
   };
   root.addEventListener("pointermove", (event) => {

@@ -81,9 +81,20 @@ async function openRow(block, row) {
   remember(`${row.closest(".tab").id}/${encodeURIComponent(row.dataset.key)}`);
 }
 
+// A row and its point in a scatter are marked together.
+function markPoint(row, on) {
+  const names = row.dataset.names.split(" ");
+  row.closest(".tab").querySelectorAll(".drawing circle[data-row]").forEach((point) => {
+    if (names.includes(point.dataset.row)) point.classList.toggle("pointed", on);
+  });
+}
+
 function setUpOpening(block, table) {
   for (const row of table.tBodies[0].rows) {
     row.dataset.open = "";
+    for (const [event, on] of [["pointerenter", true], ["focusin", true], ["pointerleave", false], ["focusout", false]]) {
+      row.addEventListener(event, () => markPoint(row, on));
+    }
     const switched = () => (row.classList.contains("chosen") ? closeDetails(table) : openRow(block, row));
     const toggle = el("button", { type: "button", class: "toggle", "aria-expanded": "false", "aria-label": `Details of ${row.dataset.key}` }, "▸");
     row.cells[0].prepend(toggle);

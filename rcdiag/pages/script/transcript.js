@@ -1,6 +1,7 @@
 // The reader of sequences: a list, the tokens in colour, a panel for one token, keys, a minimap.
 const SHADES = [0.01, 0.1, 0.5, 2];
 const FACTOR = Math.log(2);
+const NEAR = [8, 5]; // tokens of the panel before and after the token
 
 function shadeOf(value) {
   const size = SHADES.filter((bound) => Math.abs(value) > bound).length;
@@ -15,14 +16,62 @@ function orderOfSequences(sequences, by) {
   return [...sequences].sort((a, b) => measures[by](b) - measures[by](a));
 }
 
+function shownToken(texts, ids, place) {
+  return texts ? texts[place] : `${ids[place]} `;
+}
+
+// The tokens of a sequence in the order of its response: sampled ones, and those that the mask leaves out.
+function flowOf(sequence) {
+  const context = sequence.context;
+  const sampled = sequence.positions.map((position, place) => ({ position, place, text: shownToken(sequence.texts, sequence.token_ids, place) }));
+  const last = sequence.positions.at(-1) ?? 0;
+  const masked = (context?.masked_positions ?? [])
+    .map((position, place) => ({ position, place: null, text: shownToken(context.masked_texts, context.masked_ids, place) }))
+    .filter(({ position }) => position < last || sequence.log_ratio.length === sequence.num_tokens);
+  return [...sampled, ...masked].sort((a, b) => a.position - b.position);
+}
+
+// What a correction makes of a token: its weight, and whether it stays in the loss.
+function weightOf(made, place, logRatio) {
+  const other = made.changed.find(([at]) => at === place);
+  const weight = other ? other[1] : made.weight ?? Math.exp(logRatio);
+  const rejected = made.rejected.some(([first, last]) => place >= first && place <= last);
+  return { weight, rejected, changed: Boolean(other) };
+}
+
+function factList(facts) {
+  return Object.entries(facts).flatMap(([name, fact]) => [el("dt", {}, name), el("dd", {}, number(fact))]);
+}
+
 function setUpTranscript(block) {
   const list = block.querySelector("ol");
   const order = block.querySelector(".order");
   const text = block.querySelector(".tokens");
-  const panel = block.querySelector(".token");
+  const stored = block.querySelector(".as-stored");
+  const panel = block.querySelector(".token-facts");
+  const weighing = block.querySelector(".token-weight");
+  const preset = block.querySelector(".preset");
   const map = block.querySelector(".minimap");
   const legend = block.querySelector(".legend");
-  let [score, sequence, spans, at, sums] = [null, null, [], 0, []];
+  let [score, sequence, flow, spans, at, sums] = [null, null, [], [], 0, []];
+
+  function alternativesOf(place) {
+    const some = (sequence.context?.alternatives ?? []).filter((each) => each.place === place);
+    return some.map((each) => el("p", { class: "soft" }, `${each.policy} had: `, each.token_ids.map((id, rank) => `${each.texts ? `“${each.texts[rank]}”` : id} ${percent(Math.exp(each.log_probs[rank]))}`).join(", ")));
+  }
+
+  function neighbours(place) {
+    const here = flow.findIndex((each) => each.place === place);
+    const words = (from, to) => flow.slice(Math.max(from, 0), to).map((each) => each.text).join("");
+    return el("p", { class: "near" }, words(here - NEAR[0], here), el("b", {}, flow[here].text), words(here + 1, here + 1 + NEAR[1]));
+  }
+
+  function showWeight() {
+    const made = sequence.context?.weights?.[preset.value];
+    if (!made) return weighing.replaceChildren();
+    const { weight, rejected, changed } = weightOf(made, at, sequence.log_ratio[at]);
+    return weighing.replaceChildren(...factList({ [`weight${changed ? ", not the ratio" : ""}`]: weight, "in the loss": rejected ? "no, rejected" : "yes" }));
+  }
 
   function showToken(index, keep) {
     spans[at]?.classList.remove("at");
@@ -30,7 +79,6 @@ function setUpTranscript(block) {
     spans[at].classList.add("at");
     const value = sequence.log_ratio[at];
     const behavior = sequence.behavior_log_probs?.[at];
-    const cap = score.corrections.decoupled_token_is?.config.rollout_is_threshold;
     const facts = {
       row: sequence.row,
       position: sequence.positions[at],
@@ -42,39 +90,68 @@ function setUpTranscript(block) {
       "log-ratio": value,
       ratio: Math.exp(value),
       "sum so far": sums[at],
-      ...(cap ? { [`weight, truncated at ${cap}`]: Math.min(Math.exp(value), cap) } : {}),
     };
-    const shown = sequence.texts ? `“${sequence.texts[at]}”` : `token ${sequence.token_ids[at]}`;
     panel.replaceChildren(
-      el("h4", {}, shown),
-      el("dl", { class: "facts-list" }, Object.entries(facts).flatMap(([name, fact]) => [el("dt", {}, name), el("dd", {}, number(fact))])),
+      el("h4", {}, sequence.texts ? `“${sequence.texts[at]}”` : `token ${sequence.token_ids[at]}`),
+      neighbours(at),
+      el("dl", { class: "facts-list" }, factList(facts)),
       el("p", { class: "soft" }, `token ${at + 1} of ${sequence.num_tokens}${sequence.log_ratio.length < sequence.num_tokens ? `, of which ${sequence.log_ratio.length} are stored` : ""}`),
+      ...alternativesOf(at),
     );
-    spans[at].scrollIntoView({ block: "nearest" });
+    showWeight();
+    drawMap();
+    // Within the text alone: the page stays where it is.
+    const [span, frameBox] = [spans[at].getBoundingClientRect(), text.getBoundingClientRect()];
+    if (span.top < frameBox.top + 4) text.scrollTop += span.top - frameBox.top - 30;
+    else if (span.bottom > frameBox.bottom - 4) text.scrollTop += span.bottom - frameBox.bottom + 30;
     if (keep) remember(`tokens/${sequence.row}/${sequence.positions[at]}`);
   }
 
   function drawMap() {
     const width = map.clientWidth || 300;
-    const count = sequence.log_ratio.length;
+    const step = width / flow.length;
     const most = Math.max(...sequence.log_ratio.map(Math.abs), 1e-9);
     map.setAttribute("viewBox", `0 0 ${width} 22`);
-    map.replaceChildren(...sequence.log_ratio.flatMap((value, place) => {
-      if (Math.abs(value) < SHADES[0]) return [];
+    map.replaceChildren(...flow.flatMap(({ place }, index) => {
+      const x = index * step;
+      if (place === null) return [svg("rect", { class: "map-context", x, width: Math.max(step, 1), y: 0, height: 22 })];
+      const here = place === at ? [svg("rect", { class: "map-at", x: x + step / 2 - 1, width: 2, y: 0, height: 22 })] : [];
+      const value = sequence.log_ratio[place];
+      if (Math.abs(value) < SHADES[0]) return here;
       const height = 10 * Math.sqrt(Math.abs(value) / most);
-      return [svg("rect", { class: value > 0 ? "bar first" : "bar second", x: (place / count) * width, width: Math.max(width / count, 1), y: value > 0 ? 11 - height : 11, height })];
+      return [...here, svg("rect", { class: value > 0 ? "bar first" : "bar second", x, width: Math.max(step, 1), y: value > 0 ? 11 - height : 11, height })];
     }));
+  }
+
+  function promptOf({ context }) {
+    if (!context?.prompt_ids?.length) return [];
+    const left = context.prompt_length - context.prompt_ids.length;
+    return [
+      left ? el("span", { class: "cut" }, `(${left} tokens of the prompt before) … `) : null,
+      el("span", { class: "context prompt" }, context.prompt_ids.map((_, place) => shownToken(context.prompt_texts, context.prompt_ids, place)).join("")),
+      "\n",
+    ];
+  }
+
+  function showStored({ context }) {
+    const parts = [["Prompt", context?.prompt], ["Response", context?.response]].filter(([, words]) => words);
+    stored.replaceChildren(...parts.map(([name, words]) => el("details", { open: true }, el("summary", {}, `${name} as the table holds it`), el("p", { tabindex: "0", role: "region", "aria-label": `${name} as the table holds it` }, words))));
   }
 
   function open(chosen, position, keep) {
     sequence = chosen;
     let sum = 0;
     sums = sequence.log_ratio.map((value) => { sum += value; return sum; });
-    spans = sequence.log_ratio.map((value, place) => {
-      const shown = sequence.texts ? sequence.texts[place] : `${sequence.token_ids[place]} `;
-      return el("span", { class: shadeOf(value) || null, "data-place": place }, shown);
+    flow = flowOf(sequence);
+    spans = [];
+    const made = flow.map(({ place, text: words }) => {
+      if (place === null) return el("span", { class: "context" }, words);
+      spans[place] = el("span", { class: shadeOf(sequence.log_ratio[place]) || null, "data-place": place }, words);
+      return spans[place];
     });
-    text.replaceChildren(...spans);
+    const cut = sequence.log_ratio.length < sequence.num_tokens ? el("span", { class: "cut" }, ` … (${sequence.num_tokens - sequence.log_ratio.length} more tokens)`) : null;
+    text.replaceChildren(...[...promptOf(sequence), ...made, cut].filter(Boolean));
+    showStored(sequence);
     [...list.querySelectorAll("button")].forEach((button) => {
       if (button.dataset.row === String(sequence.row)) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
@@ -82,7 +159,6 @@ function setUpTranscript(block) {
     const sizes = sequence.log_ratio.map(Math.abs);
     const place = position === undefined ? sizes.indexOf(Math.max(...sizes)) : Math.max(sequence.positions.indexOf(position), 0);
     at = 0;
-    drawMap();
     showToken(place, keep);
   }
 
@@ -92,13 +168,35 @@ function setUpTranscript(block) {
         el("small", {}, `${each.reward === null ? "" : `reward ${number(each.reward)}, `}sum ${number(each.log_ratio_sum)}`)))));
   }
 
+  function fillPresets() {
+    const names = Object.keys(score.worst_sequences.find((each) => each.context)?.context.weights ?? {});
+    const first = names.includes(block.dataset.preset) ? block.dataset.preset : names[0];
+    preset.replaceChildren(...names.map((name) => el("option", { selected: name === first }, name)));
+    preset.parentElement.hidden = !names.length;
+  }
+
   function next(step, far) {
     if (!far) return showToken(at + step, true);
     for (let place = at + step; place >= 0 && place < spans.length; place += step) {
       if (Math.abs(sequence.log_ratio[place]) > FACTOR) return showToken(place, true);
     }
-    return undefined;
+    return say("no further token beyond a factor of 2");
   }
+
+  function nextSequence(step) {
+    const ordered = orderOfSequences(score.worst_sequences, order.value);
+    const chosen = ordered[ordered.indexOf(sequence) + step];
+    if (chosen) open(chosen, undefined, true);
+  }
+
+  const KEYS = {
+    ArrowRight: (event) => next(1, event.shiftKey),
+    ArrowLeft: (event) => next(-1, event.shiftKey),
+    Home: () => showToken(0, true),
+    End: () => showToken(spans.length - 1, true),
+    n: () => nextSequence(1),
+    p: () => nextSequence(-1),
+  };
 
   text.addEventListener("click", (event) => {
     const place = event.target.dataset.place;
@@ -109,32 +207,37 @@ function setUpTranscript(block) {
     if (place !== undefined && event.pointerType === "mouse") showToken(Number(place), false);
   });
   text.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
+    const act = KEYS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    next(step, event.shiftKey);
+    act(event);
   });
   map.addEventListener("click", (event) => {
     const box = map.getBoundingClientRect();
-    showToken(Math.floor(((event.clientX - box.left) / box.width) * spans.length), true);
+    const here = Math.floor(((event.clientX - box.left) / box.width) * flow.length);
+    const place = flow.slice(here).find((each) => each.place !== null)?.place;
+    if (place !== undefined) showToken(place, true);
   });
+  preset.addEventListener("change", showWeight);
   order.addEventListener("change", () => { fillList(); open(orderOfSequences(score.worst_sequences, order.value)[0]); });
+  new ResizeObserver(() => { if (sequence && map.clientWidth) drawMap(); }).observe(map);
 
   const ready = documentOf("score").then((document_) => {
     score = document_;
     legend.replaceChildren(
       el("span", { class: "up2" }, `likelier under ${score.target}`), " ",
       el("span", { class: "down2" }, `likelier under ${score.behavior}`),
-      `: four strengths, from |log-ratio| ${SHADES.join(", ")} nats on. Keys: ← → next token, with Shift the next beyond a factor of 2.`,
+      `: four strengths, from |log-ratio| ${SHADES.join(", ")} nats on. Grey: prompt, tools and what else the policy did not sample. Keys: ← → next token, with Shift the next beyond a factor of 2; Home, End; N, P next and previous sequence.`,
     );
     fillList();
+    fillPresets();
     open(orderOfSequences(score.worst_sequences, "sum")[0]);
   });
   openers.token = async (row, position) => {
     await ready;
     const chosen = score.worst_sequences.find((each) => each.row === row);
-    if (!chosen) return;
+    if (!chosen) return say(`Row ${row} is not among the sequences that this page holds.`);
     open(chosen, position, false);
-    block.closest("section").scrollIntoView({ block: "start" });
+    return block.closest("section").scrollIntoView({ block: "start" });
   };
 }

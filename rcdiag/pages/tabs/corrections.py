@@ -408,7 +408,8 @@ def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
     return Figure(
         name="bias-and-variance",
         title="Bias against what the weights leave",
-        caption="A point is a row of the table below, and a click on it opens that row. Left is "
+        caption="A point is a row of the table below: a click opens that row, and the row that "
+        "the mouse or the keyboard is on has a ring here. Left is "
         "less bias, up is less variance. Corrections whose bias was not swept have no point.",
         chart=chart.data(),
     )
@@ -419,16 +420,29 @@ def _sliders(results: DumpResults) -> Section | None:
     if sweep is None or not sweep.families:
         return None
     start = _start(results, sweep)
-    blocks: list[Block] = [
-        Part(
-            name="sliders",
-            data={
-                "families": {name: family.title for name, family in sweep.families.items()},
-                "start": start,
-            },
-        )
-    ]
+    part = Part(
+        name="sliders",
+        data={
+            "families": {name: family.title for name, family in sweep.families.items()},
+            "start": start,
+        },
+    )
+    blocks: list[Block] = [Words(text=_from(results, sweep, start["family"]), soft=True), part]
     return Section(title="Try other bounds", blocks=blocks, name="bounds", screen=True)
+
+
+def _from(results: DumpResults, sweep: SweepResult, family: str) -> str:
+    """Say where the sliders start, and what they write."""
+    choice = sweep.recommendation.choice if results.mends else None
+    chosen = choice is not None and choice != NONE
+    common = f"The sliders start at the common bound of {sweep.families[family].title}"
+    if chosen:
+        start = f"The sliders start at the recommendation, `{choice}`"
+    elif results.mends and choice == NONE:
+        start = f"{common}: the recommendation is no correction, which has no bounds"
+    else:
+        start = f"{common}: nothing is recommended"
+    return f"{start}. Below the curves stands the trainer's configuration of what they show."
 
 
 def _logged(score: ScoreResult | None) -> Section | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rcdiag.pages.blocks import (
     Block,
     Column,
     Figures,
+    Fold,
     Part,
     Row,
     Section,
@@ -24,6 +26,7 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.profiles import FIGURES as PROFILES
+from rcdiag.pages.tabs.corrections import recommended
 from rcdiag.pages.tabs.diagnosis import BY_STEP
 from rcdiag.results import ScoreResult, SequenceTokens
 
@@ -36,7 +39,15 @@ def tab(results: DumpResults) -> Tab | None:
     score = results.score
     if score is None or not score.target:
         return None
-    sections = [_where(score), _profile(score), _sequences(score), _tokens(score), _ids(score)]
+    chosen = recommended(results)
+    preset = first_preset(score, () if chosen is None else chosen.names)
+    sections = [
+        _where(score),
+        _profile(score),
+        _sequences(score, preset),
+        _tokens(score),
+        _ids(score),
+    ]
     return Tab(
         name="tokens",
         title="Tokens",
@@ -59,7 +70,8 @@ def _profile(result: ScoreResult) -> Section | None:
     return Section(title="By what", blocks=[Figures(items=figures, picker="Mismatch by")])
 
 
-def _sequences(result: ScoreResult) -> Section | None:
+def _sequences(result: ScoreResult, preset: str) -> Section | None:
+    """Fill the reader; `preset` is the correction whose weights it shows first."""
     if not result.worst_sequences:
         return None
     table = Table(
@@ -77,13 +89,20 @@ def _sequences(result: ScoreResult) -> Section | None:
         rows=[_sequence_row(sequence) for sequence in result.worst_sequences],
         screen=len(result.worst_sequences) > MOST_PRINTED,
     )
-    blocks: list[Block] = [Part(name="transcript", data=result.target), table]
+    blocks: list[Block] = [Part(name="transcript", data={"preset": preset})]
+    blocks.append(Fold(label=f"These {len(table.rows)} sequences as a table", blocks=[table]))
     texts = [sequence for sequence in result.worst_sequences if sequence.texts]
     if texts:
         blocks.append(Part(name="texts", data=texts[:MOST_PRINTED]))
     return Section(
         title="Sequences with the largest |sum of log-ratios|", blocks=blocks, name="transcripts"
     )
+
+
+def first_preset(result: ScoreResult, wanted: Sequence[str]) -> str:
+    """Return the recommended preset if it has weights, or the first that has; empty without any."""
+    weighed = [name for name, one in result.corrections.items() if one.weight_sum is not None]
+    return next((name for name in (*wanted, *weighed) if name in weighed), "")
 
 
 def _sequence_row(sequence: SequenceTokens) -> Row:

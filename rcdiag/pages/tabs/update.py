@@ -24,11 +24,11 @@ from rcdiag.pages.blocks import (
     text,
 )
 from rcdiag.pages.drawn import figures_of
-from rcdiag.pages.formats import number
+from rcdiag.pages.formats import interval, number
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.replay.words import TAGS, answer, decided_by, divided
-from rcdiag.pages.tabs.corrections import recommended
-from rcdiag.results import PresetReplay, ReplayResult
+from rcdiag.pages.tabs.corrections import NONE, recommended
+from rcdiag.results import MetricValue, PresetReplay, ReplayResult
 
 NAIVE = "naive"  # the update without correction
 
@@ -85,10 +85,13 @@ def _key(preset: PresetReplay) -> tuple[Any, ...]:
 
 
 def reference(results: DumpResults) -> str:
-    """Return the preset that others are held against: the recommended, or none at all."""
+    """Return the preset that others are held against: the recommended, or none at all.
+
+    Presets that leave the weights alone may still have another loss than the update without any.
+    """
     assert results.replay is not None
     chosen = recommended(results)
-    names = () if chosen is None else chosen.names
+    names = () if chosen is None or NONE in chosen.names else chosen.names
     return next((name for name in names if name in results.replay.presets), NAIVE)
 
 
@@ -109,7 +112,8 @@ def _presets(result: ReplayResult, against: str) -> Section:
         Column(head="Divided by", numbers=True, term="denominator"),
         *(
             [
-                Column(head="Gradient norm / reference's", numbers=True),
+                Column(head="Gradient norm", numbers=True, term="grad_norm"),
+                Column(head="Δ gradient norm", numbers=True),
                 Column(head="Cosine", numbers=True, term="cosine"),
                 Column(head="KL(old || new)", numbers=True, term="kl_old_new"),
                 Column(head="Δ KL(rollout || new)", numbers=True),
@@ -132,7 +136,8 @@ def _presets(result: ReplayResult, against: str) -> Section:
     what = "the update without correction" if against == NAIVE else "which the sweep recommends"
     how = (
         f"Δ and ratios are against `{against}`, {what}, on the same batch: what both share is "
-        "not in them. They are differences of the numbers of one batch and have no interval. "
+        "not in them. Below a Δ stands its 95% interval, made by leaving out the same prompt group "
+        "of both in turn, with weights and advantages of the whole batch. "
         "Presets with equal updates share a row; a row opens to the rules of its health. "
         f"Loss `{result.policy_loss}`, aggregation {result.aggregation}, advantages: "
         f"{result.advantage}; rollout is `{result.rollout}`, old `{result.old}`, current "
@@ -159,7 +164,7 @@ def _row(
         text(preset.mode),
         text(verdict, level=TAGS[verdict], note=decided_by(preset.health)),
         amount(preset.loss, note=preset.undefined or ""),
-        _difference(preset.loss, None if held is None else held.loss),
+        _against(result, update, against, "loss"),
         amount(preset.coefficients.norm),
         _ratio(preset.coefficients.norm, None if held is None else held.coefficients.norm),
         share(preset.kept_tokens / max(result.num_tokens, 1)),
@@ -168,7 +173,7 @@ def _row(
         text(divided(preset.denominator), order=preset.denominator.divisor),
     ]
     if with_model:
-        cells += _model_cells(preset, held)
+        cells += _model_cells(result, update, against)
     return Row(
         cells=cells,
         key=update.names[0],
@@ -177,29 +182,51 @@ def _row(
     )
 
 
-def _model_cells(preset: PresetReplay, held: PresetReplay | None) -> list[Cell]:
-    gradient, after = preset.gradient, preset.after_step
-    held_gradient = None if held is None else held.gradient
-    held_after = None if held is None else held.after_step
+def _model_cells(result: ReplayResult, update: Update, against: str) -> list[Cell]:
+    gradient, after = update.preset.gradient, update.preset.after_step
     return [
-        _ratio(
-            None if gradient is None else gradient.grad_norm,
-            None if held_gradient is None else held_gradient.grad_norm,
-        ),
+        amount(None if gradient is None else gradient.grad_norm),
+        _against(result, update, against, "grad_norm"),
         metric(None if gradient is None else gradient.cosine),
         metric(None if after is None else after.kl_old_new),
-        _difference(
-            None if after is None else after.kl_rollout_new.value,
-            None if held_after is None else held_after.kl_rollout_new.value,
-        ),
+        _against(result, update, against, "kl_rollout_new"),
     ]
 
 
-def _difference(value: float | None, held: float | None) -> Cell:
-    if value is None or held is None:
+def difference(
+    result: ReplayResult, names: Sequence[str], others: Sequence[str], number: str
+) -> MetricValue | None:
+    """Return a number of one group of equal presets less that of another, with its interval."""
+    for one in names:
+        for other in others:
+            if (pair := result.paired.get(one, {}).get(other)) is not None:
+                return getattr(pair, number)
+            if (pair := result.paired.get(other, {}).get(one)) is not None:
+                value = getattr(pair, number)
+                return None if value is None else _negative(value)
+    return None
+
+
+def _negative(value: MetricValue) -> MetricValue:
+    def minus(end: float | None) -> float | None:
+        return None if end is None else -end
+
+    return MetricValue(value=minus(value.value), low=minus(value.high), high=minus(value.low))
+
+
+def _against(result: ReplayResult, update: Update, against: str, number_name: str) -> Cell:
+    """Write a difference to the reference; pale words say where an interval holds 0."""
+    if against in update.names:
+        return text("")
+    held = next((group.names for group in grouped(result) if against in group.names), ())
+    value = difference(result, update.names, held, number_name)
+    if value is None or value.value is None:
         return amount(None)
-    change = value - held
-    return amount(change, f"{'+' if change > 0 else ''}{number(change)}")
+    sign = "+" if value.value > 0 else ""
+    ends = interval(value) if value.low != value.high else ""
+    same = value.low is not None and value.high is not None and value.low <= 0.0 <= value.high
+    note = f"{ends}{'; may be 0' if same and ends else ''}"
+    return amount(value.value, f"{sign}{number(value.value)}", note=note)
 
 
 def _ratio(value: float | None, held: float | None) -> Cell:

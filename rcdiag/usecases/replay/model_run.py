@@ -9,24 +9,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.learning.learner import Fresh, Sampler
-from rcdiag.results import AfterStep, Factor, MetricValue, PresetReplay, ReplayStep, SplitReport
+from rcdiag.results import (
+    AfterStep,
+    Factor,
+    MetricValue,
+    PairedDifference,
+    PresetReplay,
+    ReplayStep,
+    SplitReport,
+)
 from rcdiag.usecases.replay.advantages import computed_advantages, formula_of
 from rcdiag.usecases.replay.after_step import after_step, k3_kl, mean_reward
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.gradients import PresetGradients, gradient_report, gradients
+from rcdiag.usecases.replay.paired import (
+    PresetNumbers,
+    Replicates,
+    of_gradient,
+    of_k3,
+    of_loss,
+    paired_differences,
+)
 from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.preset_result import preset_replay
 from rcdiag.usecases.replay.updates import ModelReplay, train
 
 Array = NDArray[np.float64]
 Losses = Mapping[str, PresetLoss]
+Paired = dict[str, dict[str, PairedDifference]]
 
 
 def replay_presets(
     replay: ModelReplay, ratios: dict[str, Factor], sampler: Sampler | None
-) -> tuple[dict[str, PresetReplay], int]:
-    """Replay every preset from the model as it is; give the number of backward passes too."""
+) -> tuple[dict[str, PresetReplay], Paired, int]:
+    """Replay every preset from the model as it is.
+
+    The second are their differences, the third is the number of backward passes.
+    """
     losses = {name: replay.loss(name) for name in replay.update.names}
     sketched = gradients(replay, losses, _fresh(replay, sampler))
     reports = {name: gradient_report(sketched, name, replay.training.seed) for name in losses}
@@ -39,12 +59,16 @@ def replay_presets(
             ratios,
             replay.update,
             gradient=reports[name],
-            after_step=after[name],
+            after_step=after[name][0],
             split=splits.get(name),
         )
         for name, loss in losses.items()
     }
-    return presets, sketched.backwards
+    numbers = {
+        name: PresetNumbers(of_loss(loss), of_gradient(sketched, name), after[name][1])
+        for name, loss in losses.items()
+    }
+    return presets, paired_differences(numbers), sketched.backwards
 
 
 def _fresh(replay: ModelReplay, sampler: Sampler | None) -> tuple[Fresh, Array] | None:
@@ -61,8 +85,8 @@ def _fresh(replay: ModelReplay, sampler: Sampler | None) -> tuple[Fresh, Array] 
 
 def _all_after(
     replay: ModelReplay, losses: Losses, sketched: PresetGradients, sampler: Sampler | None
-) -> dict[str, AfterStep | None]:
-    """The policy after the step of each preset; None where it takes none.
+) -> dict[str, tuple[AfterStep | None, Replicates | None]]:
+    """The policy after the step of each preset, with KL(rollout || new) by group; None without.
 
     Presets with the same coefficients take the same first step, which is taken once; they part
     ways when there are several steps.
@@ -70,16 +94,17 @@ def _all_after(
     learner, training = replay.learner, replay.training
     several = training.epochs * training.minibatches > 1
     start, reward = learner.snapshot(), _reward(replay, sampler)
-    by_pull: dict[bytes, AfterStep | None] = {}
-    after: dict[str, AfterStep | None] = {}
+    by_pull: dict[bytes, tuple[AfterStep | None, Replicates | None]] = {}
+    after: dict[str, tuple[AfterStep | None, Replicates | None]] = {}
     for name, loss in losses.items():
         pull = loss.coefficients.tobytes() + (name.encode() if several else b"")
         if pull not in by_pull:
             if loss.result.undefined or name not in sketched.whole:
-                by_pull[pull] = None
+                by_pull[pull] = (None, None)
             else:
                 step_norm = train(replay, name, first=sketched.whole[name])
-                by_pull[pull] = _compared(replay, step_norm, reward, sampler)
+                compared, new = _compared(replay, step_norm, reward, sampler)
+                by_pull[pull] = (compared, of_k3(replay.batch, new))
                 learner.load_snapshot(start)
         after[name] = by_pull[pull]
     return after
@@ -90,10 +115,13 @@ def _compared(
     step_norm: float,
     reward: MetricValue | None = None,
     sampler: Sampler | None = None,
-) -> AfterStep:
-    """Compare the model, after steps of this norm together, with the old policy of the batch."""
+) -> tuple[AfterStep, Array]:
+    """Compare the model, after steps of this norm together, with the old policy of the batch.
+
+    The second is its log-prob of every token, nats.
+    """
     scores = replay.learner.log_probs(replay.batch.parts, entropy=True)
-    return after_step(
+    compared = after_step(
         replay.batch,
         scores.log_probs,
         clip_range=replay.update.clip_range,
@@ -102,6 +130,7 @@ def _compared(
         entropy=scores.entropy,
         rewards=(reward, _reward(replay, sampler)),
     )
+    return compared, scores.log_probs
 
 
 def _reward(replay: ModelReplay, sampler: Sampler | None) -> MetricValue | None:
@@ -177,6 +206,6 @@ def over_steps(
 def _next_update(replay: ModelReplay, name: str) -> PresetReplay:
     """One update of one copy, from its own old policy."""
     loss = replay.loss(name)
-    after = _compared(replay, train(replay, name))
+    after, _ = _compared(replay, train(replay, name))
     ratios = factors(replay.batch)
     return preset_replay(name, loss, ratios, replay.update, after_step=after)

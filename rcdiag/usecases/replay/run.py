@@ -15,6 +15,7 @@ from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.replay.batch import ReplayBatch, Roles, read_batch
 from rcdiag.usecases.replay.factors import factors
+from rcdiag.usecases.replay.paired import PresetNumbers, of_loss, paired_differences
 from rcdiag.usecases.replay.preset import loss_of_preset
 from rcdiag.usecases.replay.preset_result import preset_replay
 from rcdiag.usecases.replay.update import Update
@@ -29,13 +30,16 @@ def replay(
     """
     batch = read_batch(dump, roles, step, update.advantage)
     ratios = factors(batch)
-    presets = {
-        name: preset_replay(name, loss_of_preset(name, batch, update), ratios, update)
-        for name in update.names
-    }
+    presets, numbers = {}, {}
+    for name in update.names:
+        loss = loss_of_preset(name, batch, update)
+        presets[name] = preset_replay(name, loss, ratios, update)
+        numbers[name] = PresetNumbers(of_loss(loss))
     rollout, old, current = roles.names
     sources = {"rollout": rollout, "old": old, "current": current}
-    return replay_result(dump, update, batch, presets, ratios, seed, **sources)
+    return replay_result(
+        dump, update, batch, presets, ratios, seed, paired=paired_differences(numbers), **sources
+    )
 
 
 def replay_result(

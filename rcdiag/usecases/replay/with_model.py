@@ -54,7 +54,7 @@ def replay_with_model(
     samples = _sampler(trainee, prompts, training, decode)
     replay = ModelReplay(learner=trainee, update=update, training=training, batch=batch).scored()
     ratios = factors(replay.batch)
-    presets, backwards = replay_presets(replay, ratios, samples)
+    presets, paired, backwards = replay_presets(replay, ratios, samples)
     counts = {"backwards": backwards, "updates": len(presets)}
     result = replay_result(
         dump,
@@ -67,6 +67,7 @@ def replay_with_model(
         old="computed",
         current="computed",
         model=training.to_dict() | counts,
+        paired=paired,
         steps=_over_steps(replay, dump, roles, say),
     )
     if training.save is not None:

@@ -1,0 +1,84 @@
+"""A notebook of results: a cell for each figure, with what it shows already below it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rcdiag.pages.answers import answer
+from rcdiag.pages.figures import applying
+from rcdiag.pages.headline import headline
+from rcdiag.pages.on_paper import NOTEBOOK_DPI
+from rcdiag.pages.plot import GROUPS, plot
+from rcdiag.pages.svg import rendered
+from rcdiag.results import Result
+
+
+def notebook(results: Sequence[tuple[Result, str]]) -> str:
+    """Write a notebook of results, each with the path from the notebook to its file."""
+    cells = [_words(f"# {_title(results[0][0])}"), _code("import rcdiag")]
+    for result, path in results:
+        cells += _cells(result, path)
+    document = {
+        "cells": [{"id": f"cell-{number}", **cell} for number, cell in enumerate(cells, 1)],
+        "metadata": {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _title(result: Result) -> str:
+    line = headline(result, "")
+    return f"{line.verdict}: {line.about}"
+
+
+def _cells(result: Result, path: str) -> list[dict[str, Any]]:
+    """Return the cells of one result: its answer, and its figures with their captions."""
+    name = result.kind
+    line = headline(result, answer(result))
+    cells = [
+        _words(f"## rcdiag {name}\n\n{line.summary}\n\n{line.numbers}"),
+        _code(f"{name} = rcdiag.load_result({path!r})\n{name}"),
+    ]
+    grouped = {one for names in GROUPS.values() for one in names}
+    shown = [spec for spec in applying(result) if spec.name not in grouped]
+    for group, names in GROUPS.items():
+        some = [spec for spec in applying(result) if spec.name in names]
+        if some:
+            cells.append(_words(f"### Over the {group}\n\n{some[0].caption(result)}"))
+            cells.append(_figure(result, name, group))
+    for spec in shown:
+        cells.append(_words(f"### {spec.title}\n\n{spec.caption(result)}"))
+        cells.append(_figure(result, name, spec.name))
+    return cells
+
+
+def _figure(result: Result, name: str, figure: str) -> dict[str, Any]:
+    """Return a cell that draws a figure, with the drawing below it."""
+    picture = base64.b64encode(rendered(plot(result, figure), "png", NOTEBOOK_DPI)).decode()
+    output = {
+        "output_type": "display_data",
+        "data": {"image/png": picture, "text/plain": f"<{figure}>"},
+        "metadata": {},
+    }
+    return {**_code(f'{name}.plot("{figure}")'), "outputs": [output]}
+
+
+def _words(text: str) -> dict[str, Any]:
+    return {"cell_type": "markdown", "metadata": {}, "source": text}
+
+
+def _code(text: str) -> dict[str, Any]:
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": text,
+    }

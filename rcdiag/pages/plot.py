@@ -1,0 +1,54 @@
+"""A figure of a result, by its name, as matplotlib draws it: for notebooks and scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.pages.drawn import drawing
+from rcdiag.pages.figures import FIGURES, applying
+from rcdiag.pages.tabs.diagnosis import BY_STEP
+from rcdiag.results import Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Names of several figures that stand beside each other in one.
+GROUPS = {"steps": BY_STEP}
+ACROSS, UP = 6.9, 4.8  # inches of a group: the width of a page
+
+
+def plot(result: Result, name: str, width: float | None = None) -> Figure:
+    """Draw a figure of a result by its name; `width` is in inches, and the height goes with it.
+
+    `steps` draws all figures over the training steps in one.
+    """
+    known = {spec.name: spec for spec in applying(result)}
+    groups = {group: [one for one in names if one in known] for group, names in GROUPS.items()}
+    if name in known:
+        return drawing(known[name], result, width)
+    if groups.get(name):
+        return _group(result, groups[name], width)
+    names = [*(group for group, some in groups.items() if some), *known]
+    hint = f"{did_you_mean(name, names)}it has {', '.join(names)}" if names else "it has none"
+    raise RcdiagError(f"this result of `{result.kind}` has no figure `{name}`", hint=hint)
+
+
+def _group(result: Result, names: list[str], width: float | None) -> Any:
+    """Draw several figures in two columns."""
+    import matplotlib as mpl
+
+    from rcdiag.pages.on_paper import PaperFigure
+    from rcdiag.pages.style import STYLE
+
+    across = ACROSS if width is None else width
+    rows = -(-len(names) // 2)
+    letters = {"font.size": max(STYLE["font.size"] * across / (2 * ACROSS) * 1.6, 7.0)}
+    with mpl.rc_context({**STYLE, **letters}):
+        figure = PaperFigure(
+            figsize=(across, UP / 2 * rows * across / ACROSS), layout="constrained"
+        )
+        parts = figure.subfigures(rows, 2, squeeze=False).ravel()
+        for part, name in zip(parts, names, strict=False):
+            FIGURES[name].draw(result, part)
+    return figure

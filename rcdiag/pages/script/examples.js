@@ -1,0 +1,35 @@
+// A click on a bin of a figure lists tokens of it, below the figure.
+openers.bin = async (row, spot, chart, root) => {
+  const figure = root.closest("figure");
+  const { examples, behavior, target, worst_sequences: sequences } = await documentOf("score");
+  const [kind, label] = binOf(row, spot, chart);
+  const places = examples?.bins[kind]?.[label] ?? [];
+  const stored = new Set(sequences.map((each) => each.row));
+  const which = kind.startsWith("likelier_") ? `likelier under ${kind === "likelier_target" ? target : behavior}, |log-ratio| ${label} nats` : `${chart.x.label} ${label}`;
+  const heading = el("h4", { tabindex: "-1" }, places.length ? `${places.length} token${places.length > 1 ? "s" : ""}: ${which}` : `No token is stored: ${which}`);
+  const close = el("button", { type: "button", onclick: () => { shown.remove(); root.focus(); } }, "close");
+  const about = places.length ? el("p", { class: "soft" }, "Those with the largest |log-ratio| of the bin, one of a row at most.") : null;
+  const list = el("ol", {}, places.map((place) => exampleItem(examples, place, stored, behavior, target)));
+  const shown = el("div", { class: "examples" }, heading, about, list, close);
+  figure.querySelector(".examples")?.remove();
+  figure.querySelector("figcaption").before(shown);
+  heading.focus({ preventScroll: true });
+};
+
+// The figure's name and the label of the bin that a point of a chart stands for.
+function binOf(row, spot, { bins }) {
+  if (!bins.starts) return [bins.of, String(row[0])];
+  const place = bins.starts.filter((start) => start <= row[0] * 1.000001).length - 1;
+  return [bins.of[spot.series], bins.labels[place]];
+}
+
+function exampleItem(examples, place, stored, behavior, target) {
+  const [row, position] = [examples.row[place], examples.position[place]];
+  const [before, token, after] = examples.texts?.[place] ?? [examples.before[place].join(" "), ` ${examples.token_id[place]} `, examples.after[place].join(" ")];
+  const [logProb, ratio] = [examples.behavior_log_prob[place], examples.log_ratio[place]];
+  const where = `row ${row}, position ${position}`;
+  const link = stored.has(row) ? el("a", { href: `#tokens/${row}/${position}` }, where) : where;
+  return el("li", {},
+    el("p", { class: "near" }, before, el("b", { class: shadeOf(ratio) || null }, token), after),
+    el("p", { class: "soft" }, `log-ratio ${number(ratio)}; ${behavior} ${percent(Math.exp(logProb))}, ${target} ${percent(Math.exp(logProb + ratio))}; `, link));
+}

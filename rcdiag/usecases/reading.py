@@ -1,0 +1,244 @@
+"""The worst sequences are read once more, whole: what stands around them, and their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.apply import TokenEffects, token_effects
+from rcdiag.corrections.quantities import Tokens
+from rcdiag.results import (
+    BinExamples,
+    SequenceContext,
+    SequenceTokens,
+    TokenAlternatives,
+    TokenWeights,
+)
+from rcdiag.statistics.extremes import TOKENS_KEPT
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.table.decode import columns_needed, decode
+from rcdiag.table.parts import score_columns
+from rcdiag.table.table import Batch, Table
+from rcdiag.table.tokens import sampled_tokens
+from rcdiag.table.trajectories import Trajectories
+from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
+
+# Token ids -> their text, one string each.
+Decode = Callable[[Sequence[int]], list[str]]
+
+PROMPT_KEPT = 100  # tokens
+LETTERS_OF_PROMPT, LETTERS_OF_RESPONSE = 1_000, 2_000
+ALTERNATIVES, TOKENS_WITH_ALTERNATIVES = 5, 10
+# Columns in which dumps hold text, the first that there is.
+PROMPT_TEXTS = ("prompt", "prompt_text", "input")
+RESPONSE_TEXTS = ("response", "response_text", "completion", "output")
+
+
+def with_contexts(
+    sequences: Sequence[SequenceTokens],
+    table: Table,
+    behavior: str,
+    target: str,
+    *,
+    plan: Plan | None,
+    decode_ids: Decode | None,
+    text: bool,
+) -> list[SequenceTokens]:
+    """Add to sequences what stands around their tokens, and the weight of every token.
+
+    `text` allows text: that of the tokenizer `decode_ids`, or else that of the table's columns.
+    """
+    contexts: dict[int, SequenceContext] = {}
+    rows = np.array(sorted(sequence.row for sequence in sequences), dtype=np.int64)
+    for batch in _batches(table, rows, behavior, target, plain=text and decode_ids is None):
+        contexts |= _contexts(batch, behavior, target, plan)
+    return [
+        sequence
+        if sequence.row not in contexts
+        else _decoded(replace(sequence, context=contexts[sequence.row]), decode_ids)
+        for sequence in sequences
+    ]
+
+
+def text_columns(table: Table) -> list[str]:
+    """Return the column with the text of prompts and that with the text of responses, if any."""
+    first = [next(filter(table.has_text, names), None) for names in (PROMPT_TEXTS, RESPONSE_TEXTS)]
+    return [name for name in first if name is not None]
+
+
+def _batches(
+    table: Table, rows: NDArray[np.int64], behavior: str, target: str, *, plain: bool
+) -> Iterator[Batch]:
+    """Yield the rows, with all that the reader shows of them."""
+    policies = (behavior, target)
+    tops = [name for policy in policies for name in score_columns(policy)[2:]]
+    texts = text_columns(table) if plain else []
+    needed = columns_needed(table.schema.names, policies, prompts=True, details=True)
+    names = [*needed, *(name for name in (*tops, *texts) if name in table.schema.names)]
+    for file in table.files:
+        inside = rows[(rows >= file.first_row) & (rows < file.first_row + file.num_rows)]
+        if len(inside):
+            yield from table.batches_of(file, inside - file.first_row, names)
+
+
+def _contexts(
+    batch: Batch, behavior: str, target: str, plan: Plan | None
+) -> dict[int, SequenceContext]:
+    """Make the contexts of some rows, by the number of the row."""
+    names = batch.table.column_names
+    prompts = "prompt_ids" in names
+    rows = decode(batch, (behavior, target), prompts=prompts, details=True)
+    pair = PolicyPair(sampled_tokens(rows, (behavior, target)), behavior, target)
+    effects = _effects(pair, plan)
+    ends = np.cumsum(pair.lengths)
+    place = {int(row): index for index, row in enumerate(pair.tokens.row)}
+    contexts = {}
+    for index, row in enumerate(rows.row.tolist()):
+        if row not in place:
+            continue
+        end = int(ends[place[row]])
+        start = end - int(pair.lengths[place[row]])
+        kept = slice(start, min(end, start + TOKENS_KEPT))
+        ratio = pair.log_ratio[kept]
+        contexts[row] = SequenceContext(
+            **_around(rows, index),
+            **_plain(batch, index),
+            weights={name: _weights(effect, kept, ratio) for name, effect in effects.items()},
+            alternatives=[
+                alternative
+                for policy in (behavior, target)
+                for alternative in _alternatives(
+                    batch, index, policy, pair.tokens.position[kept], ratio
+                )
+            ],
+        )
+    return contexts
+
+
+def _around(rows: Trajectories, index: int) -> dict[str, Any]:
+    """Return the prompt of a row, and the tokens of its response that the mask leaves out."""
+    response = rows.response_ids
+    mask = rows.mask[response.offsets[index] : response.offsets[index + 1]]
+    masked = np.flatnonzero(~mask)[:TOKENS_KEPT]
+    prompt = None if rows.prompt_ids is None else rows.prompt_ids.row(index)
+    return {
+        "prompt_length": None if prompt is None else len(prompt),
+        "prompt_ids": [] if prompt is None else prompt[-PROMPT_KEPT:].tolist(),
+        "masked_positions": masked.tolist(),
+        "masked_ids": response.row(index)[masked].tolist(),
+    }
+
+
+def _plain(batch: Batch, index: int) -> dict[str, Any]:
+    """Return the texts that the table itself holds, where its columns were read."""
+
+    def first(names: Sequence[str]) -> str | None:
+        known = [name for name in names if name in batch.table.column_names]
+        return batch.table.column(known[0])[index].as_py() if known else None
+
+    prompt, response = first(PROMPT_TEXTS), first(RESPONSE_TEXTS)
+    return {
+        **({"prompt": prompt[-LETTERS_OF_PROMPT:]} if prompt else {}),
+        **({"response": response[:LETTERS_OF_RESPONSE]} if response else {}),
+    }
+
+
+def _effects(pair: PolicyPair, plan: Plan | None) -> Mapping[str, TokenEffects]:
+    """Apply every correction of a plan that does not compare a token with its whole batch."""
+    if plan is None or not len(pair.lengths):
+        return {}
+    corrections = {name: one for name, one in plan.corrections.items() if not one.needs_whole_batch}
+    rows = CorrectionRows.of({None: pair}, plan, wanted_quantities(plan)).whole
+    tokens = Tokens.of(pair, plan.dtype)
+    with np.errstate(all="ignore"):
+        return {name: token_effects(one, tokens, rows) for name, one in corrections.items()}
+
+
+def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) -> TokenWeights:
+    """Write the weights of a sequence by what is common to its tokens, and what is not."""
+    rejected = _stretches(~effect.kept[kept])
+    if effect.weights is None:
+        return TokenWeights(weight=1.0, rejected=rejected)
+    weights = effect.weights[kept]
+    if len(weights) and np.isfinite(weights[0]) and (weights == weights[0]).all():
+        return TokenWeights(weight=_short(weights[0]), rejected=rejected)
+    with np.errstate(over="ignore"):
+        others = np.flatnonzero(~np.isclose(weights, np.exp(log_ratio), rtol=1e-5, atol=0.0))
+    changed = [[int(place), _short(weights[place])] for place in others]
+    return TokenWeights(weight=None, changed=changed, rejected=rejected)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _stretches(flags: NDArray[np.bool_]) -> list[list[int]]:
+    """Return the first and the last place of every run of flags."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+    return [[int(first), int(end) - 1] for first, end in edges.reshape(-1, 2)]
+
+
+def _alternatives(
+    batch: Batch,
+    index: int,
+    policy: str,
+    positions: NDArray[np.int64],
+    log_ratio: NDArray[np.float64],
+) -> Iterator[TokenAlternatives]:
+    """Yield what a policy had for the tokens with the largest log-ratios, where that is stored."""
+    ids_name, log_probs_name = score_columns(policy)[2:]
+    if not {ids_name, log_probs_name} <= set(batch.table.column_names):
+        return
+    ids = batch.table.column(ids_name)[index].as_py() or []
+    log_probs = batch.table.column(log_probs_name)[index].as_py() or []
+    worst = np.argsort(-np.abs(log_ratio), kind="stable")[:TOKENS_WITH_ALTERNATIVES]
+    for place in sorted(worst.tolist()):
+        at = int(positions[place])
+        if at < len(ids) and at < len(log_probs) and ids[at]:
+            yield TokenAlternatives(
+                place=place,
+                policy=policy,
+                token_ids=list(ids[at][:ALTERNATIVES]),
+                log_probs=[round(float(value), 5) for value in log_probs[at][:ALTERNATIVES]],
+            )
+
+
+def _decoded(sequence: SequenceTokens, decode_ids: Decode | None) -> SequenceTokens:
+    """Give the tokens of a sequence and of its context their texts, where a tokenizer is here."""
+    context = sequence.context
+    if decode_ids is None or context is None:
+        return sequence
+    return replace(
+        sequence,
+        texts=decode_ids(sequence.token_ids),
+        context=replace(
+            context,
+            prompt_texts=decode_ids(context.prompt_ids),
+            masked_texts=decode_ids(context.masked_ids),
+            alternatives=[
+                replace(one, texts=decode_ids(one.token_ids)) for one in context.alternatives
+            ],
+        ),
+    )
+
+
+def decoded_examples(examples: BinExamples, decode_ids: Decode) -> BinExamples:
+    """Give the examples of bins and their neighbours their texts."""
+    ids = {
+        *examples.token_id,
+        *(one for some in (*examples.before, *examples.after) for one in some),
+    }
+    ordered = sorted(ids)
+    text = dict(zip(ordered, decode_ids(ordered), strict=True))
+
+    def joined(some: Sequence[int]) -> str:
+        return "".join(text[one] for one in some)
+
+    tokens = zip(examples.before, examples.token_id, examples.after, strict=True)
+    texts = [[joined(before), text[one], joined(after)] for before, one, after in tokens]
+    return replace(examples, texts=texts)

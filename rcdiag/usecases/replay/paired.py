@@ -1,0 +1,118 @@
+"""Presets are held against each other on the same prompt groups: what both share drops out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.losses.evaluate import LossResult
+from rcdiag.results import MetricValue, PairedDifference
+from rcdiag.statistics.clusters import cluster_sums
+from rcdiag.statistics.intervals import jackknife_interval
+from rcdiag.table.segments import segment_sum
+from rcdiag.usecases.replay.batch import ReplayBatch
+from rcdiag.usecases.replay.gradients import PresetGradients, by_group
+from rcdiag.usecases.replay.preset import PresetLoss
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicates:
+    """A number of a preset, and what it is without each prompt group in turn, [groups]."""
+
+    value: float
+    left_out: Array
+
+    def minus(self, other: Replicates) -> MetricValue:
+        """Return the difference with its 95% interval, by leaving out the same groups of both."""
+        value, left_out = self.value - other.value, self.left_out - other.left_out
+        if not np.isfinite(value):
+            return MetricValue(value=None)
+        if len(left_out) < 2:
+            return MetricValue(value=value)
+        low, high = jackknife_interval(value, left_out)
+        return MetricValue(value=value, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True)
+class PresetNumbers:
+    """The numbers of a preset that presets are compared by; None where there is none."""
+
+    loss: Replicates | None
+    grad_norm: Replicates | None = None
+    kl_rollout_new: Replicates | None = None
+
+
+def of_loss(loss: PresetLoss) -> Replicates | None:
+    """Return the loss of a preset; weights and advantages stay those of the whole batch."""
+    result: LossResult = loss.result
+    if result.undefined or not np.isfinite(result.loss):
+        return None
+    _, index = np.unique(loss.batch.group, return_inverse=True)
+    return Replicates(result.loss, result.rows.without_groups(index))
+
+
+def of_gradient(sketched: PresetGradients, name: str) -> Replicates | None:
+    """Return the norm of a preset's gradient, which the sketches of its rows tell."""
+    if name not in sketched.whole:
+        return None
+    sums = by_group(sketched.sketches[name], sketched.group)
+    count = len(sums)
+    if count < 2:
+        return None
+    # The gradient is a mean over rows: without a group the others count for it.
+    left_out = np.linalg.norm(sums.sum(axis=0) - sums, axis=1) * count / (count - 1)
+    whole = sketched.whole[name].norm()
+    of_sketch = float(np.linalg.norm(sums.sum(axis=0)))
+    return Replicates(whole, left_out * whole / of_sketch) if of_sketch else None
+
+
+def of_k3(batch: ReplayBatch, new: Array) -> Replicates:
+    """Return KL(rollout || new) by k3, nats per token; `new` are log-probs after a step."""
+    log_ratio = new - batch.rollout
+    with np.errstate(over="ignore"):
+        values = np.expm1(log_ratio) - log_ratio
+    rows = np.stack([segment_sum(values, batch.lengths), batch.lengths.astype(float)], axis=1)
+    sums, tokens = cluster_sums(batch.group, rows, most=len(rows)).sums.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left_out = (sums.sum() - sums) / (tokens.sum() - tokens)
+    return Replicates(float(sums.sum() / tokens.sum()), left_out)
+
+
+def paired_differences(
+    numbers: Mapping[str, PresetNumbers],
+) -> dict[str, dict[str, PairedDifference]]:
+    """Compare every two presets; of presets that are equal in everything one alone is named."""
+    different: dict[tuple[float | None, ...], str] = {}
+    for name, one in numbers.items():
+        different.setdefault(_key(one), name)
+    pairs: dict[str, dict[str, PairedDifference]] = {}
+    for first, second in combinations(different.values(), 2):
+        pairs.setdefault(first, {})[second] = _difference(numbers[first], numbers[second])
+    return pairs
+
+
+def _key(one: PresetNumbers) -> tuple[float | None, ...]:
+    """Return the numbers by which presets are told apart, with a group left out too."""
+    parts = (one.loss, one.grad_norm, one.kl_rollout_new)
+    return tuple(
+        number
+        for part in parts
+        for number in ((None,) if part is None else (part.value, *part.left_out[:1].tolist()))
+    )
+
+
+def _difference(one: PresetNumbers, other: PresetNumbers) -> PairedDifference:
+    def between(first: Replicates | None, second: Replicates | None) -> MetricValue | None:
+        return None if first is None or second is None else first.minus(second)
+
+    return PairedDifference(
+        loss=between(one.loss, other.loss),
+        grad_norm=between(one.grad_norm, other.grad_norm),
+        kl_rollout_new=between(one.kl_rollout_new, other.kl_rollout_new),
+    )

@@ -1,0 +1,105 @@
+"""Figures in Python and in notebooks, and the numbers of figures as CSV."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import csv
+import json
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import rcdiag
+from rcdiag.errors import RcdiagError
+from rcdiag.pages.figures import applying
+from rcdiag.pages.numbers import drawn_numbers
+from rcdiag.pages.save import save_figures
+from tests.pages.makers import MAKERS
+
+
+@pytest.fixture(scope="module")
+def result():
+    return MAKERS["score"]()
+
+
+def test_steps_are_drawn_in_one_figure(result):
+    figure = result.plot("steps")
+    assert isinstance(figure, Figure)
+    assert len(figure.axes) == 4
+    (curve, *_) = figure.axes[0].lines
+    assert curve.get_xdata().tolist() == sorted(map(int, result.steps))
+    values = [result.steps[step].mismatch["k3_kl"].value for step in sorted(result.steps, key=int)]
+    assert curve.get_ydata().tolist() == pytest.approx(values)
+
+
+def test_every_figure_has_its_name_and_its_width(result):
+    figure = result.plot("concentration", width=3.3)
+    assert figure.get_size_inches()[0] == pytest.approx(3.3)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_wrong_name_lists_the_right_ones(result):
+    with pytest.raises(RcdiagError) as error:
+        result.plot("stepps")
+    assert "did you mean steps?" in error.value.hint
+    assert "concentration" in error.value.hint
+
+
+def test_a_notebook_has_a_drawn_cell_for_each_figure_and_loads_the_result(result, tmp_path):
+    file = tmp_path / "results" / "score.json"
+    file.parent.mkdir()
+    result.save(file)
+    path = tmp_path / "notes.ipynb"
+    assert rcdiag.report(file, notebook=path) == [path]
+    cells = json.loads(path.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    for cell in code:
+        ast.parse(cell["source"])
+    assert "rcdiag.load_result('results/score.json')" in code[1]["source"]
+    drawn = {cell["source"]: cell["outputs"] for cell in code if cell["outputs"]}
+    by_step = {"mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step"}
+    names = {spec.name for spec in applying(result)} - by_step
+    assert set(drawn) == {f'score.plot("{name}")' for name in {*names, "steps"}}
+    for outputs in drawn.values():
+        assert base64.b64decode(outputs[0]["data"]["image/png"]).startswith(b"\x89PNG")
+    assert len({cell["id"] for cell in cells}) == len(cells)
+
+
+def test_a_result_in_memory_is_written_beside_its_notebook(result, tmp_path):
+    path = tmp_path / "notes.ipynb"
+    written = rcdiag.report(result, notebook=path)
+    assert written == [tmp_path / "notes_score.json", path]
+    assert rcdiag.load_result(written[0]).kind == "score"
+
+
+def test_every_figure_has_its_numbers_as_csv(result, tmp_path):
+    save_figures(result, tmp_path, only=["ratios-and-bounds", "worst-sequence-strips"])
+    with (tmp_path / "ratios-and-bounds.csv").open() as stream:
+        lines = list(csv.DictReader(stream))
+    tokens = [line for line in lines if line["panel"] == "log-ratio of tokens"]
+    assert sum(float(line["y"]) for line in tokens) == result.num_tokens
+    with (tmp_path / "worst-sequence-strips.csv").open() as stream:
+        assert sum(line["value"] != "" for line in csv.DictReader(stream)) > 100
+
+
+def test_numbers_of_a_drawing_are_those_that_were_drawn():
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    left.plot([1, 2], [3.0, 4.0], label="line")
+    left.axhline(2.5)
+    left.bar([0], [7.0], width=1.0)
+    right.imshow(np.array([[1.0, 2.0], [3.0, np.nan]]), extent=(0, 2, 0, 2), origin="lower")
+    right.scatter([5.0], [6.0], c=[0.5])
+    right.set_title("cells")
+    columns, lines = drawn_numbers(figure)
+    assert columns == ("panel", "series", "x", "y", "value")
+    assert [line[1:4] for line in lines if line[1] == "line"] == [
+        ("line", 1, 3.0),
+        ("line", 2, 4.0),
+    ]
+    assert [line[1:4] for line in lines if line[1] == "bars"] == [("bars", 0.0, 7.0)]
+    cells = [line[2:] for line in lines if line[:2] == ("cells", "cells 1")]
+    assert cells == [(0.5, 0.5, 1.0), (1.5, 0.5, 2.0), (0.5, 1.5, 3.0)]
+    assert [line[2:] for line in lines if line[1] == "points 1"] == [(5.0, 6.0, 0.5)]
