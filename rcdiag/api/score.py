@@ -12,6 +12,7 @@ from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log, read_log
 from rcdiag.results import ScoreResult
+from rcdiag.runners import runner_on
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import choose_pair
@@ -57,6 +58,8 @@ def score(
     include_text: bool = False,
     rows: int | None = None,
     seed: int = 0,
+    on: str = "local",
+    devices: str | int | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[ScoreResult]:
@@ -94,10 +97,14 @@ def score(
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
+        on: where engines run: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
+        devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
+            machine without a GPU they are shares of its cores.
         force: overwrite `output` and recorded columns.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT
+    runner = runner_on(on, devices)
     written = None if output is None else Path(output)
     # With policies to score the pair is chosen when the table's own columns are known.
     pair_named = [name for name in (behavior, target) if name is not None]
@@ -151,19 +158,22 @@ def score(
         progress.say(pair.reason)
     plan = planned(table, specs, written, force=force)
     decode = _decoder(model, table, specs, (pair.target, pair.behavior)) if include_text else None
-    yield description(name_of(source), table, plan, written)
-    with scored_table(table, plan, written, force=force, progress=progress) as scored:
-        return measure(
-            scored,
-            behavior=pair.behavior,
-            target=pair.target,
-            pair_reason=pair.reason,
-            seed=seed,
-            origin=table,
-            decode=decode,
-            plan=corrections,
-            log=log,
-        )
+    with runner:
+        yield description(name_of(source), table, plan, written, runner)
+        with scored_table(
+            table, plan, written, force=force, progress=progress, runner=runner
+        ) as scored:
+            return measure(
+                scored,
+                behavior=pair.behavior,
+                target=pair.target,
+                pair_reason=pair.reason,
+                seed=seed,
+                origin=table,
+                decode=decode,
+                plan=corrections,
+                log=log,
+            )
 
 
 def _log(path: Path, plan: Plan, rows: int | None) -> Log:
