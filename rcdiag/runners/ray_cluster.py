@@ -6,10 +6,12 @@ output: only rcdiag itself, and the checkpoint under the same path (or from the 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import queue
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -139,24 +141,26 @@ class RayRunner:
                 hint=f"give their number: {setting('devices', devices.count)}",
             )
         self._address, self._devices = address, devices
-        self._nodes: list[dict[str, float]] = []
+        # What nodes say while this process is connected, Ray prints on stdout, which is ours.
+        self._stdout = contextlib.redirect_stdout(sys.stderr)
 
     def __enter__(self) -> RayRunner:
         ray = _ray()
         try:
+            _answers(self._address)
             ray.init(
                 address=self._address or None,
                 log_to_driver=False,
                 logging_level="ERROR",
                 include_dashboard=None if self._address else False,
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise RcdiagError(
                 f"{setting('on', f'ray:{self._address}')}: no connection: "
                 f"{str(error).strip().splitlines()[0]}",
                 hint="is it the address that `ray start --head` or `ray status` says?",
             ) from error
-        self._nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self._stdout.__enter__()
         return self
 
     def __exit__(
@@ -166,6 +170,12 @@ class RayRunner:
         trace: TracebackType | None,
     ) -> None:
         _ray().shutdown()
+        self._stdout.__exit__(kind, error, trace)
+
+    @property
+    def _nodes(self) -> list[dict[str, float]]:
+        """Return what the nodes that are alive now have, by resource."""
+        return [node["Resources"] for node in _ray().nodes() if node["Alive"]]
 
     @property
     def _has_gpus(self) -> bool:
@@ -207,6 +217,13 @@ class RayRunner:
         if self._has_gpus:
             return BACKENDS[spec.backend].gpus(spec.options)
         return max(1.0, min(cpus for node in self._nodes if (cpus := node.get("CPU", 0.0)) >= 1))
+
+
+def _answers(address: str) -> None:
+    """Raise OSError where nothing listens at HOST:PORT, for which Ray itself tries minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _ray() -> Any:

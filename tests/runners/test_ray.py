@@ -126,9 +126,10 @@ def test_a_dead_engine_s_part_is_done_again(cluster, arguments, local, tmp_path)
 def test_a_lost_node_s_part_is_done_by_the_other(cluster, arguments, local, tmp_path):
     out = tmp_path / "out.parquet"
     run = start([*arguments(out), "--json", "--on", f"ray:{cluster.address}"])
-    wait_for(run, lambda: parts(out) >= 2)
+    wait_for(run, lambda: parts(out) >= 1 and len(workers()) == 2)
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-    assert "another is started" in check_equal(run, out, local)
+    assert run.poll() is None
+    check_equal(run, out, local)
 
 
 def test_a_killed_run_goes_on_from_its_parts(cluster, arguments, local, tmp_path):
