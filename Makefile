@@ -10,10 +10,10 @@ ALONE := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PYTEST := $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 # Hundreds of processes read the same modules: they compile them once, also where the image says no.
 unexport PYTHONDONTWRITEBYTECODE
-QUICK := not engine and not browser and not slow and not gpu and not oracle
+QUICK := not engine and not browser and not slow and not gpu and not oracle and not cluster
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-gpu sample-data bench faults reports screenshots schema docs clean
+.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-cluster test-gpu sample-data bench faults reports screenshots schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -32,7 +32,7 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 test: lint ## set up, lint and test, with real vLLM and Chromium (under 7 minutes on two cores)
 	@[ -n "$(CHROMIUM)" ] || \
 	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
-	@$(PYTEST) -m "$(if $(CHROMIUM),,not browser and )not slow and not gpu and not oracle" tests
+	@$(PYTEST) -m "$(if $(CHROMIUM),,not browser and )not slow and not gpu and not oracle and not cluster" tests
 	@echo "left to make nightly: the other paths of vLLM, the other pages, the built site, more drawn examples"
 
 check: lint ## ruff, format, types, quick tests
@@ -48,6 +48,9 @@ nightly: $(READY) ## after `make test`: every number of the store, trainers' own
 	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
 	    $(PYTEST) -m oracle tests; \
 	else echo "left out: comparison with the trainers' own code (the package index is not reached)"; fi
+	@if $(PY) -m pip install -q -c requirements/constraints.txt -e '.[cluster]' >/dev/null 2>&1; then \
+	    $(ALONE) $(PY) -m pytest -q -m cluster tests; \
+	else echo "left out: Ray cluster and object store (the package index is not reached)"; fi
 	@$(PYTEST) -m "slow$(if $(CHROMIUM),, and not browser)" tests
 	@set -o pipefail; HYPOTHESIS_PROFILE=nightly $(PYTEST) --cov=rcdiag --cov=cli \
 	    --cov-report=term:skip-covered -m "$(QUICK)" tests | tail -n 80
@@ -60,6 +63,10 @@ test-slow: $(READY) ## tests that take minutes: every path of vLLM, every page
 
 test-oracle: $(READY) ## compare with the trainers' own helpers (downloads their wheels)
 	@$(PY) -m pytest -q -m oracle tests
+
+test-cluster: $(READY) ## a Ray cluster and an object store on this machine (installs Ray and moto)
+	@$(PY) -m pip install -q -c requirements/constraints.txt -e '.[cluster]'
+	@$(ALONE) $(PY) -m pytest -q -m cluster tests
 
 test-gpu: $(READY) ## tests that need a CUDA GPU
 	@$(PY) -m pytest -q -m gpu tests

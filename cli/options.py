@@ -82,6 +82,22 @@ NoiseFloor = Annotated[
         "--noise-floor", help="Score one policy once more, with other batches: NAME_again"
     ),
 ]
+On = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="Where engines run: local, ray (the cluster that runs here) or ray:ADDRESS",
+    ),
+]
+DeviceList = Annotated[
+    str | None,
+    typer.Option(
+        "--devices",
+        metavar="N|LIST",
+        help="GPUs that engines use, 4 or 0,1,2,3: one engine for each set; without a GPU shares "
+        "of the cores",
+    ),
+]
 Behavior = Annotated[str, typer.Option(metavar="NAME", help="Policy that sampled")]
 Target = Annotated[
     str, typer.Option(metavar="NAME", help="Policy that trains; log_ratio = target - behavior")

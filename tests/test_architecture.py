@@ -19,6 +19,7 @@ LAYERS = (
     ("table",),
     ("logs", "statistics"),
     ("corrections", "engines", "recorders"),
+    ("runners",),
     ("learning",),
     ("trainers",),
     ("diagnosis",),

@@ -9,6 +9,7 @@ from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.results import CompareResult
+from rcdiag.runners import runner_on
 from rcdiag.usecases.compare.roles import choose
 from rcdiag.usecases.compare.run import compare as measure
 from rcdiag.usecases.one_policy import only_policy
@@ -41,6 +42,8 @@ def compare(
     noise_floor: bool = False,
     rows: int | None = None,
     seed: int = 0,
+    on: str = "local",
+    devices: str | int | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[CompareResult]:
@@ -64,10 +67,14 @@ def compare(
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
+        on: where engines run: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
+        devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
+            machine without a GPU they are shares of its cores.
         force: score policies that are recorded already.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT
+    runner = runner_on(on, devices)
     texts = policy_texts(policies)
     named = [text.partition("=")[0] for text in texts]
     with joined_tables(sources, columns=columns, format=format, given=given, progress=progress) as (
@@ -96,15 +103,18 @@ def compare(
             choose(recorded, [policy for policy in (behavior, target) if policy], name, least=1)
             choose(recorded, named, name)
         plan = planned(table, specs, None, force=force)
-        yield description(name, table, plan, None)
         repeats = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
-        with scored_table(table, plan, None, force=force, progress=progress) as scored:
-            return measure(
-                scored,
-                policies=[*named, *repeats] if named else [],
-                behavior=behavior,
-                target=target,
-                seed=seed,
-                origin=origin,
-                joined=joined,
-            )
+        with runner:
+            yield description(name, table, plan, None, runner)
+            with scored_table(
+                table, plan, None, force=force, progress=progress, runner=runner
+            ) as scored:
+                return measure(
+                    scored,
+                    policies=[*named, *repeats] if named else [],
+                    behavior=behavior,
+                    target=target,
+                    seed=seed,
+                    origin=origin,
+                    joined=joined,
+                )

@@ -10,6 +10,7 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log, read_log
 from rcdiag.results import ScoreResult
+from rcdiag.runners import runner_on
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import choose_pair
 from rcdiag.usecases.logged import check_keys
@@ -55,6 +56,8 @@ def score(
     include_text: bool | None = None,
     rows: int | None = None,
     seed: int = 0,
+    on: str = "local",
+    devices: str | int | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[ScoreResult]:
@@ -95,10 +98,14 @@ def score(
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
+        on: where engines run: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
+        devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
+            machine without a GPU they are shares of its cores.
         force: overwrite `output` and recorded columns.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT
+    runner = runner_on(on, devices)
     written = None if output is None else Path(output)
     # With policies to score the pair is chosen when the table's own columns are known.
     pair_named = [name for name in (behavior, target) if name is not None]
@@ -152,20 +159,23 @@ def score(
         progress.say(pair.reason)
     plan = planned(table, specs, written, force=force)
     decode = decoder_of(model, table, specs, (pair.target, pair.behavior), include_text)
-    yield description(name_of(source), table, plan, written)
-    with scored_table(table, plan, written, force=force, progress=progress) as scored:
-        return measure(
-            scored,
-            behavior=pair.behavior,
-            target=pair.target,
-            pair_reason=pair.reason,
-            seed=seed,
-            origin=table,
-            decode=decode,
-            text=include_text is not False,
-            plan=corrections,
-            log=log,
-        )
+    with runner:
+        yield description(name_of(source), table, plan, written, runner)
+        with scored_table(
+            table, plan, written, force=force, progress=progress, runner=runner
+        ) as scored:
+            return measure(
+                scored,
+                behavior=pair.behavior,
+                target=pair.target,
+                pair_reason=pair.reason,
+                seed=seed,
+                origin=table,
+                decode=decode,
+                text=include_text is not False,
+                plan=corrections,
+                log=log,
+            )
 
 
 def _log(path: Path, plan: Plan, rows: int | None) -> Log:

@@ -94,6 +94,8 @@ class Backend:
     passes_options_on: bool = False  # options that rcdiag does not know go to the engine
     default_policy: str | None = None  # what --model alone scores with it where a table lacks it
     other_batches: OtherBatches | None = None
+    # How many GPUs one engine of a policy takes, given the policy's options.
+    gpus: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # The place of a policy that its role and precision alone do not tell.
     own_place: Callable[[Mapping[str, Any]], Place | None] = lambda about: None
 

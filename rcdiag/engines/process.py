@@ -1,66 +1,125 @@
-"""Run one policy's engine in a process of its own, and listen to it."""
+"""An engine in a process of its own, which scores one part of a table after the other."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rcdiag.engines.schedule import EngineLostError, OnTokens, Part
+from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
 
-def run_engine(job: dict[str, Any], on_tokens: Callable[[int], None]) -> None:
-    """Start the worker process on a job and wait for its end.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A job is what an engine must know before its first part."""
 
-    `on_tokens` is called with 0 once the model is loaded, then with the number of tokens that have
-    just been scored.
-    """
-    file = Path(job["folder"]) / "job.json"
-    file.write_text(json.dumps(job))
-    command = [sys.executable, "-m", "rcdiag.engines.worker", str(file)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
-        try:
-            last = _listen(worker, on_tokens)
-            code = worker.wait()
-        finally:
-            # Interrupted or failed: the engine must not outlive us, nor keep the GPU's memory.
-            if worker.poll() is None:
-                worker.kill()
+    spec: PolicySpec
+    max_length: int  # tokens of the longest sequence, prompt and response
+    folder: Path  # where finished parts go, and what the engine says of itself
+    log: str = "engine.log"  # the file in `folder` that takes what the engine prints
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the job as the first line of what the process reads."""
+        return {
+            "spec": self.spec.to_dict(),
+            "max_length": self.max_length,
+            "folder": str(self.folder),
+            "log": str(self.folder / self.log),
+        }
+
+
+class EngineProcess:
+    """A process with one engine loaded; it ends when this one ends, even by kill -9."""
+
+    def __init__(
+        self,
+        job: Job,
+        environment: Mapping[str, str] | None = None,
+        cores: Sequence[int] | None = None,
+    ) -> None:
+        """Start the process.
+
+        `environment` is added to that of this process, which says what GPUs the engine may use;
+        `cores` are the processor's that it may use, by default all.
+        """
+        self._job = job
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rcdiag.engines.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+        )
+        if cores is not None:
+            os.sched_setaffinity(self._process.pid, cores)
+
+    def load(self) -> None:
+        """Wait until the model is loaded."""
+        self._send(self._job.to_dict())
+        self._listen("ready", lambda tokens: None)
+
+    def score(self, part: Part, on_tokens: OnTokens) -> None:
+        """Score a part, which is a file in the job's folder then."""
+        self._send({"part": part.name, **part.place, "bytes": len(part.rows)}, part.rows)
+        self._listen("part", on_tokens)
+
+    def close(self) -> None:
+        """End the process: the engine must not outlive its work, nor keep the GPU's memory."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):  # of what it did not read any more
+                    stream.close()
+
+    def _send(self, message: Mapping[str, Any], content: bytes = b"") -> None:
+        assert self._process.stdin is not None
+        # Where the process has ended, what it said last is read next.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(message).encode() + b"\n" + content)
+            self._process.stdin.flush()
+
+    def _listen(self, awaited: str, on_tokens: OnTokens) -> None:
+        """Read what the process says until it says what is awaited."""
+        assert self._process.stdout is not None
+        last: dict[str, Any] = {}
+        for line in self._process.stdout:
+            last = json.loads(line)
+            if last["event"] == "tokens":
+                on_tokens(last["tokens"])
+            elif last["event"] == awaited:
+                return
+        raise self._ended(last)
+
+    def _ended(self, last: Mapping[str, Any]) -> Exception:
+        """Return the error for a process that ended before its work; `last` is what it said."""
+        code = self._process.wait()
         if last.get("event") == "error":
-            raise RcdiagError(last["message"], last["hint"])
-        if code != 0 or last.get("event") != "done":
-            raise _crashed(job, last, code, worker)
-
-
-def _listen(worker: subprocess.Popen[str], on_tokens: Callable[[int], None]) -> dict[str, Any]:
-    last: dict[str, Any] = {}
-    assert worker.stdout is not None
-    for line in worker.stdout:
-        last = json.loads(line)
-        if last["event"] == "ready":
-            on_tokens(0)
-        elif last["event"] == "tokens":
-            on_tokens(last["tokens"])
-    return last
-
-
-def _crashed(
-    job: dict[str, Any], last: dict[str, Any], code: int, worker: subprocess.Popen[str]
-) -> RcdiagError:
-    spec = job["spec"]
-    why = last.get("message", "")
-    if code < 0:
-        why = f"killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
-    elif not why and worker.stderr is not None:
+            return RcdiagError(last["message"], last["hint"])
+        if last.get("event") == "crash":
+            return self._error(last["message"])
+        if code < 0:
+            why = f"killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
+            return EngineLostError(self._error(why))
         # The process ended before it took over its streams: an import failed.
-        why = (worker.stderr.read().strip() or f"exit code {code}").splitlines()[-1]
-    what = f"{spec['backend']}, {spec['dtype']}, {spec['options'] or 'no options'}"
-    return RcdiagError(
-        f"policy `{spec['name']}` ({what}): the engine failed: {why}",
-        hint=f"what it printed is in {job['log']}; with -o FILE the same command goes on from "
-        "the finished parts",
-    )
+        assert self._process.stderr is not None
+        said = self._process.stderr.read().decode(errors="replace").strip()
+        return self._error((said or f"exit code {code}").splitlines()[-1])
+
+    def _error(self, why: str) -> RcdiagError:
+        spec = self._job.spec
+        what = f"{spec.backend}, {spec.dtype}, {spec.options or 'no options'}"
+        return RcdiagError(
+            f"policy `{spec.name}` ({what}): the engine failed: {why}",
+            hint=f"what it printed is in {self._job.folder / self._job.log}; with -o FILE the same "
+            "command goes on from the finished parts",
+        )

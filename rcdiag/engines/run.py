@@ -6,18 +6,20 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
-from rcdiag.engines.process import run_engine
+from rcdiag.engines.process import Job
+from rcdiag.engines.schedule import Part, RunningEngine, Schedule
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
+from rcdiag.table.decode import columns_needed
 from rcdiag.table.parts import read_part, score_columns
 from rcdiag.table.stream import RowRange, joined, read_chunks
 from rcdiag.table.survey import Survey, survey
@@ -31,11 +33,22 @@ OnTokens = Callable[[str, int, int], None]  # policy, tokens scored so far, toke
 Say = Callable[[str], None]
 
 
+class StartsEngines(Protocol):
+    """Something that starts engines: on this machine, on its GPUs, on a cluster."""
+
+    def engines(self, spec: PolicySpec) -> int:
+        """Return how many engines of a policy work side by side."""
+        ...
+
+    def start(self, job: Job, number: int) -> RunningEngine:
+        """Start one of these engines, `number` counted from 0."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoringPlan:
     """Everything that decides the scores; the parts on disk are keyed by it."""
 
-    source: list[str]  # the parquet files that the rows lie in
     dump: Table
     specs: tuple[PolicySpec, ...]
     survey: Survey
@@ -88,7 +101,6 @@ def plan_scoring(
     folders = {spec.model: check_checkpoint(spec.model) for spec in specs}
     table_survey = survey(dump, [limits(model, folder) for model, folder in folders.items()])
     return ScoringPlan(
-        source=[str(path) for path in dump.parquets],
         dump=dump,
         specs=tuple(specs),
         survey=table_survey,
@@ -114,8 +126,10 @@ def _check_names(dump: Table, specs: Sequence[PolicySpec], force: bool) -> None:
             )
 
 
-def run_scoring(plan: ScoringPlan, on_tokens: OnTokens, say: Say, *, force: bool = False) -> None:
-    """Score what the plan names and write `plan.output`.
+def run_scoring(
+    plan: ScoringPlan, on_tokens: OnTokens, say: Say, runner: StartsEngines, *, force: bool = False
+) -> None:
+    """Score what the plan names, by the engines that `runner` starts, and write `plan.output`.
 
     Finished parts are kept beside it until then: after a kill the same call goes on from them.
     `say` takes a sentence before each model is loaded, `on_tokens` the tokens as they are scored.
@@ -125,13 +139,15 @@ def run_scoring(plan: ScoringPlan, on_tokens: OnTokens, say: Say, *, force: bool
             raise RcdiagError(
                 f"{plan.output}: already there", hint=f"another path, or {setting('force')}"
             )
-        provenance = {spec.name: _score_policy(plan, spec, on_tokens, say) for spec in plan.specs}
+        provenance = {
+            spec.name: _score_policy(plan, spec, on_tokens, say, runner) for spec in plan.specs
+        }
         _join(plan, provenance)
     shutil.rmtree(plan.parts)
 
 
 def _score_policy(
-    plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens, say: Say
+    plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens, say: Say, runner: StartsEngines
 ) -> dict[str, Any]:
     folder = plan.folder(spec)
     try:
@@ -149,19 +165,33 @@ def _score_policy(
         on_tokens(spec.name, scored_tokens, plan.survey.tokens)
 
     if missing:
-        say(f"loading {spec.model} for {spec.name} ({spec.backend}, {spec.dtype})")
-        job = {
-            "spec": spec.to_dict(),
-            "source": plan.source,
-            "renames": dict(plan.dump.renames),
-            "given": dict(plan.dump.given),
-            "max_length": int(lengths.max()),
-            "ranges": missing,
-            "folder": str(folder),
-            "log": str(folder / "engine.log"),
-        }
-        run_engine(job, advance)
+        engines = min(runner.engines(spec), len(missing))
+        times = "" if engines == 1 else f" {engines} times"
+        say(f"loading {spec.model}{times} for {spec.name} ({spec.backend}, {spec.dtype})")
+        job = Job(spec=spec, max_length=int(lengths.max()), folder=folder)
+        parts = _parts(plan, missing)
+        Schedule(parts, lambda number: runner.start(job, number), advance, say).run(engines)
     return json.loads((folder / "provenance.json").read_text())
+
+
+def _parts(plan: ScoringPlan, missing: Mapping[str, RowRange]) -> Iterator[Part]:
+    """Read the rows of parts, one after the other, with the columns that an engine reads."""
+    names = columns_needed(plan.dump.schema.names, (), prompts=True)
+    chunks = read_chunks(plan.dump, list(missing.values()), names)
+    for name, batches in zip(missing, chunks, strict=True):
+        file, row = batches[0].file, batches[0].row_in_file
+        yield Part(
+            name=name,
+            rows=_arrow_stream(joined(batches)),
+            place={"file": file.name, "row": row},
+        )
+
+
+def _arrow_stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
 
 
 def _join(plan: ScoringPlan, provenance: dict[str, dict[str, Any]]) -> None:

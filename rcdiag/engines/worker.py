@@ -1,44 +1,73 @@
-"""The process that an engine runs in: `python -m rcdiag.engines.worker JOB.json`.
+"""The process that an engine runs in: `python -m rcdiag.engines.worker`.
 
-Speaks JSON lines on what was stdout; everything the engine prints goes to the log.
+It reads its job from stdin, one line of JSON, then parts: a line of JSON each and the bytes of an
+Arrow stream. It speaks JSON lines on what was stdout; all that the engine prints goes to the log.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
+import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
+
+import pyarrow as pa
 
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.files import write_text
-from rcdiag.table.decode import columns_needed, decode
+from rcdiag.table.decode import decode
 from rcdiag.table.parts import score_table, write_part
-from rcdiag.table.stream import read_chunks, whole
-from rcdiag.table.table import open_table
+from rcdiag.table.table import Batch, TableFile
+
+Say = Callable[[dict[str, Any]], None]
 
 
-def run(job: dict[str, Any], say: Any) -> None:
-    """Score the job's ranges of rows, one part each; a part appears whole or not at all."""
+def run(job: dict[str, Any], parts: Iterator[tuple[dict[str, Any], bytes]], say: Say) -> None:
+    """Load the engine, then score the parts; the file of a part appears whole or not at all."""
     spec = PolicySpec(**job["spec"])
     engine = spec.load(job["max_length"])
     folder = Path(job["folder"])
     provenance = {**spec.to_dict(), **engine.provenance()}
     write_text(folder / "provenance.json", json.dumps(provenance))
     say({"event": "ready"})
-    dump = open_table(job["source"], job["renames"], "parquet", given=job["given"])
-    names = columns_needed(dump.schema.names, (), prompts=True)
-    ranges = [tuple(pair) for pair in job["ranges"].values()]
-    chunks = read_chunks(dump, ranges, names)
-    for part, batches in zip(job["ranges"], chunks, strict=True):
-        trajectories = decode(whole(batches), prompts=True)
+    for part, content in parts:
+        trajectories = decode(_batch(part, content), prompts=True)
         scores = engine.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
         table = score_table(spec.name, scores, trajectories.response_ids.offsets)
-        write_part(folder / part, table, {})
+        write_part(folder / part["part"], table, {})
+        say({"event": "part"})
+
+
+def _batch(part: dict[str, Any], content: bytes) -> Batch:
+    """Return the rows of a part, named by the file and row that they come from."""
+    table = pa.ipc.open_stream(content).read_all()
+    file = TableFile(Path(part["file"]), part["row"] + table.num_rows, 0)
+    return Batch(table.combine_chunks(), file, part["row"])
+
+
+def _incoming(stream: IO[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Return the parts that the parent sends, read from here on.
+
+    This process ends when the parent ends, even by kill -9 and in the middle of a part: the pipe to
+    our stdin closes then.
+    """
+    waiting: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
+
+    def read() -> None:
+        while line := stream.readline():
+            part = json.loads(line)
+            waiting.put((part, stream.read(part["bytes"])))
+        os._exit(1)
+
+    threading.Thread(target=read, daemon=True).start()
+    return iter(waiting.get, None)
 
 
 def _take_over_stdout(log: str) -> IO[str]:
@@ -50,29 +79,18 @@ def _take_over_stdout(log: str) -> IO[str]:
     return parent
 
 
-def _die_with_parent() -> None:
-    """End this process when the parent ends, even by kill -9: the pipe to our stdin closes then."""
-
-    def wait() -> None:
-        sys.stdin.buffer.read()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def main() -> None:
-    job = json.loads(Path(sys.argv[1]).read_text())
+    job = json.loads(sys.stdin.buffer.readline())
+    # Ctrl-C reaches all processes of a terminal: the parent decides, and closes our stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = _take_over_stdout(job["log"])
-    _die_with_parent()
 
     def say(message: dict[str, Any]) -> None:
         parent.write(json.dumps(message) + "\n")
 
-    code = 1
+    parts = _incoming(sys.stdin.buffer)
     try:
-        run(job, say)
-        say({"event": "done"})
-        code = 0
+        run(job, parts, say)
     except RcdiagError as error:
         say({"event": "error", "message": error.message, "hint": error.hint})
     except BaseException as error:
@@ -81,7 +99,7 @@ def main() -> None:
     parent.flush()
     sys.stderr.flush()
     # Engines leave threads and destructors behind that can hang at exit; all parts are on disk.
-    os._exit(code)
+    os._exit(1)
 
 
 def _in_short(error: BaseException) -> str:

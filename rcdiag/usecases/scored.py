@@ -14,6 +14,7 @@ from rcdiag.engines.run import ScoringPlan, plan_scoring, run_scoring
 from rcdiag.engines.spec import PolicySpec, default_policies, parse_policy
 from rcdiag.errors import RcdiagError, one_of
 from rcdiag.files import check_outputs
+from rcdiag.runners import Runner
 from rcdiag.table.table import Table, open_table
 from rcdiag.usecases.progress import SILENT, Progress
 
@@ -107,10 +108,12 @@ def scored_table(
     *,
     force: bool,
     progress: Progress = SILENT,
+    runner: Runner,
 ) -> Iterator[Table]:
     """The table with the planned policies filled in, as long as the block lasts.
 
-    It is written to `output`, or without one to a folder that goes with the block.
+    Engines run where `runner` says. It is written to `output`, or without one to a folder that
+    goes with the block.
     """
     if plan is None:
         if output is not None:
@@ -123,7 +126,7 @@ def scored_table(
         scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
         plan = replace(plan, output=scratch / "scored.parquet")
     try:
-        _run(plan, progress, force=force, kept=output is not None)
+        _run(plan, progress, runner, force=force, kept=output is not None)
         if output is not None:
             progress.wrote(output)
         yield open_table(plan.output)
@@ -137,10 +140,10 @@ def scored_table(
             shutil.rmtree(scratch)
 
 
-def _run(plan: ScoringPlan, progress: Progress, *, force: bool, kept: bool) -> None:
+def _run(plan: ScoringPlan, progress: Progress, runner: Runner, *, force: bool, kept: bool) -> None:
     """Score what is planned; an interrupt bears a note on how to go on, or to be able to."""
     try:
-        run_scoring(plan, progress.tokens, progress.say, force=force)
+        run_scoring(plan, progress.tokens, progress.say, runner, force=force)
     except KeyboardInterrupt as interrupt:
         parts = plan.finished_parts()
         if parts and kept:
@@ -153,8 +156,14 @@ def _run(plan: ScoringPlan, progress: Progress, *, force: bool, kept: bool) -> N
         raise
 
 
-def description(name: str, table: Table, plan: ScoringPlan | None, output: Path | None) -> str:
-    """Say what would run, for a dry run: rows, tokens, policies and where they go."""
+def description(
+    name: str,
+    table: Table,
+    plan: ScoringPlan | None,
+    output: Path | None,
+    runner: Runner | None = None,
+) -> str:
+    """Say what would run, for a dry run: rows, tokens, policies, where they run and go."""
     count = len(table.sources)
     files = "1 file" if count == 1 else f"{count} files"
     lines = [f"{name}: {table.num_rows:,} sequences in {files}"]
@@ -169,8 +178,9 @@ def description(name: str, table: Table, plan: ScoringPlan | None, output: Path 
     )
     for spec in plan.specs:
         options = ", ".join(f"{key}={value}" for key, value in spec.options.items())
-        lines.append(
-            f"would score `{spec.name}`: {spec.backend} {spec.dtype} {spec.model} {options}"
-        )
+        policy = f"{spec.backend} {spec.dtype} {spec.model} {options}".rstrip()
+        lines.append(f"would score `{spec.name}`: {policy}")
+        if runner is not None:
+            lines.append(f"  {runner.plan(spec)}")
     lines.append(f"would write {output}" if output else "would keep no scores (no -o FILE)")
     return "\n".join(lines)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from rcdiag.engines import BACKENDS
@@ -41,12 +39,24 @@ def scoring(tmp_path):
 def interrupted_after(parts: int):
     """Stand in for an engine that finishes so many parts before Ctrl-C."""
 
-    def run_engine(job, on_tokens):
-        for name in list(job["ranges"])[:parts]:
-            (Path(job["folder"]) / name).touch()
-        raise KeyboardInterrupt
+    class Engine:
+        def __init__(self, job):
+            self.folder, self.left = job.folder, parts
 
-    return run_engine
+        def load(self):
+            pass
+
+        def score(self, part, on_tokens):
+            if self.left:
+                (self.folder / part.name).touch()
+                self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+
+        def close(self):
+            pass
+
+    return Engine
 
 
 def last_line(rcdiag, *arguments) -> str:
@@ -57,7 +67,7 @@ def last_line(rcdiag, *arguments) -> str:
 
 
 def test_finished_parts_are_named(rcdiag, scoring, tmp_path, monkeypatch):
-    monkeypatch.setattr("rcdiag.engines.run.run_engine", interrupted_after(1))
+    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", interrupted_after(1))
     output = tmp_path / "scored.parquet"
     line = last_line(rcdiag, *scoring, "-o", output)
     assert line.startswith("interrupted; ")
@@ -65,10 +75,10 @@ def test_finished_parts_are_named(rcdiag, scoring, tmp_path, monkeypatch):
 
 
 def test_parts_that_are_not_kept_are_said_to_be_lost(rcdiag, scoring, monkeypatch):
-    monkeypatch.setattr("rcdiag.engines.run.run_engine", interrupted_after(1))
+    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", interrupted_after(1))
     assert "-o FILE" in last_line(rcdiag, *scoring)
 
 
 def test_without_a_finished_part_nothing_is_promised(rcdiag, scoring, tmp_path, monkeypatch):
-    monkeypatch.setattr("rcdiag.engines.run.run_engine", interrupted_after(0))
+    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", interrupted_after(0))
     assert last_line(rcdiag, *scoring, "-o", tmp_path / "scored.parquet") == "interrupted"

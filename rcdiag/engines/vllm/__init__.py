@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,12 @@ def _own_place(about: Mapping[str, Any]) -> Place | None:
     return Place.ENGINE_DECODE if decodes and is_low_precision(about) else None
 
 
+def _gpus(options: Mapping[str, Any]) -> int:
+    """Return over how many GPUs vLLM spreads one model."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    return math.prod(int(options.get(size, 1)) for size in sizes)
+
+
 VLLM = Backend(
     name="vllm",
     says="vLLM, its CUDA or its CPU build: the kernels that sampled, prefix caching and "
@@ -42,5 +49,6 @@ VLLM = Backend(
     },
     passes_options_on=True,
     other_batches=OtherBatches(option="max_num_seqs", size=5, smaller=3),
+    gpus=_gpus,
     own_place=_own_place,
 )

@@ -1,0 +1,103 @@
+"""Engines on this machine: one with all that it has, or one for each set of GPUs or cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.process import EngineProcess, Job
+from rcdiag.engines.schedule import RunningEngine
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.runners.devices import VISIBLE, Devices, cores_here, gpus_here
+from rcdiag.runners.runner import RunnerKind
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRunner:
+    """Processes on this machine; without `devices` one engine sees all of it."""
+
+    devices: Devices | None
+    gpus: tuple[str, ...]  # that engines may use, in sets; empty: they share the processor
+
+    def __enter__(self) -> LocalRunner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def engines(self, spec: PolicySpec) -> int:
+        """Return the number of sets of GPUs, or of shares of the processor."""
+        if self.devices is None:
+            return 1
+        size = self._set_size(spec)
+        if size > self.devices.count:
+            raise RcdiagError(
+                f"policy `{spec.name}` takes {size} GPUs, {setting('devices')} allows "
+                f"{self.devices.count}",
+                hint="allow more, or take a smaller tensor_parallel_size",
+            )
+        return self.devices.count // size
+
+    def start(self, job: Job, number: int) -> RunningEngine:
+        """Start an engine that sees its own set of GPUs, or has its own cores."""
+        log = f"engine{number or ''}.log"
+        job = Job(spec=job.spec, max_length=job.max_length, folder=job.folder, log=log)
+        if self.devices is None:
+            return EngineProcess(job)
+        if self.gpus:
+            size = self._set_size(job.spec)
+            own = self.gpus[number * size : (number + 1) * size]
+            return EngineProcess(job, {VISIBLE: ",".join(own)})
+        cores = cores_here()
+        share = len(cores) // self.devices.count
+        own_cores = cores[number * share : (number + 1) * share]
+        threads = str(share)
+        return EngineProcess(job, {"OMP_NUM_THREADS": threads}, own_cores)
+
+    def plan(self, spec: PolicySpec) -> str:
+        """Say how many engines of a policy would run, and on what."""
+        if self.devices is None:
+            return "one engine on this machine"
+        engines = self.engines(spec)
+        each = f"{self._set_size(spec)} GPU" if self.gpus else "its own cores"
+        return f"{engines} engines side by side on this machine, each with {each}"
+
+    def _set_size(self, spec: PolicySpec) -> int:
+        return BACKENDS[spec.backend].gpus(spec.options) if self.gpus else 1
+
+
+def _choose(address: str, devices: Devices | None) -> LocalRunner:
+    """Check that the machine has the devices that a user allows."""
+    if devices is None:
+        return LocalRunner(None, ())
+    gpus = gpus_here()
+    lacking = [name for name in devices.names if name not in gpus]
+    if lacking:
+        there = f"there are {', '.join(gpus)}" if gpus else "there is none here"
+        raise RcdiagError(f"{setting('devices')}: no GPU {lacking[0]}", hint=there)
+    if gpus:
+        if devices.count > len(gpus):
+            raise RcdiagError(
+                f"{setting('devices', devices.count)}: there are {len(gpus)} GPUs here"
+            )
+        return LocalRunner(devices, (devices.names or tuple(gpus))[: devices.count])
+    if devices.count > len(cores_here()):
+        raise RcdiagError(
+            f"{setting('devices', devices.count)}: no GPU here, and {len(cores_here())} cores"
+        )
+    return LocalRunner(devices, ())
+
+
+LOCAL = RunnerKind(
+    name="local",
+    says="This machine. One engine has all of it; with --devices there is one for each set of "
+    "GPUs, or without a GPU for each share of the cores.",
+    choose=_choose,
+)

@@ -1,0 +1,55 @@
+"""A runner starts engines somewhere, for as long as a `with` block lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from rcdiag.engines.process import Job
+from rcdiag.engines.schedule import RunningEngine
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.registry import Registry
+from rcdiag.runners.devices import Devices
+
+
+class Runner(AbstractContextManager["Runner"], Protocol):
+    """A runner that a user chose; inside `with` it has what it needs, a connection or nothing."""
+
+    def engines(self, spec: PolicySpec) -> int:
+        """Return how many engines of a policy work side by side."""
+        ...
+
+    def start(self, job: Job, number: int) -> RunningEngine:
+        """Start one of these engines, `number` counted from 0."""
+        ...
+
+    def plan(self, spec: PolicySpec) -> str:
+        """Say how many engines of a policy would run and on what, for a dry run."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunnerKind:
+    """A kind of runner, before it is chosen."""
+
+    name: str  # in --on NAME[:ADDRESS]
+    says: str
+    # Makes the runner of an address, which is empty where none is given.
+    choose: Callable[[str, Devices | None], Runner]
+    has_address: bool = False
+
+
+def run_on(kinds: Registry[RunnerKind], where: str, devices: str | None) -> Runner:
+    """Return the runner of `NAME[:ADDRESS]`."""
+    name, colon, address = where.partition(":")
+    kind = kinds.find(name, "--on")
+    if colon and not (kind.has_address and address):
+        raise RcdiagError(
+            f"{setting('on', where)}: `{name}` takes "
+            f"{'an address after the colon' if kind.has_address else 'no address'}",
+            hint=kind.says,
+        )
+    return kind.choose(address, None if devices is None else Devices.parse(devices))

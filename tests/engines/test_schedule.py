@@ -1,0 +1,228 @@
+"""Every part is scored once by some engine; what a dead one had is done again, not forever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rcdiag.engines.schedule import ATTEMPTS, EngineLostError, OnTokens, Part, Schedule
+from rcdiag.errors import RcdiagError
+
+TOKENS = 7  # of every part
+
+
+def parts(count: int) -> Iterator[Part]:
+    return (Part(name=f"{number}", rows=b"", place={}) for number in range(count))
+
+
+class Engines:
+    """Engines that die when they get certain parts, so many times."""
+
+    def __init__(self, deaths: dict[str, int] | None = None) -> None:
+        self.deaths = Counter(deaths or {})
+        self.scored: list[str] = []
+        self.started: Counter[int] = Counter()
+        self.closed = 0
+        self.alive: set[Engine] = set()
+        self.lock = threading.Lock()
+
+    def start(self, number: int) -> Engine:
+        self.started[number] += 1
+        engine = Engine(self)
+        with self.lock:
+            self.alive.add(engine)
+        return engine
+
+
+class Engine:
+    def __init__(self, all_engines: Engines) -> None:
+        self.all = all_engines
+
+    def load(self) -> None:
+        pass
+
+    def score(self, part: Part, on_tokens: OnTokens) -> None:
+        on_tokens(TOKENS - 1)
+        with self.all.lock:
+            if self.all.deaths[part.name] > 0:
+                self.all.deaths[part.name] -= 1
+                raise EngineLostError(RcdiagError("the engine failed: killed by signal 9"))
+        on_tokens(1)
+        with self.all.lock:
+            self.all.scored.append(part.name)
+
+    def close(self) -> None:
+        with self.all.lock:
+            self.all.alive.discard(self)
+
+
+def run(
+    engines: Engines, count: int, side_by_side: int, say: Callable[[str], None] = lambda text: None
+) -> int:
+    """Score so many parts; return the tokens that were told."""
+    told = 0
+
+    def tell(tokens: int) -> None:
+        nonlocal told
+        told += tokens
+
+    Schedule(parts(count), engines.start, tell, say).run(side_by_side)
+    return told
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 12),
+    st.integers(1, 4),
+    st.dictionaries(st.integers(0, 11).map(str), st.integers(0, ATTEMPTS - 1), max_size=1),
+)
+def test_all_parts_are_scored_once_whatever_engines_die(
+    count: int, side_by_side: int, deaths: dict[str, int]
+) -> None:
+    engines = Engines(deaths)
+    told = run(engines, count, side_by_side)
+    assert sorted(engines.scored, key=int) == [str(number) for number in range(count)]
+    assert told == TOKENS * count
+    assert not engines.alive
+
+
+def test_parts_are_begun_in_their_order_by_one_engine() -> None:
+    engines = Engines()
+    run(engines, 6, 1)
+    assert engines.scored == list("012345")
+    assert engines.started == {0: 1}
+
+
+def test_a_death_is_said_and_the_part_is_done_by_another_engine() -> None:
+    engines, said = Engines({"2": 1}), []
+    run(engines, 4, 1, said.append)
+    assert engines.started == {0: 2}
+    (line,) = said
+    assert line.startswith("the engine failed: killed by signal 9; another is started")
+
+
+def test_a_part_that_ends_every_engine_is_given_up() -> None:
+    engines = Engines({"2": 100})
+    with pytest.raises(RcdiagError, match="killed by signal 9"):
+        run(engines, 4, 2)
+    assert 100 - engines.deaths["2"] == ATTEMPTS
+    assert not engines.alive
+
+
+def test_an_error_of_one_engine_ends_the_others_in_the_middle_of_their_part() -> None:
+    working, ended = threading.Event(), threading.Event()
+
+    class Refuses(Engine):
+        def score(self, part: Part, on_tokens: OnTokens) -> None:
+            assert working.wait(60), "the other engine got no part"
+            raise RcdiagError("no such option")
+
+    class Works(Engine):
+        def score(self, part: Part, on_tokens: OnTokens) -> None:
+            working.set()
+            assert ended.wait(60), "nobody ended this engine"
+            raise EngineLostError(RcdiagError("killed by signal 9"))
+
+        def close(self) -> None:
+            ended.set()
+
+    def start(number: int) -> Engine:
+        return (Works if number else Refuses)(Engines())
+
+    with pytest.raises(RcdiagError, match="no such option"):
+        Schedule(parts(2), start, lambda tokens: None, lambda text: None).run(2)
+    assert ended.is_set()
+
+
+def test_a_damaged_table_ends_all_engines() -> None:
+    def damaged() -> Iterator[Part]:
+        yield from parts(2)
+        raise RcdiagError("table.parquet: damaged")
+
+    engines = Engines()
+    with pytest.raises(RcdiagError, match="damaged"):
+        Schedule(damaged(), engines.start, lambda tokens: None, lambda text: None).run(2)
+    assert not engines.alive
+
+
+def test_an_engine_without_a_part_waits_for_one_that_comes_back() -> None:
+    """The last part comes back from a dead engine while the other one has nothing to do."""
+    engines = Engines({"1": 1})
+    slow = Engine.score
+
+    class Slow(Engine):
+        def score(self, part: Part, on_tokens: OnTokens) -> None:
+            if part.name == "1":
+                time.sleep(0.05)
+            slow(self, part, on_tokens)
+
+    def start(number: int) -> Engine:
+        engine = Slow(engines)
+        with engines.lock:
+            engines.alive.add(engine)
+        return engine
+
+    Schedule(parts(2), start, lambda tokens: None, lambda text: None).run(2)
+    assert sorted(engines.scored) == ["0", "1"]
+
+
+def test_an_engine_that_never_starts_is_done_without() -> None:
+    """The cluster has room for one engine only; the other's thread gives up and ends nothing."""
+    engines = Engines()
+    tried = threading.Event()
+    attempts = 0
+
+    class Never(Engine):
+        def load(self) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts == ATTEMPTS:
+                tried.set()
+            raise EngineLostError(RcdiagError("no room"))
+
+    class Waits(Engine):
+        def score(self, part: Part, on_tokens: OnTokens) -> None:
+            assert tried.wait(60)
+            super().score(part, on_tokens)
+
+    def start(number: int) -> Engine:
+        return (Never if number else Waits)(engines)
+
+    said: list[str] = []
+    Schedule(parts(3), start, lambda tokens: None, said.append).run(2)
+    assert engines.scored == list("012")
+    assert attempts == ATTEMPTS
+
+
+def test_an_engine_that_is_still_starting_at_the_end_is_closed() -> None:
+    engines = Engines()
+    closed = threading.Event()
+
+    class Pending(Engine):
+        def load(self) -> None:
+            assert closed.wait(60), "nobody closed this engine"
+            raise EngineLostError(RcdiagError("killed by signal 9"))
+
+        def close(self) -> None:
+            closed.set()
+
+    def start(number: int) -> Engine:
+        return (Pending if number else Engine)(engines)
+
+    Schedule(parts(3), start, lambda tokens: None, lambda text: None).run(2)
+    assert sorted(engines.scored) == list("012")
+
+
+def test_where_no_engine_starts_the_run_fails() -> None:
+    class Never(Engine):
+        def load(self) -> None:
+            raise EngineLostError(RcdiagError("no room"))
+
+    with pytest.raises(RcdiagError, match="no room"):
+        Schedule(parts(3), lambda number: Never(Engines()), lambda t: None, lambda t: None).run(2)
