@@ -11,7 +11,7 @@ import typer
 import rcdiag
 from cli import options
 from rcdiag.errors import RcdiagError
-from rcdiag.files import check_outputs
+from rcdiag.files import check_apart, check_outputs
 
 EPILOG = (
     "Examples: `rcdiag report score.json sweep.json --html page.html` makes one page of all that "
@@ -59,6 +59,7 @@ def report(
     """Make a page of results, without the data and without torch."""
     from cli.terminal.screen import Screen
 
+    check_apart([html, plots], [*results, *(against or ())])
     check_outputs([html, plots], force=force)
     if (figure or width is not None) and plots is None:
         raise RcdiagError("--figure and --width are for files of figures", hint="give --plots DIR")

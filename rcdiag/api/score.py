@@ -10,6 +10,7 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.tokenizer import decoder
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.files import check_apart
 from rcdiag.logs import Log, read_log
 from rcdiag.results import ScoreResult
 from rcdiag.table.table import Table
@@ -132,6 +133,7 @@ def score(
         progress=progress,
     )
     log = None if logged is None else _log(Path(logged), corrections, rows)
+    check_apart([written], [file.path for file in table.sources])
     check_output(written, specs, force=force)
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
     only = only_policy(table, (behavior, target), [spec.name for spec in specs])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rcdiag.errors import RcdiagError
+from rcdiag.files import write_text
 
 
 def run_engine(job: dict[str, Any], on_tokens: Callable[[int], None]) -> None:
@@ -19,10 +22,12 @@ def run_engine(job: dict[str, Any], on_tokens: Callable[[int], None]) -> None:
     just been scored.
     """
     file = Path(job["folder"]) / "job.json"
-    file.write_text(json.dumps(job))
+    write_text(file, json.dumps(job))
     command = [sys.executable, "-m", "rcdiag.engines.worker", str(file)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=_environment()
+    ) as worker:
         try:
             last = _listen(worker, on_tokens)
             code = worker.wait()
@@ -34,6 +39,24 @@ def run_engine(job: dict[str, Any], on_tokens: Callable[[int], None]) -> None:
             raise RcdiagError(last["message"], last["hint"])
         if code != 0 or last.get("event") != "done":
             raise _crashed(job, last, code, worker)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a worker, which imports nothing from the current directory.
+
+    `python -m` would look for modules there first: a file `torch.py` beside a downloaded checkpoint
+    would run. What the worker starts itself inherits this. An empty or relative entry of PYTHONPATH
+    means the current directory, too. Where rcdiag is not installed, its own folder is added.
+    """
+    own = str(Path(__file__).resolve().parents[2])
+    entries = [
+        entry
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if os.path.isabs(entry)
+    ]
+    if own not in (*entries, sysconfig.get_path("purelib")):
+        entries.append(own)
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
 
 
 def _listen(worker: subprocess.Popen[str], on_tokens: Callable[[int], None]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rcdiag.table.readers.parquet import open_parquet
+from rcdiag.table.readers.parquet import open_parquet, read_whole
 
 if TYPE_CHECKING:
     from rcdiag.table.table import Batch, Table, TableFile
@@ -90,7 +90,7 @@ def _of(file: TableFile, column: str) -> Iterator[NDArray[np.int64]]:
     first = 0
     for group in range(parquet.num_row_groups):
         if not _without_nulls(parquet, group, column):
-            values = parquet.read_row_group(group, columns=[column])[column]
+            values = read_whole(file.parquet, [column], group)[column]
             yield first + np.flatnonzero(pc.is_null(values).to_numpy())
         first += parquet.metadata.row_group(group).num_rows
     yield np.empty(0, np.int64)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, check_footer
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-MAGIC = b"PAR1"
 
 # Rows are read in batches of about this many response tokens: a few dozen MB with all columns.
 TOKENS_PER_BATCH = 1_000_000
@@ -43,7 +42,10 @@ PARQUET = Reader(
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a file with its footer read; a file that is none, or is cut off, is refused."""
+    """Open a file with its footer read; a file that is none, or is cut off, is refused.
+
+    Pages that bear a checksum are held against it when they are read.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -54,9 +56,27 @@ def open_parquet(path: Path) -> pq.ParquetFile:
                 hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
             )
         # Pre-buffering holds on to all that was read; a memory map counts as resident all it read.
-        return pq.ParquetFile(path, pre_buffer=False)
-    except (pa.ArrowInvalid, OSError) as error:
+        check_footer(path)
+        file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        names = file.schema_arrow.names
+    except EncryptedError as error:
+        raise RcdiagError(
+            f"{path}: an encrypted parquet file ({error})",
+            hint="write it again without encryption; rcdiag takes no keys",
+        ) from error
+    except _arrow_errors(pa) as error:
         raise _damaged(path, error) from error
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RcdiagError(
+            f"{path}: several columns are called `{twice[0]}`",
+            hint="rename or drop all but one of them",
+        )
+    return file
+
+
+def _arrow_errors(pa: Any) -> tuple[type[Exception], ...]:
+    """Return the errors of damaged bytes; a size that is damaged exhausts memory."""
+    return (FooterError, pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
 
 
 def read_rows_of(
@@ -77,10 +97,25 @@ def read_rows_of(
     try:
         size = _rows_per_batch(file, tokens_column)
         for record in file.iter_batches(size, row_groups, columns=columns):
+            record.validate(full=True)  # offsets that go back, text that is not UTF-8
             yield record
             row += record.num_rows
-    except (pa.ArrowInvalid, OSError) as error:
+    except _arrow_errors(pa) as error:
         raise _damaged(path, error, f", after row {row}") from error
+
+
+def read_whole(path: Path, columns: Sequence[str] | None = None, group: int | None = None) -> Any:
+    """Return a small file, or one row group of a file, as an Arrow table."""
+    import pyarrow as pa
+
+    file = open_parquet(path)
+    wanted = None if columns is None else list(columns)
+    try:
+        table = file.read(wanted) if group is None else file.read_row_group(group, wanted)
+        table.validate(full=True)
+    except _arrow_errors(pa) as error:
+        raise _damaged(path, error) from error
+    return table
 
 
 def _rows_per_batch(file: pq.ParquetFile, tokens_column: str) -> int:
@@ -97,8 +132,9 @@ def _rows_per_batch(file: pq.ParquetFile, tokens_column: str) -> int:
 
 
 def _damaged(path: Path, error: Exception, where: str = "") -> RcdiagError:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
     return RcdiagError(
-        f"{path}{where}: damaged or truncated parquet file ({str(error).splitlines()[0]})",
+        f"{path}{where}: damaged or truncated parquet file ({reason})",
         hint="its writer did not finish or the copy broke off; copy or write it again",
     )
 
@@ -118,7 +154,9 @@ def first_rows_of(path: Path, columns: Sequence[str], rows: int) -> pa.Table:
             groups.append(len(groups))
         records = file.iter_batches(rows, groups, columns=list(columns))
         held = list(itertools.islice(records, 1))
-    except (pa.ArrowInvalid, OSError) as error:
+        for record in held:
+            record.validate(full=True)
+    except _arrow_errors(pa) as error:
         raise _damaged(path, error) from error
     schema = pa.schema([file.schema_arrow.field(name) for name in columns])
     return pa.Table.from_batches(held).select(columns) if held else schema.empty_table()
