@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -72,23 +74,52 @@ def report(
         raise RcdiagError(f"--json prints one document, not {len(documents)}")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     written = []
-    if html is not None or plots is not None:
-        written = rcdiag.report(
-            documents,
-            html,
-            against=against or (),
-            plots=plots,
-            figures=figure or (),
-            width=width,
-            force=True,
-        )
-    for document in documents:
-        if isinstance(document, rcdiag.ConvertResult):
-            screen.show_conversion(document)
-        else:
-            screen.show(document)
+    with _drawn(results, verbose):
+        if html is not None or plots is not None:
+            written = rcdiag.report(
+                documents,
+                html,
+                against=against or (),
+                plots=plots,
+                figures=figure or (),
+                width=width,
+                force=True,
+            )
+        for document in documents:
+            if isinstance(document, rcdiag.ConvertResult):
+                screen.show_conversion(document)
+            else:
+                screen.show(document)
     for path in written:
         screen.say(f"Wrote {path}")
     for document in documents:
         if not isinstance(document, rcdiag.ConvertResult):
             screen.exit(document, fail_on)
+
+
+@contextlib.contextmanager
+def _drawn(sources: list[str], verbose: bool) -> Iterator[None]:
+    """Refuse documents whose fields are whole and whose values cannot be drawn.
+
+    With `verbose` the error stays as it is, with the place in the code.
+    """
+    try:
+        yield
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        AssertionError,
+        RecursionError,
+    ) as error:
+        if verbose:
+            raise
+        reason = next(iter(str(error).splitlines()), "")
+        raise RcdiagError(
+            f"{', '.join(sources)}: holds values that cannot be drawn "
+            f"({type(error).__name__}: {reason})",
+            hint="make the result again with --result FILE; if rcdiag wrote it as it is, this is a "
+            "bug of rcdiag: -v shows where",
+        ) from error

@@ -28,7 +28,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    write_bytes(path, content.encode())
+    """Write UTF-8; halves of surrogate pairs, which UTF-8 has not, become question marks."""
+    write_bytes(path, content.encode(errors="replace"))
 
 
 def not_writable(path: Path, error: OSError) -> RcdiagError:
