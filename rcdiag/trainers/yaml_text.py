@@ -22,8 +22,9 @@ def read_yaml(text: str, *, as_text: bool = False) -> Any:
 
     if len(text) > LONGEST:
         raise ValueError(f"{len(text):,} characters; a configuration has at most {LONGEST:,}")
-    loader = (yaml.BaseLoader if as_text else yaml.SafeLoader)(text)
+    loader = None
     try:
+        loader = (yaml.BaseLoader if as_text else yaml.SafeLoader)(text)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -34,7 +35,8 @@ def read_yaml(text: str, *, as_text: bool = False) -> Any:
     except (yaml.YAMLError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(next(iter(str(error).splitlines()), "no YAML")) from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def _size(node: Any, known: dict[int, int], depth: int) -> int:
