@@ -1,4 +1,4 @@
-"""Good inputs that the fuzz damages: tables, dumps of every kind of format, configurations, logs."""
+"""Good inputs that the fuzz damages: tables, dumps, results, configurations, logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that hypothesis draws: values, nulls, types, masks and names that real dumps seldom have."""
+"""Tables that hypothesis draws: values, nulls and types that real dumps seldom have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that runs commands of rcdiag, one job for each line of stdin: `python -m tests.fuzz.worker`.
+"""A process that runs commands of rcdiag, one job for each line of its stdin.
 
 A job is {"path", "command", "compared"}; the answer is {"outcome", "what"}.
 """
