@@ -167,9 +167,6 @@ def _dumps() -> list[Good]:
         Good("dump.jsonl", (json.dumps(record) + "\n").encode() * 3, command(name))
         for name, record in GOOD.items()
     ]
-    plain = rows_of(rows=6).to_pylist()
-    lines = "".join(json.dumps(row) + "\n" for row in plain).encode()
-    dumps.append(Good("dump.jsonl", lines, ("score", "{}", "--json"), False))
     with tempfile.TemporaryDirectory() as folder:
         for name, payload in PAYLOADS.items():
             path = Path(folder) / "0.pt"

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from tests.engine_models import make_model, make_table
 from tests.fuzz.corpus import rows_of
 from tests.kill.recording import ROWS, STEPS, steps_on_disk
+from tests.table.readers.test_hostile_records import GOOD
 
 RCDIAG = (sys.executable, "-m", "tests.kill.command")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -69,8 +70,7 @@ def works(folder: Path) -> list[Work]:
     pq.write_table(scored.append_column("rollout_log_probs", [recorded]), many)
     make_model(model, "qwen3")
     lines = folder / "lines.jsonl"
-    rows = rows_of(rows=4000).to_pylist()
-    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines.write_text((json.dumps(GOOD["nemo-rl"]) + "\n") * 20_000)
     result = folder / "result.json"
     subprocess.run([*RCDIAG, "score", table, "--result", result, "-q"], check=True)
 
@@ -82,7 +82,8 @@ def works(folder: Path) -> list[Work]:
         return [*RCDIAG, "score", str(many), *more, "--result", str(out / "r.json"), "-q"]
 
     def convert(out: Path) -> list[str]:
-        return [*RCDIAG, "convert", str(lines), "-o", str(out / "c.parquet"), "--force", "-q"]
+        more = ["--from", "nemo-rl", "--force", "-q"]
+        return [*RCDIAG, "convert", str(lines), "-o", str(out / "c.parquet"), *more]
 
     def report(out: Path) -> list[str]:
         return [*RCDIAG, "report", str(result), "--html", str(out / "p.html"), "--force", "-q"]
