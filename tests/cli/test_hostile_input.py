@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as encryption
 import pytest
 
-from rcdiag.table.readers.footer import FooterError, check_footer
+from rcdiag.table.readers.footer import FooterError, read_footer
 from tests.cli.conftest import Ran
 
 ROWS = 24
@@ -180,7 +180,7 @@ def test_every_flipped_bit_of_a_footer_is_read_or_refused(tmp_path, good):
         flipped[place] ^= 1 << (place % 8)
         path.write_bytes(flipped)
         try:
-            check_footer(path)
+            read_footer(path)
         except FooterError:
             refusals += 1
     assert refusals > 100

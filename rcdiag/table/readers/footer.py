@@ -1,7 +1,8 @@
 """A parquet footer is checked before Arrow reads it, which ends the process over a damaged one.
 
-Arrow throws C++ exceptions past Python where a column chunk has no metadata, as in a file with
-encrypted columns, and reads beyond its arrays where a row group has other columns than the schema.
+Arrow throws C++ exceptions past Python where Python asks it for a column chunk without metadata, as
+in a file with encrypted columns, or with damaged statistics, and reads beyond its arrays where a
+row group has other columns than the schema. What rcdiag wants to know of row groups stands here.
 Source: parquet-format 2.11, src/main/thrift/parquet.thrift; Apache Thrift, compact protocol,
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,13 @@ TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID =
 
 Fields = dict[int, Any]
 
-# Fields of FileMetaData, SchemaElement, RowGroup, ColumnChunk, ColumnMetaData.
+# Fields of FileMetaData, SchemaElement, RowGroup, ColumnChunk, ColumnMetaData, Statistics.
 SCHEMA, NUM_ROWS, ROW_GROUPS, ENCRYPTION = 2, 3, 4, 8
-NAME, NUM_CHILDREN = 4, 5
+REPETITION, NAME, NUM_CHILDREN = 3, 4, 5
 COLUMNS, GROUP_ROWS = 1, 3
 META_DATA, CRYPTO = 3, 8
 PATH, NUM_VALUES, DATA_PAGE, DICTIONARY_PAGE, COMPRESSED = 3, 5, 9, 11, 7
+STATISTICS, NULL_COUNT = 12, 3
 
 
 class FooterError(ValueError):
@@ -41,8 +44,30 @@ class EncryptedError(FooterError):
     """A footer of a file with encrypted columns."""
 
 
-def check_footer(path: Path) -> None:
-    """Raise FooterError where Arrow could not read a file's footer without harm."""
+@dataclass(frozen=True, slots=True)
+class ColumnChunk:
+    """What a footer says of one column of one row group."""
+
+    path: str  # names from the column down to its values, with dots between
+    num_values: int
+    null_count: int | None  # None where the footer does not say it
+
+    @property
+    def column(self) -> str:
+        """Return the name of the column."""
+        return self.path.split(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """What a footer says of one row group."""
+
+    num_rows: int
+    columns: tuple[ColumnChunk, ...]
+
+
+def read_footer(path: Path) -> list[RowGroup]:
+    """Return the row groups of a file; FooterError where Arrow could not read it without harm."""
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(size - TAIL, 0))
@@ -59,10 +84,26 @@ def check_footer(path: Path) -> None:
     try:
         footer, _ = _struct(content, 0, 0)
         _check(footer, size - TAIL - length)
+        return [_row_group(group) for group in footer[ROW_GROUPS]]
     except FooterError:
         raise
     except (IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error) as error:
         raise FooterError("its footer is no parquet metadata") from error
+
+
+def _row_group(group: Fields) -> RowGroup:
+    chunks = [chunk[META_DATA] for chunk in group[COLUMNS]]
+    return RowGroup(
+        group[GROUP_ROWS],
+        tuple(
+            ColumnChunk(
+                ".".join(name.decode() for name in chunk[PATH]),
+                chunk[NUM_VALUES],
+                chunk.get(STATISTICS, {}).get(NULL_COUNT),
+            )
+            for chunk in chunks
+        ),
+    )
 
 
 def _check(footer: Fields, end: int) -> None:
@@ -99,6 +140,8 @@ def _leaves(elements: list[Fields]) -> list[list[str]]:
             above.pop()
         if not above or len(above) > DEEPEST:
             raise FooterError("its schema is no tree")
+        if element[REPETITION] not in (0, 1, 2):
+            raise FooterError("its schema has columns of no known kind")
         above[-1][0] -= 1
         path = [*above[-1][1], element[NAME].decode()]
         children = element.get(NUM_CHILDREN, 0)
@@ -113,8 +156,6 @@ def _leaves(elements: list[Fields]) -> list[list[str]]:
 
 def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
     """Read a struct: the values by number of field, and where it ends."""
-    if depth > DEEPEST:
-        raise FooterError("its footer is too deep")
     fields: Fields = {}
     number = 0
     while True:
@@ -134,6 +175,8 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
 
 
 def _value(kind: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    if depth > DEEPEST:
+        raise FooterError("its footer is too deep")
     if kind == STRUCT:
         return _struct(data, at, depth + 1)
     return _READ[kind](data, at, depth)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, check_footer
+from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, read_footer
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
 
@@ -56,7 +56,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
                 hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
             )
         # Pre-buffering holds on to all that was read; a memory map counts as resident all it read.
-        check_footer(path)
+        read_footer(path)
         file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
         names = file.schema_arrow.names
     except EncryptedError as error:
@@ -95,7 +95,7 @@ def read_rows_of(
     file = open_parquet(path)
     row = 0
     try:
-        size = _rows_per_batch(file, tokens_column)
+        size = _rows_per_batch(path, tokens_column)
         for record in file.iter_batches(size, row_groups, columns=columns):
             record.validate(full=True)  # offsets that go back, text that is not UTF-8
             yield record
@@ -118,16 +118,24 @@ def read_whole(path: Path, columns: Sequence[str] | None = None, group: int | No
     return table
 
 
-def _rows_per_batch(file: pq.ParquetFile, tokens_column: str) -> int:
+def row_groups_of(path: Path) -> list[RowGroup]:
+    """Return what the footer of a file says of its row groups; a damaged one is refused."""
+    try:
+        return read_footer(path)
+    except (FooterError, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def _rows_per_batch(path: Path, tokens_column: str) -> int:
     """Return how many rows hold about TOKENS_PER_BATCH tokens, from the footer alone."""
-    metadata = file.metadata
+    groups = row_groups_of(path)
     tokens = sum(
-        group.column(index).num_values
-        for group in map(metadata.row_group, range(metadata.num_row_groups))
-        for index in range(group.num_columns)
-        if group.column(index).path_in_schema.split(".")[0] == tokens_column
+        chunk.num_values
+        for group in groups
+        for chunk in group.columns
+        if chunk.column == tokens_column
     )
-    per_row = max(tokens / max(metadata.num_rows, 1), 1.0)
+    per_row = max(tokens / max(sum(group.num_rows for group in groups), 1), 1.0)
     return int(min(max(TOKENS_PER_BATCH / per_row, 1), MAX_ROWS_PER_BATCH))
 
 
@@ -162,24 +170,19 @@ def first_rows_of(path: Path, columns: Sequence[str], rows: int) -> pa.Table:
     return pa.Table.from_batches(held).select(columns) if held else schema.empty_table()
 
 
-def width_of_first_rows(metadata: pq.FileMetaData, column: str, rows: int) -> int | None:
+def width_of_first_rows(groups: Sequence[RowGroup], column: str, rows: int) -> int | None:
     """Return the length of a column's lists, where that of the first `rows` rows may be one alone.
 
     Only the footer is looked at. None says that the lists have different lengths, or that there
     are not two rows.
     """
     width, count = None, 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
+    for group in groups:
         if count >= rows:
             break
         if not group.num_rows:
             continue
-        values = next(
-            leaf.num_values
-            for leaf in map(group.column, range(group.num_columns))
-            if leaf.path_in_schema.split(".")[0] == column
-        )
+        values = next(chunk.num_values for chunk in group.columns if chunk.column == column)
         if values % group.num_rows or width not in (None, values // group.num_rows):
             return None
         width, count = values // group.num_rows, count + group.num_rows

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rcdiag.table.readers.footer import MAGIC, FooterError, check_footer
+from rcdiag.table.readers.footer import MAGIC, FooterError, read_footer
 
 # The beginning of a file that is looked at, in bytes; a JSON record may be longer.
 HEAD = 1 << 16
@@ -46,7 +46,7 @@ class Peek:
         import pyarrow.parquet as pq
 
         try:
-            check_footer(self.path)
+            read_footer(self.path)
             return frozenset(pq.read_schema(self.path).names)
         except (FooterError, pa.ArrowException, OSError, UnicodeDecodeError):
             return frozenset()
