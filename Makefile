@@ -11,9 +11,10 @@ PYTEST := $(ALONE) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reo
 # Hundreds of processes read the same modules: they compile them once, also where the image says no.
 unexport PYTHONDONTWRITEBYTECODE
 QUICK := not engine and not browser and not slow and not gpu and not oracle and not cluster
+SEED ?= 1
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-cluster test-gpu sample-data bench faults reports screenshots schema docs clean
+.PHONY: help demo test check lint nightly test-pages test-slow test-oracle test-cluster test-gpu sample-data bench faults fuzz kill reports screenshots schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -52,6 +53,8 @@ nightly: $(READY) ## after `make test`: every number of the store, trainers' own
 	    $(ALONE) $(PY) -m pytest -q -m cluster tests; \
 	else echo "left out: Ray cluster and object store (the package index is not reached)"; fi
 	@$(PYTEST) -m "slow$(if $(CHROMIUM),, and not browser)" tests
+	@$(ALONE) $(PY) -m tests.fuzz --seconds 90 --seed $(SEED)
+	@$(ALONE) $(PY) -m tests.kill --seconds 90 --seed $(SEED)
 	@set -o pipefail; HYPOTHESIS_PROFILE=nightly $(PYTEST) --cov=rcdiag --cov=cli \
 	    --cov-report=term:skip-covered -m "$(QUICK)" tests | tail -n 80
 
@@ -80,6 +83,12 @@ bench: $(READY) ## all benchmarks; results in benchmarks/results/
 faults: $(READY) ## how often the diagnosis names the fault of generated tables (an hour)
 	@$(ALONE) $(PY) -m tests.faults.evaluate --tables 120 --seed 11 41 --with-model \
 	    --out benchmarks/results/diagnosis.json
+
+fuzz: $(READY) ## 5,000 damaged inputs end in a result that numpy has too, or in a clean refusal (SEED=1)
+	@$(ALONE) $(PY) -m tests.fuzz --inputs 5000 --seed $(SEED)
+
+kill: $(READY) ## 200 kills lose nothing; full disks, two runs at one output (SEED=1)
+	@$(ALONE) $(PY) -m tests.kill --kills 200 --seed $(SEED)
 
 reports: $(READY) ## make the reports of the sample data in reports/ (ten minutes)
 	@for name in rollouts multi_turn stale temperature; do \

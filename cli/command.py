@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from cli.lazy_help import LazyHelp
+from cli.terminal.visible import visible
 from rcdiag.errors import did_you_mean
 
 # How Typer refuses a word that is none of an option's choices.
@@ -37,5 +38,6 @@ class Command(LazyHelp):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            print("; ".join(["interrupted", *getattr(interrupt, "__notes__", ())]), file=sys.stderr)
+            notes = "; ".join(["interrupted", *getattr(interrupt, "__notes__", ())])
+            print(visible(notes), file=sys.stderr)
             raise typer.Exit(130) from interrupt

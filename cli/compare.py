@@ -8,7 +8,7 @@ import typer
 
 import rcdiag
 from cli import options
-from rcdiag.files import check_outputs
+from rcdiag.files import check_apart, check_outputs
 
 EPILOG = """Examples
 
@@ -74,6 +74,7 @@ def compare(
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
+    check_apart([result, csv, html, plots], dump)
     check_outputs([result, csv, html, plots], force=force)
     with screen.progress() as progress:
         document = chosen(rcdiag.compare, dry_run)(

@@ -18,7 +18,7 @@ def read_defaults(path: Path, allowed: dict[str, set[str]]) -> dict[str, dict[st
         tables = tomllib.loads(path.read_text())
     except OSError as error:
         raise RcdiagError(f"--config {path}: {error.strerror}", "give a TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise RcdiagError(
             f"--config {path}: not TOML ({error})",
             hint='one table for each command, e.g. [score], and in it lines like trainer = "verl"',

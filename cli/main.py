@@ -1,92 +1,68 @@
-"""`rcdiag`: the commands, and how errors become exit codes."""
+"""`rcdiag` begins here: errors and signals become exit codes, imports of the commands included."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
+import errno
+import signal
 import sys
-from pathlib import Path
-from typing import Annotated, Any
+from types import FrameType
+from typing import NoReturn
 
-import typer
+from cli.terminal.visible import visible
 
-from cli import compare, convert, diagnose, explain, replay, report, score, sweep
-from cli.command import Command
-from cli.config import read_defaults
-from cli.memory import keep_freed_memory
-from rcdiag.errors import RcdiagError
-
-# Threads of torch spin while they wait, by default for so long that one busy neighbour on two cores
-# made scoring 20 times slower; so, 3 to 5 times, and 5% without a neighbour (measured). Engines
-# inherit it.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-app = typer.Typer(
-    name="rcdiag",
-    help="Find out why and how far the policy that sampled and the policy that trains disagree.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_show_locals=False,
-    epilog="Example: `rcdiag score sample_data/rollouts.parquet --html mismatch.html`",
-)
-app.command("score", cls=Command, epilog=score.EPILOG)(score.score)
-app.command("compare", cls=Command, epilog=compare.EPILOG)(compare.compare)
-app.command("diagnose", cls=Command, epilog=diagnose.EPILOG)(diagnose.diagnose)
-app.command("sweep", cls=Command, epilog=sweep.EPILOG)(sweep.sweep)
-app.command("replay", cls=Command, epilog=replay.EPILOG)(replay.replay)
-app.command("convert", cls=Command, epilog=convert.EPILOG)(convert.convert)
-app.command("explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
-app.command("report", cls=Command, epilog=report.EPILOG)(report.report)
-
-
-def _version(requested: bool) -> None:
-    if requested:
-        typer.echo(f"rcdiag {importlib.metadata.version('rcdiag')}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    context: typer.Context,
-    config: Annotated[
-        Path | None,
-        typer.Option(envvar="RCDIAG_CONFIG", help="Take defaults of options from a TOML file"),
-    ] = None,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")
-    ] = False,
-) -> None:
-    """Options before the command."""
-    if config is not None:
-        context.default_map = read_defaults(config, _option_names(context))
-
-
-def _option_names(context: typer.Context) -> dict[str, set[str]]:
-    """Return the options of every command, as parameter names."""
-    commands: dict[str, Any] = getattr(context.command, "commands", {})
-    return {
-        name: {parameter.name for parameter in command.params} for name, command in commands.items()
-    }
+# Errors of the system that no input is to blame for, and that a user can mend.
+SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE}
 
 
 def main() -> None:
     """Run a command; 0 ran, 1 findings, 2 could not run, 130 interrupted."""
-    keep_freed_memory()
+    terminated = signal.getsignal(signal.SIGTERM)
     try:
-        app()
-    except RcdiagError as error:
-        print(f"error: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-        sys.exit(2)
+        # A terminated command ends like an interrupted one: temporary folders go, parts stay.
+        signal.signal(signal.SIGTERM, _interrupt)
+        _run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    except Exception:
+    finally:
+        signal.signal(signal.SIGTERM, terminated)
+
+
+def _run() -> None:
+    from cli.app import app
+    from cli.memory import keep_freed_memory
+    from rcdiag.errors import RcdiagError
+
+    keep_freed_memory()
+    try:
+        app()
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except RcdiagError as error:
+        _refuse(error.message, error.hint)
+    except MemoryError as error:
+        _refuse(
+            f"out of memory ({error})" if str(error) else "out of memory",
+            "take fewer rows (--rows), a shorter part of the dump, or a larger machine",
+        )
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in SYSTEM:
+            where = f"{error.filename}: " if error.filename else ""
+            _refuse(f"{where}{error.strerror}", "free space there, or set TMPDIR to another disk")
         # A bug of ours: the whole traceback, and never the exit code that means "findings".
         sys.excepthook(*sys.exc_info())
         sys.exit(2)
+
+
+def _refuse(message: str, hint: str) -> NoReturn:
+    print(f"error: {visible(message)}", file=sys.stderr)
+    if hint:
+        print(f"hint: {visible(hint)}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def parse_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
     settings: dict[str, dict[str, Any]] = {}
     if not texts:
         return settings
-    import yaml
+    from rcdiag.trainers.yaml_text import read_yaml
 
     for text in texts:
         place, equals, value = text.partition("=")
@@ -101,5 +101,11 @@ def parse_settings(texts: list[str] | None) -> dict[str, dict[str, Any]]:
                 hint="for example --set decoupled_token_is.rollout_is_threshold=3",
             )
         # Nobody means 0.55 by 0.5_5 here: bounds stay text.
-        settings.setdefault(preset, {})[setting] = value if "_" in value else yaml.safe_load(value)
+        try:
+            settings.setdefault(preset, {})[setting] = value if "_" in value else read_yaml(value)
+        except ValueError as error:
+            raise RcdiagError(
+                f"--set {text}: the value cannot be read ({error})",
+                hint="a number, a word, true, false, null or a list: [0.5, 2]",
+            ) from error
     return settings

@@ -11,7 +11,7 @@ from cli import options
 from cli import options_model as trained
 from cli import options_trainer as corrections
 from cli import options_update as updates
-from rcdiag.files import check_outputs
+from rcdiag.files import check_apart, check_outputs
 
 EPILOG = """Examples
 
@@ -82,6 +82,7 @@ def replay(
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
+    check_apart([result, csv, html, plots, save], [*dump, trainer_config])
     check_outputs([result, csv, html, plots], force=force)
     if model is None:
         trained.refuse_without_model(context)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 import rcdiag
 from cli import options
 from rcdiag.errors import RcdiagError
-from rcdiag.files import check_outputs
+from rcdiag.files import check_apart, check_outputs
 
 EPILOG = (
     "Examples: `rcdiag report score.json sweep.json --html page.html` makes one page of all that "
@@ -69,6 +70,7 @@ def report(
     """Make a page of results, without the data and without torch."""
     from cli.terminal.screen import Screen
 
+    check_apart([html, plots, notebook], [*results, *(against or ())])
     check_outputs([html, plots, notebook], force=force)
     if (figure or width is not None) and plots is None:
         raise RcdiagError("--figure and --width are for files of figures", hint="give --plots DIR")
@@ -81,24 +83,25 @@ def report(
         raise RcdiagError(f"--json prints one document, not {len(documents)}")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     written = []
-    if html is not None or plots is not None or notebook is not None:
-        written = rcdiag.report(
-            _with_files(results, documents),
-            html,
-            against=against or (),
-            plots=plots,
-            notebook=notebook,
-            figures=figure or (),
-            width=width,
-            force=True,
-        )
-    for path in written:
-        screen.wrote(path)
-    for document in documents:
-        if isinstance(document, rcdiag.ConvertResult):
-            screen.show_conversion(document)
-        else:
-            screen.show(document)
+    with _drawn(results, verbose):
+        if html is not None or plots is not None or notebook is not None:
+            written = rcdiag.report(
+                _with_files(results, documents),
+                html,
+                against=against or (),
+                plots=plots,
+                notebook=notebook,
+                figures=figure or (),
+                width=width,
+                force=True,
+            )
+        for path in written:
+            screen.wrote(path)
+        for document in documents:
+            if isinstance(document, rcdiag.ConvertResult):
+                screen.show_conversion(document)
+            else:
+                screen.show(document)
     for document in documents:
         if not isinstance(document, rcdiag.ConvertResult):
             screen.exit(document, fail_on)
@@ -110,3 +113,31 @@ def _with_files(
     """Name the file of each result where it has one: a notebook loads it from there."""
     pairs = zip(sources, documents, strict=True)
     return [document if source == "-" else source for source, document in pairs]
+
+
+@contextlib.contextmanager
+def _drawn(sources: list[str], verbose: bool) -> Iterator[None]:
+    """Refuse documents whose fields are whole and whose values cannot be drawn.
+
+    With `verbose` the error stays as it is, with the place in the code.
+    """
+    try:
+        yield
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        AssertionError,
+        RecursionError,
+    ) as error:
+        if verbose:
+            raise
+        reason = next(iter(str(error).splitlines()), "")
+        raise RcdiagError(
+            f"{', '.join(sources)}: holds values that cannot be drawn "
+            f"({type(error).__name__}: {reason})",
+            hint="make the result again with --result FILE; if rcdiag wrote it as it is, this is a "
+            "bug of rcdiag: -v shows where",
+        ) from error

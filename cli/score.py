@@ -5,7 +5,7 @@ from __future__ import annotations
 import rcdiag
 from cli import options
 from cli import options_trainer as corrections
-from rcdiag.files import check_outputs
+from rcdiag.files import check_apart, check_outputs
 
 EPILOG = """Examples
 
@@ -60,6 +60,7 @@ def score(
     from cli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
+    check_apart([result, csv, html, plots, output], [*dump, trainer_config, logged])
     check_outputs([result, csv, html, plots], force=force)
     with screen.progress() as progress:
         document = chosen(rcdiag.score, dry_run)(

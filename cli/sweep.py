@@ -9,7 +9,7 @@ import typer
 import rcdiag
 from cli import options
 from rcdiag.errors import RcdiagError
-from rcdiag.files import check_outputs
+from rcdiag.files import check_apart, check_outputs
 
 EPILOG = """Examples
 
@@ -71,6 +71,7 @@ def sweep(
     if json and emit:
         raise RcdiagError("--json and --emit both want stdout", hint="--result FILE --emit ...")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
+    check_apart([result, csv, html, plots], dump)
     check_outputs([result, csv, html, plots], force=force)
     with screen.progress() as progress:
         swept = chosen(rcdiag.sweep, dry_run)(

@@ -5,6 +5,7 @@ Outputs are checked before the work that they are made from.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +28,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    write_bytes(path, content.encode())
+    """Write UTF-8; halves of surrogate pairs, which UTF-8 has not, become question marks."""
+    write_bytes(path, content.encode(errors="replace"))
 
 
 def not_writable(path: Path, error: OSError) -> RcdiagError:
@@ -50,3 +52,41 @@ def check_outputs(paths: Iterable[Path | None], *, force: bool) -> None:
                 f"{path}: cannot be written ({parent} is no folder that you may write to)",
                 hint="choose another output path",
             )
+
+
+def check_apart(outputs: Iterable[str | Path | None], inputs: Iterable[str | Path | None]) -> None:
+    """Refuse two outputs on one path, and an output that would overwrite what is read.
+
+    Inputs are files, folders, globs and URLs. No file in a folder that is read is overwritten.
+    """
+    places: set[str] = set()
+    wanted = [os.fspath(path) for path in outputs if path is not None]
+    read = [place for source in inputs if source is not None for place in _places(source)]
+    for path in wanted:
+        place = os.path.realpath(path)
+        if place in places:
+            raise RcdiagError(f"{path}: two outputs on one path", hint="give each its own path")
+        places.add(place)
+        # A name of another file system, or a hard link, may be the same file.
+        is_read = any(
+            place == source
+            or (
+                os.path.exists(source) and os.path.exists(place) and os.path.samefile(source, place)
+            )
+            or (os.path.isfile(place) and place.startswith(os.path.join(source, "")))
+            for source in read
+        )
+        if is_read:
+            raise RcdiagError(
+                f"{path}: this command reads it, and would overwrite it",
+                hint="choose another output path",
+            )
+
+
+def _places(source: str | Path) -> list[str]:
+    """Return the real paths that an input names; a URL names none."""
+    text = os.fspath(source)
+    if "://" in text:
+        return []
+    names = [text] if os.path.exists(text) else glob.glob(text, recursive=True)
+    return [os.path.realpath(name) for name in names]

@@ -4,13 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import IO
+from collections.abc import Iterable
+from typing import IO, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.errors import MarkupError
+from rich.segment import Segment
+from rich.text import Text
+
+from cli.terminal.visible import visible
 
 
 class TerminalConsole(Console):
-    """A reader that has seen enough (`| head`) is no failure, nor a finding."""
+    """A console for text of files, which may hold anything.
+
+    What looks like markup and is none stands as it is; control characters are made visible, and
+    links are left out. A reader that has seen enough (`| head`) is no failure, nor a finding.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        try:
+            return super().render_str(text, **options)
+        except MarkupError:
+            return super().render_str(text, **{**options, "markup": False})
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            if control is None:
+                text = visible(text)
+            if style is not None and style.link:
+                style = style.update_link(None)
+            yield Segment(text, style, control)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

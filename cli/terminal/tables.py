@@ -62,7 +62,7 @@ def _width(
     """Return the least width at which no cell is cut and no word broken."""
     narrow = [
         [
-            _longest_word(cell) if column.words else cell
+            _longest_word(out, cell) if column.words else cell
             for column, cell in zip(columns, row, strict=True)
         ]
         for row in cells
@@ -75,8 +75,8 @@ def full_width(out: Console, table: Table) -> int:
     return Measurement.get(out, out.options.update(max_width=WIDE), table).maximum
 
 
-def _longest_word(markup: str) -> str:
-    return max(Text.from_markup(markup).plain.split(), key=len, default="")
+def _longest_word(out: Console, cell: str) -> str:
+    return max(out.render_str(cell).plain.split(), key=len, default="")
 
 
 def _table(columns: Sequence[Column], cells: Sequence[Sequence[str]], gap: int) -> Table:

@@ -11,6 +11,13 @@ from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs, write_text
 from rcdiag.results import ConvertResult, Document, Result, from_json
 
+# Control characters, which HTML has no place for: text of a dump may hold any.
+CONTROLS = {
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in "\t\n"
+}
+
 
 def load_result(source: str | Path | TextIO) -> Document:
     """Read a result document back: a file, an open stream, or the JSON text itself."""
@@ -18,7 +25,11 @@ def load_result(source: str | Path | TextIO) -> Document:
         return from_json(source, "result")
     name = os.fspath(source) if isinstance(source, (str, Path)) else getattr(source, "name", "-")
     try:
-        text = Path(name).read_text() if isinstance(source, (str, Path)) else source.read()
+        text = (
+            Path(name).read_text(encoding="utf-8")
+            if isinstance(source, (str, Path))
+            else source.read()
+        )
     except (OSError, UnicodeDecodeError) as error:
         raise RcdiagError(f"{name}: cannot be read ({error})", "give a result file") from error
     return from_json(text, name)
@@ -62,7 +73,7 @@ def report(
     if page_path is not None:
         from rcdiag.pages.page import page
 
-        write_text(page_path, page(shown, against=other, explain=explanation))
+        write_text(page_path, page(shown, against=other, explain=explanation).translate(CONTROLS))
         written.append(page_path)
     if folder is not None:
         from rcdiag.pages.save import save_figures

@@ -8,6 +8,7 @@ from typing import Any
 
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.files import check_apart
 from rcdiag.logs import Log, read_log
 from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
@@ -140,6 +141,7 @@ def score(
         progress=progress,
     )
     log = None if logged is None else _log(Path(logged), corrections, rows)
+    check_apart([written], [file.path for file in table.sources])
     check_output(written, specs, force=force)
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
     only = only_policy(table, (behavior, target), [spec.name for spec in specs])

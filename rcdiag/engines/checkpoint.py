@@ -61,18 +61,21 @@ def weight_files(folder: Path) -> list[Path]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read a checkpoint's config.json."""
+    path = folder / "config.json"
     try:
-        return json.loads((folder / "config.json").read_text())
-    except json.JSONDecodeError as error:
-        raise RcdiagError(
-            f"{folder / 'config.json'}: not JSON ({error})", "copy it again"
-        ) from error
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RcdiagError(f"{path}: not JSON ({error})", "copy it again") from error
+    if not isinstance(config, dict):
+        raise RcdiagError(f"{path}: no JSON object", "copy it again")
+    return config
 
 
 def text_config(folder: Path) -> dict[str, Any]:
     """Return the part of config.json on the text model, which multimodal models nest."""
     config = read_config(folder)
-    return config.get("text_config") or config
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) and inner else config
 
 
 def limits(model: str, folder: Path) -> ModelLimits:
@@ -80,7 +83,14 @@ def limits(model: str, folder: Path) -> ModelLimits:
     config = text_config(folder)
     if "vocab_size" not in config:
         raise RcdiagError(f"model {model}: config.json states no vocab_size", "is it a text model?")
-    return ModelLimits(model, int(config["vocab_size"]), config.get("max_position_embeddings"))
+    sizes = {name: config.get(name) for name in ("vocab_size", "max_position_embeddings")}
+    for name, size in sizes.items():
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise RcdiagError(
+                f"model {model}: config.json states {name} = {size!r}",
+                "it is no size; copy it again",
+            )
+    return ModelLimits(model, config["vocab_size"], sizes["max_position_embeddings"])
 
 
 def fingerprint(folder: Path) -> str:

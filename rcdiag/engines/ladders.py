@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rcdiag.engines import BACKENDS
-from rcdiag.engines.backend import is_low_precision
+from rcdiag.engines.backend import Backend, is_low_precision
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
@@ -67,10 +68,12 @@ def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
 def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     """Return the spec that scored a policy of the table; None where the metadata do not tell.
 
-    `about` is what the file metadata note of the policy, `model` the default checkpoint.
+    `about` is what the file metadata note of the policy, `model` the default checkpoint. A file
+    says neither what is fetched nor what runs: its model counts where it is a folder, its options
+    where they are settings alone.
     """
     recorded = about.get("model")
-    where = recorded if model is None or Path(str(recorded)).is_dir() else model
+    where = recorded if Path(str(recorded)).is_dir() else model
     if about.get("backend") not in BACKENDS or "options" not in about or where is None:
         return None
     weights = about.get("weights_fingerprint")
@@ -80,10 +83,49 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
             f"{where}: not the weights that `{about['name']}` was scored with",
             hint=f"give its checkpoint with {setting('model')}, or score the policy anew",
         )
+    options = {key: value for key, value in about["options"].items() if key != "repeat_of"}
+    _check_settings(about["name"], options, BACKENDS[about["backend"]])
     return PolicySpec(
         name=about["name"],
         backend=about["backend"],
         dtype=about["dtype"],
         model=str(where),
-        options={key: value for key, value in about["options"].items() if key != "repeat_of"},
+        options=options,
     )
+
+
+# Options that engines take on and that only set a number or a mode.
+SETTINGS = {
+    "block_size",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "gpu_memory_utilization",
+    "kv_cache_dtype",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "quantization",
+    "seed",
+    "tensor_parallel_size",
+}
+WORD = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def _check_settings(name: str, options: Mapping[str, Any], backend: Backend) -> None:
+    """Refuse options of a file that could name code: a class, a package, a hub's kernels."""
+    for key, value in options.items():
+        known = key in SETTINGS or (key in backend.known_options and key != "trust_remote_code")
+        is_text = isinstance(value, str)
+        harmless = WORD.fullmatch(value) or Path(value).is_dir() if is_text else _is_number(value)
+        if not (known and harmless):
+            raise RcdiagError(
+                f"`{name}` was scored with {key}={value}: the table says so, and options that can "
+                "run code are not taken from a file",
+                hint="if you trust it, name the policy yourself: "
+                + mapping_setting("policies", {name: f"{backend.name},{key}={value}"}, "--policy"),
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float))

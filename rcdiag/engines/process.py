@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ class EngineProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
+            env={**_environment(), **(environment or {})},
         )
         if cores is not None:
             os.sched_setaffinity(self._process.pid, cores)
@@ -123,3 +124,21 @@ class EngineProcess:
             hint=f"what it printed is in {self._job.folder / self._job.log}; with -o FILE the same "
             "command goes on from the finished parts",
         )
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a worker, which imports nothing from the current directory.
+
+    `python -m` would look for modules there first: a file `torch.py` beside a downloaded checkpoint
+    would run. What the worker starts itself inherits this. An empty or relative entry of PYTHONPATH
+    means the current directory, too. Where rcdiag is not installed, its own folder is added.
+    """
+    own = str(Path(__file__).resolve().parents[2])
+    entries = [
+        entry
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if os.path.isabs(entry)
+    ]
+    if own not in (*entries, sysconfig.get_path("purelib")):
+        entries.append(own)
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
-import shutil
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +23,11 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
 from rcdiag.table.decode import columns_needed
-from rcdiag.table.parts import read_part, score_columns
+from rcdiag.table.parts import is_whole, read_part, score_columns
 from rcdiag.table.stream import RowRange, joined, read_chunks
 from rcdiag.table.survey import Survey, survey
 from rcdiag.table.table import Table, open_table
+from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.table.writer import TableWriter
 
 # One part: what a kill can cost at most, and what rows are sorted by length within.
@@ -86,11 +90,20 @@ class ScoringPlan:
         files = (self.folder(spec) / name for spec in self.specs for name in self.part_names())
         return [file for file in files if file.exists()]
 
-    def is_finished(self) -> bool:
-        """Tell whether the output exists and is this plan's: a run was killed after its rename."""
-        if not (self.output.exists() and self.parts.exists()):
+    def is_finished(self, *, force: bool) -> bool:
+        """Tell whether the output exists and is this plan's: a run was killed after its rename.
+
+        With `force` an output without parts beside it is that of an earlier run, to be made again.
+        """
+        if not self.output.is_file() or (force and not self.parts.exists()):
             return False
-        return open_table(self.output).metadata.get("run_key") == self.run_key
+        try:
+            made = open_table(self.output, format="parquet")
+            is_ours = made.metadata.get("run_key") == self.run_key
+        except RcdiagError:
+            return False
+        scored = {f"{spec.name}_log_probs" for spec in self.specs}
+        return is_ours and made.num_rows == self.dump.num_rows and scored <= set(made.columns)
 
 
 def plan_scoring(
@@ -134,16 +147,79 @@ def run_scoring(
     Finished parts are kept beside it until then: after a kill the same call goes on from them.
     `say` takes a sentence before each model is loaded, `on_tokens` the tokens as they are scored.
     """
-    if not plan.is_finished():
-        if plan.output.exists() and not force:
-            raise RcdiagError(
-                f"{plan.output}: already there", hint=f"another path, or {setting('force')}"
-            )
+    if plan.is_finished(force=force):
+        _remove_parts(plan, say)
+        return
+    if plan.output.exists() and not force:
+        raise RcdiagError(
+            f"{plan.output}: already there", hint=f"another path, or {setting('force')}"
+        )
+    with _only_run(plan):
         provenance = {
             spec.name: _score_policy(plan, spec, on_tokens, say, runner) for spec in plan.specs
         }
         _join(plan, provenance)
-    shutil.rmtree(plan.parts)
+        _remove_parts(plan, say)
+
+
+LOCK = ".lock"
+# What runs leave in the folder of a policy's parts; `NAME-KEY` is the folder's name.
+PART_FOLDER = re.compile(rf"{POLICY_NAME.pattern}-[0-9a-f]{{12}}")
+PART_FILE = re.compile(r"\d{6}\.parquet|(job|provenance)\.json|engine\d*\.log|\..+\.tmp")
+
+
+@contextlib.contextmanager
+def _only_run(plan: ScoringPlan) -> Iterator[None]:
+    """Hold the folder of parts as long as the block lasts; a second run on one output is refused.
+
+    The system lets go of the lock when this process ends, however it ends.
+    """
+    if plan.parts.is_symlink() or (plan.parts.exists() and not plan.parts.is_dir()):
+        raise RcdiagError(
+            f"{plan.parts}: not a folder of this output's parts, which lie there while it is made",
+            hint="remove it, or choose another output path",
+        )
+    try:
+        plan.parts.mkdir(parents=True, exist_ok=True)
+        lock = os.open(plan.parts / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise not_writable(plan.output, error) from error
+    try:
+        if not _locked(lock, plan.parts / LOCK):
+            raise RcdiagError(
+                f"{plan.output}: another run is writing it",
+                hint="wait for that run, or choose another output path",
+            )
+        yield
+    finally:
+        os.close(lock)
+
+
+def _locked(lock: int, path: Path) -> bool:
+    """Lock an open file; False where another process has it, or has ended and removed it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _remove_parts(plan: ScoringPlan, say: Say) -> None:
+    """Remove what runs on this output left beside it, and no other file."""
+    if plan.parts.is_symlink() or not plan.parts.is_dir():
+        return
+    for folder in plan.parts.iterdir():
+        if PART_FOLDER.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+            for file in folder.iterdir():
+                if PART_FILE.fullmatch(file.name):
+                    file.unlink()
+            with contextlib.suppress(OSError):  # it holds something else
+                folder.rmdir()
+    (plan.parts / LOCK).unlink(missing_ok=True)
+    try:
+        plan.parts.rmdir()
+    except OSError:
+        say(f"{plan.parts} stays: it holds files that rcdiag did not write")
 
 
 def _score_policy(
@@ -155,7 +231,13 @@ def _score_policy(
     except OSError as error:
         raise not_writable(plan.output, error) from error
     names = plan.part_names()
-    missing = {name: rows for name, rows in names.items() if not (folder / name).exists()}
+    provenance = folder / "provenance.json"
+    kept = _is_json(provenance)
+    missing = {
+        name: (first, end)
+        for name, (first, end) in names.items()
+        if not (kept and is_whole(folder / name, end - first))
+    }
     lengths = plan.survey.lengths
     scored_tokens = plan.survey.tokens - sum(int(lengths[a:b].sum()) for a, b in missing.values())
 
@@ -171,7 +253,15 @@ def _score_policy(
         job = Job(spec=spec, max_length=int(lengths.max()), folder=folder)
         parts = _parts(plan, missing)
         Schedule(parts, lambda number: runner.start(job, number), advance, say).run(engines)
-    return json.loads((folder / "provenance.json").read_text())
+    return json.loads(provenance.read_text())
+
+
+def _is_json(path: Path) -> bool:
+    """Tell whether a file holds a JSON object."""
+    try:
+        return isinstance(json.loads(path.read_text()), dict)
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def _parts(plan: ScoringPlan, missing: Mapping[str, RowRange]) -> Iterator[Part]:

@@ -127,7 +127,7 @@ def _guessed(value: str) -> Any:
         return value.lower() == "true"
     try:
         return json.loads(value)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ def _is_json(file: LogFile) -> bool:
 def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
     try:
         document = parsed(file.text())
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RcdiagError(
             f"{file.path}: not JSON ({error})", hint="it was cut or edited; copy it again"
         ) from error

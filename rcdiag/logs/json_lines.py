@@ -20,7 +20,7 @@ def is_object(text: str) -> bool:
     """Tell whether a text is one whole JSON object."""
     try:
         return isinstance(json.loads(text), dict)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -36,7 +36,7 @@ def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
             continue
         try:
             record = parsed(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 return  # the run still writes it, or was killed while it did
             raise RcdiagError(

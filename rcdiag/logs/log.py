@@ -32,6 +32,8 @@ STEP_OF_ALL = "global_step/max_steps"
 OWN_NUMBERS, OWN_DECIMALS = 3, 3
 # Fewer decimals or significant digits than these do not tell that a log rounds: 0.5 may be exact.
 DECIMALS, SIGNIFICANT = 2, 3
+# Whole numbers beyond float64 are no numbers of a log.
+LARGEST = 10**300
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _number(key: str, value: Any) -> LoggedNumber | None:
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int):
-        return LoggedNumber(float(value), str(value))
+        return LoggedNumber(float(value), str(value)) if abs(value) < LARGEST else None
     if isinstance(value, float):
         return LoggedNumber(value)
     if not isinstance(value, str):

@@ -155,7 +155,7 @@ def from_json(text: str, source: str) -> Document:
     """Read a result document back; RcdiagError names `source` where it cannot be read."""
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RcdiagError(
             f"{source}: not JSON ({error})", f"give a file that {SAVED} wrote"
         ) from error
@@ -175,7 +175,15 @@ def from_json(text: str, source: str) -> Document:
 def _read(kind: str, document: dict[str, Any], source: str) -> Document:
     try:
         return cast(Document, structured(KINDS[kind], upgraded(document, kind)))
-    except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        StopIteration,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise RcdiagError(
             f"{source}: not a whole result ({type(error).__name__}: {error})",
             hint=f"it was cut or edited; make it again with {SAVED}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.results import MetricValue, TokenProfile
 from rcdiag.statistics.intervals import ratio_interval
@@ -14,6 +15,8 @@ from rcdiag.statistics.ratios import Array
 WORST = 20
 # A rarer token's numbers are noise.
 FEWEST = 20
+# Sums of more ids are kept for those alone that occur.
+DENSE = 1 << 18
 # Intervals come from so many groups of clusters: sums by id and by cluster would not fit.
 GROUPS = 16
 
@@ -22,24 +25,35 @@ GROUPS = 16
 class Vocabulary:
     """Tokens, log_ratio and log_ratio^2 by group of clusters and token id."""
 
+    ids: NDArray[np.int64]  # ascending, [ids]
     sums: Array  # [3, GROUPS, ids]
 
     @classmethod
     def of(cls, pair: PolicyPair) -> Vocabulary:
-        ids = pair.tokens.token_id
-        size = int(ids.max(initial=-1)) + 1
+        token_id = pair.tokens.token_id
+        ids = np.arange(int(token_id.max(initial=-1)) + 1)
+        column: NDArray[np.integer] = token_id
+        if len(ids) > DENSE:
+            ids, column = np.unique(token_id.astype(np.int64), return_inverse=True)
+        size = len(ids)
         groups = (pair.tokens.cluster % np.uint64(GROUPS)).astype(np.int64)
-        cells = np.repeat(groups * size, pair.lengths) + ids
+        cells = np.repeat(groups * size, pair.lengths) + column
         weights = (None, pair.log_ratio, np.square(pair.log_ratio))
         sums = [np.bincount(cells, values, GROUPS * size) for values in weights]
-        return cls(np.stack(sums).astype(np.float64).reshape(3, GROUPS, size))
+        return cls(ids, np.stack(sums).astype(np.float64).reshape(3, GROUPS, size))
 
     def __add__(self, other: Vocabulary) -> Vocabulary:
-        wide, narrow = sorted((self.sums, other.sums), key=lambda sums: -sums.shape[2])
-        sums = wide.copy()
+        wide, narrow = sorted((self, other), key=lambda one: -len(one.ids))
+        ids, sums = wide.ids, wide.sums.copy()
+        place: slice | NDArray[np.int64] = slice(len(narrow.ids))
+        if not np.array_equal(ids[place], narrow.ids):
+            ids = np.union1d(ids, narrow.ids)
+            place = np.searchsorted(ids, narrow.ids)
+            sums = np.zeros((*sums.shape[:2], len(ids)))
+            sums[:, :, np.searchsorted(ids, wide.ids)] = wide.sums
         with np.errstate(over="ignore", invalid="ignore"):
-            sums[:, :, : narrow.shape[2]] += narrow
-        return Vocabulary(sums)
+            sums[:, :, place] += narrow.sums
+        return Vocabulary(ids, sums)
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:
@@ -56,7 +70,7 @@ def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:
         low, high = ratio_interval(log_ratio[:, order], tokens[:, order])
     return [
         TokenProfile(
-            token_id=int(token),
+            token_id=int(vocabulary.ids[token]),
             tokens=int(seen[token]),
             log_ratio_mean=_value(
                 float(log_ratio[:, token].sum() / seen[token]), low[at], high[at]

@@ -17,6 +17,9 @@ from rcdiag.table.table import Batch
 from rcdiag.table.trajectories import Ragged, Trajectories
 
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
+# No vocabulary is so large; sums by token id are arrays of the largest id.
+MOST_TOKEN_IDS = 1 << 20
+LARGEST = np.iinfo(np.int64).max
 # What profiles and examples want besides.
 DETAIL_COLUMNS = ("reward", "sample_id", "advantage", "advantages")
 # How a row was sampled, which a diagnosis asks for.
@@ -108,7 +111,9 @@ def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
         column = ragged(batch, "policy_version")
         _same_lengths(batch, "policy_version", column, response_ids)
         return column.values.astype(np.int64)
-    return pc.fill_null(array.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    return pc.fill_null(_as_int64(batch, "policy_version", array), -1).to_numpy(
+        zero_copy_only=False
+    )
 
 
 def _column(batch: Batch, name: str) -> pa.Array:
@@ -154,17 +159,18 @@ def _row_of(offsets: NDArray[np.int64], token: int) -> int:
 
 
 def token_ids(batch: Batch, name: str) -> Ragged:
-    """Return token ids as int32; negative ids and ids beyond int32 are refused."""
+    """Return token ids as int32; negative ids and ids that no vocabulary has are refused."""
     column = ragged(batch, name)
     values = column.values
     if len(values):
-        bad = (values < 0) | (values > np.iinfo(np.int32).max)
+        bad = (values < 0) | (values >= MOST_TOKEN_IDS)
         if bad.any():
             at = int(np.argmax(bad))
             raise RcdiagError(
                 f"{batch.where(_row_of(column.offsets, at))}: column `{name}` holds token id "
                 f"{values[at]}",
-                hint="token ids are 0 or more; padding does not belong into the table",
+                hint=f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong into the "
+                "table",
             )
     return Ragged(values.astype(np.int32, copy=False), column.offsets)
 
@@ -243,14 +249,25 @@ def _advantages(batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_]) -> 
 
 def floats(batch: Batch, name: str) -> NDArray[np.float64]:
     """Return a column of numbers, one for each row; null, which means unknown, becomes NaN."""
-    array = _column(batch, name).cast(pa.float64())
+    array = _column(batch, name).cast(pa.float64(), safe=False)  # the nearest float64
     return pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False)
 
 
 def _step(batch: Batch) -> NDArray[np.int64]:
     array = _column(batch, "step")
     _no_nulls(batch, "step", array)
-    return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return _as_int64(batch, "step", array).to_numpy(zero_copy_only=False)
+
+
+def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
+    """Return whole numbers as int64; larger ones, which uint64 holds, are refused."""
+    if pt.is_uint64(array.type) and (largest := pc.max(array).as_py() or 0) > LARGEST:
+        row = pc.index(array, largest).as_py()
+        raise RcdiagError(
+            f"{batch.where(row)}: column `{name}` holds {largest}, beyond int64",
+            hint="is it another column? See --column",
+        )
+    return array.cast(pa.int64())
 
 
 def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +16,10 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.files import not_writable
 from rcdiag.results import JoinReport
-from rcdiag.table.given import GROUP_SIZE, column_of
 from rcdiag.table.match import matched_rows
-from rcdiag.table.schema import FORMAT_VERSION, VERSION, column_setting, with_metadata
+from rcdiag.table.schema import FORMAT_VERSION, column_setting, with_metadata
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.stream import UniqueSampleIds
 from rcdiag.table.table import Table, open_table
@@ -44,7 +45,32 @@ def join_tables(
     by = _key(dumps, of_one_run)
     key = "sample_id" if by == "sample_id" else ROW
     partners = matched_rows(dumps) if by == "tokens" else [None] * len(dumps)
-    frames = [_frame(dump, key, rows) for dump, rows in zip(dumps, partners, strict=True)]
+    with tempfile.TemporaryDirectory(prefix="rcdiag-", dir=path.parent) as folder:
+        frames = [
+            _frame(dump, key, rows, Path(folder), number)
+            for number, (dump, rows) in enumerate(zip(dumps, partners, strict=True))
+        ]
+        try:
+            return _joined(dumps, frames, names, path, by, partners, of_one_run)
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise RcdiagError(
+                f"{', '.join(dump.name for dump in dumps)}: cannot be joined ({reason})",
+                hint=f"is there room in {path.parent}? Else drop columns that rcdiag does not need",
+            ) from error
+
+
+def _joined(
+    dumps: Sequence[Table],
+    frames: Sequence[pl.LazyFrame],
+    names: Sequence[str],
+    path: Path,
+    by: str,
+    partners: Sequence[NDArray[np.int64] | None],
+    of_one_run: bool,
+) -> tuple[Table, JoinReport]:
+    """Join scans of the tables, whose rows are the same sample `by` id, row or tokens."""
+    key = "sample_id" if by == "sample_id" else ROW
     first, *later_frames = frames
     policies = dict(dumps[0].metadata.get("policies", {}))
     taken, columns = set(dumps[0].policies), set(first.collect_schema().names())
@@ -200,16 +226,17 @@ def _is_text(kind: pa.DataType) -> bool:
     return not pt.is_integer(kind.value_type if pt.is_dictionary(kind) else kind)
 
 
-def _frame(dump: Table, key: str, rows: NDArray[np.int64] | None) -> pl.LazyFrame:
-    """Scan a table with canonical names; `rows` are its rows' numbers in the joined table."""
-    frame = pl.scan_parquet(dump.parquets, glob=False)
-    back = {in_file: name for name, in_file in dump.renames.items()}
-    frame = frame.rename(back) if back else frame
-    frame = frame.with_columns(pl.col("response_ids").cast(pl.List(pl.Int64)))
-    if frame.collect_schema().get(VERSION) in (pl.String, pl.Categorical):
-        number = pl.col(VERSION).cast(pl.String).str.strip_chars().cast(pl.Int64, strict=False)
-        frame = frame.with_columns(number)
-    frame = _with_given(frame, dump.given).select(dump.schema.names)
+def _frame(
+    dump: Table, key: str, rows: NDArray[np.int64] | None, folder: Path, number: int
+) -> pl.LazyFrame:
+    """Scan a table with canonical names; `rows` are its rows' numbers in the joined table.
+
+    The rows are copied to a file in `folder` first, read as every command reads them: polars does
+    not notice damage that Arrow refuses.
+    """
+    path = folder / f"{number}.arrow"
+    _copy(dump, path)
+    frame = pl.scan_ipc(path).with_columns(pl.col("response_ids").cast(pl.List(pl.Int64)))
     if rows is not None:
         numbers = pl.LazyFrame({PLACE: np.arange(len(rows), dtype=np.uint32), ROW: rows})
         frame = frame.with_row_index(PLACE).join(
@@ -222,18 +249,19 @@ def _frame(dump: Table, key: str, rows: NDArray[np.int64] | None) -> pl.LazyFram
     return frame.with_columns(pl.col(key).cast(pl.String if text else pl.Int64))
 
 
-def _with_given(frame: pl.LazyFrame, given: Mapping[str, Any]) -> pl.LazyFrame:
-    """Return a scan with the values that a user gave for all rows."""
-    names = frame.collect_schema().names()
-    for name, value in given.items():
-        column = column_of(name)
-        if column not in names and name == GROUP_SIZE:
-            frame = frame.with_columns(pl.row_index(column).cast(pl.Int64) // value)
-        elif column not in names:
-            frame = frame.with_columns(pl.lit(value).alias(column))
-        elif name != GROUP_SIZE:
-            frame = frame.with_columns(pl.col(column).fill_null(value))
-    return frame
+def _copy(dump: Table, path: Path) -> None:
+    """Write the rows of a table to an Arrow file, with canonical names."""
+    schema = dump.schema.remove_metadata()
+    options = pa.ipc.IpcWriteOptions(compression="lz4", emit_dictionary_deltas=True)
+    try:
+        with (
+            pa.OSFile(str(path), "wb") as file,
+            pa.ipc.new_file(file, schema, options=options) as to,
+        ):
+            for batch in dump.batches():
+                to.write_table(batch.table.cast(schema))
+    except OSError as error:
+        raise not_writable(path, error) from error
 
 
 def _renamed(dump: Table, taken: set[str], name: str) -> dict[str, str]:

@@ -7,10 +7,9 @@ doubt is kept, for the error or finding that names the column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +31,13 @@ from rcdiag.table.padded_rows import (
     masks_padding,
     refusal,
 )
-from rcdiag.table.readers.parquet import first_rows_of, open_parquet, width_of_first_rows
+from rcdiag.table.readers.footer import RowGroup
+from rcdiag.table.readers.parquet import (
+    first_rows_of,
+    open_parquet,
+    row_groups_of,
+    width_of_first_rows,
+)
 from rcdiag.table.schema import (
     COLUMNS,
     LOG_PROBS,
@@ -40,9 +45,6 @@ from rcdiag.table.schema import (
     column_spec,
     versions_are_numbers,
 )
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
 
 # Rows that are looked at. One row in so many whose lists have other lengths is met by them.
 FIRST_ROWS = 64
@@ -167,21 +169,21 @@ def naming_of(path: Path, shown: Path, renames: Mapping[str, str], off: frozense
     knows and its rows differ in length; else its first rows too.
     """
     file = open_parquet(path)
-    schema, metadata = file.schema_arrow, file.metadata
+    schema, groups = file.schema_arrow, row_groups_of(path)
     naming = Naming(off=off)
     if missing := candidates(schema, renames) - off:
         lists = any(column in PER_TOKEN or LOG_PROBS.fullmatch(column) for column in missing)
         names = columns_to_look_at(schema, renames) if lists else []
         first = FirstRows(first_rows_of(path, names, FIRST_ROWS))
-        naming = name_columns(schema, renames, first, null_counts(metadata), off)
-    return _with_padding(path, shown, schema, metadata, renames, naming)
+        naming = name_columns(schema, renames, first, null_counts(groups), off)
+    return _with_padding(path, shown, schema, groups, renames, naming)
 
 
 def _with_padding(
     path: Path,
     shown: Path,
     schema: pa.Schema,
-    metadata: pq.FileMetaData,
+    groups: Sequence[RowGroup],
     renames: Mapping[str, str],
     naming: Naming,
 ) -> Naming:
@@ -192,7 +194,7 @@ def _with_padding(
     own = {back.get(field.name, field.name): field for field in schema}
     if TOKENS not in own or not _fits(TOKENS, own[TOKENS]):
         return naming
-    if not width_of_first_rows(metadata, tokens, PADDED_ROWS):
+    if not width_of_first_rows(groups, tokens, PADDED_ROWS):
         return naming
     policies = [name for name in own if LOG_PROBS.fullmatch(name) and _fits(name, own[name])]
     if set(POLICIES[:2]) <= set(policies):
@@ -220,16 +222,13 @@ def _with_padding(
     return replace(naming, taken=taken, padding=replace(padding, mask=fitting[0]))
 
 
-def null_counts(metadata: pq.FileMetaData) -> dict[str, int]:
+def null_counts(groups: Sequence[RowGroup]) -> dict[str, int]:
     """Count the nulls of columns of single values, as the footer states them."""
     counts: dict[str, int] = {}
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for leaf in map(group.column, range(group.num_columns)):
-            statistics = leaf.statistics
-            if statistics is not None and statistics.has_null_count:
-                name = leaf.path_in_schema
-                counts[name] = counts.get(name, 0) + statistics.null_count
+    for group in groups:
+        for chunk in group.columns:
+            if chunk.null_count is not None:
+                counts[chunk.path] = counts.get(chunk.path, 0) + chunk.null_count
     return counts
 
 

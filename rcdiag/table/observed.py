@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rcdiag.table.readers.parquet import open_parquet
+from rcdiag.table.readers.footer import RowGroup
+from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
 
 if TYPE_CHECKING:
     from rcdiag.table.table import Batch, Table, TableFile
@@ -59,7 +59,7 @@ def all_null(table: Table, column: str) -> bool:
     for file in table.files:
         parquet = open_parquet(file.parquet)
         if own in parquet.schema_arrow.names and not all(
-            _only_nulls(parquet, group, own) for group in range(parquet.num_row_groups)
+            _only_nulls(group, own) for group in row_groups_of(file.parquet)
         ):
             return False
     return len(_null_rows(table, column)) == table.num_rows
@@ -88,35 +88,31 @@ def _of(file: TableFile, column: str) -> Iterator[NDArray[np.int64]]:
         yield np.arange(file.num_rows)
         return
     first = 0
-    for group in range(parquet.num_row_groups):
-        if not _without_nulls(parquet, group, column):
-            values = parquet.read_row_group(group, columns=[column])[column]
+    for number, group in enumerate(row_groups_of(file.parquet)):
+        if not _without_nulls(group, column):
+            values = read_whole(file.parquet, [column], number)[column]
             yield first + np.flatnonzero(pc.is_null(values).to_numpy())
-        first += parquet.metadata.row_group(group).num_rows
+        first += group.num_rows
     yield np.empty(0, np.int64)
 
 
-def _without_nulls(parquet: pq.ParquetFile, group: int, column: str) -> bool:
+def _without_nulls(group: RowGroup, column: str) -> bool:
     """Tell whether the footer says that a row group has neither nulls nor empty lists."""
-    return _nulls_and_values(parquet, group, column)[0] == 0
+    return _nulls_and_values(group, column)[0] == 0
 
 
-def _only_nulls(parquet: pq.ParquetFile, group: int, column: str) -> bool:
+def _only_nulls(group: RowGroup, column: str) -> bool:
     """Tell whether the footer does not deny that a row group has nulls and empty lists alone."""
-    nulls, values = _nulls_and_values(parquet, group, column)
+    nulls, values = _nulls_and_values(group, column)
     return nulls is None or nulls == values
 
 
-def _nulls_and_values(parquet: pq.ParquetFile, group: int, column: str) -> tuple[int | None, int]:
+def _nulls_and_values(group: RowGroup, column: str) -> tuple[int | None, int]:
     """Return how many entries of a column are null or empty lists, and all of them.
 
     The first is None where the footer does not say it.
     """
-    about = parquet.metadata.row_group(group)
-    for number in range(about.num_columns):
-        chunk = about.column(number)
-        if chunk.path_in_schema == column or chunk.path_in_schema.startswith(f"{column}."):
-            statistics = chunk.statistics
-            known = statistics is not None and statistics.has_null_count
-            return statistics.null_count if known else None, chunk.num_values
+    for chunk in group.columns:
+        if chunk.path == column or chunk.path.startswith(f"{column}."):
+            return chunk.null_count, chunk.num_values
     return None, 0

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.parquet import open_parquet, read_whole
 from rcdiag.table.trajectories import Scores
 from rcdiag.table.writer import TableWriter
 
@@ -36,7 +37,15 @@ def write_part(path: Path, table: pa.Table, metadata: dict) -> None:
 
 
 def read_part(path: Path) -> pa.Table:
-    return pq.read_table(path).replace_schema_metadata(None)
+    return read_whole(path).replace_schema_metadata(None)
+
+
+def is_whole(path: Path, rows: int) -> bool:
+    """Tell whether a part is on disk with all its rows, by its footer."""
+    try:
+        return path.is_file() and open_parquet(path).metadata.num_rows == rows
+    except RcdiagError:
+        return False
 
 
 def _lists(values: NDArray, offsets: NDArray[np.int64]) -> pa.Array:

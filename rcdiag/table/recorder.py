@@ -22,7 +22,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
 from rcdiag.table.ledger import Ledger, rows_lost
 from rcdiag.table.recorder_rows import rows_of
-from rcdiag.table.schema import RECORDER
+from rcdiag.table.schema import RECORDER, check_metadata
 from rcdiag.table.unify import common_schema, conformed
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, TableWriter
 
@@ -122,7 +122,8 @@ class Recorder:
         """Add to the metadata what is known of a policy: backend, dtype, temperature, model."""
         with self._lock:
             policies = self._metadata.setdefault("policies", {})
-            policies.setdefault(policy, {}).update(_as_json(facts))
+            known = _as_json({"policies": {policy: facts}})["policies"][policy]
+            policies.setdefault(policy, {}).update(known)
 
     def add(self, *, response_ids: Any = None, **columns: Any) -> None:
         """Add a batch of sampled responses.
@@ -275,7 +276,15 @@ def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
                 f"metadata of the recorder: `{key}` is no JSON ({error})",
                 hint="give text, numbers, lists and dicts: str(torch.bfloat16)",
             ) from error
-    return json.loads(json.dumps(dict(metadata)))
+    written = json.loads(json.dumps(dict(metadata)))
+    try:
+        check_metadata(written)
+    except ValueError as error:
+        raise RcdiagError(
+            f"metadata of the recorder: {error}",
+            hint='for example metadata={"policies": {"rollout": {"dtype": "bfloat16"}}}',
+        ) from error
+    return written
 
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,9 @@ FORMAT_VERSION = 1
 # What the metadata of a file holds of the recorder that wrote it. Files that have it may differ in
 # their columns and are one table all the same.
 RECORDER = "recorder"
+
+# Objects inside objects of metadata; what rcdiag writes has eight at most.
+DEEPEST = 64
 
 LOG_PROBS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_log_probs")
 ENTROPY = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_entropy")
@@ -129,9 +133,47 @@ def policies_in(names: list[str]) -> list[str]:
 
 
 def metadata_of(schema: pa.Schema) -> dict:
-    """Return the JSON object under file metadata key `rcdiag`; ValueError where it is no JSON."""
-    metadata = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
-    return metadata if isinstance(metadata, dict) else {}
+    """Return the JSON object under file metadata key `rcdiag`; ValueError where there is none."""
+    try:
+        metadata = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    check_metadata(metadata)
+    return metadata
+
+
+def check_metadata(metadata: Any) -> None:
+    """Raise ValueError where metadata have another shape than rcdiag writes.
+
+    What is known of a policy may have any further keys. The text says which part is wrong.
+    """
+    _check_shape(metadata, Mapping, "it")
+    _check_depth(metadata)
+    for key in ("policies", "given", "conversion"):
+        _check_shape(metadata.get(key, {}), Mapping, f"`{key}`")
+    for key in ("changes", "dropped"):
+        _check_shape(metadata.get("conversion", {}).get(key, {}), Mapping, f"`conversion.{key}`")
+    for name, facts in metadata.get("policies", {}).items():
+        _check_shape(facts, Mapping, f"`policies.{name}`")
+        for key in ("options", "engine_options", "versions"):
+            if facts.get(key) is not None:
+                _check_shape(facts[key], Mapping, f"`policies.{name}.{key}`")
+        for key in ("name", "backend", "dtype", "model"):
+            if facts.get(key) is not None:
+                _check_shape(facts[key], str, f"`policies.{name}.{key}`")
+
+
+def _check_shape(value: Any, shape: type, name: str) -> None:
+    if not isinstance(value, shape):
+        raise ValueError(f"{name} is no {'text' if shape is str else 'object'}")
+
+
+def _check_depth(value: Any, depth: int = 0) -> None:
+    if depth > DEEPEST:
+        raise ValueError("it is nested too deeply")
+    inner = value.values() if isinstance(value, Mapping) else value
+    for part in inner if isinstance(value, (Mapping, list)) else ():
+        _check_depth(part, depth + 1)
 
 
 def with_metadata(schema: pa.Schema, metadata: Mapping[str, object]) -> pa.Schema:

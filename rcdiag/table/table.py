@@ -179,8 +179,8 @@ class Table:
             return columns.metadata_of(self.schema)
         except ValueError as error:
             raise RcdiagError(
-                f"{self.name}: the file metadata `rcdiag` is not JSON ({error})",
-                hint="remove the key, or score the original table again",
+                f"{self.name}: the file metadata `rcdiag` cannot be read ({error})",
+                hint="remove that key from the file's metadata, or score the original table again",
             ) from error
 
     @cached_property

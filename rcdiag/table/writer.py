@@ -41,6 +41,7 @@ class TableWriter:
                 self._temporary,
                 self._schema,
                 store_schema=not self._late,
+                write_page_checksum=True,
                 **encodings(self._schema),
             )
         except OSError as error:

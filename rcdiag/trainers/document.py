@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers.yaml_text import DEEPEST, LONGEST, read_yaml
 
 Format = Literal["yaml", "toml", "flags"]
 
@@ -53,24 +54,32 @@ class Document:
     @classmethod
     def parse(cls, text: str, path: Path) -> Document:
         """Tell the format from the text: TOML, else YAML or JSON, else flags of a command line."""
-        import yaml
+        try:
+            return cls._parsed(text)
+        except RecursionError as error:
+            raise _unreadable(path, "it is nested too deeply") from error
+        except ValueError as error:
+            raise _unreadable(path, str(error)) from error
 
+    @classmethod
+    def _parsed(cls, text: str) -> Document:
+        """Read a text; ValueError says why it is no configuration."""
         toml = _toml(text)
         if toml:
             return cls(_nested(toml), "toml")
         tree, problem = None, None
         try:
-            tree = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            tree = read_yaml(text)
+        except ValueError as error:
             problem = error
         if isinstance(tree, dict):
-            texts = yaml.load(text, Loader=yaml.BaseLoader)
+            texts = read_yaml(text, as_text=True)
             return cls(_nested(tree), "yaml", _nested(texts))
         flags = _flags(text)
         if flags:
             return cls(_nested(flags), "flags")
         if problem is not None:
-            raise _unreadable(path, str(problem).splitlines()[0]) from problem
+            raise problem
         return cls({}, "yaml")
 
     def under(self, path: Sequence[str]) -> Mapping[str, Any]:
@@ -144,6 +153,8 @@ def _nested(flat: Mapping[Any, Any]) -> dict[str, Any]:
         if isinstance(value, dict):
             value = _nested(value)
         *above, last = str(key).replace("-", "_").split(".")
+        if len(above) > DEEPEST:
+            raise ValueError("it is nested too deeply")
         place = tree
         for name in above:
             inner = place.setdefault(name, {})
@@ -159,8 +170,8 @@ def _nested(flat: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _toml(text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        return tomllib.loads(text) if len(text) <= LONGEST else {}
+    except (ValueError, RecursionError):  # no TOML, or a number of thousands of digits
         return {}
 
 
@@ -204,12 +215,11 @@ def _flags(text: str) -> dict[str, Any]:
 
 def _value(words: Sequence[str]) -> Any:
     """Read the values of a flag: none is true, one a value, several a list."""
-    import yaml
 
     def one(word: str) -> Any:
         try:
-            value = yaml.safe_load(word)
-        except yaml.YAMLError:
+            value = read_yaml(word)
+        except ValueError:
             return word
         if isinstance(value, str):
             try:

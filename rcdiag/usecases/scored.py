@@ -81,12 +81,12 @@ def wanted_policies(
 def check_output(output: Path | None, specs: Sequence[PolicySpec], *, force: bool) -> None:
     """Refuse to overwrite the table that scoring is to write.
 
-    An output whose parts are still there may be that of a run killed after its last rename; the
-    scoring run looks closer, and refuses the output of any other run.
+    An output that is a table already may be that of a run killed after its last rename; the scoring
+    run looks closer, and refuses the output of any other run.
     """
     if output is None:
         return
-    may_be_finished = bool(specs) and output.with_name(output.name + ".parts").exists()
+    may_be_finished = bool(specs) and output.is_file()
     if not may_be_finished:
         check_outputs([output], force=force)
 

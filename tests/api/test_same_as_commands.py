@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 import rcdiag as api
-from cli.main import app
+from cli.app import app
 from tests.cli.conftest import dump_with_shift, rcdiag
 from tests.cli.sweep_tables import sampled_table
 

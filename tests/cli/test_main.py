@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from cli.main import app
+from cli.app import app
 
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
 

@@ -95,12 +95,34 @@ def test_nothing_to_repeat_is_refused_with_a_hint():
     assert caught.value.hint
 
 
-def test_a_policy_of_the_table_is_scored_again_as_it_was():
-    noted = about("x", "vllm", "bfloat16", model="ckpt", path="decode", repeat_of="y")
+def test_a_policy_of_the_table_is_scored_again_as_it_was(tmp_path):
+    own = str(tmp_path)
+    noted = about("x", "vllm", "bfloat16", model=own, path="decode", repeat_of="y")
     result = spec_of(noted, None)
     assert result == PolicySpec(
-        name="x", backend="vllm", dtype="bfloat16", model="ckpt", options={"path": "decode"}
+        name="x", backend="vllm", dtype="bfloat16", model=own, options={"path": "decode"}
     )
+
+
+def test_a_table_does_not_say_what_is_fetched():
+    noted = about("x", "hf", "float32", model="somebody/else")
+    assert spec_of(noted, None) is None
+    assert spec_of(noted, "mine").model == "mine"
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"trust_remote_code": True},
+        {"worker_cls": "os.system"},
+        {"logits_processors": ["os.system"]},
+        {"attention": "somebody/kernels"},
+    ],
+)
+def test_a_table_does_not_say_what_runs(tmp_path, option):
+    noted = about("x", "vllm", "bfloat16", model=str(tmp_path), **option)
+    with pytest.raises(RcdiagError, match="not taken from a file"):
+        spec_of(noted, None)
 
 
 @pytest.mark.parametrize("noted", [{}, {"backend": "sglang", "options": {}, "model": "m"}])
@@ -127,11 +149,11 @@ def test_a_ladder_without_a_model_is_refused():
         wanted(ladders=["engine"], model=None)
 
 
-def test_a_noise_floor_adds_one_run_of_what_is_scored_or_was():
+def test_a_noise_floor_adds_one_run_of_what_is_scored_or_was(tmp_path):
     assert names_of(wanted(["a=hf", "b=vllm"], twice=True)) == ["a", "b", "b_again"]
-    noted = [about("x", "hf", "bfloat16", model="ckpt")]
+    noted = [about("x", "hf", "bfloat16", model=str(tmp_path))]
     (spec,) = wanted(model=None, there=["x"], scored=noted, twice=True)
-    assert (spec.name, spec.model) == ("x_again", "ckpt")
+    assert (spec.name, spec.model) == ("x_again", str(tmp_path))
 
 
 def test_model_alone_means_the_default_pair_where_it_is_missing():

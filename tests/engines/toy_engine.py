@@ -41,19 +41,20 @@ class ToyEngine:
         return {"weights_fingerprint": fingerprint(self.folder), "device": "an abacus"}
 
 
+TOY = Backend(
+    name="toy",
+    says="Toy: the log-probs that the checkpoint states.",
+    role="engine",
+    dtypes=("float32", "bfloat16"),
+    default_dtype="float32",
+    load=ToyEngine,
+    options={
+        "tilt": Option(says="nats taken off each log-prob", takes=int, shown="tilt {}"),
+        "beads": Option(says="beads of the abacus", takes=int),
+    },
+    other_batches=OtherBatches(option="beads", size=7, smaller=5),
+)
+
+
 def register() -> None:
-    BACKENDS.add(
-        Backend(
-            name="toy",
-            says="Toy: the log-probs that the checkpoint states.",
-            role="engine",
-            dtypes=("float32", "bfloat16"),
-            default_dtype="float32",
-            load=ToyEngine,
-            options={
-                "tilt": Option(says="nats taken off each log-prob", takes=int, shown="tilt {}"),
-                "beads": Option(says="beads of the abacus", takes=int),
-            },
-            other_batches=OtherBatches(option="beads", size=7, smaller=5),
-        )
-    )
+    BACKENDS.add(TOY)

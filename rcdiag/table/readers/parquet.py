@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, read_footer
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-MAGIC = b"PAR1"
 
 # Rows are read in batches of about this many response tokens: a few dozen MB with all columns.
 TOKENS_PER_BATCH = 1_000_000
@@ -43,7 +42,10 @@ PARQUET = Reader(
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a file with its footer read; a file that is none, or is cut off, is refused."""
+    """Open a file with its footer read; a file that is none, or is cut off, is refused.
+
+    Pages that bear a checksum are held against it when they are read.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -54,9 +56,27 @@ def open_parquet(path: Path) -> pq.ParquetFile:
                 hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
             )
         # Pre-buffering holds on to all that was read; a memory map counts as resident all it read.
-        return pq.ParquetFile(path, pre_buffer=False)
-    except (pa.ArrowInvalid, OSError) as error:
+        read_footer(path)
+        file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        names = file.schema_arrow.names
+    except EncryptedError as error:
+        raise RcdiagError(
+            f"{path}: an encrypted parquet file ({error})",
+            hint="write it again without encryption; rcdiag takes no keys",
+        ) from error
+    except _arrow_errors(pa) as error:
         raise _damaged(path, error) from error
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RcdiagError(
+            f"{path}: several columns are called `{twice[0]}`",
+            hint="rename or drop all but one of them",
+        )
+    return file
+
+
+def _arrow_errors(pa: Any) -> tuple[type[Exception], ...]:
+    """Return the errors of damaged bytes; a size that is damaged exhausts memory."""
+    return (FooterError, pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
 
 
 def read_rows_of(
@@ -75,30 +95,54 @@ def read_rows_of(
     file = open_parquet(path)
     row = 0
     try:
-        size = _rows_per_batch(file, tokens_column)
+        size = _rows_per_batch(path, tokens_column)
         for record in file.iter_batches(size, row_groups, columns=columns):
+            record.validate(full=True)  # offsets that go back, text that is not UTF-8
             yield record
             row += record.num_rows
-    except (pa.ArrowInvalid, OSError) as error:
+    except _arrow_errors(pa) as error:
         raise _damaged(path, error, f", after row {row}") from error
 
 
-def _rows_per_batch(file: pq.ParquetFile, tokens_column: str) -> int:
+def read_whole(path: Path, columns: Sequence[str] | None = None, group: int | None = None) -> Any:
+    """Return a small file, or one row group of a file, as an Arrow table."""
+    import pyarrow as pa
+
+    file = open_parquet(path)
+    wanted = None if columns is None else list(columns)
+    try:
+        table = file.read(wanted) if group is None else file.read_row_group(group, wanted)
+        table.validate(full=True)
+    except _arrow_errors(pa) as error:
+        raise _damaged(path, error) from error
+    return table
+
+
+def row_groups_of(path: Path) -> list[RowGroup]:
+    """Return what the footer of a file says of its row groups; a damaged one is refused."""
+    try:
+        return read_footer(path)
+    except (FooterError, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def _rows_per_batch(path: Path, tokens_column: str) -> int:
     """Return how many rows hold about TOKENS_PER_BATCH tokens, from the footer alone."""
-    metadata = file.metadata
+    groups = row_groups_of(path)
     tokens = sum(
-        group.column(index).num_values
-        for group in map(metadata.row_group, range(metadata.num_row_groups))
-        for index in range(group.num_columns)
-        if group.column(index).path_in_schema.split(".")[0] == tokens_column
+        chunk.num_values
+        for group in groups
+        for chunk in group.columns
+        if chunk.column == tokens_column
     )
-    per_row = max(tokens / max(metadata.num_rows, 1), 1.0)
+    per_row = max(tokens / max(sum(group.num_rows for group in groups), 1), 1.0)
     return int(min(max(TOKENS_PER_BATCH / per_row, 1), MAX_ROWS_PER_BATCH))
 
 
 def _damaged(path: Path, error: Exception, where: str = "") -> RcdiagError:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
     return RcdiagError(
-        f"{path}{where}: damaged or truncated parquet file ({str(error).splitlines()[0]})",
+        f"{path}{where}: damaged or truncated parquet file ({reason})",
         hint="its writer did not finish or the copy broke off; copy or write it again",
     )
 
@@ -118,30 +162,27 @@ def first_rows_of(path: Path, columns: Sequence[str], rows: int) -> pa.Table:
             groups.append(len(groups))
         records = file.iter_batches(rows, groups, columns=list(columns))
         held = list(itertools.islice(records, 1))
-    except (pa.ArrowInvalid, OSError) as error:
+        for record in held:
+            record.validate(full=True)
+    except _arrow_errors(pa) as error:
         raise _damaged(path, error) from error
     schema = pa.schema([file.schema_arrow.field(name) for name in columns])
     return pa.Table.from_batches(held).select(columns) if held else schema.empty_table()
 
 
-def width_of_first_rows(metadata: pq.FileMetaData, column: str, rows: int) -> int | None:
+def width_of_first_rows(groups: Sequence[RowGroup], column: str, rows: int) -> int | None:
     """Return the length of a column's lists, where that of the first `rows` rows may be one alone.
 
     Only the footer is looked at. None says that the lists have different lengths, or that there
     are not two rows.
     """
     width, count = None, 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
+    for group in groups:
         if count >= rows:
             break
         if not group.num_rows:
             continue
-        values = next(
-            leaf.num_values
-            for leaf in map(group.column, range(group.num_columns))
-            if leaf.path_in_schema.split(".")[0] == column
-        )
+        values = next(chunk.num_values for chunk in group.columns if chunk.column == column)
         if values % group.num_rows or width not in (None, values // group.num_rows):
             return None
         width, count = values // group.num_rows, count + group.num_rows

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rcdiag.table.readers.footer import MAGIC, FooterError, read_footer
+
 # The beginning of a file that is looked at, in bytes; a JSON record may be longer.
 HEAD = 1 << 16
 LONGEST_RECORD = 1 << 28
@@ -38,14 +40,15 @@ class Peek:
     @cached_property
     def columns(self) -> frozenset[str]:
         """Return the names of a parquet file's columns; empty where it is none."""
-        if not self.head.startswith(b"PAR1"):
+        if not self.head.startswith(MAGIC):
             return frozenset()
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
+            read_footer(self.path)
             return frozenset(pq.read_schema(self.path).names)
-        except (pa.ArrowInvalid, OSError):
+        except (FooterError, pa.ArrowException, OSError, UnicodeDecodeError):
             return frozenset()
 
     @cached_property

@@ -14,6 +14,7 @@ import numpy as np
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
 from rcdiag.table.given import REWARD_KEY
+from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response
@@ -147,20 +148,11 @@ def dashboard_samples(
     path: Path, step: int | None, notes: Notes, reward_key: str | None = None
 ) -> list[Sample]:
     """Return the samples of the dashboard's parquet that have a response."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-        records = [
-            {name: _cell(table[name], row) for name in table.column_names}
-            for row in range(table.num_rows)
-        ]
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RcdiagError(
-            f"{path}: damaged parquet file ({str(error).splitlines()[0]})",
-            hint="its writer did not finish or the copy broke off; copy it again",
-        ) from error
+    table = read_whole(path)
+    records = [
+        {name: _cell(table[name], row) for name in table.column_names}
+        for row in range(table.num_rows)
+    ]
     notes.change(NO_REMOVED, len(records))
     samples = []
     for position, values in enumerate(records):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.text import TextRow, encoded
 
@@ -27,17 +27,9 @@ def _read_trl(dump: Dump) -> Iterator[Rows]:
 
 def _trl_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
     """Yield the rows of one logging step, which are those of one generation."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     import pyarrow.types as pt
 
-    try:
-        table = pq.read_table(file)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RcdiagError(
-            f"{file}: damaged or truncated parquet file ({str(error).splitlines()[0]})",
-            hint="its writer did not finish or the copy broke off; copy or write it again",
-        ) from error
+    table = read_whole(file)
     known = ("step", "prompt", "completion", "advantage")
     numbers = [
         name

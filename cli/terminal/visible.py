@@ -1,0 +1,29 @@
+"""Text from files is shown, and commands nothing: its control characters become visible ones."""
+
+from __future__ import annotations
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# Unicode has a picture for each control character of ASCII; tab and line feed stay.
+_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}
+# Controls of eight bits, and those that turn the direction of text, by which words change places.
+_OTHERS = [
+    *range(0x80, 0xA0),
+    0x200E,
+    0x200F,
+    0x061C,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+]
+# Halves of a pair of UTF-16, which no terminal takes.
+_SURROGATES = range(0xD800, 0xE000)
+TABLE: dict[int, int | str] = {
+    **_PICTURES,
+    0x7F: 0x2421,
+    **dict.fromkeys(_OTHERS, REPLACEMENT),
+    **dict.fromkeys(_SURROGATES, REPLACEMENT),
+}
+
+
+def visible(text: str) -> str:
+    """Return text without control characters: an escape sequence is read, not obeyed."""
+    return text if text.isascii() and text.isprintable() else text.translate(TABLE)

@@ -1,0 +1,264 @@
+"""A parquet footer is checked before Arrow reads it, which ends the process over a damaged one.
+
+Arrow throws C++ exceptions past Python where Python asks it for a column chunk without metadata, as
+in a file with encrypted columns, or with damaged statistics, and reads beyond its arrays where a
+row group has other columns than the schema. What rcdiag wants to know of row groups stands here.
+Source: parquet-format 2.11, src/main/thrift/parquet.thrift; Apache Thrift, compact protocol,
+https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAGIC = b"PAR1"
+ENCRYPTED_MAGIC = b"PARE"
+# Bytes behind the footer: its length and the magic number.
+TAIL = 8
+# Structs inside structs: a footer has six.
+DEEPEST = 32
+
+# Types of the compact protocol.
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(1, 14)
+
+Fields = dict[int, Any]
+
+# Fields of FileMetaData, SchemaElement, RowGroup, ColumnChunk, ColumnMetaData, Statistics.
+SCHEMA, NUM_ROWS, ROW_GROUPS, ENCRYPTION = 2, 3, 4, 8
+REPETITION, NAME, NUM_CHILDREN = 3, 4, 5
+COLUMNS, GROUP_ROWS = 1, 3
+META_DATA, CRYPTO = 3, 8
+PATH, NUM_VALUES, DATA_PAGE, DICTIONARY_PAGE, COMPRESSED = 3, 5, 9, 11, 7
+STATISTICS, NULL_COUNT = 12, 3
+
+
+class FooterError(ValueError):
+    """A footer that contradicts itself or the file."""
+
+
+class EncryptedError(FooterError):
+    """A footer of a file with encrypted columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChunk:
+    """What a footer says of one column of one row group."""
+
+    path: str  # names from the column down to its values, with dots between
+    num_values: int
+    null_count: int | None  # None where the footer does not say it
+
+    @property
+    def column(self) -> str:
+        """Return the name of the column."""
+        return self.path.split(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """What a footer says of one row group."""
+
+    num_rows: int
+    columns: tuple[ColumnChunk, ...]
+
+
+def read_footer(path: Path) -> list[RowGroup]:
+    """Return the row groups of a file; FooterError where Arrow could not read it without harm."""
+    with path.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(size - TAIL, 0))
+        tail = stream.read(TAIL)
+        if tail.endswith(ENCRYPTED_MAGIC):
+            raise EncryptedError("its footer is encrypted")
+        if not tail.endswith(MAGIC) or len(tail) < TAIL:
+            raise FooterError("it does not end with PAR1")
+        length = int.from_bytes(tail[:4], "little")
+        if length > size - TAIL - len(MAGIC):
+            raise FooterError("its footer is said to be longer than the file")
+        stream.seek(size - TAIL - length)
+        content = stream.read(length)
+    try:
+        footer, _ = _struct(content, 0, 0)
+        _check(footer, size - TAIL - length)
+        return [_row_group(group) for group in footer[ROW_GROUPS]]
+    except FooterError:
+        raise
+    except (IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error) as error:
+        raise FooterError("its footer is no parquet metadata") from error
+
+
+def _row_group(group: Fields) -> RowGroup:
+    chunks = [chunk[META_DATA] for chunk in group[COLUMNS]]
+    return RowGroup(
+        group[GROUP_ROWS],
+        tuple(
+            ColumnChunk(
+                ".".join(name.decode() for name in chunk[PATH]),
+                chunk[NUM_VALUES],
+                chunk.get(STATISTICS, {}).get(NULL_COUNT),
+            )
+            for chunk in chunks
+        ),
+    )
+
+
+def _check(footer: Fields, end: int) -> None:
+    """Compare the row groups with the schema and with the bytes before the footer, `end`."""
+    if ENCRYPTION in footer:
+        raise EncryptedError("it has encrypted columns")
+    leaves = _leaves(footer[SCHEMA])
+    groups = footer[ROW_GROUPS]
+    if sum(group[GROUP_ROWS] for group in groups) != footer[NUM_ROWS]:
+        raise FooterError("its row groups have other numbers of rows than the file")
+    for number, group in enumerate(groups):
+        chunks = group[COLUMNS]
+        where = f"row group {number}"
+        if group[GROUP_ROWS] < 0 or len(chunks) != len(leaves):
+            raise FooterError(f"{where} has other columns than the schema")
+        for leaf, chunk in zip(leaves, chunks, strict=True):
+            if CRYPTO in chunk or META_DATA not in chunk:
+                raise EncryptedError("it has encrypted columns")
+            about = chunk[META_DATA]
+            if [name.decode() for name in about[PATH]] != leaf or about[NUM_VALUES] < 0:
+                raise FooterError(f"{where} has other columns than the schema")
+            start = min(about[DATA_PAGE], about.get(DICTIONARY_PAGE) or about[DATA_PAGE])
+            if start < 0 or about[COMPRESSED] < 0 or start + about[COMPRESSED] > end:
+                raise FooterError(f"{where} lies beyond the end of the file")
+
+
+def _leaves(elements: list[Fields]) -> list[list[str]]:
+    """Return the paths of the columns that hold values, from the schema in depth-first order."""
+    leaves: list[list[str]] = []
+    # Of each struct around the next column: children still to come, path.
+    above: list[list[Any]] = [[elements[0].get(NUM_CHILDREN, 0), []]]
+    for element in elements[1:]:
+        while above and above[-1][0] == 0:
+            above.pop()
+        if not above or len(above) > DEEPEST:
+            raise FooterError("its schema is no tree")
+        if element[REPETITION] not in (0, 1, 2):
+            raise FooterError("its schema has columns of no known kind")
+        above[-1][0] -= 1
+        path = [*above[-1][1], element[NAME].decode()]
+        children = element.get(NUM_CHILDREN, 0)
+        if children:
+            above.append([children, path])
+        else:
+            leaves.append(path)
+    if any(left for left, _ in above):
+        raise FooterError("its schema is no tree")
+    return leaves
+
+
+def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
+    """Read a struct: the values by number of field, and where it ends."""
+    fields: Fields = {}
+    number = 0
+    while True:
+        head = data[at]
+        at += 1
+        if head == 0:
+            return fields, at
+        kind = head & 0x0F
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _zigzag(data, at)
+        if kind in (TRUE, FALSE):
+            fields[number] = kind == TRUE
+        else:
+            fields[number], at = _value(kind, data, at, depth)
+
+
+def _value(kind: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    if depth > DEEPEST:
+        raise FooterError("its footer is too deep")
+    if kind == STRUCT:
+        return _struct(data, at, depth + 1)
+    return _READ[kind](data, at, depth)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise FooterError("its footer holds a number of more than 64 bits")
+
+
+def _zigzag(data: bytes, at: int, depth: int = 0) -> tuple[int, int]:
+    value, at = _varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _byte(data: bytes, at: int, depth: int) -> tuple[int, int]:
+    return data[at], at + 1
+
+
+def _double(data: bytes, at: int, depth: int) -> tuple[float, int]:
+    return struct.unpack_from("<d", data, at)[0], at + 8
+
+
+def _binary(data: bytes, at: int, depth: int) -> tuple[bytes, int]:
+    length, at = _varint(data, at)
+    if length > len(data) - at:
+        raise FooterError("its footer is cut off")
+    return data[at : at + length], at + length
+
+
+def _uuid(data: bytes, at: int, depth: int) -> tuple[bytes, int]:
+    return data[at : at + 16], at + 16
+
+
+def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    head = data[at]
+    at += 1
+    count, kind = head >> 4, head & 0x0F
+    if count == 15:
+        count, at = _varint(data, at)
+    if count > len(data) - at:
+        raise FooterError("its footer is cut off")
+    values = []
+    for _ in range(count):
+        value, at = _value(BYTE if kind in (TRUE, FALSE) else kind, data, at, depth + 1)
+        values.append(value)
+    return values, at
+
+
+def _map(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    count, at = _varint(data, at)
+    if count == 0:
+        return [], at
+    if count > len(data) - at:
+        raise FooterError("its footer is cut off")
+    kinds = data[at]
+    at += 1
+    values = []
+    for _ in range(count):
+        key, at = _value(kinds >> 4, data, at, depth + 1)
+        value, at = _value(kinds & 0x0F, data, at, depth + 1)
+        values.append((key, value))
+    return values, at
+
+
+_READ: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
+    BYTE: _byte,
+    I16: _zigzag,
+    I32: _zigzag,
+    I64: _zigzag,
+    DOUBLE: _double,
+    BINARY: _binary,
+    LIST: _list,
+    SET: _list,
+    MAP: _map,
+    UUID: _uuid,
+}

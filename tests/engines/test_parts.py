@@ -1,0 +1,170 @@
+"""Parts beside an output: only rcdiag's own are taken, and only its own are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rcdiag.engines import BACKENDS, worker
+from rcdiag.engines.process import EngineProcess, Job
+from rcdiag.engines.schedule import OnTokens, Part
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+from tests.builders import write_table
+from tests.cli.conftest import Ran
+from tests.engines.toy_engine import TOY, make_checkpoint
+
+
+@pytest.fixture
+def scoring(tmp_path, rcdiag, monkeypatch) -> Callable[..., Ran]:
+    """`scoring(...)` runs the same command each time, with an engine that runs in this process."""
+    table = write_table(
+        tmp_path / "table.parquet",
+        prompt_ids=[[1]] * 6,
+        response_ids=[[1, 2], [3], [4, 5], [6], [7, 8], [9]],
+        rollout_log_probs=[[-1.0, -1.0], [-1.0]] * 3,
+    )
+    model = make_checkpoint(tmp_path / "model")
+    monkeypatch.setattr("rcdiag.engines.run.TOKENS_PER_PART", 4)
+    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", EngineHere)
+    runs.clear()
+    arguments = ["score", table, "--policy", "old=toy", "--model", model]
+    arguments += ["-o", tmp_path / "out.parquet", "-q"]
+    with BACKENDS.with_added(TOY):
+        yield lambda *more: rcdiag(*arguments, *more)
+
+
+runs: list[dict[str, Any]] = []  # what the worker said
+
+
+class EngineHere:
+    """The worker's own steps, in this process."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job.to_dict()
+
+    def load(self) -> None:
+        worker.run(self.job, iter(()), runs.append)
+
+    def score(self, part: Part, on_tokens: OnTokens) -> None:
+        header = {"part": part.name, **part.place, "bytes": len(part.rows)}
+        worker.run(self.job, iter([(header, part.rows)]), runs.append)
+
+    def close(self) -> None:
+        pass
+
+
+def parts_of(tmp_path: Path) -> Path:
+    return tmp_path / "out.parquet.parts"
+
+
+def interrupted(tmp_path: Path, scoring: Callable[..., Ran], monkeypatch) -> Path:
+    """Run until the parts are there and the output is not; returns their folder."""
+    with monkeypatch.context() as patch:
+        patch.setattr("rcdiag.engines.run._join", stop)
+        assert scoring().code == 130
+    (folder,) = (path for path in parts_of(tmp_path).iterdir() if path.is_dir())
+    return folder
+
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_file_of_the_users_stays(tmp_path, scoring):
+    parts_of(tmp_path).mkdir()
+    own = parts_of(tmp_path) / "thesis.txt"
+    own.write_text("mine")
+    folder = parts_of(tmp_path) / "old-0123456789ab"
+    folder.mkdir()
+    (folder / "000000.parquet").touch()
+    (folder / "notes.md").write_text("mine too")
+    assert scoring().code == 0
+    assert own.read_text() == "mine"
+    assert (folder / "notes.md").exists()
+    assert not (folder / "000000.parquet").exists()
+
+
+def test_a_link_in_place_of_the_parts_is_refused(tmp_path, scoring):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    parts_of(tmp_path).symlink_to(elsewhere)
+    ran = scoring()
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+    assert "not a folder of this output's parts" in ran.err
+    assert [path.name for path in elsewhere.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 nothing PAR1"])
+@pytest.mark.parametrize("name", ["000001.parquet", "provenance.json"])
+def test_a_damaged_part_is_made_again(tmp_path, scoring, monkeypatch, content, name):
+    folder = interrupted(tmp_path, scoring, monkeypatch)
+    (folder / name).write_bytes(content)
+    runs.clear()
+    assert scoring().code == 0
+    wanted = ["000001.parquet"] if name == "000001.parquet" else sorted(runs[0]["ranges"])
+    assert sorted(runs[0]["ranges"]) == wanted
+    rows = pq.read_table(tmp_path / "out.parquet")["old_log_probs"]
+    assert [len(row) for row in rows.to_pylist()] == [2, 1, 2, 1, 2, 1]
+
+
+def test_an_output_whose_numbers_were_not_seen_is_not_refused(tmp_path, scoring):
+    """A run that was killed while it measured left the whole table and no parts."""
+    assert scoring().code == 0
+    content = (tmp_path / "out.parquet").read_bytes()
+    runs.clear()
+    assert scoring().code == 0
+    assert not runs, "scored again"
+    assert (tmp_path / "out.parquet").read_bytes() == content
+    assert scoring("--force").code == 0
+    assert runs, "--force makes it again"
+
+
+def test_an_output_of_other_rows_is_refused(tmp_path, scoring):
+    assert scoring().code == 0
+    out = tmp_path / "out.parquet"
+    pq.write_table(pq.read_table(out).slice(0, 3), out)
+    ran = scoring()
+    assert ran.code == 2
+    assert "already there" in ran.err
+
+
+def test_a_second_run_on_one_output_is_told_of_the_first(tmp_path, scoring, monkeypatch):
+    errors: list[str] = []
+
+    def meanwhile(*_: object) -> None:
+        errors.append(scoring().err)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rcdiag.engines.run._join", meanwhile)
+        assert scoring().code == 130
+    assert "another run is writing it" in errors[0]
+    assert scoring().code == 0
+
+
+EVIL = "import pathlib; pathlib.Path({mark!r}).touch()\n"
+
+
+@pytest.mark.parametrize("search", ["", ":", "."])
+def test_workers_import_nothing_from_the_current_directory(tmp_path, monkeypatch, search):
+    """A downloaded checkpoint's folder may hold files of any name."""
+    mark = tmp_path / "mark"
+    here = tmp_path / "downloaded"
+    here.mkdir()
+    for name in ("rcdiag", "json", "numpy", "traceback", "torch", "sitecustomize"):
+        (here / f"{name}.py").write_text(EVIL.format(mark=str(mark)))
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PYTHONPATH", search)
+    spec = PolicySpec(name="a", backend="hf", dtype="float32", model="none")
+    engine = EngineProcess(Job(spec=spec, max_length=1, folder=tmp_path))
+    with pytest.raises(RcdiagError, match="none"):
+        engine.load()
+    engine.close()
+    assert not mark.exists()
