@@ -221,6 +221,12 @@ CHANGED: tuple[Change, ...] = (
     ),
     Change(old=r"findings/#", new=NEW_VALUE, reason=UNKNOWN, only="score|compare"),
     Change(
+        old=r"findings/#",
+        new=NEW_VALUE,
+        reason="a note says what a replay took from the trainer's own configuration",
+        only="replay config",
+    ),
+    Change(
         old=r"findings/(heavy-tail|little-overlap)~0/severity",
         new=NEW_VALUE,
         reason=f"{UNKNOWN}; where rounding alone makes metrics so they are notes",
