@@ -165,6 +165,12 @@ CHANGED: tuple[Change, ...] = (
         only="^score t(05|09|74) ",
     ),
     Change(
+        old=r"families/.*/(low|high)",
+        new=NEW_VALUE,
+        reason="groups beyond what is kept are added up by a hash of their ids, which is another",
+        only="^sweep rollouts$",
+    ),
+    Change(
         old=r"worst_sequences/#",
         new=NEW_VALUE,
         reason="30 sequences are kept to be read on the page, where 10 were",

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.statistics.hashing import mixed
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
+from rcdiag.table.hashing import mixed
 
 # |log_ratio| from float32 rounding to a ratio of e^100, eight bins a decade, either sign, and one
 # bin around 0 between them; the outermost bins take all that lies beyond.

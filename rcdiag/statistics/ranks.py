@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.statistics.hashing import mixed
 from rcdiag.statistics.intervals import NONE, Interval, jackknife_interval
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
+from rcdiag.table.hashing import mixed
 
 # Confident and hopeless tokens make any correlation near 1; between these both sides must choose.
 LOWEST, HIGHEST = 0.05, 0.95

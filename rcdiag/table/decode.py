@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.hashing import hashed_texts, mixed
 from rcdiag.table.segments import segment_sum
 from rcdiag.table.table import Batch
 from rcdiag.table.trajectories import Ragged, Trajectories
@@ -254,9 +254,9 @@ def _step(batch: Batch) -> NDArray[np.int64]:
 
 
 def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
-    """Return a column of keys (strings or integers) as 64-bit hashes, which stay small."""
+    """Return a column of keys (strings or integers) as 64-bit hashes, which take little memory."""
     array = _column(batch, name)
     _no_nulls(batch, name, array)
-    if not pt.is_integer(array.type):
-        array = array.cast(pa.large_string())
-    return pl.Series(array).hash(seed=0).to_numpy()
+    if pt.is_integer(array.type):
+        return mixed(array.to_numpy(zero_copy_only=False).astype(np.uint64))
+    return hashed_texts(array.cast(pa.large_string()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
@@ -55,7 +54,7 @@ class Grouping:
             )
         if self._size is not None:
             ids = table["group_id"].combine_chunks().cast(pa.string())
-            self._number(pl.Series(ids).hash(seed=0).to_numpy())
+            self._number(_hash(ids, 0))
 
     def _number(self, hashes: np.ndarray) -> np.ndarray:
         numbers = []
@@ -79,8 +78,15 @@ class Grouping:
 
 def _hashes(table: pa.Table) -> np.ndarray:
     """Return a 64-bit hash of the prompt, and of the step where rows have one, of every row."""
-    hashes = pl.Series(table["prompt_ids"].combine_chunks()).hash(seed=0).to_numpy()
+    hashes = _hash(table["prompt_ids"].combine_chunks(), 0)
     if "step" in table.column_names:
         steps = table["step"].fill_null(-1).to_numpy().astype(np.uint64)
-        hashes = hashes ^ (pl.Series(steps).hash(seed=1).to_numpy() * GOLDEN)
+        hashes = hashes ^ (_hash(pa.array(steps), 1) * GOLDEN)
     return hashes
+
+
+def _hash(values: pa.Array, seed: int) -> np.ndarray:
+    """Return a 64-bit hash of every value, lists too."""
+    import polars as pl
+
+    return pl.Series(values).hash(seed=seed).to_numpy()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case, RowFacts, joined_cases
 from rcdiag.errors import RcdiagError
-from rcdiag.statistics.hashing import mixed
+from rcdiag.table.hashing import mixed
 from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table

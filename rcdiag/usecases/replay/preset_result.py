@@ -16,7 +16,7 @@ from rcdiag.results import (
     PresetReplay,
     SplitReport,
 )
-from rcdiag.statistics.hashing import mixed
+from rcdiag.table.hashing import mixed
 from rcdiag.table.segments import segment_sum
 from rcdiag.usecases.replay.batch import ReplayBatch
 from rcdiag.usecases.replay.preset import PresetEffect, PresetLoss

@@ -1,0 +1,35 @@
+"""Hashes of 64 bits, for samples that do not depend on how rows are ordered or cut.
+
+They are the same with every version of every library, so that a seed draws the same rows again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+
+def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scatter neighbours by a bijection (the finaliser of SplitMix64, Steele et al. 2014)."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    return words ^ (words >> np.uint64(31))
+
+
+def hashed_texts(texts: pa.LargeStringArray) -> NDArray[np.uint64]:
+    """Return a hash of every text, [texts]: 8 bytes of its UTF-8 at a time are mixed in."""
+    ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
+    starts, lengths = ends[:-1], np.diff(ends)
+    # 8 zeros follow, so that the last bytes of the last text can be read as a whole word.
+    content = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+    content = np.concatenate([content, np.zeros(8, np.uint8)])
+    hashes = mixed(lengths.astype(np.uint64))
+    rows = np.flatnonzero(lengths)
+    for first in range(0, int(lengths.max(initial=0)), 8):
+        rows = rows[lengths[rows] > first]
+        places = (starts[rows] + first)[:, None] + np.arange(8)
+        inside = np.arange(first, first + 8) < lengths[rows][:, None]
+        words = np.where(inside, content[places], 0).astype(np.uint8).view("<u8")[:, 0]
+        hashes[rows] = mixed(hashes[rows] ^ words)
+    return hashes

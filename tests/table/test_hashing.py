@@ -1,0 +1,41 @@
+"""Hashes of ids tell different ones apart, and are the same however a column is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.table.hashing import hashed_texts, mixed
+
+
+def array(texts: list[str]) -> pa.LargeStringArray:
+    return pa.array(texts, pa.large_string())
+
+
+@given(st.lists(st.text(max_size=40), max_size=20), st.integers(0, 20), st.integers(0, 20))
+def test_equal_texts_alone_have_equal_hashes_in_any_slice(
+    texts: list[str], first: int, length: int
+) -> None:
+    hashes = hashed_texts(array(texts))
+    assert len(set(hashes.tolist())) == len(set(texts))
+    part = hashed_texts(array(texts).slice(first, length))
+    assert part.tolist() == hashes[first : first + length].tolist()
+
+
+def test_texts_that_differ_in_one_place_only_are_told_apart() -> None:
+    texts = ["", "\0", "\0\0", "a", "a\0", "b" * 7, "b" * 8, "b" * 9, "c" * 8 + "d", "d" * 8 + "c"]
+    assert len(set(hashed_texts(array(texts)).tolist())) == len(texts)
+
+
+def test_a_million_ids_do_not_collide() -> None:
+    ids = array([f"prompt-{number}" for number in range(1_000_000)])
+    assert len(np.unique(hashed_texts(ids))) == len(ids)
+
+
+def test_the_hash_of_a_text_is_the_one_of_its_words() -> None:
+    (value,) = hashed_texts(array(["abcdefgh!"]))
+    start = mixed(np.array([9], np.uint64))
+    first = mixed(start ^ np.frombuffer(b"abcdefgh", "<u8"))
+    assert value == mixed(first ^ np.frombuffer(b"!" + bytes(7), "<u8"))[0]
