@@ -371,9 +371,9 @@ class TokenAlternatives:
     """Token alternatives are what a policy would have taken in place of one stored token."""
 
     place: Annotated[int, Doc("Place of the token in the sequence's lists, from 0.")]
-    policy: Annotated[str, Doc("Policy whose most likely tokens the table holds.")]
+    likely_under: Annotated[str, Doc("Policy whose most likely tokens the table holds.")]
     token_ids: Annotated[list[int], Doc("Ids of the most likely tokens, the likeliest first.")]
-    log_probs: Annotated[
+    token_log_probs: Annotated[
         list[float], Doc("Log-prob of each of the most likely tokens.", unit="nats")
     ]
     texts: Annotated[list[str] | None, Doc("Texts of the most likely tokens" + _GIVEN)] = None
@@ -419,7 +419,7 @@ class SequenceContext:
             "no tokenizer is here."
         ),
     ] = None
-    weights: Annotated[
+    token_weights: Annotated[
         dict[str, TokenWeights],
         Doc("What every correction makes of the stored tokens, by the name of its preset."),
     ] = field(default_factory=dict)
@@ -485,7 +485,7 @@ class SequenceTokens:
         Doc(
             "What stands around the sequence's unmasked tokens, and what corrections make of them; "
             "null in documents of earlier versions.",
-            see=("prompt_ids", "masked_ids", "weights"),
+            see=("prompt_ids", "masked_ids", "token_weights"),
         ),
     ] = field(default=None, metadata=SPARSE)
 
@@ -494,7 +494,7 @@ class SequenceTokens:
 class BinExamples:
     """Bin examples are tokens of each bin of a figure: those with the largest |log-ratio|.
 
-    A bin has at most six, of different rows. All lists but `bins` have an entry for each token.
+    A bin has at most six, of different rows. All lists have an entry for each token.
     """
 
     row: Annotated[list[int], Doc("Rows of the table that hold the tokens, from 0.")]
@@ -512,7 +512,7 @@ class BinExamples:
     after: Annotated[
         list[list[int]], Doc("Ids of the sampled tokens after each token, at most three.")
     ]
-    bins: Annotated[
+    by_bin: Annotated[
         dict[str, dict[str, list[int]]],
         Doc(
             "Examples of every bin, as places in the other lists, from 0: by profile, or "
@@ -668,9 +668,9 @@ class ScoreResult(Shown):
         Doc(
             "Tokens of each bin of the exceedance curve and of the profiles; null in documents of "
             "earlier versions.",
-            see=("bins", "profiles"),
+            see=("by_bin", "profiles"),
         ),
-    ] = field(default=None, metadata=ADDED)
+    ] = field(default=None, metadata=SPARSE)
     rows_left_out: RowsLeftOut = field(default=0, metadata=ADDED)
     pair_reason: Annotated[
         str | None,

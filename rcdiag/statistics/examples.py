@@ -95,7 +95,7 @@ class Examples:
             log_ratio=[float(f"{one.log_ratio:.5g}") for one in tokens],
             before=[list(one.before) for one in tokens],
             after=[list(one.after) for one in tokens],
-            bins={
+            by_bin={
                 name: {label: [place[one] for one in some] for label, some in bins.items()}
                 for name, bins in kept.items()
             },

@@ -108,7 +108,7 @@ def _contexts(
         contexts[row] = SequenceContext(
             **_around(rows, index),
             **_plain(batch, index),
-            weights={name: _weights(effect, kept, ratio) for name, effect in effects.items()},
+            token_weights={name: _weights(effect, kept, ratio) for name, effect in effects.items()},
             alternatives=[
                 alternative
                 for policy in (behavior, target)
@@ -202,9 +202,9 @@ def _alternatives(
         if at < len(ids) and at < len(log_probs) and ids[at]:
             yield TokenAlternatives(
                 place=place,
-                policy=policy,
+                likely_under=policy,
                 token_ids=list(ids[at][:ALTERNATIVES]),
-                log_probs=[round(float(value), 5) for value in log_probs[at][:ALTERNATIVES]],
+                token_log_probs=[round(float(value), 5) for value in log_probs[at][:ALTERNATIVES]],
             )
 
 

@@ -48,7 +48,7 @@ def test_a_bar_of_a_profile_lists_the_tokens_of_its_bin(seen, result):
     listed = clicked(seen, "mismatch-by-probability", 0.5, 0.8)
     heading = listed.locator("h4").inner_text()
     label = heading.split(" probabilities ")[1]
-    places = result.examples.bins["mean_probability"][label]
+    places = result.examples.by_bin["mean_probability"][label]
     assert heading.startswith(f"{len(places)} token")
     items = listed.locator("li")
     assert items.count() == len(places)
@@ -61,7 +61,7 @@ def test_a_bar_of_a_profile_lists_the_tokens_of_its_bin(seen, result):
 
 
 def test_the_tokens_of_a_bin_are_in_it(result):
-    bins = result.examples.bins
+    bins = result.examples.by_bin
     for place in bins["mean_probability"]["0.1-0.5"]:
         log_prob = result.examples.behavior_log_prob[place]
         mean = math.exp(log_prob + result.examples.log_ratio[place] / 2)
@@ -76,7 +76,7 @@ def test_a_point_of_the_exceedance_curve_lists_tokens_of_that_size_and_sign(seen
     heading = listed.locator("h4").inner_text()
     kind = "likelier_target" if f"under {result.target}" in heading else "likelier_behavior"
     label = heading.split("|log-ratio| ")[1].removesuffix(" nats")
-    assert listed.locator("li").count() == len(result.examples.bins[kind][label])
+    assert listed.locator("li").count() == len(result.examples.by_bin[kind][label])
 
 
 def test_an_example_of_a_stored_sequence_leads_to_its_token(seen, result):

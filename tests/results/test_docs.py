@@ -68,6 +68,9 @@ OF_PARTS = {
     *("slug", "evidence", "verdict", "text", "command"),
     # Of a converted table and of a sample of tokens.
     "tokens",
+    # Of one token and of several, of a preset and of the difference of two.
+    *("behavior_log_prob", "position", "texts", "token_id", "token_ids"),
+    *("grad_norm", "kl_rollout_new", "loss"),
 }
 
 

@@ -88,8 +88,8 @@ def test_nan_is_no_example():
 
 def test_a_result_holds_every_token_once_and_known_profiles_alone():
     result = Examples.of(pair_of_rows(0, 60)).finished(["position"])
-    assert set(result.bins) <= {"position", "likelier_target", "likelier_behavior"}
+    assert set(result.by_bin) <= {"position", "likelier_target", "likelier_behavior"}
     places = list(zip(result.row, result.position, strict=True))
     assert len(set(places)) == len(places)
-    used = {place for bins in result.bins.values() for some in bins.values() for place in some}
+    used = {place for bins in result.by_bin.values() for some in bins.values() for place in some}
     assert used == set(range(len(places)))

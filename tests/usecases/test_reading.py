@@ -58,12 +58,12 @@ def weights_of(made: TokenWeights, log_ratio: list[float]) -> tuple[np.ndarray, 
 def test_weights_and_rejections_add_up_to_those_of_the_corrections(tmp_path, trainer):
     result = scored(tmp_path / "table.parquet", trainer)
     assert len(result.worst_sequences) == len(OLD)
-    names = set(result.worst_sequences[0].context.weights)
+    names = set(result.worst_sequences[0].context.token_weights)
     assert names
     for name in names:
         total, kept_tokens = 0.0, 0
         for sequence in result.worst_sequences:
-            made = sequence.context.weights[name]
+            made = sequence.context.token_weights[name]
             weights, kept = weights_of(made, sequence.log_ratio)
             total += weights.sum()
             kept_tokens += kept.sum()
@@ -100,8 +100,8 @@ def test_alternatives_are_those_of_the_tokens_that_are_furthest_off(tmp_path):
         assert not others or max(others) <= least
         for one in alternatives:
             position = sequence.positions[one.place]
-            assert (one.policy, one.token_ids) == ("old", [position, 7, 8])
-            assert one.log_probs == pytest.approx([-0.1 * position, -3.0, -4.0], abs=1e-5)
+            assert (one.likely_under, one.token_ids) == ("old", [position, 7, 8])
+            assert one.token_log_probs == pytest.approx([-0.1 * position, -3.0, -4.0], abs=1e-5)
 
 
 def test_rows_of_several_files_are_found(tmp_path):

@@ -55,11 +55,12 @@ def test_values_are_those_of_the_statistics(tmp_path):
     assert sum(cell[2] for cell in result.figures["log_probs"]["cells"]) == 7
     assert len(result.worst_tokens) == 7
     shares = result.figures["concentration"]
-    sizes = sorted((token["log_ratio"] ** 2 for token in result.worst_tokens), reverse=True)
+    ratios = np.array([token["log_ratio"] for token in result.worst_tokens])
+    sizes = np.sort(np.expm1(ratios) - ratios)[::-1]
     assert shares[-1] == [1.0, pytest.approx(1.0)]
     for share, held in shares:
-        count = max(round(share * 7), 1)
-        assert held == pytest.approx(sum(sizes[:count]) / sum(sizes))
+        expected = np.interp(share * 7, np.arange(8), [0.0, *np.cumsum(sizes)])
+        assert held == pytest.approx(expected / sizes.sum(), abs=0.01)
     assert {item.row for item in result.worst_sequences} == {0, 1, 2, 3}
     assert sum(item.tokens for item in result.profiles["position"].bins) == 7
 

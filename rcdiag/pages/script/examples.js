@@ -3,7 +3,7 @@ openers.bin = async (row, spot, chart, root) => {
   const figure = root.closest("figure");
   const { examples, behavior, target, worst_sequences: sequences } = await documentOf("score");
   const [kind, label] = binOf(row, spot, chart);
-  const places = examples?.bins[kind]?.[label] ?? [];
+  const places = examples?.by_bin[kind]?.[label] ?? [];
   const stored = new Set(sequences.map((each) => each.row));
   const which = kind.startsWith("likelier_") ? `likelier under ${kind === "likelier_target" ? target : behavior}, |log-ratio| ${label} nats` : `${chart.x.label} ${label}`;
   const heading = el("h4", { tabindex: "-1" }, places.length ? `${places.length} token${places.length > 1 ? "s" : ""}: ${which}` : `No token is stored: ${which}`);

@@ -57,7 +57,7 @@ function setUpTranscript(block) {
 
   function alternativesOf(place) {
     const some = (sequence.context?.alternatives ?? []).filter((each) => each.place === place);
-    return some.map((each) => el("p", { class: "soft" }, `${each.policy} had: `, each.token_ids.map((id, rank) => `${each.texts ? `“${each.texts[rank]}”` : id} ${percent(Math.exp(each.log_probs[rank]))}`).join(", ")));
+    return some.map((each) => el("p", { class: "soft" }, `${each.likely_under} had: `, each.token_ids.map((id, rank) => `${each.texts ? `“${each.texts[rank]}”` : id} ${percent(Math.exp(each.token_log_probs[rank]))}`).join(", ")));
   }
 
   function neighbours(place) {
@@ -67,7 +67,7 @@ function setUpTranscript(block) {
   }
 
   function showWeight() {
-    const made = sequence.context?.weights?.[preset.value];
+    const made = sequence.context?.token_weights?.[preset.value];
     if (!made) return weighing.replaceChildren();
     const { weight, rejected, changed } = weightOf(made, at, sequence.log_ratio[at]);
     return weighing.replaceChildren(...factList({ [`weight${changed ? ", not the ratio" : ""}`]: weight, "in the loss": rejected ? "no, rejected" : "yes" }));
@@ -169,7 +169,7 @@ function setUpTranscript(block) {
   }
 
   function fillPresets() {
-    const names = Object.keys(score.worst_sequences.find((each) => each.context)?.context.weights ?? {});
+    const names = Object.keys(score.worst_sequences.find((each) => each.context)?.context.token_weights ?? {});
     const first = names.includes(block.dataset.preset) ? block.dataset.preset : names[0];
     preset.replaceChildren(...names.map((name) => el("option", { selected: name === first }, name)));
     preset.parentElement.hidden = !names.length;
