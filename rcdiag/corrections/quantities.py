@@ -328,9 +328,9 @@ class UnclampedK3:
     keeps: ClassVar[tuple[Reduction, ...]] = SUM
 
     def of(self, tokens: Tokens) -> Array:
-        if tokens.clamped is tokens.log_ratio:
-            return tokens.k3
         if tokens.log_ratio.dtype == np.float64:
+            if tokens.clamped is tokens.log_ratio:
+                return tokens.k3
             return np.expm1(tokens.log_ratio) - tokens.log_ratio
         return np.exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
 
