@@ -348,3 +348,27 @@ def test_the_library_refuses_an_output_that_it_reads(good):
 
     with pytest.raises(RcdiagError, match="would overwrite it"):
         library.score(good, model="none", policies={"x": "hf:float32"}, output=good, force=True)
+
+
+def test_a_footer_without_an_end_to_its_lists_is_refused(rcdiag, tmp_path):
+    """A byte that says "a list of one list", five thousand times: `make fuzz` came upon it."""
+    deep = b"\x19" * 5_000
+    path = tmp_path / "deep.parquet"
+    path.write_bytes(b"PAR1" + deep + len(deep).to_bytes(4, "little") + b"PAR1")
+    refused(rcdiag("score", path), "deep.parquet", "too deep")
+
+
+def test_a_column_of_no_known_repetition_is_refused(rcdiag, tmp_path, good):
+    """Arrow takes its statistics for those of a list, and ends the process."""
+    content = good.read_bytes()
+    place = content.index(b"\x18\x08group_id") - 1  # field 3, repetition; 4, the name
+    assert content[place] == 2
+    bad = tmp_path / "bad.parquet"
+    bad.write_bytes(content[:place] + b"\x12" + content[place + 1 :])
+    refused(rcdiag("score", bad), "bad.parquet", "no known kind")
+
+
+def test_a_whole_number_of_a_log_that_no_float_holds_is_no_number(rcdiag, tmp_path, good):
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"step": 0, "rollout_corr/k3_kl": 2e-4, "other": 10**400}) + "\n")
+    assert rcdiag("score", good, "--logged", log, "-q").code == 0

@@ -21,6 +21,10 @@ def hook(event, arguments):
         path, mode, flags = arguments
         if (flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
             log.write(json.dumps([event, os.path.abspath(os.fsdecode(path))]) + "\\n")
+    elif event == "os.remove" and arguments[1] != -1:
+        pass  # named within an open folder: shutil.rmtree tells of that folder
+    elif event == "os.rmdir" and arguments[1] != -1:
+        pass
     elif event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "os.link"):
         log.write(json.dumps([event, os.path.abspath(os.fsdecode(arguments[0]))]) + "\\n")
     elif event in ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect"):

@@ -10,6 +10,7 @@ one output at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -172,11 +173,8 @@ def full_disks(all_work: list[Work], folder: Path) -> list[str]:
                 out = disk / "out"
                 out.mkdir()
                 filler.write_bytes(bytes(2_000_000 - room))
-                with filler.open("ab") as stream:
-                    try:
-                        while room == 0 and stream.write(bytes(512)):
-                            stream.flush()
-                    except OSError:
+                with contextlib.suppress(OSError), filler.open("ab", buffering=0) as stream:
+                    while room == 0 and stream.write(bytes(512)):
                         pass
                 environment = {**os.environ, "TMPDIR": str(disk)}
                 ran = subprocess.run(
