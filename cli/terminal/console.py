@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.errors import MarkupError
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from cli.terminal.visible import visible
@@ -19,8 +21,19 @@ class TerminalConsole(Console):
     """A console for text of files, which may hold anything.
 
     What looks like markup and is none stands as it is; control characters are made visible, and
-    links are left out. A reader that has seen enough (`| head`) is no failure, nor a finding.
+    links are left out, but for those to our own outputs. A reader that has seen enough (`| head`)
+    is no failure, nor a finding.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._outputs: set[str] = set()
+
+    def link_to(self, path: Path) -> Style:
+        """Return the style that makes a text a link to a file that rcdiag has written."""
+        url = path.resolve().as_uri()
+        self._outputs.add(url)
+        return Style(link=url)
 
     def render_str(self, text: str, **options: Any) -> Text:
         try:
@@ -34,7 +47,7 @@ class TerminalConsole(Console):
         for text, style, control in super().render(renderable, options):
             if control is None:
                 text = visible(text)
-            if style is not None and style.link:
+            if style is not None and style.link and style.link not in self._outputs:
                 style = style.update_link(None)
             yield Segment(text, style, control)
 

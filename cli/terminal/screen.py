@@ -6,7 +6,6 @@ from pathlib import Path
 
 import typer
 from rich.markup import escape
-from rich.style import Style
 from rich.text import Text
 
 from cli.options import FailOn
@@ -39,8 +38,8 @@ class Screen:
     def wrote(self, path: Path) -> None:
         """Say that a file is written; a terminal that can makes its name a link to it."""
         if not self.quiet:
-            link = Style(link=path.resolve().as_uri())
-            self.err.print(Text.assemble("Wrote ", (str(path), link)), soft_wrap=True)
+            name = (str(path), self.err.link_to(path))
+            self.err.print(Text.assemble("Wrote ", name), soft_wrap=True)
 
     def progress(self) -> Bars:
         """Return a listener for the library, a context: its bars go when the block ends."""
