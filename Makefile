@@ -49,9 +49,6 @@ nightly: $(READY) ## after `make test`: every number of the store, trainers' own
 	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
 	    $(PYTEST) -m oracle tests; \
 	else echo "left out: comparison with the trainers' own code (the package index is not reached)"; fi
-	@if $(PY) -m pip install -q -c requirements/constraints.txt -e '.[cluster]' >/dev/null 2>&1; then \
-	    $(ALONE) $(PY) -m pytest -q -m cluster tests; \
-	else echo "left out: Ray cluster and object store (the package index is not reached)"; fi
 	@$(PYTEST) -m "slow$(if $(CHROMIUM),, and not browser)" tests
 	@$(ALONE) $(PY) -m tests.fuzz --seconds 90 --seed $(SEED)
 	@$(ALONE) $(PY) -m tests.kill --seconds 90 --seed $(SEED)
@@ -67,8 +64,8 @@ test-slow: $(READY) ## tests that take minutes: every path of vLLM, every page
 test-oracle: $(READY) ## compare with the trainers' own helpers (downloads their wheels)
 	@$(PY) -m pytest -q -m oracle tests
 
-test-cluster: $(READY) ## a Ray cluster and an object store on this machine (installs Ray and moto)
-	@$(PY) -m pip install -q -c requirements/constraints.txt -e '.[cluster]'
+test-cluster: $(READY) ## a Ray cluster of two nodes on this machine (installs Ray)
+	@$(PY) -m pip install -q -c requirements/constraints.txt -e '.[ray]'
 	@$(ALONE) $(PY) -m pytest -q -m cluster tests
 
 test-gpu: $(READY) ## tests that need a CUDA GPU
