@@ -144,8 +144,12 @@ def to_json(result: Document) -> str:
     """Return the JSON document of a result."""
     import msgspec
 
-    # `json.dumps` with an indent does not use its compiled encoder.
-    return msgspec.json.format(json.dumps(unstructured(result), allow_nan=False), indent=1) + "\n"
+    document = unstructured(result)
+    try:
+        # `json.dumps` with an indent does not use its compiled encoder.
+        return msgspec.json.format(json.dumps(document, allow_nan=False), indent=1) + "\n"
+    except msgspec.DecodeError:  # half of a surrogate pair, as names of files may have it
+        return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 SAVED = "`result.save(FILE)` (--result FILE)"  # what writes a result document

@@ -104,7 +104,7 @@ def _results() -> list[Good]:
         Good(
             "result.json",
             lzma.decompress(path.read_bytes()),
-            ("report", "{}", "-v", *(("--html", "{}.html", "--force") if number % 2 else ())),
+            ("report", "{}", *(("--html", "{}.html", "--force") if number % 2 else ())),
         )
         for number, path in enumerate(sorted(RESULTS.glob("*.json.xz")) * 2)
         if not path.name.startswith("convert") or number % 2 == 0

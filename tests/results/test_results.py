@@ -92,6 +92,13 @@ def test_words_in_text_stay_words():
     assert (back.findings[0].message, back.findings[0].fix) == ("NaN", "Infinity")
 
 
+def test_a_name_that_is_not_unicode_comes_back():
+    """Python holds a byte of a file's name that is not UTF-8 as half of a surrogate pair."""
+    name = "dump_\udcff.parquet"
+    result = make(pair_reason=name)
+    assert from_json(to_json(result), "r.json").pair_reason == name
+
+
 def test_a_token_whose_text_looks_like_a_number_keeps_its_text():
     result = make(worst_tokens=[worst_token(-0.5, text="NaN"), worst_token(0.1)])
     back = from_json(to_json(result), "r.json")
