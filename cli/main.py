@@ -26,6 +26,10 @@ def main() -> None:
         sys.exit(130)
     finally:
         signal.signal(signal.SIGTERM, terminated)
+        # CPython remembers an interrupt that came while a text was executed, as modules are loaded
+        # that define dataclasses, and would end by the signal although it is handled. Executing
+        # another text makes it forget.
+        exec("")
 
 
 def _run() -> None:

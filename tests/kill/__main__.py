@@ -141,7 +141,12 @@ def tried(work: Work, folder: Path, calm: Any, seconds: float, draw: random.Rand
         own = work.name != "Recorder"
         if "Traceback" in err and own:
             wrong.append(f"{number.name}: {err.strip().splitlines()[-1]}")
-        expected = {0, -number} if number is signal.SIGKILL or not own else {0, 130, -number}
+        # An interrupt that Python itself ends by, SIGINT, is 130 to a shell, too.
+        expected = (
+            {0, -number}
+            if number is signal.SIGKILL or not own
+            else {0, 130, -number, -signal.SIGINT}
+        )
         if code not in expected and not (code == 1 and not own):
             wrong.append(f"{number.name}: exit code {code}: {err.strip()[-200:]}")
     ran = subprocess.run(work.command(out), capture_output=True, text=True, check=False)
