@@ -262,6 +262,15 @@ def test_text_of_tools_that_is_masked_is_no_fault() -> None:
     assert judged(masked).causes[0].slug == "engine-noise"
 
 
+def test_ids_that_a_long_table_samples_now_and_then_are_no_text_of_tools() -> None:
+    """Of 64,000 tokens some sixty have an id whose probability is a thousandth everywhere."""
+    long = made(rows=16, length=4000)
+    rare = np.random.default_rng(5).random(len(long.token_id)) < 0.001
+    values = {name: np.where(rare, np.log(0.001), v) for name, v in long.log_probs.items()}
+    case = replace(long, token_id=np.where(rare, VOCABULARY, long.token_id), log_probs=values)
+    assert "mask-includes-tool" not in {cause.slug for cause in judged(case).causes}
+
+
 DUE = [int(i) for i in np.argsort(-np.bincount(chain(0).argmax(axis=1))) if i != END][:2]
 ENGINE = noisy(0.01)
 LAW: dict[str, tuple[str, Callable[[], Case]]] = {

@@ -353,14 +353,18 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
     return _nobody_samples(signs)
 
 
-# A token id that stands so often in a table and is always rarer than this was not sampled.
+# A token id that stands so often in a table and is always rarer than this may be a tool's.
 OFTEN, NEVER = 12, -6.0
+# So many times as often as if every token of the table had offered it with its median probability.
+TOO_OFTEN = 4.0
 
 
 def _nobody_samples(signs: Signs) -> Suspicion | None:
     """Look for token ids that stand often and always where both sides would never sample them.
 
     Markers of tools' outputs are such: both sides score them, and agree that no policy wrote them.
+    Rare ids are sampled, too, in long tables: of N tokens at most about N p have a probability of p
+    or less. Of a marker's tokens half have the median probability or less, and are more than that.
     """
     tokens = signs.case.tokens
     likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
@@ -369,13 +373,16 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
     ends = np.cumsum(counts)
     # The likeliest tenth of an id's tokens may be ordinary: it may stand in a response as well.
     high = likelier[order][ends - 1 - counts // 10]
+    middle = likelier[order][ends - 1 - counts // 2]
+    too_often = counts / 2 >= TOO_OFTEN * len(tokens) * np.exp(middle)
     rows = np.array(
         [
             len(np.unique(tokens.owner[order[end - n : end]]))
             for n, end in zip(counts, ends, strict=True)
         ]
     )
-    foreign = (counts >= OFTEN) & (high < NEVER) & (rows >= 0.1 * (tokens.per_row > 0).sum())
+    often = (counts >= OFTEN) & too_often
+    foreign = often & (high < NEVER) & (rows >= 0.1 * (tokens.per_row > 0).sum())
     named = np.isin(tokens.token_id, ids[foreign])
     apart = np.abs(tokens.log_ratio[named])
     if not foreign.any() or np.median(apart) > 0.5 or named.mean() > 0.3:
