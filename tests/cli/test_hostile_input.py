@@ -270,13 +270,11 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_configuration_without_bounds_is_refused_at_once(rcdiag, tmp_path, good, name):
+def test_a_configuration_without_bounds_is_refused(rcdiag, tmp_path, good, name):
     text, words = CONFIGS[name]
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    start = time.monotonic()
     refused(rcdiag("score", good, "--trainer-config", path), "config.yaml", words)
-    assert time.monotonic() - start < 10.0
 
 
 def test_keys_that_are_numbers_are_read(rcdiag, tmp_path, good):
