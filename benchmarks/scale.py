@@ -1,6 +1,6 @@
 """How scoring grows with engines side by side: one and two on this machine, one and two Ray nodes.
 
-`python benchmarks/scale.py` prints a table and stores it in `benchmarks/results/scale.json`. The
+`python benchmarks/scale.py` prints a table and stores it in `benchmarks/results/scale.json`. Some
 shipped rollouts are scored with hf:float32 at two sizes, so that what does not depend on the tokens
 (processes, loading, a cluster's start) and the seconds a million tokens take come apart:
 
@@ -31,13 +31,14 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from benchmarks.scoring import machine  # noqa: E402
 
-COPIES = (1, 3)  # of the shipped table
+ROWS = 256  # of the shipped table
+COPIES = (1, 4)  # of these rows
 MODEL = ROOT / "sample_data" / "policy" / "step_8"
 
 
 def table(folder: Path, copies: int) -> tuple[Path, int]:
-    """The shipped rollouts so many times, with ids of their own; and their tokens."""
-    rows = pq.read_table(ROOT / "sample_data" / "rollouts.parquet")
+    """Shipped rollouts so many times, and the tokens that are scored of them."""
+    rows = pq.read_table(ROOT / "sample_data" / "rollouts.parquet").slice(0, ROWS)
     rows = rows.select(["prompt_ids", "response_ids", "response_mask", "temperature"])
     path = folder / f"rollouts_{copies}.parquet"
     pq.write_table(pa.concat_tables([rows] * copies), path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -46,7 +48,6 @@ class PairState:
         vocabulary = executor.submit(Vocabulary.of, pair)
         categories = executor.submit(Categories.of, pair)
         examples = executor.submit(Examples.of, pair)
-        lorenz = executor.submit(Lorenz.of, pair)
         filled = {step: part for step, part in steps.items() if len(part.lengths)}
         by_step = any(part is not pair for part in filled.values())
         walk = _walk_but_for_suite if by_step else _walk
@@ -67,7 +68,7 @@ class PairState:
             WorstSequences.of(pair, log_ratio_sums),
             categories.result(),
             examples.result(),
-            lorenz.result(),
+            reduce(add, (block.lorenz for block in walked)),
         )
 
     def __add__(self, other: PairState) -> PairState:
@@ -96,6 +97,7 @@ class _Walked:
     profiles: profiles.BlockSums
     counts: Counts
     worst_tokens: WorstTokens
+    lorenz: Lorenz
     log_ratio_sums: Array  # [sequences] nats
     suite: BlockSums | None  # None where it is made for each training step
 
@@ -107,6 +109,7 @@ def _walk_but_for_suite(block: PolicyPair) -> _Walked:
         profiles.block_sums(block),
         token_counts(block),
         WorstTokens.of(block),
+        Lorenz.of(block),
         sums,
         None,
     )

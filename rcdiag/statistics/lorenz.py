@@ -24,7 +24,7 @@ class Lorenz:
 
     @classmethod
     def of(cls, pair: PolicyPair) -> Lorenz:
-        """Sort the tokens of a batch into the bins."""
+        """Sort some tokens into the bins."""
         with np.errstate(divide="ignore", invalid="ignore"):
             values = k3(pair.values.ratios)
             # A token without a number leaves no share known, as an infinite one does.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,6 @@ _COARSE = 512
 COARSE_BINS = -(-BINS // _COARSE)
 # The sketches of a table together keep up to so many single values, then counts.
 VALUES_HELD = 1 << 22
-# Sums of squares of so many neighbours are kept, from which those of any top share are made.
-_BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,45 +146,18 @@ class Ordered:
         return float(self.values[np.searchsorted(self.ends, index, side="right")])
 
     def top_share_of_squares(self, share: float) -> float:
-        """Return the part of sum |log_ratio|^2 that comes from the `share` largest values."""
-        return self.top_shares_of_squares([share])[0]
+        """Return the part of sum |log_ratio|^2 that comes from the `share` largest values.
 
-    def top_shares_of_squares(self, shares: Sequence[float]) -> list[float]:
-        """Return the parts of sum |log_ratio|^2 that come from the `shares` largest values.
-
-        All are NaN where no value is above 0, or where an infinite one holds everything.
+        NaN where no value is above 0, or where an infinite one holds everything.
         """
-        if not 0.0 < self._squares < np.inf:
-            return [np.nan] * len(shares)
-        tops = [max(round(share * self.count), 1) for share in shares]
-        return [self._squares_of_top(top) / self._squares for top in tops]
-
-    @cached_property
-    def _squares(self) -> float:
-        """Sum of the squares of all values."""
-        return float((np.square(self.values) * self._counts).sum())
-
-    @cached_property
-    def _counts(self) -> NDArray[np.int64]:
-        """How often each value comes, [values]."""
-        return np.diff(self.ends, prepend=0)
-
-    @cached_property
-    def _from_top(self) -> Array:
-        """Sums of squares of whole blocks of values and of all that are larger, [blocks + 1]."""
-        squares = np.square(self.values) * self._counts
-        by_block = np.add.reduceat(squares, np.arange(0, len(squares), _BLOCK))
-        return np.append(np.cumsum(by_block[::-1])[::-1], 0.0)
-
-    def _squares_of_top(self, top: int) -> float:
-        """Return the sum of squares of the `top` largest values."""
-        below = self.count - top
+        squares = np.square(self.values) * np.diff(self.ends, prepend=0)
+        total = float(squares.sum())
+        if not 0.0 < total < np.inf:
+            return np.nan
+        below = self.count - max(round(share * self.count), 1)
         first = int(np.searchsorted(self.ends, below, side="right"))  # the least that has a part
-        block = first // _BLOCK + 1
-        later = slice(first + 1, max(block * _BLOCK, first + 1))
-        in_block = np.square(self.values[later]) * self._counts[later]
         part = np.square(self.values[first]) * (self.ends[first] - below)
-        return float(part + in_block.sum() + self._from_top[block])
+        return float(part + squares[first + 1 :].sum()) / total
 
 
 def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> Interval:

@@ -75,14 +75,6 @@ class Law:
         return k, float(left / max(np.sum(sampler**2), 1e-300))
 
     @cached_property
-    def row_rms(self) -> Array:
-        """Return the rms log-ratio of the rows with at least 6 tokens, [rows]."""
-        counts = self.tokens.per_row
-        squares = self.tokens.row_sums(self.log_ratio**2)
-        long = counts >= 6
-        return np.sqrt(squares[long] / counts[long])
-
-    @cached_property
     def by_token_id(self) -> tuple[float, float]:
         """Return the correlation of token ids' mean log-ratios between halves of the rows, and
         the share of the variance of log-ratios that these means explain.
