@@ -1,4 +1,7 @@
-"""Pages are small enough to send around, and there at once."""
+"""Pages are small enough to send around.
+
+`benchmarks/pages.py` measures how soon they are painted: a limit of time is not a test.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ from tests.pages.browser import visit
 from tests.pages.makers import SAMPLES, scored, whole
 
 POLICIES = 10
-FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
 def test_all_that_is_known_of_one_pair_is_below_700_kilobytes():
@@ -47,18 +49,6 @@ def test_ten_policies_are_below_1200_kilobytes(tmp_path):
     table.write_parquet(file)
     text = page(compare(open_table(file)), explain=explanation)
     assert len(text.encode()) < 1.2e6
-
-
-@pytest.mark.browser
-def test_the_first_paint_is_within_300_milliseconds(browser, rendered):
-    """The best of three visits: the machine may be busy."""
-    times = []
-    for _ in range(3):
-        seen = visit(browser, rendered("whole"), viewport={"width": 1280, "height": 900})
-        seen.page.wait_for_function(f"() => {FIRST_PAINT} > 0")
-        times.append(seen.page.evaluate(FIRST_PAINT))
-        seen.page.context.close()
-    assert min(times) < 300
 
 
 @pytest.mark.browser
