@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cli.terminal.cells import COLOURS
 from rcdiag.pages.headline import FACTS, RULED_OUT, Headline
-from rcdiag.results import Action
+from rcdiag.results import Action, Diagnosis
 
 LABELS = 12  # columns of the labels on the left
 
@@ -70,6 +70,14 @@ def _action(action: Action, width: int) -> str:
 
 def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
     return [(label if index == 0 else "", line) for index, line in enumerate(lines)]
+
+
+def draw_against_weights(out: Console, diagnosis: Diagnosis | None) -> None:
+    """Draw beneath a table of corrections that none of them mends the table, where so."""
+    against = None if diagnosis is None else diagnosis.against_weights
+    if against is not None:
+        levels = "Levels say how weights are spread, not that they help."
+        out.print(f"[{COLOURS['error']}]{escape(against)}[/] [dim]{levels}[/]")
 
 
 def draw_closing(out: Console, headline: Headline) -> None:

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import COLOURS
+from cli.terminal.headline import draw_against_weights
 from cli.terminal.tables import Column, fitted
 from rcdiag.diagnosis.update_health import UPDATE_RULES
 from rcdiag.pages.formats import interval, number
@@ -39,6 +40,7 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     out.print(_factors(out, result))
     out.print()
     out.print(_presets(out, result))
+    draw_against_weights(out, result.diagnosis)
     if any(preset.split for preset in result.presets.values()):
         out.print("\n[dim]the same batch as one step and as several: KL, nats per token[/]")
         out.print(_splits(out, result))

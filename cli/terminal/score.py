@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.cells import BLOCKS, level
+from cli.terminal.headline import draw_against_weights
 from cli.terminal.logged import draw_logged
 from cli.terminal.tables import Column, fitted
 from rcdiag.pages.formats import interval, number
@@ -38,6 +39,7 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         if unchanged := _without_correction(result):
             out.print(f"[dim]no correction: {', '.join(unchanged)}[/]")
         out.print(f"[dim]ESS of the weights as applied{f'; {raw}' if raw else ''}[/]")
+        draw_against_weights(out, result.diagnosis)
     if result.logged is not None:
         out.print()
         draw_logged(out, result.logged, verbose)

@@ -69,7 +69,7 @@ class DumpResults:
     @property
     def mends(self) -> bool:
         """Tell whether weights can mend what is wrong: not where the verdict is fix."""
-        return self.diagnosis is None or self.diagnosis.verdict != "fix"
+        return self.diagnosis is None or self.diagnosis.against_weights is None
 
 
 def merged(results: Sequence[Result]) -> DumpResults:

@@ -121,6 +121,17 @@ class Diagnosis:
         Doc("The cheapest experiments that would split what is left, with their commands."),
     ] = field(default_factory=list)
 
+    @property
+    def against_weights(self) -> str | None:
+        """Say why no weights mend the table; None where weights can."""
+        if self.verdict != "fix":
+            return None
+        causes = ", ".join(cause.slug for cause in self.causes if cause.verdict == "fix")
+        return (
+            f"The verdict is fix{f' ({causes})' if causes else ''}: weights made from these "
+            "log-probs are wrong whatever their bounds."
+        )
+
 
 # How a verdict counts for `--fail-on`.
 SEVERITY_OF_VERDICT = {"fix": "error", "correct": "warning", "cannot-tell": "note"}

@@ -116,12 +116,23 @@ def test_every_command_carries_the_same_block(name, paths, rcdiag):  # noqa: F81
         assert ran.code == 0, ran.err
         assert "Warning" not in ran.err
         blocks[command] = document(ran)["diagnosis"]
+        if verdict == "fix":
+            advice = " ".join(finding["fix"] for finding in document(ran)["findings"])
+            assert "health is ok" not in advice
+            assert "recommends" not in advice
         if command == "sweep":
             choice = document(ran)["recommendation"]["choice"]
             assert (choice is None) == (verdict == "fix") or verdict == "cannot-tell"
     assert blocks["score"]["verdict"] == verdict
     assert blocks["score"]["causes"][0]["slug"] == slug
     assert len({told(block) for block in blocks.values()}) == 1
+
+
+@pytest.mark.parametrize("command", ["score", "replay"])
+@pytest.mark.parametrize(("name", "against"), [("temperature", True), ("fine", False)])
+def test_the_screen_says_where_no_preset_helps(command, name, against, paths, rcdiag):  # noqa: F811
+    screen = " ".join(rcdiag(command, paths[name]).out.split())
+    assert ("are wrong whatever their bounds" in screen) == against
 
 
 @pytest.mark.parametrize("name", ["fine", "temperature", "all NaN"])

@@ -92,3 +92,11 @@ def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
         if stages & set(check.stages):
             findings += check.findings(given)
     return by_severity(findings)
+
+
+def cause_first(result: Any) -> str | None:
+    """Return the advice to mend the named cause first, where no weights mend the table."""
+    diagnosis = result.diagnosis
+    if diagnosis is None or diagnosis.verdict != "fix" or not diagnosis.causes:
+        return None
+    return f"mend {diagnosis.causes[0].slug} first: no weights do"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
 from rcdiag.results import ScoreResult, SweepResult
 from rcdiag.results.guide import PROPOSAL
 
@@ -154,6 +154,7 @@ def _fix_first(given: CheckInput) -> Iterator[Observation]:
         yield Observation(
             message=f"no correction is recommended: {' '.join(advice.reasons)}",
             evidence={"answer": advice.answer},
+            fix=cause_first(result),
         )
 
 

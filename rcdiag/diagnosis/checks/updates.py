@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
 from rcdiag.results import MetricValue, ReplayResult
+
+SAFE_NAMED = 3  # safe presets that the advice names
 
 
 def _undefined(given: CheckInput) -> Iterator[Observation]:
@@ -58,7 +60,22 @@ def _unsafe(given: CheckInput) -> Iterator[Observation]:
         f"{', that without correction too' if without else ''}, for example {advised[0]}: "
         f"{bad[advised[0]][0]}",
         evidence=bad,
+        fix=cause_first(result) or _safe_ones(result),
     )
+
+
+def _safe_ones(result: ReplayResult) -> str:
+    """Name the corrections whose update is safe, or say that there is none."""
+    safe = [
+        name
+        for name, preset in result.presets.items()
+        if preset.health.verdict == "ok" and preset.mode != "naive"
+    ]
+    if not safe:
+        return "lower the mismatch: no correction of this replay makes an update that is safe"
+    named = ", ".join(safe[:SAFE_NAMED])
+    more = f" and {len(safe) - SAFE_NAMED} more" if len(safe) > SAFE_NAMED else ""
+    return f"take one whose health is ok ({named}{more}), or lower the mismatch"
 
 
 UNSAFE_UPDATE = Check(
@@ -69,7 +86,8 @@ UNSAFE_UPDATE = Check(
     says="A replayed update breaks a rule of health: too few sequences kept, too small an "
     "effective sample size, a few sequences that hold the gradient, a wrong direction, or a step "
     "that moves the policy too far.",
-    fix="choose one whose health is ok (`rcdiag sweep` recommends), or lower the mismatch",
+    fix="take one whose health is ok, or lower the mismatch; where the verdict is fix, mend its "
+    "cause first",
     example="rcdiag replay DUMP -v shows every rule with its source",
     see=("health",),
     find=_unsafe,

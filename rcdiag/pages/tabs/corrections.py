@@ -219,11 +219,10 @@ def _row_of(sweep: SweepResult, candidate: Candidate) -> SweepRow | None:
 
 
 def _advice(results: DumpResults) -> Section | None:
-    if not results.mends:
-        cause = results.diagnosis.causes[0].slug if results.diagnosis else "the cause"
+    against = None if results.diagnosis is None else results.diagnosis.against_weights
+    if against is not None:
         why = (
-            f"The verdict is fix (`{cause}`): weights made from these log-probs are wrong "
-            "whatever their bounds. The table shows what each correction would do; it ranks "
+            f"{against} The table shows what each correction would do; it ranks "
             "nothing and recommends nothing."
         )
         return Section(title="", blocks=[Words(text=why, level="error")])

@@ -64,8 +64,8 @@ def variance_ratio(t: Totals) -> Array:
 Z_GUIDE = Guide(
     warning=2.0,
     error=4.0,
-    source=f"{PROPOSAL}: bounds are standard errors; with few clusters they are the t statistics "
-    "that are as rare",
+    source=f"{PROPOSAL}: bounds are standard errors, or the t statistics that are as rare where "
+    "clusters are few",
     around=0.0,
 )
 
