@@ -10,6 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
+from rcdiag.diagnosis.next_experiment import next_experiment, quoted
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import Onset, Signs
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
@@ -115,7 +116,7 @@ def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
         pair=pair,
         causes=causes,
         ruled_out=ruled_out(signs, [cause.slug for cause in causes]),
-        next=_next(case, verdict, causes),
+        next=next_experiment(case, verdict, causes),
     )
 
 
@@ -168,11 +169,6 @@ def _mending(signs: Signs, cause: Cause, verdict: str) -> list[Action]:
     return [*actions, told]
 
 
-def quoted(model: str) -> str:
-    """Write a model's place as a shell takes it."""
-    return f"'{model}'" if "{" in model or " " in model else model
-
-
 def _by_size(signs: Signs) -> str:
     """Return fine where the mismatch of a sequence costs nothing, else correct."""
     if signs.case.trainer is None or not len(signs.case.tokens):
@@ -212,34 +208,3 @@ def _summary(signs: Signs, verdict: str, causes: Sequence[NamedCause]) -> str:
         f"From step {onset.step} on{place} k3 is {onset.times:,.0f} times the median of the steps "
         f"before. {first.message}"
     )
-
-
-def _next(case: Case, verdict: str, causes: Sequence[NamedCause]) -> list[Action]:
-    """Name the cheapest experiment that would split what is left."""
-    if case.trainer is None:
-        column = "old" if case.sampler != "old" else "rollout"
-        return [
-            Action(
-                text=f"score the other side, `{column}_log_probs`",
-                command=f"rcdiag score {case.source} --model CKPT",
-            ),
-        ]
-    open_causes = [cause for cause in causes[:1] if cause.also_possible and cause.confidence < 0.95]
-    if not causes or verdict == "fine" or (not open_causes and verdict != "cannot-tell"):
-        return []
-    slugs = [cause.slug for cause in open_causes[:1]]
-    others = [slug for cause in open_causes[:1] for slug in cause.also_possible[:2]]
-    text = f"tell {' from '.join([*slugs, ' and '.join(others)])}" if others else "tell more"
-    return [
-        Action(
-            text=f"{text}, with the trainer's checkpoint",
-            command=f"rcdiag diagnose {case.source} --model {_checkpoint(case)}",
-        ),
-    ]
-
-
-def _checkpoint(case: Case) -> str:
-    """Return the trainer's model as the metadata names it, or the word CKPT."""
-    about = case.metadata.get("policies", {}).get(case.trainer, {})
-    model = about.get("model") if isinstance(about, dict) else None
-    return quoted(model) if isinstance(model, str) else "CKPT"

@@ -12,8 +12,10 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.checks import CheckInput, findings
+from rcdiag.diagnosis.next_experiment import next_after_experiments
 from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult, WeightsOfRow
+from rcdiag.results.diagnosis import NamedCause
 from rcdiag.table.table import Table
 from rcdiag.usecases.case import read_case
 from rcdiag.usecases.checkpoints import Model
@@ -49,6 +51,18 @@ def diagnose(
         deadline = None if budget is None else began + budget
         run = _runner(model, checkpoints, rows, deadline, progress)
     diagnosis, outcome = verdict_with_experiments(case, run)
+    if model is not None and outcome is not None:
+        diagnosis = replace(
+            diagnosis,
+            causes=[_without_command(cause) for cause in diagnosis.causes],
+            next=next_after_experiments(
+                diagnosis,
+                case,
+                model=model.name,
+                checkpoints=[str(folder) for folder in checkpoints],
+                left=list(dict.fromkeys(outcome.open)),
+            ),
+        )
     result = DiagnoseResult(
         provenance=provenance(table, seed),
         num_sequences=table.num_rows,
@@ -73,6 +87,12 @@ def diagnose(
     )
     given = CheckInput(result=result, naming=table.naming)
     return replace(result, findings=findings(given))
+
+
+def _without_command(cause: NamedCause) -> NamedCause:
+    """Return a cause without the advice to run what has just been run."""
+    ran = [one for one in cause.actions if (one.command or "").startswith("rcdiag diagnose ")]
+    return replace(cause, actions=[one for one in cause.actions if one not in ran])
 
 
 def _runner(

@@ -78,17 +78,17 @@ def _columns_differ(
     near_trained = abs(np.log(tokens.value / trained)) < abs(np.log(tokens.value / recorded))
     if near_trained:
         slug = "temperature-raw-recorded"
-        words = f"tokens were sampled at {at}; the recorded log-probs are of T = {recorded:.2f}"
+        words = f"Tokens were sampled at {at}; the recorded log-probs are of T = {recorded:.2f}"
     elif abs(recorded - 1.0) < 0.02:
         slug = "sampler-ignores-temperature"
         words = (
-            f"tokens were sampled at {at} and recorded so; the trainer divides its logits by "
+            f"Tokens were sampled at {at} and recorded so; the trainer divides its logits by "
             f"{trained:.2f}"
         )
     else:
         slug = "trainer-without-temperature"
         words = (
-            f"tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
+            f"Tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
             f"T = {trained:.2f}"
         )
     return slug, told(0.97, f"{words}.", evidence)

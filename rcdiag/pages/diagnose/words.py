@@ -5,6 +5,8 @@ from __future__ import annotations
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnosis import NOTHING_WRONG
 
+CLEAR = 3.0  # standard errors from which on an experiment predicts better than the checkpoint
+
 
 def answer(result: DiagnoseResult) -> str:
     """Say what the experiments explain."""
@@ -17,9 +19,15 @@ def answer(result: DiagnoseResult) -> str:
         causes = result.diagnosis.causes if result.diagnosis else []
         if all(cause.slug in NOTHING_WRONG for cause in causes):
             return f"{ran}: nothing beside the noise of an engine is left to explain{rows}"
-        return f"{ran}; none explains a column{rows}"
+        better = any(one.gain > 0 and one.z > CLEAR for one in result.experiments)
+        none = (
+            "none explains a column down to an engine's noise"
+            if better
+            else "none predicts a column better than the checkpoint itself"
+        )
+        return f"{ran}; {none}{rows}"
     best = max(told, key=lambda one: one.gain)
-    left = f"{best.setting} leaves {best.rms_left:.2g} of {best.rms_before:.2g} nats (rms)"
+    left = f"{best.rms_left:.2g} of {best.rms_before:.2g} nats (rms) are left by {best.setting}"
     return f"{ran}; {left}{rows}"
 
 

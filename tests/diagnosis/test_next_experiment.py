@@ -1,0 +1,82 @@
+"""The next experiment is one that has not been run, and none where nothing is open."""
+
+from __future__ import annotations
+
+import pytest
+
+from rcdiag.diagnosis.next_experiment import next_after_experiments, next_experiment
+from rcdiag.results.diagnosis import Diagnosis, NamedCause
+from tests.diagnosis.tables import made
+
+CASE = made(rows=16, length=30)
+
+
+def cause(slug: str, confidence: float, *possible: str) -> NamedCause:
+    return NamedCause(
+        slug=slug,
+        verdict="correct",
+        confidence=confidence,
+        side="sampler",
+        share_of_rows=1.0,
+        message="",
+        evidence=[],
+        actions=[],
+        also_possible=list(possible),
+    )
+
+
+def after(verdict, *causes, checkpoints=(), left=()):
+    diagnosis = Diagnosis(verdict=verdict, summary="", pair={}, causes=list(causes))
+    return [
+        (action.text, action.command)
+        for action in next_after_experiments(
+            diagnosis, CASE, model="ckpt/step 8", checkpoints=checkpoints, left=left
+        )
+    ]
+
+
+def test_the_table_alone_asks_for_the_checkpoint():
+    named = [cause("forwards-differ", 0.85, "stale-weights", "int4-weights")]
+    (action,) = next_experiment(CASE, "cannot-tell", named)
+    assert action.command == f"rcdiag diagnose {CASE.source} --model CKPT"
+    assert action.text.startswith("tell forwards-differ from stale-weights and int4-weights")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "named"),
+    [
+        ("fine", cause("engine-noise", 0.9, "healthy")),
+        ("fix", cause("shift-by-one", 0.97, "rows-swapped")),
+        ("correct", cause("fp8-weights", 0.9)),
+    ],
+)
+def test_nothing_is_next_where_nothing_is_open(verdict, named):
+    assert next_experiment(CASE, verdict, [named]) == []
+    assert after(verdict, named) == []
+
+
+def test_what_no_time_was_left_for_is_next_with_the_same_checkpoints():
+    ((text, command),) = after(
+        "correct",
+        cause("fp8-weights", 0.99),
+        checkpoints=["ckpt/step_4"],
+        left=["quantised", "window", "rotary", "packing"],
+    )
+    assert text == "run what no time was left for: quantised, window, rotary and 1 more"
+    assert command == (
+        f"rcdiag diagnose {CASE.source} --model 'ckpt/step 8' --checkpoint ckpt/step_4"
+    )
+
+
+def test_older_weights_are_next_where_none_were_tried():
+    named = cause("weights-differ", 0.7, "partial-sync")
+    ((_, command),) = after("cannot-tell", named)
+    assert command.endswith("--checkpoint OLDER")
+    ((_, command),) = after("cannot-tell", named, checkpoints=["ckpt/step_4"])
+    assert command == f"rcdiag score {CASE.source} --model 'ckpt/step 8' --ladder engine"
+
+
+def test_the_engine_is_next_where_no_weights_are_suspected():
+    ((text, command),) = after("cannot-tell", cause("moe-routing", 0.6, "engine-noise"))
+    assert text.startswith("tell the engine from what it was given")
+    assert command.endswith("--ladder engine")
