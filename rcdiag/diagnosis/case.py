@@ -31,6 +31,7 @@ class RowFacts:
     min_p: Array | None = None  # [rows] NaN = unknown
     reward: Array | None = None  # [rows] NaN = unknown
     advantage: Array | None = None  # [rows] NaN = unknown
+    prompt_length: Counts | None = None  # [rows] tokens
     # Version of the weights that sampled: [rows], or [response tokens] of all rows.
     policy_version: Counts | None = None
     version_by_token: bool = False

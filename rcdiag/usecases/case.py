@@ -56,8 +56,9 @@ def read_case(
     share, held = 1.0, 0
     lacking = unobserved(table, table.policies).by_policy
     names = [name for name in table.policies if name in (sampler, trainer) or name not in lacking]
-    for rows in read_trajectories(table, names, prompts=prompts, origin=True):
-        part = _case(table, rows, sampler, trainer)
+    read = prompts or "prompt_ids" in table.columns
+    for rows in read_trajectories(table, names, prompts=read, origin=True):
+        part = _case(table, rows, sampler, trainer, prompts=prompts)
         _count_not_numbers(part, bad)
         parts.append(part.take(_in_sample(part.row, share)))
         held += len(parts[-1].mask)
@@ -86,8 +87,10 @@ def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
     return mixed((row // BLOCK).astype(np.uint64)) < np.uint64(share * 2.0**64)
 
 
-def _case(table: Table, rows: Trajectories, sampler: str, trainer: str | None) -> Case:
-    """Make a case of some rows."""
+def _case(
+    table: Table, rows: Trajectories, sampler: str, trainer: str | None, *, prompts: bool
+) -> Case:
+    """Make a case of some rows; without `prompts` it holds their lengths alone."""
     version = rows.policy_version
     return Case(
         sampler=sampler,
@@ -98,7 +101,7 @@ def _case(table: Table, rows: Trajectories, sampler: str, trainer: str | None) -
         mask=rows.mask,
         log_probs=rows.log_probs,
         entropy=rows.entropy,
-        prompt_ids=rows.prompt_ids,
+        prompt_ids=rows.prompt_ids if prompts else None,
         facts=RowFacts(
             step=rows.step,
             group=rows.group,
@@ -110,6 +113,7 @@ def _case(table: Table, rows: Trajectories, sampler: str, trainer: str | None) -
             min_p=rows.sampling.get("min_p"),
             reward=rows.reward,
             advantage=rows.advantage,
+            prompt_length=None if rows.prompt_ids is None else rows.prompt_ids.lengths,
             policy_version=version,
             version_by_token=version is not None and len(version) != len(rows),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rcdiag.diagnosis.causes.alignment import ALIGNMENT
 from rcdiag.diagnosis.causes.cause import CAUSES
+from rcdiag.diagnosis.causes.context import CONTEXT
 from rcdiag.diagnosis.causes.difference import DIFFERENCE
 from rcdiag.diagnosis.causes.recording import RECORDING
 from rcdiag.diagnosis.causes.sampling import SAMPLING
@@ -11,4 +12,4 @@ from rcdiag.diagnosis.causes.storage import STORAGE
 
 __all__ = ["CAUSES"]
 
-CAUSES.ship((*STORAGE, *RECORDING, *ALIGNMENT, *SAMPLING, *DIFFERENCE))
+CAUSES.ship((*STORAGE, *RECORDING, *ALIGNMENT, *SAMPLING, *CONTEXT, *DIFFERENCE))

@@ -1,4 +1,4 @@
-"""Causes of a genuine difference between two forward passes: weights, contexts, precision, noise.
+"""Causes of a genuine difference between two forward passes: weights, precision, noise.
 
 One of them is always named: what none of the others explains is the noise of two engines, or two
 forward passes that differ without a telling structure.
@@ -10,11 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import HONEST, LOUD, Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Law, Signs
 
-# Two engines with the same weights differ by less, in bfloat16 and without experts.
-HONEST, LOUD = 0.016, 0.03
+MANY_ROWS = 32  # rows from which on two kinds of them are told apart
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
 # A mean is not what it should be beyond so many clustered standard errors.
@@ -316,58 +315,25 @@ def _draft_recorded(signs: Signs) -> Suspicion | None:
     )
 
 
-def _context(signs: Signs) -> Suspicion | None:
-    law = signs.law
-    if law.rms < 0.03 or law.first_tokens < 4.0:
-        return None
-    return Suspicion(
-        confidence=0.85,
-        message=f"Log-ratios of the first three tokens are {law.first_tokens:.0f} times those of "
-        "the others: the two sides saw other prompts.",
-        evidence=[
-            fact(
-                "rms of the first tokens over that of the others",
-                "the prompt differs",
-                ratio=law.first_tokens,
-            )
-        ],
-        also_possible=[
-            "prompt-template",
-            "bos-differs",
-            "attention-to-padding",
-            "prompt-truncated",
-        ],
-    )
-
-
-def _context_stripped(signs: Signs) -> Suspicion | None:
-    """Look for rows that agree in their first turn and not in later ones."""
-    law, alignment = signs.law, signs.alignment
-    first = alignment.first_turn[alignment.turn]
-    if first.sum() < 200 or (~first).sum() < 200 or law.rms < 0.03:
-        return None
-    before, after = (float(np.sqrt(np.mean(law.log_ratio[part] ** 2))) for part in (first, ~first))
-    if before > HONEST or after < 5 * before:
-        return None
-    return Suspicion(
-        confidence=0.8,
-        message=f"The first turns agree ({before:.2g} nats rms) and later ones do not "
-        f"({after:.2g}): one side does not see earlier turns or the outputs of tools.",
-        evidence=[fact("rms log-ratio by turn", "later turns differ", first=before, later=after)],
-        side="trainer",
-        also_possible=["context-differs", "retokenised", "shift-after-tool"],
-    )
-
-
 def _forwards_differ(signs: Signs) -> Suspicion | None:
     law = signs.law
     if len(signs.case.tokens) == 0 or _noisy(signs):
         return None
     broken = abs(law.ratio_mean[1]) > 4.0
+    quiet = _share_of_quiet_rows(signs)
+    if quiet is None:
+        where = "in weights, precision, context or model function; nothing in the table tells which"
+        possible = ["weights-differ", "context-differs", "quantised-weights"]
+    else:
+        where = (
+            f"in some rows, while {quiet:.0%} of the rows agree to rounding: another replica, "
+            "packing, padding, a cache, or text that was encoded again; nothing in the table tells "
+            "which"
+        )
+        possible = ["replica-unsynced", "packing-leak", "retokenised", "context-differs"]
     return Suspicion(
         confidence=0.85,
-        message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}) in "
-        "weights, precision, context or model function; nothing in the table tells which.",
+        message=f"The two forward passes differ ({law.rms:.2g} nats rms, k3 {law.k3:.2g}) {where}.",
         evidence=[
             fact("rms log-ratio", "more than rounding", rms=law.rms),
             fact(
@@ -380,9 +346,19 @@ def _forwards_differ(signs: Signs) -> Suspicion | None:
             ),
         ],
         side="engine",
-        also_possible=["weights-differ", "context-differs", "quantised-weights"],
+        also_possible=possible,
         verdict=_verdict_of_size(law, broken),
     )
+
+
+def _share_of_quiet_rows(signs: Signs) -> float | None:
+    """Return the share of rows at rounding where rows are of two kinds; None where of one."""
+    rms = signs.places.rms_of_rows
+    rms = rms[np.isfinite(rms)]
+    if len(rms) < MANY_ROWS:
+        return None
+    quiet, loud = float(np.mean(rms < HONEST)), float(np.mean(rms > 3 * LOUD))
+    return quiet if min(quiet, loud) > 0.1 and quiet + loud > 0.85 else None
 
 
 def _verdict_of_size(law: Law, broken: bool) -> str:
@@ -496,7 +472,6 @@ DIFFERENCE = (
         shipped(slug, "difference", _quantised(slug))
         for slug in ("fp8-weights", "int8-weights", "int4-weights")
     ),
-    shipped("context-stripped", "law", _context_stripped),
     shipped("replica-unsynced", "difference", _replica),
     shipped("in-flight-update", "difference", _in_flight),
     shipped("weights-never-synced", "difference", _never_synced),
@@ -504,7 +479,6 @@ DIFFERENCE = (
     shipped("reference-as-old", "difference", _by_rescore("reference-as-old")),
     shipped("tied-head-desync", "difference", _tied_head),
     shipped("weights-differ", "difference", _weights_differ),
-    shipped("context-differs", "difference", _context),
     shipped("quantised-weights", "difference", _by_rescore("quantised-weights")),
     shipped("healthy", "difference", _healthy),
     shipped("engine-noise", "difference", _engine_noise),

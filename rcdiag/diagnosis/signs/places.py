@@ -64,6 +64,13 @@ class Places:
     law: Law
 
     @cached_property
+    def rms_of_rows(self) -> Array:
+        """Return the rms log-ratio of each row, nats, [rows]; NaN without a token."""
+        tokens = self.law.tokens
+        with np.errstate(invalid="ignore"):
+            return np.sqrt(tokens.row_sums(self.law.log_ratio**2) / tokens.per_row)
+
+    @cached_property
     def by_step(self) -> Parts | None:
         """Return the mismatch of each training step, ascending; None without several steps."""
         step = self.case.facts.step

@@ -1,0 +1,177 @@
+"""Causes by which the two sides saw other contexts: prompts cut, padded or other ones, turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.cause import HONEST, LOUD, Cause, Suspicion, fact, shipped
+from rcdiag.diagnosis.signs import Signs
+
+Flags = NDArray[np.bool_]
+
+FEWEST = 4  # rows of either kind
+# Sizes of the batches that rows may have been padded in.
+BATCHES = (2, 4, 8, 16, 32, 64, 128)
+MOST_EXCEPTIONS = 0.02  # share of rows that a limit of the prompt's length may leave unexplained
+LEAST_PADDED = 0.6  # share of the padded rows that must be off
+BY_CHANCE = 0.01  # probability below which groups of rows do not part by chance
+
+
+def _context(signs: Signs) -> Suspicion | None:
+    law = signs.law
+    if law.rms < 0.03 or law.first_tokens < 4.0:
+        return None
+    return Suspicion(
+        confidence=0.85,
+        message=f"Log-ratios of the first three tokens are {law.first_tokens:.0f} times those of "
+        "the others: the two sides saw other prompts.",
+        evidence=[
+            fact(
+                "rms of the first tokens over that of the others",
+                "the prompt differs",
+                ratio=law.first_tokens,
+            )
+        ],
+        also_possible=[
+            "prompt-template",
+            "bos-differs",
+            "attention-to-padding",
+            "prompt-truncated",
+        ],
+    )
+
+
+def _context_stripped(signs: Signs) -> Suspicion | None:
+    """Look for rows that agree in their first turn and not in later ones."""
+    law, alignment = signs.law, signs.alignment
+    first = alignment.first_turn[alignment.turn]
+    if first.sum() < 200 or (~first).sum() < 200 or law.rms < 0.03:
+        return None
+    before, after = (float(np.sqrt(np.mean(law.log_ratio[part] ** 2))) for part in (first, ~first))
+    if before > HONEST or after < 5 * before:
+        return None
+    return Suspicion(
+        confidence=0.8,
+        message=f"The first turns agree ({before:.2g} nats rms) and later ones do not "
+        f"({after:.2g}): one side does not see earlier turns or the outputs of tools.",
+        evidence=[fact("rms log-ratio by turn", "later turns differ", first=before, later=after)],
+        side="trainer",
+        also_possible=["context-differs", "retokenised", "shift-after-tool"],
+    )
+
+
+def _groups(case: Case, rows: Flags) -> int:
+    """Count the prompts of some rows: those of a group have one."""
+    group = case.facts.group
+    return int(rows.sum()) if group is None else len(np.unique(group[rows]))
+
+
+def _chance(case: Case, quiet: Flags, others: Flags) -> float:
+    """Return how likely it is that just these prompts are quiet, if length had no part in it."""
+    few, many = _groups(case, quiet), _groups(case, others)
+    return 1.0 / comb(few + many, few)
+
+
+def _prompt_truncated(signs: Signs) -> Suspicion | None:
+    """Look for a length of the prompt up to which rows agree, and beyond which they do not."""
+    case, lengths = signs.case, signs.case.facts.prompt_length
+    if lengths is None or signs.law.rms < LOUD:
+        return None
+    rms = signs.places.rms_of_rows
+    known = np.isfinite(rms)
+    loud = known & (rms > LOUD)
+    limits = np.unique(lengths[known])[:-1]
+    if not len(limits):
+        return None
+    explained = [np.mean(loud[known] == (lengths[known] > limit)) for limit in limits]
+    best = int(np.argmax(explained))
+    short, long = known & (lengths <= limits[best]), known & (lengths > limits[best])
+    if explained[best] < 1.0 - MOST_EXCEPTIONS or min(short.sum(), long.sum()) < FEWEST:
+        return None
+    if np.mean(loud[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > HONEST:
+        return None
+    first, next_ = int(limits[best]), int(lengths[long].min())
+    between = f"{first}" if next_ == first + 1 else f"{first} to {next_ - 1}"
+    return Suspicion(
+        confidence=0.9 if _chance(case, short, long) < BY_CHANCE else 0.75,
+        message=f"Rows with prompts of up to {first} tokens agree ({np.median(rms[short]):.2g} "
+        f"nats rms), longer ones do not ({np.median(rms[long]):.2g}): one side cut the prompt at a "
+        f"limit of {between} tokens, or near it.",
+        evidence=[
+            fact(
+                "rms log-ratio by the length of the prompt",
+                "a limit parts them",
+                up_to=float(np.median(rms[short])),
+                beyond=float(np.median(rms[long])),
+                limit=first,
+                rows_beyond=int(long.sum()),
+            )
+        ],
+        share_of_rows=float(long.sum() / known.sum()),
+        also_possible=["context-differs", "position-ids"],
+    )
+
+
+def _longest_of_batch(case: Case, lengths: NDArray[np.int64], size: int) -> tuple[Flags, Flags]:
+    """Flag the rows with the longest prompt of their batch, and those of whole batches, [rows]."""
+    batch = case.row // size
+    _, index, count = np.unique(batch, return_inverse=True, return_counts=True)
+    longest = np.zeros(len(count), np.int64)
+    np.maximum.at(longest, index, lengths)
+    whole = (count == size)[index]
+    return (lengths == longest[index]) & whole, whole
+
+
+def _padding_counts(signs: Signs) -> Suspicion | None:
+    """Look for a size of batches by which padded rows differ and those without padding do not."""
+    case, lengths = signs.case, signs.case.facts.prompt_length
+    if lengths is None or signs.law.rms < LOUD:
+        return None
+    rms = signs.places.rms_of_rows
+    known = np.isfinite(rms)
+    loud = known & (rms > LOUD)
+    tried: list[tuple[float, int, Flags, Flags]] = []
+    for size in BATCHES:
+        longest, whole = _longest_of_batch(case, lengths, size)
+        bare, padded = longest & known, whole & known & ~longest
+        if min(bare.sum(), padded.sum()) >= 2 * FEWEST:
+            tried.append((float(loud[padded].mean() - loud[bare].mean()), size, bare, padded))
+    if not tried:
+        return None
+    _, size, bare, padded = max(tried, key=lambda entry: entry[0])
+    off = loud & padded
+    if loud[bare].mean() > 2 * MOST_EXCEPTIONS or off.sum() < LEAST_PADDED * padded.sum():
+        return None
+    if _chance(case, bare, off) > BY_CHANCE or np.median(rms[bare]) > HONEST:
+        return None
+    return Suspicion(
+        confidence=0.85,
+        message=f"In batches of {size} rows those with the longest prompt agree "
+        f"({np.median(rms[bare]):.2g} nats rms), and {off.sum() / padded.sum():.0%} of the others, "
+        f"which are padded, do not ({np.median(rms[off]):.2g}): padding is attended to, or counted "
+        "in positions.",
+        evidence=[
+            fact(
+                "rms log-ratio of padded rows",
+                "those without padding agree",
+                longest_of_batch=float(np.median(rms[bare])),
+                padded=float(np.median(rms[padded])),
+                rows_of_batch=size,
+            )
+        ],
+        share_of_rows=float(off.sum() / known.sum()),
+        also_possible=["position-ids", "packing-leak", "context-differs"],
+    )
+
+
+CONTEXT: Sequence[Cause] = (
+    shipped("context-stripped", "law", _context_stripped),
+    shipped("prompt-truncated", "law", _prompt_truncated),
+    shipped("attention-to-padding", "law", _padding_counts),
+    shipped("context-differs", "difference", _context),
+)

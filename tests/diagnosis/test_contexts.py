@@ -1,0 +1,118 @@
+"""Prompts that one side cut, and padding that it saw, are told by the lengths of the prompts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import rcdiag
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.usecases.case import read_case
+from tests.builders import write_table
+from tests.diagnosis.tables import first_tokens_differ, made, plain
+
+ROWS, GROUP = 128, 4
+ELSEWHERE = made(plain, first_tokens_differ(1.0), rows=ROWS, length=40, group_of=GROUP)
+RANDOM = np.random.default_rng(7)
+LENGTHS = np.repeat(RANDOM.integers(10, 90, ROWS // GROUP), GROUP)
+LIMIT = 40
+BATCHES = LENGTHS.reshape(-1, 16)
+PADDED = (BATCHES.max(axis=1, keepdims=True) > BATCHES).ravel()
+
+
+def other_context(rows: np.ndarray, lengths: np.ndarray | None = LENGTHS) -> Case:
+    """A table of two sides that saw other contexts in some rows, and rounding in the others."""
+    rollout = ELSEWHERE.log_probs["rollout"]
+    rounding = np.random.default_rng(1).normal(0.0, 0.005, len(rollout))
+    honest = np.minimum(rollout + rounding, -1e-6)
+    old = np.where(rows[ELSEWHERE.owner], ELSEWHERE.log_probs["old"], honest)
+    facts = replace(ELSEWHERE.facts, prompt_length=lengths)
+    return replace(ELSEWHERE.with_log_probs("old", old), facts=facts)
+
+
+def first_cause(case: Case):
+    return diagnose(case).causes[0]
+
+
+def test_a_limit_of_the_prompt_parts_the_rows():
+    cause = first_cause(other_context(LENGTHS > LIMIT))
+    assert (cause.slug, cause.verdict, cause.confidence) == ("prompt-truncated", "fix", 0.9)
+    assert cause.share_of_rows == pytest.approx(np.mean(LENGTHS > LIMIT), abs=1e-4)
+    below, above = LENGTHS[LENGTHS <= LIMIT].max(), LENGTHS[LENGTHS > LIMIT].min()
+    assert f"prompts of up to {below} tokens agree" in cause.message
+    assert f"limit of {below} to {above - 1} tokens" in cause.message
+
+
+def test_one_short_prompt_of_few_is_less_sure():
+    """That one prompt of 16 is apart, and it the shortest, comes by chance in one table of 16."""
+    rows = np.arange(ROWS) < 64
+    lengths = np.where(LENGTHS[:64].min() == LENGTHS, 5, 50 + np.arange(ROWS) // GROUP)
+    case = other_context(lengths > 5, lengths).take(rows)
+    assert first_cause(case).slug == "prompt-truncated"
+    assert first_cause(case).confidence == 0.75
+
+
+def test_padded_rows_differ_and_the_longest_of_each_batch_do_not():
+    cause = first_cause(other_context(PADDED))
+    assert (cause.slug, cause.verdict) == ("attention-to-padding", "fix")
+    assert "In batches of 16 rows" in cause.message
+    assert "position-ids" in cause.also_possible
+
+
+NARROW = {"prompt-truncated", "attention-to-padding"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_that_differ_by_chance_have_no_such_cause(seed):
+    groups = np.random.default_rng(seed).random(ROWS // GROUP) < 0.5
+    case = other_context(np.repeat(groups, GROUP))
+    named = {cause.slug for cause in diagnose(case).causes}
+    assert not named & NARROW
+
+
+def test_rows_of_two_kinds_are_said_to_be_so():
+    case = other_context(np.random.default_rng(0).random(ROWS) < 0.5, None)
+    quieter = replace(case, log_probs={**case.log_probs, "old": _evenly_off(case)})
+    cause = first_cause(quieter)
+    assert cause.slug == "forwards-differ"
+    assert "of the rows agree to rounding" in cause.message
+    assert "replica-unsynced" in cause.also_possible
+
+
+def _evenly_off(case: Case) -> np.ndarray:
+    """The loud rows differ all along, not in their first tokens."""
+    rollout, random = case.log_probs["rollout"], np.random.default_rng(2)
+    loud = np.abs(case.log_probs["old"] - rollout) > 0.05
+    rows = np.bincount(case.owner[loud], minlength=ROWS) > 2
+    size = np.where(rows[case.owner], 0.4, 0.005)
+    return np.minimum(rollout + size * random.standard_normal(len(rollout)), -1e-6)
+
+
+@pytest.mark.parametrize("lengths", [None, np.full(ROWS, 20)])
+def test_nothing_is_told_by_lengths_that_are_unknown_or_equal(lengths):
+    case = other_context(np.arange(ROWS) % 2 == 0, lengths)
+    assert not {cause.slug for cause in diagnose(case).causes} & NARROW
+
+
+def test_all_rows_off_is_no_limit():
+    case = other_context(np.ones(ROWS, np.bool_))
+    assert first_cause(case).slug == "context-differs"
+
+
+def test_a_case_holds_lengths_of_prompts_and_prompts_only_if_asked(tmp_path):
+    file = write_table(
+        tmp_path / "t.parquet",
+        prompt_ids=[[1, 2, 3], [4]],
+        response_ids=[[5, 6], [7]],
+        rollout_log_probs=[[-1.0, -2.0], [-3.0]],
+        old_log_probs=[[-1.0, -2.0], [-3.0]],
+    )
+    table = rcdiag.open_table(file)
+    case = read_case(table, "rollout", "old")
+    assert case.facts.prompt_length is not None
+    assert case.facts.prompt_length.tolist() == [3, 1]
+    assert case.prompt_ids is None
+    assert read_case(table, "rollout", "old", prompts=True).prompt_ids is not None
