@@ -555,3 +555,15 @@ def test_few_tokens_cannot_tell() -> None:
     diagnosis = judged(made(rows=30, length=5))
     assert (diagnosis.verdict, diagnosis.causes) == ("cannot-tell", [])
     assert "150 sampled tokens" in diagnosis.summary
+
+
+@pytest.mark.parametrize(("size", "named"), [(0.06, True), (0.4, False)])
+def test_an_engine_that_gives_its_column_back_is_coarse_itself(size: float, named: bool) -> None:
+    """The trainer's model gives the trainer's column back, and the engine the sampler's."""
+    case = made(plain, noisy(size))
+    rounding = 0.002 * np.random.default_rng(0).standard_normal(len(case.mask))
+    case = case.with_log_probs("vllm_bf16", case.log_probs["rollout"] + rounding)
+    case = case.with_log_probs("hf_fp32", case.log_probs["old"])
+    cause = judged(case).causes[0]
+    assert (cause.slug == "quantised-weights") == named
+    assert ("gives `rollout` back" in cause.message) == named

@@ -13,6 +13,8 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import HONEST, LOUD, Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Law, Signs
 
+COARSE = 0.1  # nats, rms: quantised weights differ by less
+GIVEN_BACK = 0.2  # of the re-scores' own difference, by which they may miss the columns
 MANY_ROWS = 32  # rows from which on two kinds of them are told apart
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
@@ -399,6 +401,12 @@ def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
                 f"`{case.sampler}` is not what the engine gives with the trainer's weights "
                 f"(`{engine}`)"
             )
+        elif max(trainer.rms, sampler.rms) < GIVEN_BACK * noise and LOUD < noise < COARSE:
+            named = "quantised-weights"
+            text = (
+                f"`{engine}` gives `{case.sampler}` back and `{model}` gives `{case.trainer}` back: "
+                "with the same weights the engine itself is not the trainer's model"
+            )
         else:
             return None
         if named != slug:
@@ -428,7 +436,7 @@ def _sampler_fault(law: Law) -> str:
         return "context-differs"
     if _by_weights(law):
         return "weights-differ"
-    return "quantised-weights" if law.rms < 0.1 else "forwards-differ"
+    return "quantised-weights" if law.rms < COARSE else "forwards-differ"
 
 
 def _declared_quantisation(signs: Signs) -> tuple[str, str] | None:
