@@ -404,8 +404,8 @@ def _by_rescore(slug: str) -> Callable[[Signs], Suspicion | None]:
         elif max(trainer.rms, sampler.rms) < GIVEN_BACK * noise and LOUD < noise < COARSE:
             named = "quantised-weights"
             text = (
-                f"`{engine}` gives `{case.sampler}` back and `{model}` gives `{case.trainer}` back: "
-                "with the same weights the engine itself is not the trainer's model"
+                f"`{engine}` gives `{case.sampler}` back and `{model}` `{case.trainer}`: with the "
+                "same weights the engine itself is not the trainer's model"
             )
         else:
             return None
