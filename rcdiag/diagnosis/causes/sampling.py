@@ -489,7 +489,7 @@ def _softcap(signs: Signs) -> Suspicion | None:
 
 
 def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
-    """Look for a law of sampling that neither column shows: by metadata, entropies, rows, re-scores.
+    """Look for a law of sampling that neither column shows, by metadata, entropies or re-scores.
 
     Entropies settle it, where the table has them: surprisal and entropy agree for the law that
     sampled.
