@@ -24,6 +24,8 @@ ENOUGH = 200
 # KL per sequence below which uncorrected gradients are off by less than their noise: the total
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
+# Evidence of a fault: what is left of the mismatch without it.
+LEFT = "rms log-ratio once that is mended"
 
 Named = Sequence[tuple[Cause, Suspicion]]
 
@@ -52,6 +54,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
         law_named = any(cause.stage == "law" for cause, _ in named)
         if stage == "difference" and law_named:
             break  # a law that is not the one that sampled explains the difference
+        if stage in ONE_OF and any(_is_broken(*entry) for entry in named):
+            break  # nothing can be read off a column that holds something else
         here = _of_stage(signs, stage)
         while here:
             cause, suspicion = here[0]
@@ -67,6 +71,12 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
                 here = _of_stage(signs, stage)
             here = [] if stage in ONE_OF else _unnamed(here, named)
     return named
+
+
+def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:
+    """Tell whether a fault leaves a column that cannot be mended."""
+    verdict = suspicion.verdict or cause.words.verdict
+    return verdict == "fix" and suspicion.mended is None
 
 
 def _unnamed(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
@@ -121,15 +131,23 @@ def diagnosis_of(signs: Signs, named: Named) -> Diagnosis:
 
 
 def _causes(signs: Signs, named: Named) -> list[NamedCause]:
-    """Return the named causes, those that decide first."""
+    """Return the named causes, those that decide first.
+
+    That the rest is rounding is no cause beside a fault: it is evidence that the fault is all.
+    """
     causes = [_named_cause(signs, cause, suspicion) for cause, suspicion in named]
     order = ("fix", "cannot-tell", "correct", "fine")
     settled = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
     quiet = [cause for cause in causes if cause.slug in NOTHING_WRONG]
-    if settled:
-        quiet = [replace(cause, actions=[]) for cause in quiet]
+    if not settled:
+        return quiet
     settled.sort(key=lambda cause: (order.index(cause.verdict), -cause.confidence))
-    return [*settled, *quiet]
+    if settled[0].verdict == "fine":
+        return [*settled, *(replace(cause, actions=[]) for cause in quiet)]
+    left = [{**one.evidence[0], "name": LEFT} for one in quiet if one.slug == "engine-noise"]
+    first, *others = settled
+    evidence = [*first.evidence[:1], *left, *first.evidence[1:]]
+    return [replace(first, evidence=evidence), *others]
 
 
 def _named_cause(signs: Signs, cause: Cause, suspicion: Suspicion) -> NamedCause:
