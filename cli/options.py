@@ -86,7 +86,8 @@ On = Annotated[
     str,
     typer.Option(
         metavar="WHERE",
-        help="Where engines run: local, ray (the cluster that runs here) or ray:ADDRESS",
+        help="Where engines run and parts of the table are read: local, ray (the cluster that runs "
+        "here) or ray:ADDRESS",
     ),
 ]
 DeviceList = Annotated[

@@ -67,7 +67,8 @@ def compare(
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
-        on: where engines run: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
+        on: where engines run and parts of the table are read: `local`, or a Ray cluster as `ray` or
+            `ray:ADDRESS`.
         devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
             machine without a GPU they are shares of its cores.
         force: score policies that are recorded already.
@@ -117,4 +118,5 @@ def compare(
                     seed=seed,
                     origin=origin,
                     joined=joined,
+                    runner=runner,
                 )

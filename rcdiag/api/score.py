@@ -99,7 +99,8 @@ def score(
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
-        on: where engines run: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
+        on: where engines run and parts of the table are read: `local`, or a Ray cluster as `ray` or
+            `ray:ADDRESS`.
         devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
             machine without a GPU they are shares of its cores.
         force: overwrite `output` and recorded columns.
@@ -177,6 +178,7 @@ def score(
                 text=include_text is not False,
                 plan=corrections,
                 log=log,
+                runner=runner,
             )
 
 

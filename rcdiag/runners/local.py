@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -11,7 +12,7 @@ from rcdiag.engines.schedule import RunningEngine
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.runners.devices import VISIBLE, Devices, cores_here, gpus_here
-from rcdiag.runners.runner import RunnerKind
+from rcdiag.runners.runner import Made, Part, RunnerKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,19 @@ class LocalRunner:
         trace: TracebackType | None,
     ) -> None:
         return None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Tell that this process does the work itself."""
+        return False
+
+    def everywhere(self, function: Callable[[], Made]) -> list[Made]:
+        """Call a function here."""
+        return [function()]
+
+    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Iterator[Made]:
+        """Call a function with every part, one after the other."""
+        return map(function, parts)
 
     def engines(self, spec: PolicySpec) -> int:
         """Return the number of sets of GPUs, or of shares of the processor."""

@@ -13,20 +13,21 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rcdiag.engines import BACKENDS
+from rcdiag.engines import BACKENDS, schedule
 from rcdiag.engines.process import EngineProcess, Job
-from rcdiag.engines.schedule import EngineLostError, OnTokens, Part, RunningEngine
+from rcdiag.engines.schedule import EngineLostError, OnTokens, RunningEngine
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import write_bytes, write_text
 from rcdiag.runners.devices import Devices
-from rcdiag.runners.runner import RunnerKind
+from rcdiag.runners.ray_tasks import call_everywhere, call_with
+from rcdiag.runners.runner import Made, Part, RunnerKind
 
 # So long an engine waits for a node with free GPUs or cores.
 ROOM_S = 300
@@ -53,7 +54,7 @@ class EngineActor:
             return self._failure(error)
         return "ready", (self._folder / "provenance.json").read_text()
 
-    def score(self, part: Part) -> Iterator[tuple[str, Any]]:
+    def score(self, part: schedule.Part) -> Iterator[tuple[str, Any]]:
         """Yield the tokens that were scored as they come, then the part's file."""
         file = self._folder / part.name
         heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -100,7 +101,7 @@ class RayEngine:
         about = self._heard(self._actor.load.remote())
         write_text(self._job.folder / "provenance.json", about)
 
-    def score(self, part: Part, on_tokens: OnTokens) -> None:
+    def score(self, part: schedule.Part, on_tokens: OnTokens) -> None:
         for reference in self._actor.score.options(num_returns="streaming").remote(part):
             value = self._heard(reference)
             if isinstance(value, int):
@@ -180,6 +181,20 @@ class RayRunner:
     @property
     def _has_gpus(self) -> bool:
         return any(node.get("GPU", 0) >= 1 for node in self._nodes)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Tell that tasks on the cluster do the work of `map`."""
+        return True
+
+    def everywhere(self, function: Callable[[], Made]) -> list[Made]:
+        """Call a function once on every node; nodes with other versions of rcdiag are refused."""
+        return call_everywhere(function)
+
+    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Iterator[Made]:
+        """Call a function with every part, on as many cores as the cluster has."""
+        cores = sum(int(node.get("CPU", 0)) for node in self._nodes)
+        return call_with(function, parts, cores)
 
     def engines(self, spec: PolicySpec) -> int:
         """Return how many engines the cluster holds: by GPUs, or by nodes where it has none."""
