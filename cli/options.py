@@ -99,6 +99,13 @@ DeviceList = Annotated[
         "of the cores",
     ),
 ]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Tokens that one engine scores in a second, for the hours that --dry-run says",
+    ),
+]
 Behavior = Annotated[str, typer.Option(metavar="NAME", help="Policy that sampled")]
 Target = Annotated[
     str, typer.Option(metavar="NAME", help="Policy that trains; log_ratio = target - behavior")

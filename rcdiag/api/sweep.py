@@ -10,6 +10,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
 from rcdiag.runners import runner_on
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
+from rcdiag.usecases.dry_run import pass_over
 from rcdiag.usecases.one_policy import only_policy
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.score import check_pair
@@ -93,7 +94,8 @@ def sweep(
     check_pair(table, behavior, target)
     with runner:
         yield (
-            f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}"
+            f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}\n"
+            f"  {pass_over(table, runner)}"
         )
         return measure(
             table,

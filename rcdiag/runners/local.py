@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from rcdiag.engines import BACKENDS
@@ -38,6 +38,10 @@ class LocalRunner:
         """Tell that this process does the work itself."""
         return False
 
+    def place(self) -> str:
+        """Say that this process does the work of a pass."""
+        return f"in this process, on {len(cores_here())} cores"
+
     def everywhere(self, function: Callable[[], Made]) -> list[Made]:
         """Call a function here."""
         return [function()]
@@ -62,7 +66,7 @@ class LocalRunner:
     def start(self, job: Job, number: int) -> RunningEngine:
         """Start an engine that sees its own set of GPUs, or has its own cores."""
         log = f"engine{number or ''}.log"
-        job = Job(spec=job.spec, max_length=job.max_length, folder=job.folder, log=log)
+        job = replace(job, log=log)
         if self.devices is None:
             return EngineProcess(job)
         if self.gpus:

@@ -26,6 +26,10 @@ class Runner(AbstractContextManager["Runner"], Protocol):
         """Tell whether other processes do the work of `map`."""
         ...
 
+    def place(self) -> str:
+        """Say where `map` does its work, for a dry run."""
+        ...
+
     def everywhere(self, function: Callable[[], Made]) -> list[Made]:
         """Call a function once on every machine, and return what it gives there."""
         ...

@@ -304,6 +304,17 @@ class Table:
             yield Batch(self.canonical(part, names, numbers), file, row + first)
             row += record.num_rows
 
+    @property
+    def response_tokens(self) -> int:
+        """Return the response tokens, masked ones too, that footers tell; a row has at least one."""
+        return sum(
+            chunk.num_values
+            for file in self.files
+            for group in row_groups_of(file.parquet)
+            for chunk in group.columns
+            if chunk.column == self._tokens
+        )
+
     def batch_ranges(self) -> list[RowRange]:
         """Return the first row of every batch that `batches` yields, and the row after its last."""
         ranges = []
