@@ -86,7 +86,8 @@ On = Annotated[
     str,
     typer.Option(
         metavar="WHERE",
-        help="Where engines run: local, ray (the cluster that runs here) or ray:ADDRESS",
+        help="Where engines run and parts of the table are read: local, ray (the cluster that runs "
+        "here) or ray:ADDRESS",
     ),
 ]
 DeviceList = Annotated[
@@ -96,6 +97,13 @@ DeviceList = Annotated[
         metavar="N|LIST",
         help="GPUs that engines use, 4 or 0,1,2,3: one engine for each set; without a GPU shares "
         "of the cores",
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Tokens that one engine scores in a second, for the hours that --dry-run says",
     ),
 ]
 Behavior = Annotated[str, typer.Option(metavar="NAME", help="Policy that sampled")]

@@ -51,6 +51,7 @@ def sweep(
     given: options.Given = None,
     emit: Emit = None,
     candidate: CandidateName = None,
+    on: options.On = "local",
     result: options.ResultAlone = None,
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
@@ -86,6 +87,7 @@ def sweep(
             candidate=candidate,
             rows=rows,
             seed=seed,
+            on=on,
             progress=progress,
         )
     emitted = rcdiag.emit(swept, emit, candidate) if emit and not isinstance(swept, str) else None

@@ -12,11 +12,11 @@ from rcdiag.results import CompareResult
 from rcdiag.runners import runner_on
 from rcdiag.usecases.compare.roles import choose
 from rcdiag.usecases.compare.run import compare as measure
+from rcdiag.usecases.dry_run import check_rate, description
 from rcdiag.usecases.one_policy import only_policy
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.scored import (
     Policies,
-    description,
     planned,
     policy_texts,
     scored_table,
@@ -44,6 +44,7 @@ def compare(
     seed: int = 0,
     on: str = "local",
     devices: str | int | None = None,
+    rate: float | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[CompareResult]:
@@ -67,14 +68,18 @@ def compare(
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
-        on: where engines run: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
+        on: where engines run and parts of the table are read: `local`, or a Ray cluster as `ray` or
+            `ray:ADDRESS`.
         devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
             machine without a GPU they are shares of its cores.
+        rate: tokens that one engine scores in a second, for the time that `dry_run` says. Without
+            it that is the rate of finished parts on disk, or of an earlier scoring of the table.
         force: score policies that are recorded already.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT
     runner = runner_on(on, devices)
+    check_rate(rate)
     texts = policy_texts(policies)
     named = [text.partition("=")[0] for text in texts]
     with joined_tables(sources, columns=columns, format=format, given=given, progress=progress) as (
@@ -105,7 +110,7 @@ def compare(
         plan = planned(table, specs, None, force=force)
         repeats = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
         with runner:
-            yield description(name, table, plan, None, runner)
+            yield description(name, table, plan, None, runner, rate)
             with scored_table(
                 table, plan, None, force=force, progress=progress, runner=runner
             ) as scored:
@@ -117,4 +122,5 @@ def compare(
                     seed=seed,
                     origin=origin,
                     joined=joined,
+                    runner=runner,
                 )

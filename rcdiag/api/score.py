@@ -14,6 +14,7 @@ from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import choose_pair
+from rcdiag.usecases.dry_run import check_rate, description
 from rcdiag.usecases.logged import check_keys
 from rcdiag.usecases.one_policy import only_policy, score_of_one
 from rcdiag.usecases.plans import Settings, plan_of
@@ -23,7 +24,6 @@ from rcdiag.usecases.score import score as measure
 from rcdiag.usecases.scored import (
     Policies,
     check_output,
-    description,
     needed_columns,
     planned,
     scored_table,
@@ -59,6 +59,7 @@ def score(
     seed: int = 0,
     on: str = "local",
     devices: str | int | None = None,
+    rate: float | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[ScoreResult]:
@@ -99,14 +100,18 @@ def score(
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the drawing of `rows`.
-        on: where engines run: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
+        on: where engines run and parts of the table are read: `local`, or a Ray cluster as `ray` or
+            `ray:ADDRESS`.
         devices: how many GPUs they use, `4`, or which, `"0,1,2,3"`: one engine for each set. On a
             machine without a GPU they are shares of its cores.
+        rate: tokens that one engine scores in a second, for the time that `dry_run` says. Without
+            it that is the rate of finished parts on disk, or of an earlier scoring of the table.
         force: overwrite `output` and recorded columns.
         progress: listener for what happens meanwhile.
     """
     progress = progress or SILENT
     runner = runner_on(on, devices)
+    check_rate(rate)
     written = None if output is None else Path(output)
     # With policies to score the pair is chosen when the table's own columns are known.
     pair_named = [name for name in (behavior, target) if name is not None]
@@ -162,7 +167,7 @@ def score(
     plan = planned(table, specs, written, force=force)
     decode = decoder_of(model, table, specs, (pair.target, pair.behavior), include_text)
     with runner:
-        yield description(name_of(source), table, plan, written, runner)
+        yield description(name_of(source), table, plan, written, runner, rate)
         with scored_table(
             table, plan, written, force=force, progress=progress, runner=runner
         ) as scored:
@@ -177,6 +182,7 @@ def score(
                 text=include_text is not False,
                 plan=corrections,
                 log=log,
+                runner=runner,
             )
 
 

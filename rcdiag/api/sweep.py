@@ -8,7 +8,9 @@ from typing import Any
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
+from rcdiag.runners import runner_on
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
+from rcdiag.usecases.dry_run import pass_over
 from rcdiag.usecases.one_policy import only_policy
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.score import check_pair
@@ -33,6 +35,7 @@ def sweep(
     candidate: str | None = None,
     rows: int | None = None,
     seed: int = 0,
+    on: str = "local",
     progress: Progress | None = None,
 ) -> Steps[SweepResult]:
     """Try every estimator over its thresholds in one pass, and recommend one, or none.
@@ -56,8 +59,10 @@ def sweep(
         rows: take about so many rows alone, for a first look at a huge table: whole prompt groups
             are drawn, spread over the table.
         seed: seed of the bootstrap intervals, and of the drawing of `rows`.
+        on: where parts of the table are read: `local`, or a Ray cluster as `ray` or `ray:ADDRESS`.
         progress: listener for what happens meanwhile.
     """
+    runner = runner_on(on, None)
     if not 2 <= thresholds <= 100_000:
         raise RcdiagError(
             f"{setting('thresholds', thresholds)}: out of range", hint="take from 2 to 100000"
@@ -87,16 +92,21 @@ def sweep(
             "then rcdiag sweep scored.parquet",
         )
     check_pair(table, behavior, target)
-    yield (f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}")
-    return measure(
-        table,
-        behavior=behavior,
-        target=target,
-        seed=seed,
-        thresholds=thresholds,
-        trainer=trainer,
-        own=[] if candidate is None else [candidate],
-    )
+    with runner:
+        yield (
+            f"{name_of(source)}: {table.num_rows:,} sequences; would sweep {behavior} -> {target}\n"
+            f"  {pass_over(table, runner)}"
+        )
+        return measure(
+            table,
+            behavior=behavior,
+            target=target,
+            seed=seed,
+            thresholds=thresholds,
+            trainer=trainer,
+            own=[] if candidate is None else [candidate],
+            runner=runner,
+        )
 
 
 def emit(result: SweepResult, trainer: str, candidate: str | None = None) -> str:

@@ -24,14 +24,16 @@ class Job:
 
     spec: PolicySpec
     max_length: int  # tokens of the longest sequence, prompt and response
-    folder: Path  # where finished parts go, and what the engine says of itself
+    folder: Path  # where finished parts go
     log: str = "engine.log"  # the file in `folder` that takes what the engine prints
+    weights: str | None = None  # fingerprint that the checkpoint must have where the engine runs
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as the first line of what the process reads."""
         return {
             "spec": self.spec.to_dict(),
             "max_length": self.max_length,
+            "weights": self.weights,
             "folder": str(self.folder),
             "log": str(self.folder / self.log),
         }

@@ -19,11 +19,12 @@ import pyarrow as pa
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import Part, RunningEngine, Schedule
+from rcdiag.engines.scored_by import facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
 from rcdiag.table.decode import columns_needed
-from rcdiag.table.parts import is_whole, read_part, score_columns
+from rcdiag.table.parts import about_part, read_part, score_columns
 from rcdiag.table.stream import RowRange, joined, read_chunks
 from rcdiag.table.survey import Survey, survey
 from rcdiag.table.table import Table, open_table
@@ -32,6 +33,9 @@ from rcdiag.table.writer import TableWriter
 
 # One part: what a kill can cost at most, and what rows are sorted by length within.
 TOKENS_PER_PART = 131_072
+
+# The key, in a table's metadata, of the tokens that one engine scored in a second, by policy.
+RATES = "tokens_per_second"
 
 OnTokens = Callable[[str, int, int], None]  # policy, tokens scored so far, tokens in all
 Say = Callable[[str], None]
@@ -89,6 +93,15 @@ class ScoringPlan:
         """Return the parts that are on disk, of all policies."""
         files = (self.folder(spec) / name for spec in self.specs for name in self.part_names())
         return [file for file in files if file.exists()]
+
+    def abouts(self, spec: PolicySpec) -> dict[str, dict[str, Any]]:
+        """Return what engines say of themselves in the parts of a policy that are on disk."""
+        folder = self.folder(spec)
+        found = {
+            name: about_part(folder / name, end - first)
+            for name, (first, end) in self.part_names().items()
+        }
+        return {name: about for name, about in found.items() if about is not None}
 
     def is_finished(self, *, force: bool) -> bool:
         """Tell whether the output exists and is this plan's: a run was killed after its rename.
@@ -155,10 +168,10 @@ def run_scoring(
             f"{plan.output}: already there", hint=f"another path, or {setting('force')}"
         )
     with _only_run(plan):
-        provenance = {
+        abouts = {
             spec.name: _score_policy(plan, spec, on_tokens, say, runner) for spec in plan.specs
         }
-        _join(plan, provenance)
+        _join(plan, abouts)
         _remove_parts(plan, say)
 
 
@@ -224,20 +237,15 @@ def _remove_parts(plan: ScoringPlan, say: Say) -> None:
 
 def _score_policy(
     plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens, say: Say, runner: StartsEngines
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
+    """Score the parts of a policy that are missing; return what engines say in all of them."""
     folder = plan.folder(spec)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_writable(plan.output, error) from error
-    names = plan.part_names()
-    provenance = folder / "provenance.json"
-    kept = _is_json(provenance)
-    missing = {
-        name: (first, end)
-        for name, (first, end) in names.items()
-        if not (kept and is_whole(folder / name, end - first))
-    }
+    kept = plan.abouts(spec)
+    missing = {name: rows for name, rows in plan.part_names().items() if name not in kept}
     lengths = plan.survey.lengths
     scored_tokens = plan.survey.tokens - sum(int(lengths[a:b].sum()) for a, b in missing.values())
 
@@ -250,18 +258,18 @@ def _score_policy(
         engines = min(runner.engines(spec), len(missing))
         times = "" if engines == 1 else f" {engines} times"
         say(f"loading {spec.model}{times} for {spec.name} ({spec.backend}, {spec.dtype})")
-        job = Job(spec=spec, max_length=int(lengths.max()), folder=folder)
+        job = Job(
+            spec=spec,
+            max_length=int(lengths.max()),
+            folder=folder,
+            weights=plan.fingerprints[spec.name],
+        )
         parts = _parts(plan, missing)
         Schedule(parts, lambda number: runner.start(job, number), advance, say).run(engines)
-    return json.loads(provenance.read_text())
-
-
-def _is_json(path: Path) -> bool:
-    """Tell whether a file holds a JSON object."""
-    try:
-        return isinstance(json.loads(path.read_text()), dict)
-    except (OSError, ValueError, RecursionError):
-        return False
+    abouts = list(plan.abouts(spec).values())
+    if differs := unlike(facts_of(abouts)):
+        say(f"{spec.name} was scored by {differs}: last digits differ between them")
+    return abouts
 
 
 def _parts(plan: ScoringPlan, missing: Mapping[str, RowRange]) -> Iterator[Part]:
@@ -284,15 +292,19 @@ def _arrow_stream(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _join(plan: ScoringPlan, provenance: dict[str, dict[str, Any]]) -> None:
+def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> None:
     """Write the table with the scored columns in it, in the order of its rows."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     temperature = _temperature_note(plan.survey)
     old = plan.dump.metadata
-    policies = {name: {**entry, **temperature, "time": now} for name, entry in provenance.items()}
+    policies = {
+        name: {**facts_of(parts), **temperature, "time": now} for name, parts in abouts.items()
+    }
+    rates = {name: rate for name, parts in abouts.items() if (rate := rate_of(parts))}
     metadata = {
         **old,
         "policies": {**old.get("policies", {}), **policies},
+        RATES: {**old.get(RATES, {}), **rates},
         "run_key": plan.run_key,
     }
     chunks = read_chunks(plan.dump, plan.ranges)

@@ -10,8 +10,10 @@ import json
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,12 +21,13 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from rcdiag.engines.scored_by import SECONDS, TOKENS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
-from rcdiag.files import write_text
 from rcdiag.table.decode import decode
 from rcdiag.table.parts import score_table, write_part
 from rcdiag.table.table import Batch, TableFile
+from rcdiag.table.trajectories import Trajectories
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -34,15 +37,35 @@ def run(job: dict[str, Any], parts: Iterator[tuple[dict[str, Any], bytes]], say:
     spec = PolicySpec(**job["spec"])
     engine = spec.load(job["max_length"])
     folder = Path(job["folder"])
-    provenance = {**spec.to_dict(), **engine.provenance()}
-    write_text(folder / "provenance.json", json.dumps(provenance))
+    about = {**spec.to_dict(), **engine.provenance(), "host": socket.gethostname()}
+    _check_weights(spec, job["weights"], about)
     say({"event": "ready"})
     for part, content in parts:
         trajectories = decode(_batch(part, content), prompts=True)
+        start = time.monotonic()
         scores = engine.score(trajectories, lambda n: say({"event": "tokens", "tokens": n}))
+        took = {TOKENS: _tokens(trajectories), SECONDS: round(time.monotonic() - start, 6)}
         table = score_table(spec.name, scores, trajectories.response_ids.offsets)
-        write_part(folder / part["part"], table, {})
+        write_part(folder / part["part"], table, {**about, **took})
         say({"event": "part"})
+
+
+def _check_weights(spec: PolicySpec, expected: str | None, about: dict[str, Any]) -> None:
+    """Refuse a checkpoint that is not the one that the run was planned with."""
+    own = about.get("weights_fingerprint")
+    if expected is not None and own is not None and own != expected:
+        raise RcdiagError(
+            f"policy `{spec.name}`: on {about['host']} {spec.model} has other weights "
+            f"(fingerprint {own}) than where the run was started ({expected})",
+            hint="copy the same checkpoint to all nodes, or put it on a path that they share; if "
+            "it was written to meanwhile, start again",
+        )
+
+
+def _tokens(rows: Trajectories) -> int:
+    """Return the prompt and response tokens of some rows."""
+    prompts = 0 if rows.prompt_ids is None else len(rows.prompt_ids.values)
+    return prompts + len(rows.response_ids.values)
 
 
 def _batch(part: dict[str, Any], content: bytes) -> Batch:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from rcdiag.engines import BACKENDS
@@ -11,7 +12,7 @@ from rcdiag.engines.schedule import RunningEngine
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.runners.devices import VISIBLE, Devices, cores_here, gpus_here
-from rcdiag.runners.runner import RunnerKind
+from rcdiag.runners.runner import Made, Part, RunnerKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,23 @@ class LocalRunner:
     ) -> None:
         return None
 
+    @property
+    def elsewhere(self) -> bool:
+        """Tell that this process does the work itself."""
+        return False
+
+    def place(self) -> str:
+        """Say that this process does the work of a pass."""
+        return f"in this process, on {len(cores_here())} cores"
+
+    def everywhere(self, function: Callable[[], Made]) -> list[Made]:
+        """Call a function here."""
+        return [function()]
+
+    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Iterator[Made]:
+        """Call a function with every part, one after the other."""
+        return map(function, parts)
+
     def engines(self, spec: PolicySpec) -> int:
         """Return the number of sets of GPUs, or of shares of the processor."""
         if self.devices is None:
@@ -48,7 +66,7 @@ class LocalRunner:
     def start(self, job: Job, number: int) -> RunningEngine:
         """Start an engine that sees its own set of GPUs, or has its own cores."""
         log = f"engine{number or ''}.log"
-        job = Job(spec=job.spec, max_length=job.max_length, folder=job.folder, log=log)
+        job = replace(job, log=log)
         if self.devices is None:
             return EngineProcess(job)
         if self.gpus:

@@ -13,20 +13,21 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rcdiag.engines import BACKENDS
+from rcdiag.engines import BACKENDS, schedule
 from rcdiag.engines.process import EngineProcess, Job
-from rcdiag.engines.schedule import EngineLostError, OnTokens, Part, RunningEngine
+from rcdiag.engines.schedule import EngineLostError, OnTokens, RunningEngine
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.files import write_bytes, write_text
+from rcdiag.files import write_bytes
 from rcdiag.runners.devices import Devices
-from rcdiag.runners.runner import RunnerKind
+from rcdiag.runners.ray_tasks import call_everywhere, call_with
+from rcdiag.runners.runner import Made, Part, RunnerKind
 
 # So long an engine waits for a node with free GPUs or cores.
 ROOM_S = 300
@@ -35,25 +36,26 @@ ROOM_S = 300
 class EngineActor:
     """An engine on a node of the cluster, in a process of the actor's own."""
 
-    def __init__(self, spec: dict[str, Any], max_length: int) -> None:
+    def __init__(self, spec: dict[str, Any], max_length: int, weights: str | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rcdiag-"))
-        self._engine = EngineProcess(
-            Job(spec=PolicySpec(**spec), max_length=max_length, folder=self._folder)
+        job = Job(
+            spec=PolicySpec(**spec), max_length=max_length, folder=self._folder, weights=weights
         )
+        self._engine = EngineProcess(job)
 
     def node(self) -> tuple[str, str]:
         """Return the name of the node that the actor runs on."""
         return "node", socket.gethostname()
 
     def load(self) -> tuple[str, Any]:
-        """Wait until the model is loaded; return what the engine says of itself."""
+        """Wait until the model is loaded."""
         try:
             self._engine.load()
         except (EngineLostError, RcdiagError) as error:
             return self._failure(error)
-        return "ready", (self._folder / "provenance.json").read_text()
+        return "ready", None
 
-    def score(self, part: Part) -> Iterator[tuple[str, Any]]:
+    def score(self, part: schedule.Part) -> Iterator[tuple[str, Any]]:
         """Yield the tokens that were scored as they come, then the part's file."""
         file = self._folder / part.name
         heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -97,10 +99,9 @@ class RayEngine:
                 )
             )
         self._heard(waiting)
-        about = self._heard(self._actor.load.remote())
-        write_text(self._job.folder / "provenance.json", about)
+        self._heard(self._actor.load.remote())
 
-    def score(self, part: Part, on_tokens: OnTokens) -> None:
+    def score(self, part: schedule.Part, on_tokens: OnTokens) -> None:
         for reference in self._actor.score.options(num_returns="streaming").remote(part):
             value = self._heard(reference)
             if isinstance(value, int):
@@ -178,8 +179,34 @@ class RayRunner:
         return [node["Resources"] for node in _ray().nodes() if node["Alive"]]
 
     @property
+    def _cores(self) -> int:
+        return sum(int(node.get("CPU", 0)) for node in self._nodes)
+
+    @property
+    def _size_of_cluster(self) -> str:
+        nodes = len(self._nodes)
+        return f"{nodes} {'node' if nodes == 1 else 'nodes'}"
+
+    @property
     def _has_gpus(self) -> bool:
         return any(node.get("GPU", 0) >= 1 for node in self._nodes)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Tell that tasks on the cluster do the work of `map`."""
+        return True
+
+    def place(self) -> str:
+        """Say how many nodes and cores do the work of a pass."""
+        return f"on a Ray cluster of {self._size_of_cluster}, {self._cores} cores"
+
+    def everywhere(self, function: Callable[[], Made]) -> list[Made]:
+        """Call a function once on every node; nodes with other versions of rcdiag are refused."""
+        return call_everywhere(function)
+
+    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Iterator[Made]:
+        """Call a function with every part, on as many cores as the cluster has."""
+        return call_with(function, parts, self._cores)
 
     def engines(self, spec: PolicySpec) -> int:
         """Return how many engines the cluster holds: by GPUs, or by nodes where it has none."""
@@ -200,16 +227,19 @@ class RayRunner:
         """Start an actor; it waits until the cluster has room for it."""
         size = self._size(job.spec)
         needs = {"num_gpus": size, "num_cpus": 1} if self._has_gpus else {"num_cpus": size}
-        actor = _ray().remote(**needs)(EngineActor).remote(job.spec.to_dict(), job.max_length)
+        actor = (
+            _ray()
+            .remote(**needs)(EngineActor)
+            .remote(job.spec.to_dict(), job.max_length, job.weights)
+        )
         return RayEngine(actor, job, number)
 
     def plan(self, spec: PolicySpec) -> str:
         """Say how many engines of a policy would run, and on what."""
         each = f"{self._size(spec):g} {'GPU' if self._has_gpus else 'CPU'}"
-        nodes = len(self._nodes)
         return (
-            f"{self.engines(spec)} engines on a Ray cluster of "
-            f"{nodes} {'node' if nodes == 1 else 'nodes'}, each with {each}"
+            f"{self.engines(spec)} engines on a Ray cluster of {self._size_of_cluster}, each with "
+            f"{each}"
         )
 
     def _size(self, spec: PolicySpec) -> float:

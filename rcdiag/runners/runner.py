@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import RunningEngine
@@ -14,9 +14,33 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.registry import Registry
 from rcdiag.runners.devices import Devices
 
+Part = TypeVar("Part")
+Made = TypeVar("Made")
+
 
 class Runner(AbstractContextManager["Runner"], Protocol):
     """A runner that a user chose; inside `with` it has what it needs, a connection or nothing."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Tell whether other processes do the work of `map`."""
+        ...
+
+    def place(self) -> str:
+        """Say where `map` does its work, for a dry run."""
+        ...
+
+    def everywhere(self, function: Callable[[], Made]) -> list[Made]:
+        """Call a function once on every machine, and return what it gives there."""
+        ...
+
+    def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Iterator[Made]:
+        """Call a function with every part, side by side, and yield what it gives in their order.
+
+        Parts are taken when they are due. What a lost process or machine had is done again. What
+        travels are the function, the parts and what it gives, which are rcdiag's own.
+        """
+        ...
 
     def engines(self, spec: PolicySpec) -> int:
         """Return how many engines of a policy work side by side."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 
@@ -41,3 +42,11 @@ class RunningSum(Generic[S]):
             if earlier is not None:
                 total = earlier if total is None else earlier + total
         return total
+
+
+def total(states: Iterable[S]) -> S | None:
+    """Return the sum of states as `RunningSum` makes it; None of no state."""
+    running: RunningSum[S] = RunningSum()
+    for state in states:
+        running.add(state)
+    return running.total()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +12,12 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.parquet import open_parquet, read_whole
+from rcdiag.table.schema import metadata_of
 from rcdiag.table.trajectories import Scores
 from rcdiag.table.writer import TableWriter
+
+# The key, in a part's metadata, of what its engine says of itself.
+SCORED_BY = "scored_by"
 
 
 def score_columns(policy: str) -> list[str]:
@@ -31,8 +37,9 @@ def score_table(policy: str, scores: Scores, offsets: NDArray[np.int64]) -> pa.T
     return pa.table(columns)
 
 
-def write_part(path: Path, table: pa.Table, metadata: dict) -> None:
-    with TableWriter(path, table.schema, metadata) as writer:
+def write_part(path: Path, table: pa.Table, about: Mapping[str, Any]) -> None:
+    """Write a part with what the engine says of itself."""
+    with TableWriter(path, table.schema, {SCORED_BY: dict(about)}) as writer:
         writer.write(table)
 
 
@@ -40,12 +47,18 @@ def read_part(path: Path) -> pa.Table:
     return read_whole(path).replace_schema_metadata(None)
 
 
-def is_whole(path: Path, rows: int) -> bool:
-    """Tell whether a part is on disk with all its rows, by its footer."""
+def about_part(path: Path, rows: int) -> dict[str, Any] | None:
+    """Return what the engine says of itself in a part; None where it is not there with all rows.
+
+    Only the part's footer is read.
+    """
     try:
-        return path.is_file() and open_parquet(path).metadata.num_rows == rows
-    except RcdiagError:
-        return False
+        if not path.is_file() or (part := open_parquet(path)).metadata.num_rows != rows:
+            return None
+        about = metadata_of(part.schema_arrow).get(SCORED_BY)
+    except (RcdiagError, ValueError):
+        return None
+    return about if isinstance(about, dict) else None
 
 
 def _lists(values: NDArray, offsets: NDArray[np.int64]) -> pa.Array:

@@ -149,7 +149,7 @@ def check_metadata(metadata: Any) -> None:
     """
     _check_shape(metadata, Mapping, "it")
     _check_depth(metadata)
-    for key in ("policies", "given", "conversion"):
+    for key in ("policies", "given", "conversion", "tokens_per_second"):
         _check_shape(metadata.get(key, {}), Mapping, f"`{key}`")
     for key in ("changes", "dropped"):
         _check_shape(metadata.get("conversion", {}).get(key, {}), Mapping, f"`conversion.{key}`")

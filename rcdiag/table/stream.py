@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.decode import columns_needed, decode, hashed
 from rcdiag.table.observed import with_log_probs
-from rcdiag.table.table import Batch, Table
+from rcdiag.table.table import Batch, RowRange, Table
 from rcdiag.table.trajectories import Trajectories
-
-RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
 
 
 class UniqueSampleIds:
@@ -47,32 +45,70 @@ class UniqueSampleIds:
             )
 
 
-def read_trajectories(
+def columns_read(
     dump: Table, policies: Sequence[str], *, prompts: bool = False, origin: bool = False
+) -> list[str]:
+    """Return the columns that `read_trajectories` reads of a table."""
+    return columns_needed(dump.schema.names, policies, prompts=prompts, details=True, origin=origin)
+
+
+def read_trajectories(
+    dump: Table,
+    policies: Sequence[str],
+    *,
+    prompts: bool = False,
+    origin: bool = False,
+    ranges: Sequence[RowRange] | None = None,
 ) -> Iterator[Trajectories]:
     """Yield the rows that have recorded log-probs of all `policies`, with them.
 
     Rows where they are null, which `unobserved` counts, are left out. `prompts` adds the prompts,
-    `origin` how each row was sampled.
+    `origin` how each row was sampled. `ranges`, some of `Table.batch_ranges` that follow each
+    other, are the only ones that are read then; they come as the same batches.
     """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
-    names = columns_needed(
-        dump.schema.names, policies, prompts=prompts, details=True, origin=origin
-    )
-    for batch in dump.batches(names):
+    names = columns_read(dump, policies, prompts=prompts, origin=origin)
+    if ranges is None:
+        batches = dump.batches(names)
+    else:
+        between = (ranges[0][0], ranges[-1][1])
+        batches = map(whole, _cut(dump.batches(names, between), ranges))
+    return trajectories_of(batches, policies, prompts=prompts, origin=origin)
+
+
+def trajectories_of(
+    batches: Iterable[Batch],
+    policies: Sequence[str],
+    *,
+    prompts: bool = False,
+    origin: bool = False,
+) -> Iterator[Trajectories]:
+    """Yield the rows of batches that have log-probs of all `policies`, checked."""
+    for batch in batches:
         known = with_log_probs(batch, policies)
         if known.table.num_rows:
             yield decode(known, policies, prompts=prompts, details=True, origin=origin)
+
+
+def read_arrow(dump: Table, ranges: Sequence[RowRange], names: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of ranges as Arrow tables, which hold no more than these rows."""
+    for parts in read_chunks(dump, ranges, names):
+        yield joined(parts).combine_chunks()
 
 
 def read_chunks(
     dump: Table, ranges: Sequence[RowRange], names: Sequence[str] | None = None
 ) -> Iterator[list[Batch]]:
     """Yield for each of the ascending, disjoint `ranges` of rows the batches that make it up."""
+    return _cut(dump.batches(names), ranges)
+
+
+def _cut(batches: Iterable[Batch], ranges: Sequence[RowRange]) -> Iterator[list[Batch]]:
+    """Cut and gather batches so that those of each range are together."""
     waiting = iter(ranges)
     current = next(waiting, None)
     parts: list[Batch] = []
-    for batch in dump.batches(names):
+    for batch in batches:
         end = batch.first_row + batch.table.num_rows
         while current is not None and current[0] < end:
             start = max(current[0], batch.first_row)

@@ -26,10 +26,17 @@ from rcdiag.table.conversion import Conversion, Heard, RowOrigin, convert_files,
 from rcdiag.table.memory import name_in_memory, write_rows
 from rcdiag.table.naming import Naming, naming_of
 from rcdiag.table.observed import all_null
-from rcdiag.table.readers.parquet import open_parquet, read_rows_of
+from rcdiag.table.readers.parquet import (
+    open_parquet,
+    read_rows_of,
+    row_groups_of,
+    rows_per_batch,
+)
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
 from rcdiag.table.unify import common_schema, conformed
+
+RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,17 +266,70 @@ class Table:
             [field.with_name(self.renames.get(field.name, field.name)) for field in self.schema]
         )
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[Batch]:
-        """Yield all rows in order; `names` are canonical, None means every column."""
+    def batches(
+        self, names: Sequence[str] | None = None, between: RowRange | None = None
+    ) -> Iterator[Batch]:
+        """Yield all rows in order; `names` are canonical, None means every column.
+
+        `between` takes the rows from one number to the one before another, and reads the row groups
+        of these alone.
+        """
         wanted = list(self.schema.names if names is None else names)
         for file in self.files:
-            row = 0
-            for record in read_rows_of(file.parquet, self._stored_in(file, wanted), self._tokens):
-                if file.differs:
-                    record = self._conformed(record, wanted)
-                numbers = file.first_row + row + np.arange(record.num_rows)
-                yield Batch(self.canonical(record, wanted, numbers), file, row)
+            if between is None:
+                yield from self._rows_in(file, wanted, None, (0, file.num_rows))
+                continue
+            first, end = (min(max(row - file.first_row, 0), file.num_rows) for row in between)
+            if first < end:
+                groups = _groups_with(file, first, end)
+                yield from self._rows_in(file, wanted, groups, (first, end))
+
+    def _rows_in(
+        self, file: TableFile, names: Sequence[str], groups: range | None, between: RowRange
+    ) -> Iterator[Batch]:
+        """Yield rows of a file from its row groups, None for all of them."""
+        sizes = [group.num_rows for group in row_groups_of(file.parquet)] if groups else []
+        row = sum(sizes[: groups.start]) if groups else 0
+        stored = self._stored_in(file, names)
+        for record in read_rows_of(file.parquet, stored, self._tokens, groups):
+            first = max(between[0] - row, 0)
+            last = min(between[1] - row, record.num_rows)
+            if first >= last:
                 row += record.num_rows
+                continue
+            part = record.slice(first, last - first)
+            if file.differs:
+                part = self._conformed(part, names)
+            numbers = file.first_row + row + np.arange(first, last)
+            yield Batch(self.canonical(part, names, numbers), file, row + first)
+            row += record.num_rows
+
+    @property
+    def response_tokens(self) -> int:
+        """Return the response tokens, masked ones too, that footers tell; a row has at least one."""
+        return sum(
+            chunk.num_values
+            for file in self.files
+            for group in row_groups_of(file.parquet)
+            for chunk in group.columns
+            if chunk.column == self._tokens
+        )
+
+    def batch_ranges(self) -> list[RowRange]:
+        """Return the first row of every batch that `batches` yields, and the row after its last."""
+        ranges = []
+        for file in self.files:
+            size = rows_per_batch(file.parquet, self._tokens)
+            for first in range(0, file.num_rows, size):
+                end = min(first + size, file.num_rows)
+                ranges.append((file.first_row + first, file.first_row + end))
+        return ranges
+
+    def batches_from(self, ranges: Sequence[RowRange], rows: Sequence[pa.Table]) -> Iterator[Batch]:
+        """Yield rows that were read elsewhere, of some of `batch_ranges`, as batches."""
+        for (first, _), table in zip(ranges, rows, strict=True):
+            file = self._file_of(first)
+            yield Batch(table, file, first - file.first_row)
 
     def batches_of(
         self, file: TableFile, rows: NDArray[np.int64], names: Sequence[str]
@@ -341,6 +401,14 @@ class Table:
         if self.given:
             table = given_values.filled(table, self.given, numbers)
         return columns.with_versions_as_numbers(table.select(names))
+
+
+def _groups_with(file: TableFile, first: int, end: int) -> range:
+    """Return the row groups of a file that hold its rows from `first` to before `end`."""
+    sizes = [group.num_rows for group in row_groups_of(file.parquet)]
+    ends = np.cumsum(sizes)
+    start = int(np.searchsorted(ends, first, side="right"))
+    return range(start, int(np.searchsorted(ends, end, side="left")) + 1)
 
 
 def open_table(

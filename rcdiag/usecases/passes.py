@@ -1,18 +1,125 @@
-"""One pass over a table: the next rows are read while the last are worked on."""
+"""One pass over a table, part by part: on this machine, or by the processes of a runner."""
 
 from __future__ import annotations
 
+import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
-from typing import TypeVar
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any, Generic, TypeVar
 
 from rcdiag.errors import RcdiagError
+from rcdiag.runners import Runner
+from rcdiag.table.copies import marks_of, sees, without_what_stays
 from rcdiag.table.observed import unobserved
-from rcdiag.table.stream import read_trajectories
-from rcdiag.table.table import Table
+from rcdiag.table.stream import columns_read, read_arrow, read_trajectories, trajectories_of
+from rcdiag.table.table import RowRange, Table
 from rcdiag.table.tokens import TokenBatch, sampled_tokens
+from rcdiag.table.trajectories import Trajectories
 
 T = TypeVar("T")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk(Generic[S]):
+    """What a pass makes of a table; it is sent to other processes with all that it holds."""
+
+    policies: Sequence[str]  # whose log-probs are read
+    prompts: bool = False  # read prompts too, for their width alone, where the table has them
+    masked: bool = False  # take the tokens too that the mask leaves out
+    origin: bool = False  # read engine and version of the rows
+    # Batches of a part, the least that is done at one place: its state is made of their states in
+    # the same order wherever that is. A power of two, so that sums of parts are those of batches.
+    batches_in_part: int = 4
+
+    def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> S | None:
+        """Return the state of the batches of one part; None where they hold nothing to count.
+
+        A batch may hold no token at all. Blocks of a batch are walked side by side by the executor.
+        """
+        raise NotImplementedError
+
+
+Part = tuple[RowRange, ...]  # the batches of a part
+
+
+@dataclass(frozen=True, slots=True)
+class SentPart:
+    """A part on its way to another process, with its rows where that cannot read the table."""
+
+    ranges: Part
+    rows: tuple[Any, ...] | None = None  # an Arrow table for each range
+
+
+def states(dump: Table, walk: Walk[S], runner: Runner | None = None) -> Iterator[S]:
+    """Yield the state of every part of a table that holds something, in the order of the rows.
+
+    The parts, and the order in which their batches add up, are the same wherever they are done.
+    """
+    ranges = dump.batch_ranges()
+    size = walk.batches_in_part
+    parts = [tuple(ranges[first : first + size]) for first in range(0, len(ranges), size)]
+    if runner is None or not runner.elsewhere:
+        return _here(dump, walk, parts)
+    return _elsewhere(dump, walk, parts, runner)
+
+
+def _here(dump: Table, walk: Walk[S], parts: Sequence[Part]) -> Iterator[S]:
+    """Make the states of all parts in this process, of one stream of rows."""
+    firsts = [part[0][0] for part in parts]
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        rows = read_trajectories(
+            dump, walk.policies, prompts=_prompts(dump, walk), origin=walk.origin
+        )
+        batches = read_ahead(((int(one.row[0]), _sampled(one, walk)) for one in rows), executor)
+        for _, of_part in groupby(batches, lambda batch: bisect_right(firsts, batch[0])):
+            state = walk.state_of((batch for _, batch in of_part), executor)
+            if state is not None:
+                yield state
+
+
+def _elsewhere(dump: Table, walk: Walk[S], parts: Sequence[Part], runner: Runner) -> Iterator[S]:
+    """Make the states of parts in other processes, which read the table if all of them see it."""
+    dump.require(*(f"{policy}_log_probs" for policy in walk.policies))
+    sent = without_what_stays(dump)
+    if all(runner.everywhere(partial(sees, sent, marks_of(dump)))):
+        due: Iterator[SentPart] = (SentPart(part) for part in parts)
+    else:
+        names = columns_read(dump, walk.policies, prompts=_prompts(dump, walk), origin=walk.origin)
+        due = _with_rows(dump, parts, names)
+    made = runner.map(partial(_state_of, sent, walk), due)
+    return (state for state in made if state is not None)
+
+
+def _with_rows(dump: Table, parts: Sequence[Part], names: Sequence[str]) -> Iterator[SentPart]:
+    """Yield parts with their rows, which are read here when the part is due."""
+    tables = read_arrow(dump, [one for part in parts for one in part], names)
+    for part in parts:
+        yield SentPart(part, tuple(next(tables) for _ in part))
+
+
+def _state_of(dump: Table, walk: Walk[S], part: SentPart) -> S | None:
+    """Make the state of one part, in whatever process this runs."""
+    how: Any = {"prompts": _prompts(dump, walk), "origin": walk.origin}
+    if part.rows is None:
+        rows = read_trajectories(dump, walk.policies, ranges=part.ranges, **how)
+    else:
+        rows = trajectories_of(dump.batches_from(part.ranges, part.rows), walk.policies, **how)
+    with ThreadPoolExecutor(2) as executor:
+        batches = read_ahead((_sampled(one, walk) for one in rows), executor)
+        return walk.state_of(batches, executor)
+
+
+def _prompts(dump: Table, walk: Walk[Any]) -> bool:
+    return walk.prompts and "prompt_ids" in dump.columns
+
+
+def _sampled(rows: Trajectories, walk: Walk[Any]) -> TokenBatch:
+    return sampled_tokens(rows, walk.policies, masked=walk.masked)
 
 
 def token_batches(

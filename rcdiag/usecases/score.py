@@ -5,19 +5,20 @@ One pass over the table; the state of two shards is the sum of their states.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from rcdiag.corrections.quantities import Quantity
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.logs import Log
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, StepResult
+from rcdiag.runners import Runner
 from rcdiag.statistics.accumulator import PairState, Step, added_by_key
-from rcdiag.statistics.adding import RunningSum
+from rcdiag.statistics.adding import Addable, RunningSum, total
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.pair import PolicyPair
@@ -27,6 +28,7 @@ from rcdiag.statistics.vocabulary import worst_ids
 from rcdiag.table.observed import unobserved
 from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
+from rcdiag.table.tokens import TokenBatch
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import (
     CorrectionRows,
@@ -36,9 +38,11 @@ from rcdiag.usecases.corrected import (
 )
 from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.logged import compared
-from rcdiag.usecases.passes import no_tokens, token_batches
+from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, decoded_examples, with_contexts
+
+A = TypeVar("A", bound=Addable)
 
 # Shares of the tokens, those with the largest k3 first, eight in each decade.
 SHARES = [float(f"{10.0 ** (step / 8.0):.6g}") for step in range(-40, 1)]
@@ -56,18 +60,20 @@ def score(
     plan: Plan | None = None,
     pair_reason: str | None = None,
     log: Log | None = None,
+    runner: Runner | None = None,
 ) -> ScoreResult:
     """Mismatch of two recorded policies over all steps and per step, and corrections of it.
 
     `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
-    which is set beside what the plan computes.
+    which is set beside what the plan computes. `runner` says where the pass over the table is done:
+    here, unless it has other processes.
     `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
     result holds the text of the tokens that it names; without it, and with `text`, the worst
     sequences have the text that columns of the table hold.
     """
     check_pair(dump, behavior, target)
     plan = None if plan is None else answerable(plan, dump)
-    reading = _read(dump, behavior, target, plan)
+    reading = _read(dump, behavior, target, plan, runner)
     state, rows = reading.state, reading.rows
     suite = Suite(_whole(state.by_step()))
     count = sum(reading.sizes.values(), RowCount())
@@ -154,50 +160,85 @@ def _values(suite: Suite | None, count: RowCount) -> dict[str, MetricValue]:
     return judged(suite)
 
 
-def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading:
-    """Read the table in one pass, and once more where no row holds numbers alone."""
-    states: RunningSum[PairState] = RunningSum()
-    rows: RunningSum[CorrectionRows] = RunningSum()
-    bad: RunningSum[NonFinite] = RunningSum()
-    sizes: dict[Step, RowCount] = {}
-    quantities = [] if plan is None else wanted_quantities(plan)
-    with ThreadPoolExecutor(os.cpu_count()) as executor:
-        trainers = [] if plan is None else plan.trainers
-        prompts = any(trainer.reads_prompts for trainer in trainers)
-        masked = any(trainer.reads_masked for trainer in trainers)
-        batches = token_batches(
-            dump, (behavior, target), executor, prompts=prompts, masked=masked, origin=True
+@dataclass(frozen=True, slots=True)
+class RowsState:
+    """What some rows leave for the result; two of them add up to that of the rows of both."""
+
+    non_finite: NonFinite
+    sizes: Mapping[Step, RowCount]
+    rows: CorrectionRows | None  # None without a plan of corrections
+    state: PairState | None  # None where no row holds numbers alone
+
+    def __add__(self, other: RowsState) -> RowsState:
+        return RowsState(
+            self.non_finite + other.non_finite,
+            added_by_key(self.sizes, other.sizes),
+            _both(self.rows, other.rows),
+            _both(self.state, other.state),
         )
+
+
+def _both(one: A | None, other: A | None) -> A | None:
+    """Add two states, of which either may be missing."""
+    return other if one is None else one if other is None else one + other
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairWalk(Walk[RowsState]):
+    """The pass that measures a pair of policies, and gathers what corrections need of it."""
+
+    plan: Plan | None = None
+    every_row: bool = False  # the state is also of rows that hold a log-prob that is no number
+
+    def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
+        """Return the state of the batches of one part."""
+        running: RunningSum[RowsState] = RunningSum()
+        quantities = [] if self.plan is None else wanted_quantities(self.plan)
         for batch in batches:
-            pair = PolicyPair(batch, behavior, target)
-            bad.add(NonFinite.of(batch))
-            steps = pair.by_step()
-            sizes = added_by_key(sizes, _row_counts(steps))
-            if plan is not None:
-                rows.add(CorrectionRows.of(steps, plan, quantities, executor))
-            clean = pair.take(rows_of_numbers(batch))
-            if len(clean.lengths):
-                parts = steps if clean is pair else clean.by_step()
-                states.add(PairState.of(clean, parts, executor))
-    non_finite = bad.total()
-    if non_finite is None or not sizes:
+            running.add(self._of(batch, quantities, executor))
+        return running.total()
+
+    def _of(
+        self, batch: TokenBatch, quantities: Sequence[Quantity], executor: Executor
+    ) -> RowsState:
+        """Return the state of one batch."""
+        pair = PolicyPair(batch, *self.policies)
+        steps = pair.by_step()
+        rows = None
+        if self.plan is not None:
+            rows = CorrectionRows.of(steps, self.plan, quantities, executor)
+        clean = pair if self.every_row else pair.take(rows_of_numbers(batch))
+        state = None
+        if len(clean.lengths):
+            parts = steps if clean is pair else clean.by_step()
+            state = PairState.of(clean, parts, executor)
+        return RowsState(NonFinite.of(batch), _row_counts(steps), rows, state)
+
+
+def _read(
+    dump: Table, behavior: str, target: str, plan: Plan | None, runner: Runner | None
+) -> Reading:
+    """Read the table in one pass, and once more where no row holds numbers alone."""
+    trainers = [] if plan is None else plan.trainers
+    walk = PairWalk(
+        policies=(behavior, target),
+        plan=plan,
+        prompts=any(trainer.reads_prompts for trainer in trainers),
+        masked=any(trainer.reads_masked for trainer in trainers),
+        origin=True,
+    )
+    read = total(states(dump, walk, runner))
+    if read is None or not read.sizes:
         raise no_tokens(dump, (behavior, target))
-    state = states.total() or _state_of_all_rows(dump, behavior, target)
-    order = sorted(sizes, key=lambda step: -1 if step is None else step)
-    return Reading(state, rows.total(), non_finite, {step: sizes[step] for step in order})
-
-
-def _state_of_all_rows(dump: Table, behavior: str, target: str) -> PairState:
-    """Read a table of which every row holds a log-prob that is no number, for its figures."""
-    states: RunningSum[PairState] = RunningSum()
-    with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for batch in token_batches(dump, (behavior, target), executor):
-            pair = PolicyPair(batch, behavior, target)
-            if len(pair.lengths):
-                states.add(PairState.of(pair, pair.by_step(), executor))
-    state = states.total()
+    state = read.state
+    if state is None:
+        again = PairWalk(policies=(behavior, target), every_row=True)
+        every = total(states(dump, again, runner))
+        assert every is not None
+        state = every.state
     assert state is not None
-    return state
+    order = sorted(read.sizes, key=lambda step: -1 if step is None else step)
+    return Reading(state, read.rows, read.non_finite, {step: read.sizes[step] for step in order})
 
 
 def _whole(steps: Mapping[Step, SuiteState]) -> SuiteState:

@@ -154,33 +154,3 @@ def _run(plan: ScoringPlan, progress: Progress, runner: Runner, *, force: bool, 
         elif parts:
             interrupt.add_note("nothing is kept; rcdiag score ... -o FILE keeps finished parts")
         raise
-
-
-def description(
-    name: str,
-    table: Table,
-    plan: ScoringPlan | None,
-    output: Path | None,
-    runner: Runner | None = None,
-) -> str:
-    """Say what would run, for a dry run: rows, tokens, policies, where they run and go."""
-    count = len(table.sources)
-    files = "1 file" if count == 1 else f"{count} files"
-    lines = [f"{name}: {table.num_rows:,} sequences in {files}"]
-    if plan is None:
-        return "\n".join(
-            [*lines, f"would compute from recorded policies: {', '.join(table.policies)}"]
-        )
-    survey = plan.survey
-    lines.append(
-        f"{survey.tokens:,} tokens to run, {survey.sampled_tokens:,} of them sampled; "
-        f"longest sequence {survey.lengths.max():,}; {len(plan.ranges)} parts"
-    )
-    for spec in plan.specs:
-        options = ", ".join(f"{key}={value}" for key, value in spec.options.items())
-        policy = f"{spec.backend} {spec.dtype} {spec.model} {options}".rstrip()
-        lines.append(f"would score `{spec.name}`: {policy}")
-        if runner is not None:
-            lines.append(f"  {runner.plan(spec)}")
-    lines.append(f"would write {output}" if output else "would keep no scores (no -o FILE)")
-    return "\n".join(lines)

@@ -7,6 +7,7 @@ from functools import partial
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
 from rcdiag.diagnosis.triangulation import healthy
+from rcdiag.engines.scored_by import unlike
 from rcdiag.results import CompareResult
 from rcdiag.results.guide import PROPOSAL
 
@@ -201,9 +202,41 @@ NOISE_FLOOR = Check(
     find=_noise_floor,
 )
 
+
+def _unlike_engines(given: CheckInput) -> Iterator[Observation]:
+    result = given.result
+    scoring = (
+        {name: policy.scoring for name, policy in result.policies.items()}
+        if isinstance(result, CompareResult)
+        else result.scoring
+    )
+    for name, facts in scoring.items():
+        if differs := unlike(facts):
+            yield Observation(
+                message=f"`{name}` was scored by {differs}",
+                evidence={"policy": name, "differs": facts["differs"], "engines": facts["engines"]},
+            )
+
+
+UNLIKE_ENGINES = Check(
+    slug="unlike-engines",
+    severity="note",
+    stages=("score", "compare"),
+    asks="Were all rows of a policy scored by engines of one kind?",
+    says="Engines on unlike devices, or with other versions of their libraries, scored the rows of "
+    "one policy. They round otherwise, so that a part of the mismatch may be theirs and not the "
+    "run's; the metadata of the table lists them with their hosts, parts and tokens.",
+    fix="score again on nodes of one kind; or measure how far the kinds are apart: score the "
+    "policy on each of them under a name of its own, then rcdiag compare",
+    example="half of the parts on an H200 and half on an A100",
+    see=("noise-floor",),
+    find=_unlike_engines,
+)
+
 POLICY_CHECKS = (
     *TRIANGULATION_CHECKS,
     RECORDED_IS_NOT_NEAREST,
     SAMPLER_NOT_COMPARED,
     NOISE_FLOOR,
+    UNLIKE_ENGINES,
 )

@@ -95,13 +95,37 @@ def read_rows_of(
     file = open_parquet(path)
     row = 0
     try:
-        size = _rows_per_batch(path, tokens_column)
-        for record in file.iter_batches(size, row_groups, columns=columns):
+        size = rows_per_batch(path, tokens_column)
+        for record in _of_size(file.iter_batches(size, row_groups, columns=columns), size):
             record.validate(full=True)  # offsets that go back, text that is not UTF-8
             yield record
             row += record.num_rows
     except _arrow_errors(pa) as error:
         raise _damaged(path, error, f", after row {row}") from error
+
+
+def _of_size(records: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """Join records so that all but the last have `size` rows.
+
+    Arrow cuts a batch where a row group ends if a column is stored as a dictionary. Batches must
+    not depend on that, as whoever reads a part of a file reads the same batches.
+    """
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    for record in records:
+        held.append(record)
+        if sum(one.num_rows for one in held) >= size:
+            yield held[0] if len(held) == 1 else _joined(pa, held)
+            held = []
+    if held:
+        yield held[0] if len(held) == 1 else _joined(pa, held)
+
+
+def _joined(pa: Any, records: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Join records into one; dictionaries of a column become one."""
+    table = pa.Table.from_batches(records).unify_dictionaries().combine_chunks()
+    return table.to_batches()[0]
 
 
 def read_whole(path: Path, columns: Sequence[str] | None = None, group: int | None = None) -> Any:
@@ -126,7 +150,7 @@ def row_groups_of(path: Path) -> list[RowGroup]:
         raise _damaged(path, error) from error
 
 
-def _rows_per_batch(path: Path, tokens_column: str) -> int:
+def rows_per_batch(path: Path, tokens_column: str) -> int:
     """Return how many rows hold about TOKENS_PER_BATCH tokens, from the footer alone."""
     groups = row_groups_of(path)
     tokens = sum(

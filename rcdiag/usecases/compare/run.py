@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -22,19 +21,21 @@ from rcdiag.results import (
     PolicySummary,
     Triangulation,
 )
-from rcdiag.statistics.adding import RunningSum
+from rcdiag.runners import Runner
+from rcdiag.statistics.adding import RunningSum, total
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.moments import Moments, k2, mean
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.weighted import WeightedSuite
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
+from rcdiag.table.tokens import TokenBatch
 from rcdiag.usecases.compare.ladder import behind_the_best, is_nearest, ladder
 from rcdiag.usecases.compare.pairs import Comparison, Pair
 from rcdiag.usecases.compare.roles import choose, describe, ladder_order, repeat_of, role
 from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.one_policy import only_policy
-from rcdiag.usecases.passes import no_tokens, token_batches
+from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
 
 NOTHING = MetricValue(value=None)
@@ -49,13 +50,15 @@ def compare(
     seed: int = 0,
     origin: Table | None = None,
     joined: JoinReport | None = None,
+    runner: Runner | None = None,
 ) -> CompareResult:
     """Every pair of policies: how far apart, who is nearest to the sampler, which step adds what.
 
     The sampler is `behavior` (`rollout` where there is one), the trainer `target` (`old`).
     `policies` is their order from the sampler to the trainer; without it all are taken, in the
     order of engine and precision. `origin` is the table that the user gave, where `dump` is made
-    of it; `joined` says how, if of several.
+    of it; `joined` says how, if of several. `runner` says where the pass over the table is done:
+    here, unless it has other processes.
     """
     about = dump.metadata.get("policies", {})
     where = (origin or dump).name
@@ -71,7 +74,7 @@ def compare(
     order = _without_repeats(policies, about) or ladder_order(names, about, behavior, target)
     order = order or names
     repeats = [name for name in names if name not in order]
-    comparison, non_finite, count = _read(dump, (*order, *repeats), behavior)
+    comparison, non_finite, count = _read(dump, (*order, *repeats), behavior, runner)
     moments = comparison.moments
     lacking = unobserved(dump, (*order, *repeats))
     broken = set(non_finite.tokens) if count.too_few else set()
@@ -156,31 +159,58 @@ def _judged_pairs(
     return laws, {pair: values[pair] for pair in comparison.suites}
 
 
+@dataclass(frozen=True, slots=True)
+class RowsState:
+    """What some rows leave for the result; two of them add up to that of the rows of both."""
+
+    non_finite: NonFinite
+    count: RowCount
+    comparison: Comparison | None  # None where no row is compared
+
+    def __add__(self, other: RowsState) -> RowsState:
+        one, two = self.comparison, other.comparison
+        return RowsState(
+            self.non_finite + other.non_finite,
+            self.count + other.count,
+            two if one is None else one if two is None else one + two,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparingWalk(Walk[RowsState]):
+    """The pass that compares policies; rows with log-probs that are no numbers are counted."""
+
+    sampler: str
+    every_row: bool = False  # those rows are compared too
+
+    def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
+        """Return the state of the batches of one part."""
+        running: RunningSum[RowsState] = RunningSum()
+        for batch in batches:
+            keep = rows_of_numbers(batch)
+            clean = batch if self.every_row or keep.all() else batch.take(keep, batch.empty)
+            comparison = None
+            if len(clean.lengths):
+                comparison = Comparison.of(clean, self.policies, self.sampler, executor)
+            running.add(RowsState(NonFinite.of(batch), RowCount.of(batch), comparison))
+        return running.total()
+
+
 def _read(
-    dump: Table, policies: Sequence[str], sampler: str, *, every_row: bool = False
+    dump: Table, policies: Sequence[str], sampler: str, runner: Runner | None
 ) -> tuple[Comparison, NonFinite, RowCount]:
     """Read the table in one pass; rows with log-probs that are no numbers are counted.
 
     The comparison is of the other rows. Where they are fewer than half it is of all rows, so that
     one broken policy does not hide the others.
     """
-    states: RunningSum[Comparison] = RunningSum()
-    bad: RunningSum[NonFinite] = RunningSum()
-    count = RowCount()
-    with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for batch in token_batches(dump, policies, executor):
-            bad.add(NonFinite.of(batch))
-            keep = rows_of_numbers(batch)
-            count += RowCount.of(batch)
-            clean = batch if every_row or keep.all() else batch.take(keep, batch.empty)
-            if len(clean.lengths):
-                states.add(Comparison.of(clean, policies, sampler, executor))
-    if count.too_few and not every_row:
-        return _read(dump, policies, sampler, every_row=True)
-    comparison, non_finite = states.total(), bad.total()
-    if comparison is None or non_finite is None:
+    walk = ComparingWalk(policies=policies, sampler=sampler)
+    read = total(states(dump, walk, runner))
+    if read is not None and read.count.too_few:
+        read = total(states(dump, replace(walk, every_row=True), runner))
+    if read is None or read.comparison is None:
         raise no_tokens(dump, policies)
-    return comparison, non_finite, count
+    return read.comparison, read.non_finite, read.count
 
 
 def _summaries(

@@ -5,15 +5,15 @@ One pass over the table; thresholds are declared before it, so shards add up.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged
 from rcdiag.results import SweepResult
 from rcdiag.results.sweep import SweepFamily
+from rcdiag.runners import Runner
 from rcdiag.statistics.adding import RunningSum
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
@@ -22,9 +22,10 @@ from rcdiag.statistics.suite import Suite
 from rcdiag.table.columns import read_rewards
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
+from rcdiag.table.tokens import TokenBatch
 from rcdiag.trainers import DEFAULT, find_trainer
 from rcdiag.usecases.diagnosed import diagnosis_of_table
-from rcdiag.usecases.passes import no_tokens, token_batches
+from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting, candidates_with
@@ -47,11 +48,13 @@ def sweep(
     thresholds: int = 60,
     trainer: str = DEFAULT,
     own: Sequence[str] = (),
+    runner: Runner | None = None,
 ) -> SweepResult:
     """Sweep every family over about `thresholds` settings, recommend one, and forecast.
 
     `own` are names of further candidates, such as `seq_tis_3`, which are ranked with the others.
     `trainer` is whose configuration the reader wants: it is checked here and changes no number.
+    `runner` says where the pass over the table is done: here, unless it has other processes.
     """
     check_pair(dump, behavior, target)
     name = find_trainer(trainer).name
@@ -60,7 +63,7 @@ def sweep(
         family: settings(about, thresholds, _bounds_of(family, candidates, own))
         for family, about in FAMILIES.items()
     }
-    state, non_finite = _read(dump, behavior, target, sweep_plan(dump, grids, candidates))
+    state, non_finite = _read(dump, behavior, target, sweep_plan(dump, grids, candidates), runner)
     whole = state.suite
     values = judged(Suite(whole))
     groups = kept_groups(state)
@@ -132,19 +135,49 @@ def sweep_plan(
     )
 
 
-def _read(dump: Table, behavior: str, target: str, plan: SweepPlan) -> tuple[SweepState, NonFinite]:
+@dataclass(frozen=True, slots=True)
+class RowsState:
+    """What the rows of one part leave."""
+
+    non_finite: NonFinite
+    state: SweepState | None  # None where no row has a sampled token
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepWalk(Walk[RowsState]):
+    """The pass that tries every setting of a plan on a pair of policies."""
+
+    plan: SweepPlan
+    batches_in_part: int = 16  # a state has many thresholds: few of them are made and added
+
+    def state_of(self, batches: Iterator[TokenBatch], executor: Executor) -> RowsState | None:
+        """Return the state of the batches of one part."""
+        state: SweepState | None = None
+        bad: RunningSum[NonFinite] = RunningSum()
+        for batch in batches:
+            bad.add(NonFinite.of(batch))
+            if len(batch.lengths):
+                pair = PolicyPair(batch, *self.policies)
+                if state is None:
+                    state = SweepState.of(pair, self.plan)
+                else:
+                    state.take(pair)
+        non_finite = bad.total()
+        return None if non_finite is None else RowsState(non_finite, state)
+
+
+def _read(
+    dump: Table, behavior: str, target: str, plan: SweepPlan, runner: Runner | None
+) -> tuple[SweepState, NonFinite]:
     """Read the table in one pass."""
     state: SweepState | None = None
     bad: RunningSum[NonFinite] = RunningSum()
-    with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for batch in token_batches(dump, (behavior, target), executor):
-            bad.add(NonFinite.of(batch))
-            if len(batch.lengths):
-                pair = PolicyPair(batch, behavior, target)
-                if state is None:
-                    state = SweepState.of(pair, plan)
-                else:
-                    state.take(pair)
+    for part in states(dump, SweepWalk(policies=(behavior, target), plan=plan), runner):
+        bad.add(part.non_finite)
+        if state is None:
+            state = part.state
+        elif part.state is not None:
+            state += part.state
     non_finite = bad.total()
     if state is None or non_finite is None:
         raise no_tokens(dump, (behavior, target))

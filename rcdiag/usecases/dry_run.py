@@ -1,0 +1,162 @@
+"""A dry run says what would run: rows, tokens, parts, engines, time and disk."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rcdiag.engines.run import RATES, ScoringPlan
+from rcdiag.engines.scored_by import rate_of
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.runners import Runner
+from rcdiag.table.table import Table
+
+BYTES = {"log-probs": 4, "entropy": 4, "top_k": 8}  # of a response token; of each of its top tokens
+
+
+def check_rate(rate: float | None) -> None:
+    """Refuse a rate that no engine has."""
+    if rate is not None and not (0 < rate < math.inf):
+        raise RcdiagError(
+            f"{setting('rate', rate)}: no number of tokens in a second",
+            hint="give what one engine scores in a second, for example 12000",
+        )
+
+
+def description(
+    name: str,
+    table: Table,
+    plan: ScoringPlan | None,
+    output: Path | None,
+    runner: Runner | None = None,
+    rate: float | None = None,
+) -> str:
+    """Say what would run, for a dry run: rows, tokens, policies, where they run and go.
+
+    `rate` is what the user says that one engine scores, in tokens a second.
+    """
+    count = len(table.sources)
+    files = "1 file" if count == 1 else f"{count} files"
+    lines = [f"{name}: {table.num_rows:,} sequences in {files}"]
+    if plan is None:
+        lines.append(f"would compute from recorded policies: {', '.join(table.policies)}")
+        lines.append(f"  {pass_over(table, runner)}")
+        return "\n".join(lines)
+    survey = plan.survey
+    lines.append(
+        f"{survey.tokens:,} tokens to run, {survey.sampled_tokens:,} of them sampled; "
+        f"longest sequence {survey.lengths.max():,}; {_parts(len(plan.ranges))}"
+    )
+    for spec in plan.specs:
+        options = ", ".join(f"{key}={value}" for key, value in spec.options.items())
+        policy = f"{spec.backend} {spec.dtype} {spec.model} {options}".rstrip()
+        lines.append(f"would score `{spec.name}`: {policy}")
+        if runner is not None:
+            lines.append(f"  {runner.plan(spec)}")
+            lines.append(f"  {_time_of(plan, spec, runner, rate)}")
+    lines.append(_disk(plan, output))
+    return "\n".join(lines)
+
+
+def pass_over(table: Table, runner: Runner | None) -> str:
+    """Say what a pass over recorded columns reads, and where it runs."""
+    batches = len(table.batch_ranges())
+    where = "in this process" if runner is None else runner.place()
+    return (
+        f"{table.response_tokens:,} response tokens in {batches:,} "
+        f"{'batch' if batches == 1 else 'batches'}, {where}"
+    )
+
+
+def _time_of(plan: ScoringPlan, spec: PolicySpec, runner: Runner, rate: float | None) -> str:
+    """Say how long a policy would take, and where the rate comes from that this is made of."""
+    abouts = plan.abouts(spec)
+    names = plan.part_names()
+    left = [rows for name, rows in names.items() if name not in abouts]
+    tokens = sum(int(plan.survey.lengths[first:end].sum()) for first, end in left)
+    done = f"{len(abouts):,} of {_parts(len(names))} are on disk, " if abouts else ""
+    if not left:
+        return f"{done}nothing is left to score"
+    known, source = _rate(plan, spec, list(abouts.values()), rate)
+    todo = f"{done}{tokens:,} tokens left"
+    if known is None:
+        return (
+            f"{todo}: the time is unknown until the first part is done; "
+            f"{setting('rate', 'TOKENS')} says how many one engine scores in a second"
+        )
+    engines = min(runner.engines(spec), len(left))
+    # The last engines have nothing to do while the last parts are done.
+    rounds = math.ceil(len(left) / engines)
+    seconds = rounds * tokens / len(left) / known
+    return (
+        f"{todo}: {_duration(seconds)} at {known:,.0f} tokens a second and engine ({source}), "
+        "and the loading of the model"
+    )
+
+
+def _rate(
+    plan: ScoringPlan, spec: PolicySpec, abouts: list[dict[str, Any]], rate: float | None
+) -> tuple[float | None, str]:
+    """Return the tokens that one engine scores in a second, and who says so."""
+    if rate is not None:
+        return rate, f"as {setting('rate')} says"
+    if measured := rate_of(abouts):
+        return measured, "measured in the parts that are on disk"
+    for name, facts in plan.dump.metadata.get("policies", {}).items():
+        earlier = plan.dump.metadata.get(RATES, {}).get(name)
+        if _alike(spec, facts) and isinstance(earlier, (int, float)) and 0 < earlier < math.inf:
+            return float(earlier), f"measured when `{name}` of this table was scored"
+    return None, ""
+
+
+def _alike(spec: PolicySpec, facts: Mapping[str, Any]) -> bool:
+    """Tell whether a policy of a table was scored as a policy would be."""
+    own = {key: value for key, value in spec.to_dict().items() if key != "name"}
+    return all(facts.get(key) == value for key, value in own.items())
+
+
+def _disk(plan: ScoringPlan, output: Path | None) -> str:
+    """Say what would be written, how large it may be, and what room there is."""
+    if output is None:
+        return "would keep no scores (no -o FILE)"
+    scored = int(plan.survey.response_lengths.sum()) * sum(map(_bytes_of_token, plan.specs))
+    table = sum(path.stat().st_size for path in plan.dump.parquets)
+    folder = next(one for one in output.absolute().parents if one.exists())
+    free = shutil.disk_usage(folder).free if os.access(folder, os.R_OK) else None
+    room = "" if free is None else f"; {_size(free)} are free there"
+    return (
+        f"would write {output}: up to {_size(table + scored)}, and beside it up to "
+        f"{_size(scored)} of finished parts until it is complete{room}"
+    )
+
+
+def _bytes_of_token(spec: PolicySpec) -> int:
+    """Return the bytes, before compression, that the scores of a response token take."""
+    top = spec.options.get("top_k", 0)
+    entropy = BYTES["entropy"] if spec.options.get("entropy") else 0
+    return BYTES["log-probs"] + entropy + BYTES["top_k"] * (top if isinstance(top, int) else 0)
+
+
+def _parts(count: int) -> str:
+    return "1 part" if count == 1 else f"{count:,} parts"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"about {max(seconds, 1):.0f} s"
+    if seconds < 90 * 60:
+        return f"about {seconds / 60:.0f} minutes"
+    return f"about {seconds / 3600:,.1f} hours"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit in ("B", "kB") else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

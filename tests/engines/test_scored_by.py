@@ -1,0 +1,78 @@
+"""What engines say of themselves, part by part, becomes what the table says of the policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from rcdiag.engines import BACKENDS, worker
+from rcdiag.engines.scored_by import facts_of, rate_of, unlike
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+from tests.engines.toy_engine import TOY, make_checkpoint
+
+
+def part(host: str = "a", device: str = "H200", torch: str = "2.8", tokens: int = 10, **more):
+    return {
+        "backend": "hf",
+        "host": host,
+        "device": device,
+        "versions": {"torch": torch, "transformers": "5"},
+        "tokens": tokens,
+        "seconds": 2.0,
+        **more,
+    }
+
+
+def test_one_kind_of_engine_is_the_policy_s_facts_alone():
+    facts = facts_of([part(), part(), part(tokens=3)])
+    assert facts == {
+        "backend": "hf",
+        "device": "H200",
+        "versions": {"torch": "2.8", "transformers": "5"},
+    }
+    assert unlike(facts) == ""
+
+
+def test_unlike_engines_are_all_listed_with_what_differs():
+    facts = facts_of([part(), part("b", "A100", "2.7", tokens=25), part()])
+    assert facts["device"] == "A100", "of the engine that scored most"
+    assert facts["differs"] == ["device", "host", "versions.torch"]
+    assert facts["engines"] == [
+        {"host": "a", "device": "H200", "versions.torch": "2.8", "parts": 2, "tokens": 20},
+        {"host": "b", "device": "A100", "versions.torch": "2.7", "parts": 1, "tokens": 25},
+    ]
+    assert "a: H200, 2.8; b: A100, 2.7" in unlike(facts)
+
+
+def test_like_engines_on_two_hosts_are_listed_and_are_not_unlike():
+    facts = facts_of([part("a"), part("b")])
+    assert [engine["host"] for engine in facts["engines"]] == ["a", "b"]
+    assert unlike(facts) == ""
+
+
+def test_what_one_engine_does_not_say_differs():
+    facts = facts_of([part(), part(matmul="rounded")])
+    assert facts["differs"] == ["matmul"]
+    assert [engine["matmul"] for engine in facts["engines"]] == [None, "rounded"]
+
+
+@pytest.mark.parametrize("broken", [{"differs": 3}, {"differs": ["device"], "engines": "x"}])
+def test_facts_of_a_strange_file_are_no_engines(broken):
+    assert unlike(broken) == ""
+
+
+def test_the_rate_is_that_of_one_engine():
+    assert rate_of([part(tokens=10), part(tokens=30)]) == 10.0
+    assert rate_of([{**part(), "seconds": "2"}, {**part(), "tokens": None}]) is None
+    assert rate_of([]) is None
+
+
+def test_other_weights_under_the_same_path_are_refused(tmp_path):
+    model = make_checkpoint(tmp_path / "model")
+    spec = PolicySpec(name="old", backend="toy", dtype="float32", model=str(model))
+    job = {"spec": spec.to_dict(), "max_length": 4, "folder": str(tmp_path), "weights": "another"}
+    with (
+        BACKENDS.with_added(TOY),
+        pytest.raises(RcdiagError, match="has other weights"),
+    ):
+        worker.run(job, iter(()), lambda message: None)

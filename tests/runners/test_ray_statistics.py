@@ -1,0 +1,119 @@
+"""Statistics of recorded columns on a real Ray cluster of two nodes: equal bits, whatever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+# The command line with batches so small that a short table has many parts.
+RCDIAG = [
+    *(sys.executable, "-c"),
+    "import cli.main, rcdiag.table.readers.parquet as parquet; parquet.TOKENS_PER_BATCH = 2000; "
+    "cli.main.main()",
+]
+LIMIT = 240.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Two nodes with a core each; nothing runs on them yet."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("tables") / "table.parquet"
+    rows = pq.read_table(ROOT / "sample_data" / "stale.parquet")
+    pq.write_table(pa.concat_tables([rows] * 4), path, row_group_size=200)
+    return path
+
+
+def start(arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*RCDIAG, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def document(run: subprocess.Popen[str]) -> dict[str, Any]:
+    """The run ends well; return its result but for where and when it was made."""
+    out, err = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, err
+    content = json.loads(out)
+    del content["provenance"]
+    return content
+
+
+def wait_for(run: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT
+    while not ready():
+        assert run.poll() is None, "the run ended before anything was lost"
+        assert time.monotonic() < end, "nothing happens"
+        time.sleep(0.005)
+
+
+def tasks() -> list[int]:
+    """The processes that walk a part of the table now."""
+    listed = subprocess.run(["pgrep", "-f", "^ray::_call$"], capture_output=True, text=True)
+    return [int(line) for line in listed.stdout.split()]
+
+
+@pytest.fixture(scope="module")
+def swept(table) -> dict[str, Any]:
+    return document(start(["sweep", str(table), "--json"]))
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "sweep"])
+def test_a_cluster_gives_the_numbers_of_one_machine(cluster, table, command):
+    local = document(start([command, str(table), "--json"]))
+    run = start([command, str(table), "--json", "--on", f"ray:{cluster.address}"])
+    assert document(run) == local
+
+
+def test_the_part_of_a_killed_process_is_done_again(cluster, table, swept):
+    run = start(["sweep", str(table), "--json", "--on", f"ray:{cluster.address}"])
+    for _ in range(2):
+        wait_for(run, lambda: len(tasks()) > 0)
+        os.kill(tasks()[0], signal.SIGKILL)
+    assert document(run) == swept
+
+
+def test_the_parts_of_a_lost_node_are_done_by_the_other(cluster, table, swept):
+    run = start(["sweep", str(table), "--json", "--on", f"ray:{cluster.address}"])
+    wait_for(run, lambda: len(tasks()) == 2)
+    cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+    assert run.poll() is None
+    assert document(run) == swept
+
+
+def test_an_error_in_a_part_is_said_as_on_one_machine(cluster, tmp_path):
+    rows = pq.read_table(ROOT / "sample_data" / "stale.parquet")
+    lists = rows["old_log_probs"].to_pylist()
+    lists[131] = lists[131][:-1]
+    place = rows.schema.get_field_index("old_log_probs")
+    field = rows.schema.field(place)
+    short = tmp_path / "short.parquet"
+    pq.write_table(rows.set_column(place, field, pa.array(lists, field.type)), short)
+    run = start(["score", str(short), "--on", f"ray:{cluster.address}"])
+    _, err = run.communicate(timeout=LIMIT)
+    assert run.returncode == 2
+    assert "row 131" in err
+    assert "Traceback" not in err

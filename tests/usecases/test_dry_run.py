@@ -1,0 +1,118 @@
+"""A dry run says parts, engines, tokens, time and disk, and where the rate comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import rcdiag
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.spec import parse_policy
+from rcdiag.errors import RcdiagError
+from rcdiag.table.parts import write_part
+from tests.builders import write_table
+from tests.engines.test_parts import EngineHere
+from tests.engines.toy_engine import TOY, make_checkpoint
+
+
+@pytest.fixture
+def setting(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
+    """What scores a small table in three parts."""
+    table = write_table(
+        tmp_path / "table.parquet",
+        prompt_ids=[[1]] * 6,
+        response_ids=[[1, 2], [3], [4, 5], [6], [7, 8], [9]],
+        rollout_log_probs=[[-1.0, -1.0], [-1.0]] * 3,
+    )
+    model = make_checkpoint(tmp_path / "model")
+    monkeypatch.setattr("rcdiag.engines.run.TOKENS_PER_PART", 5)
+    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", EngineHere)
+    with BACKENDS.with_added(TOY):
+        yield {"source": table, "model": model, "policies": {"old": "toy"}}
+
+
+def test_without_a_rate_the_time_is_unknown(setting, tmp_path):
+    text = rcdiag.score.dry_run(**setting, output=tmp_path / "out.parquet")
+    assert "15 tokens to run, 9 of them sampled; longest sequence 3; 3 parts" in text
+    assert "one engine on this machine" in text
+    assert "15 tokens left: the time is unknown until the first part is done" in text
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_given_rate_makes_hours(setting):
+    text = rcdiag.score.dry_run(**setting, rate=15 / 7200)
+    assert "about 2.0 hours at 0 tokens a second and engine (as " in text
+    assert "about 15 s at 1 tokens" in rcdiag.score.dry_run(**setting, rate=1)
+
+
+def test_the_last_round_of_parts_counts_whole(setting, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    text = rcdiag.score.dry_run(**setting, rate=0.01, devices=2)
+    assert "2 engines side by side" in text
+    assert "about 17 minutes" in text, "two rounds of three parts, 1000 s"
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])
+def test_a_rate_that_no_engine_has_is_refused(setting, rate):
+    with pytest.raises(RcdiagError, match="no number of tokens in a second"):
+        rcdiag.score.dry_run(**setting, rate=rate)
+
+
+def test_finished_parts_tell_the_rate(setting, tmp_path, monkeypatch):
+    out = tmp_path / "out.parquet"
+    plan = plan_of(setting, out)
+    (spec,) = plan.specs
+    plan.folder(spec).mkdir(parents=True)
+    names = iter(plan.part_names().items())
+    name, (first, end) = next(names)
+    column = [[-1.0] * int(size) for size in plan.survey.response_lengths[first:end]]
+    part = pa.table({"old_log_probs": column})
+    write_part(plan.folder(spec) / name, part, {"tokens": 5, "seconds": 50.0})
+    text = rcdiag.score.dry_run(**setting, output=out)
+    assert "1 of 3 parts are on disk, 10 tokens left: about 2 minutes" in text
+    assert "measured in the parts that are on disk" in text
+
+
+def plan_of(setting: dict[str, Any], out: Path):
+    from rcdiag.engines.run import plan_scoring
+
+    table = rcdiag.open_table(setting["source"])
+    return plan_scoring(table, [parse_policy("old=toy", str(setting["model"]))], out)
+
+
+def test_an_earlier_scoring_of_the_table_tells_the_rate(setting, tmp_path):
+    out = tmp_path / "scored.parquet"
+    rcdiag.score(**setting, output=out)
+    metadata = rcdiag.open_table(out).metadata
+    rate = metadata["tokens_per_second"]["old"]
+    assert rate > 0
+    again = {**setting, "source": out, "policies": {"once_more": "toy"}}
+    assert "measured when `old` of this table was scored" in rcdiag.score.dry_run(**again)
+    other = {**again, "policies": {"tilted": "toy,tilt=1"}}
+    assert "the time is unknown" in rcdiag.score.dry_run(**other), "another policy's rate"
+
+
+def test_the_disk_that_outputs_take_is_an_upper_bound(setting, tmp_path):
+    out = tmp_path / "out.parquet"
+    text = rcdiag.score.dry_run(**setting, output=out)
+    (said,) = re.findall(r"up to (\d+) (k?)B, and beside it", text)
+    rcdiag.score(**setting, output=out)
+    bytes_said = int(said[0]) * (1000 if said[1] else 1)
+    assert bytes_said >= 9 * 4 + setting["source"].stat().st_size - 500
+    assert "are free there" in text
+
+
+@pytest.mark.parametrize("command", [rcdiag.score, rcdiag.compare, rcdiag.sweep])
+def test_recorded_columns_are_a_pass_of_tokens(tmp_path, command):
+    table = write_table(
+        tmp_path / "table.parquet",
+        response_ids=[[1, 2], [3]],
+        rollout_log_probs=[[-1.0, -1.0], [-1.0]],
+        old_log_probs=[[-1.0, -1.0], [-1.5]],
+    )
+    assert "3 response tokens in 1 batch, in this process" in command.dry_run(table)
