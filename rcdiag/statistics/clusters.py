@@ -89,11 +89,24 @@ def added_by_index(index: NDArray[np.integer], rows: Array, size: int) -> Array:
     The result is [size, ...]; rows are added in their order. An index [rows, places] adds
     every row in several places.
     """
-    matrix = summing_matrix(index, size)
-    if rows.ndim <= 2:
-        return np.asarray(matrix @ rows)
-    flat = np.asarray(matrix @ rows.reshape(len(rows), -1))
-    return flat.reshape(size, *rows.shape[1:])
+    sums = np.zeros((size, *rows.shape[1:]))
+    if not len(rows):
+        return sums
+    places = index.reshape(len(rows), -1).T
+    columns, wide = rows.reshape(len(rows), -1), sums.reshape(size, -1)
+    if len(rows) < columns.shape[1]:  # the loop is over what there are fewer of
+        for of_rows in places.tolist():
+            for to, row in zip(of_rows, columns, strict=True):
+                wide[to] += row
+        return sums
+    contiguous = np.ascontiguousarray(columns.T)
+    for of_rows in places:
+        first = int(of_rows.min())
+        to = np.subtract(of_rows, first, dtype=np.intp)
+        for number, column in enumerate(contiguous):
+            added = np.bincount(to, column)
+            wide[first : first + len(added), number] += added
+    return sums
 
 
 @dataclass(frozen=True, slots=True)

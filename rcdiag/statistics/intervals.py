@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.statistics.distributions import student_quantile
 from rcdiag.statistics.ratios import Array
 
 COVERAGE = 0.95
+TAIL = (1.0 - COVERAGE) / 2.0  # outside, on either side
 NORMAL = 1.959963984540054  # the standard normal quantile at 0.5 + COVERAGE / 2
 # With fewer clusters an interval is a rough guess, however it is made.
 FEW_CLUSTERS = 20
@@ -19,9 +21,7 @@ Count = NDArray[np.int64] | int
 
 def t_quantile(clusters: int) -> float:
     """Return how many standard errors a two-sided interval reaches, with so many clusters."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(clusters - 1, 0.5 + COVERAGE / 2.0))
+    return float(student_quantile(clusters - 1, TAIL))
 
 
 def standard_error(left_out: Array) -> np.float64:
@@ -50,8 +50,6 @@ def errors_and_reaches(influence: Array, clusters: Count) -> tuple[Array, Array,
     normal with unequal variances; and c / n more, as far as skewness and kurtosis make a two-sided
     interval too short (`_more_for_skewness`).
     """
-    from scipy.special import stdtrit
-
     count = np.asarray(clusters, dtype=np.float64)
     scale = np.abs(influence).max(axis=0)
     scaled = influence / np.where(scale > 0.0, scale, 1.0)  # no power of it leaves its range
@@ -66,7 +64,7 @@ def errors_and_reaches(influence: Array, clusters: Count) -> tuple[Array, Array,
         skewness = np.where(second > 0.0, of_sample * third / second**1.5, 0.0)
         kurtosis = np.where(second > 0.0, fourth / second**2, 3.0)
     freedom = np.minimum(3.0 * count / kurtosis, count - 1.0)
-    quantile = stdtrit(np.maximum(freedom, 1.0), 0.5 + COVERAGE / 2.0)
+    quantile = student_quantile(np.maximum(freedom, 1.0), TAIL)
     quantile = quantile + _more_for_skewness(skewness, kurtosis) / count
     skewness = skewness / np.sqrt(count)
     return error, _untransformed(quantile, skewness), -_untransformed(-quantile, skewness)

@@ -167,8 +167,6 @@ def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> 
     interpolated over the logit of the share. None where no edge tells the clusters apart. Source:
     Woodruff 1952, JASA 47.
     """
-    from scipy.special import logit
-
     counts = clusters.sums
     if len(counts) < 2:
         return NONE
@@ -183,8 +181,13 @@ def quantile_interval(ordered: Ordered, clusters: ClusterSums, share: float) -> 
     inside = inside[max(above - 1, 0) : above + 1]  # the nearest on either side
     error, down, up = errors_and_reaches(influence[:, inside], number[inside])
     reach = [
-        np.exp(np.interp(logit(share), logit(reached[inside]), np.log(reaches * error)))
+        np.exp(np.interp(_logit(share), _logit(reached[inside]), np.log(reaches * error)))
         for reaches in (down, up)
     ]
     low, high = np.clip([share - reach[0], share + reach[1]], 0.0, 1.0)
     return ordered.quantile(float(low)), ordered.quantile(float(high))
+
+
+def _logit(share: Array | float) -> Array:
+    """Return log(share / (1 - share))."""
+    return np.log(share) - np.log1p(-np.asarray(share))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import schema as columns
+from rcdiag.table.list_lengths import lengths_of
 from rcdiag.table.readers.reader import Rows
 from rcdiag.table.unify import table_type
 
@@ -67,12 +67,12 @@ def checked_lengths(table: pa.Table, rows: Rows) -> NDArray[np.int64]:
             f"{rows.where(row)}: no response tokens (null)",
             hint="an empty response is an empty list; drop rows that were never sampled",
         )
-    lengths = pc.list_value_length(ids).to_numpy().astype(np.int64)
+    lengths = lengths_of(ids)
     for name in table.column_names:
         column = table[name]
         if not _is_per_token(name, column.type):
             continue
-        own = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
+        own = lengths_of(column, of_null=-1)
         differ = (own != lengths) & (own >= 0)
         if differ.any():
             row = int(np.argmax(differ))
@@ -94,6 +94,8 @@ def _is_per_token(name: str, kind: pa.DataType) -> bool:
 
 def check_values(table: pa.Table, rows: Rows) -> None:
     """Refuse token ids below 0, and masks of other values than 0 and 1."""
+    import pyarrow.compute as pc
+
     for name, (what, most, hint) in VALUES.items():
         if name not in table.column_names or pt.is_null(table[name].type):
             continue
@@ -106,9 +108,7 @@ def check_values(table: pa.Table, rows: Rows) -> None:
         values = flat.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         bad = values < 0 if most is None else (values < 0) | (values > most)
         at = int(np.argmax(bad))
-        owner = np.repeat(
-            np.arange(len(column)), pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-        )
+        owner = np.repeat(np.arange(len(column)), lengths_of(column))
         raise RcdiagError(
             f"{rows.where(int(owner[at]))}: column `{name}` holds {what} {flat[at].as_py()}",
             hint=hint,

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
@@ -21,6 +20,7 @@ from rcdiag.table import schema as columns
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
 from rcdiag.table.growing import GrowingWriter
+from rcdiag.table.list_lengths import lengths_of
 from rcdiag.table.placeholders import FLOOR, EqualityWatch, LogProbWatch
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
@@ -141,7 +141,7 @@ class _Pass:
             column = table[name].combine_chunks()
             if pt.is_null(column.type) or column.null_count == len(column):
                 continue
-            own_lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+            own_lengths = lengths_of(column)
             counted = sampled
             if column.null_count:  # rows without the column
                 present = column.is_valid().to_numpy(zero_copy_only=False)
@@ -334,7 +334,7 @@ def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:
         return np.ones(tokens, np.bool_)
     mask = table["response_mask"].combine_chunks()
     if mask.null_count:
-        lengths = pc.list_value_length(table["response_ids"]).to_numpy()
+        lengths = lengths_of(table["response_ids"])
         out = np.ones(tokens, np.bool_)
         present = np.repeat(mask.is_valid().to_numpy(zero_copy_only=False), lengths)
         out[present] = mask.flatten().to_numpy(zero_copy_only=False).astype(np.bool_)
@@ -344,7 +344,7 @@ def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:
 
 def _with_values(column: pa.ListArray, numbers: NDArray[np.floating]) -> pa.ListArray:
     """Return a list column with other values in its lists; null rows stay null."""
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    lengths = lengths_of(column)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     null = column.is_null() if column.null_count else None
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(numbers), mask=null)

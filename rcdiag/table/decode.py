@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
@@ -111,9 +110,8 @@ def _versions(batch: Batch, response_ids: Ragged) -> NDArray[np.int64] | None:
         column = ragged(batch, "policy_version")
         _same_lengths(batch, "policy_version", column, response_ids)
         return column.values.astype(np.int64)
-    return pc.fill_null(_as_int64(batch, "policy_version", array), -1).to_numpy(
-        zero_copy_only=False
-    )
+    versions = _as_int64(batch, "policy_version", array)
+    return (versions.fill_null(-1) if versions.null_count else versions).to_numpy()
 
 
 def _column(batch: Batch, name: str) -> pa.Array:
@@ -137,9 +135,9 @@ def ragged(batch: Batch, name: str, mask: NDArray[np.bool_] | None = None) -> Ra
     """
     array = _column(batch, name)
     _no_nulls(batch, name, array)
-    if not pt.is_large_list(array.type):
+    if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
         array = array.cast(pa.large_list(array.type.value_type))
-    offsets = array.offsets.to_numpy()
+    offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
     null = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
     if null is not None and mask is not None and len(mask) == len(null):
@@ -249,8 +247,11 @@ def _advantages(batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_]) -> 
 
 def floats(batch: Batch, name: str) -> NDArray[np.float64]:
     """Return a column of numbers, one for each row; null, which means unknown, becomes NaN."""
-    array = _column(batch, name).cast(pa.float64(), safe=False)  # the nearest float64
-    return pc.fill_null(array, float("nan")).to_numpy(zero_copy_only=False)
+    array = _column(batch, name)
+    if not (pt.is_floating(array.type) or pt.is_integer(array.type)):
+        array = array.cast(pa.float64(), safe=False)
+    numbers = array.to_numpy(zero_copy_only=False)  # which makes NaN of null
+    return numbers.astype(np.float64, copy=False)
 
 
 def _step(batch: Batch) -> NDArray[np.int64]:
@@ -261,13 +262,20 @@ def _step(batch: Batch) -> NDArray[np.int64]:
 
 def _as_int64(batch: Batch, name: str, array: pa.Array) -> pa.Array:
     """Return whole numbers as int64; larger ones, which uint64 holds, are refused."""
-    if pt.is_uint64(array.type) and (largest := pc.max(array).as_py() or 0) > LARGEST:
-        row = pc.index(array, largest).as_py()
+    if pt.is_int64(array.type):
+        return array
+    if pt.is_uint64(array.type) and len(beyond := _beyond_int64(array)):
+        row = int(beyond[0])
         raise RcdiagError(
-            f"{batch.where(row)}: column `{name}` holds {largest}, beyond int64",
+            f"{batch.where(row)}: column `{name}` holds {array[row]}, beyond int64",
             hint="is it another column? See --column",
         )
     return array.cast(pa.int64())
+
+
+def _beyond_int64(array: pa.UInt64Array) -> NDArray[np.int64]:
+    """Return the rows whose number is too large for int64, ascending; null is none."""
+    return np.flatnonzero(array.fill_null(0).to_numpy() > LARGEST)
 
 
 def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
@@ -276,4 +284,6 @@ def hashed(batch: Batch, name: str) -> NDArray[np.uint64]:
     _no_nulls(batch, name, array)
     if pt.is_integer(array.type):
         return mixed(array.to_numpy(zero_copy_only=False).astype(np.uint64))
-    return hashed_texts(array.cast(pa.large_string()))
+    if not (pt.is_string(array.type) or pt.is_large_string(array.type)):
+        array = array.cast(pa.large_string())
+    return hashed_texts(array)

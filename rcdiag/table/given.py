@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
+from rcdiag.table.list_lengths import lengths_of
 
 GROUP_SIZE = "group_size"
 # Which number is the reward where a dump holds a dictionary of them; readers ask for it.
@@ -122,11 +122,9 @@ def filled(table: pa.Table, given: Mapping[str, Any], numbers: NDArray[np.intege
         column = column_of(name)
         if column in table.column_names:
             index = table.column_names.index(column)
-            lacking = _lacking(table.column(index))
-            if name != GROUP_SIZE and pc.any(lacking).as_py():
-                own = table.column(index)
-                scalar = pa.scalar(value).cast(own.type)
-                table = table.set_column(index, column, pc.if_else(lacking, scalar, own))
+            if name != GROUP_SIZE:
+                own = _with_value(table.column(index), value)
+                table = table.set_column(index, column, own)
         else:
             table = table.append_column(column, _values(name, value, numbers))
     return table
@@ -139,16 +137,23 @@ def _values(name: str, value: Any, numbers: NDArray[np.integer]) -> pa.Array:
     return pa.array([value], type_of(name, value)).take(pa.array(np.zeros(len(numbers), np.int64)))
 
 
-def _lacking(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Flag rows whose value is unknown: null, or NaN, [rows]."""
-    return column.is_null(nan_is_null=pt.is_floating(column.type))
+def _with_value(column: pa.ChunkedArray, value: Any) -> pa.ChunkedArray:
+    """Return a column with a given value in the rows whose own is unknown: null, or NaN."""
+    import pyarrow.compute as pc
+
+    lacking = column.is_null(nan_is_null=pt.is_floating(column.type))
+    if not pc.any(lacking).as_py():
+        return column
+    return pc.if_else(lacking, pa.scalar(value).cast(column.type), column)
 
 
 def contradiction(table: pa.Table, name: str, value: Any) -> int | None:
     """Return the first row whose own value is another than the given one; None where none is."""
+    import pyarrow.compute as pc
+
     column = table[column_of(name)]
     if pt.is_list(column.type) or pt.is_large_list(column.type):
-        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        lengths = lengths_of(column)
         owner = np.repeat(np.arange(len(lengths)), lengths)
         differ = pc.not_equal(pc.list_flatten(column), value).to_numpy().astype(bool)
         rows = owner[differ]

@@ -17,10 +17,11 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return words ^ (words >> np.uint64(31))
 
 
-def hashed_texts(texts: pa.LargeStringArray) -> NDArray[np.uint64]:
+def hashed_texts(texts: pa.StringArray | pa.LargeStringArray) -> NDArray[np.uint64]:
     """Return a hash of every text, [texts]: 8 bytes of its UTF-8 at a time are mixed in."""
-    ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset :][: len(texts) + 1]
-    starts, lengths = ends[:-1], np.diff(ends)
+    kind = np.int32 if pa.types.is_string(texts.type) else np.int64
+    ends = np.frombuffer(texts.buffers()[1], kind)[texts.offset :][: len(texts) + 1]
+    starts, lengths = ends[:-1].astype(np.int64), np.diff(ends).astype(np.int64)
     # 8 zeros follow, so that the last bytes of the last text can be read as a whole word.
     content = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
     content = np.concatenate([content, np.zeros(8, np.uint8)])

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
+from rcdiag.table.list_lengths import lengths_of
 from rcdiag.table.names import (
     LOOKS_LIKE_LOG_PROBS,
     KnownName,
@@ -98,8 +98,7 @@ class FirstRows:
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """Return the length of every list, -1 for a null; [rows]."""
-        lengths = pc.list_value_length(self.table.column(name))
-        return pc.fill_null(lengths.cast(pa.int64()), -1).to_numpy()
+        return lengths_of(self.table.column(name), of_null=-1)
 
     def values(self, name: str) -> NDArray:
         """Return the values of all lists, one row after the other; null is NaN or refused."""

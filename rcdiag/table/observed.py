@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rcdiag.table.readers.footer import RowGroup
@@ -70,7 +69,7 @@ def with_log_probs(batch: Batch, policies: Sequence[str]) -> Batch:
     columns = [batch.table[f"{policy}_log_probs"] for policy in policies]
     if not any(column.null_count for column in columns):
         return batch
-    known = [pc.is_valid(column).to_numpy() for column in columns]
+    known = [column.is_valid().to_numpy() for column in columns]
     return batch.take(np.logical_and.reduce(known))
 
 
@@ -91,7 +90,7 @@ def _of(file: TableFile, column: str) -> Iterator[NDArray[np.int64]]:
     for number, group in enumerate(row_groups_of(file.parquet)):
         if not _without_nulls(group, column):
             values = read_whole(file.parquet, [column], number)[column]
-            yield first + np.flatnonzero(pc.is_null(values).to_numpy())
+            yield first + np.flatnonzero(values.is_null().to_numpy())
         first += group.num_rows
     yield np.empty(0, np.int64)
 

@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
@@ -208,6 +207,8 @@ class Recorder:
                 return
 
     def _write(self, rows: pa.Table) -> None:
+        import pyarrow.compute as pc
+
         step = (pc.min(rows["step"]).as_py() or 0) if "step" in rows.column_names else 0
         path = self.folder / NAME.format(
             step=max(step, 0), rank=self.rank, run=self.run, number=self._parts

@@ -15,6 +15,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
+from rcdiag.table.list_lengths import lengths_of
 from rcdiag.table.names import LOOKS_LIKE_LOG_PROBS, known_names
 from rcdiag.table.padding import Cut
 from rcdiag.table.recorder_padding import (
@@ -35,7 +36,7 @@ from rcdiag.table.schema import (
     with_versions_as_numbers,
 )
 from rcdiag.table.tensors import on_cpu
-from rcdiag.table.token_columns import is_rows, lengths_of, token_column
+from rcdiag.table.token_columns import is_rows, token_column
 
 # A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.
 SLIP = 0.85

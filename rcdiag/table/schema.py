@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from rcdiag.errors import RcdiagError, mapping_setting, nearest
@@ -207,6 +206,8 @@ def with_versions_as_numbers(table: pa.Table) -> pa.Table:
     index = table.column_names.index(VERSION) if VERSION in table.column_names else -1
     if index < 0 or not _is_text(table.schema.field(index).type):
         return table
+    import pyarrow.compute as pc
+
     text = table.column(index).cast(pa.string())
     number = pc.if_else(pc.match_substring_regex(text, WHOLE_NUMBER), text, None)
     trimmed = pc.replace_substring_regex(number, r"^\s*\+?|\s*$", "")

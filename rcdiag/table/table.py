@@ -355,7 +355,7 @@ class Table:
                 record = self._conformed(record, names)
             table = self.canonical(record, names, file.first_row + numbers[here])
             taken = numbers[here][keep[here]]
-            yield Batch(table.filter(pa.array(keep[here])), file, 0, taken)
+            yield Batch(_picked(table, keep[here]), file, 0, taken)
 
     @property
     def _tokens(self) -> str:
@@ -513,6 +513,13 @@ def open_rows(
     except RcdiagError as error:
         raise with_urls(error, [file]) from error
     return _with_given(_without_absent(replace(table, scratch=scratch)), values)
+
+
+def _picked(table: pa.Table, keep: NDArray[np.bool_]) -> pa.Table:
+    """Return the rows where `keep` [rows] holds; runs of neighbours are copied as a whole."""
+    edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
+    runs = edges.reshape(-1, 2).tolist()
+    return pa.concat_tables(table.slice(first, end - first) for first, end in runs).combine_chunks()
 
 
 def _without_absent(table: Table) -> Table:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rcdiag.table.list_lengths import lengths_of
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.columns import ragged
 from rcdiag.table.recorder_padding import (
@@ -109,6 +109,8 @@ def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
     if null.any():
         if name in (IDS, MASK):
             raise wrong(name, int(np.argmax(null)), "None", "of no tokens it is an empty list")
+        import pyarrow.compute as pc
+
         column = pc.if_else(pa.array(null), pa.scalar(None, column.type), column)
     return column
 
@@ -199,13 +201,8 @@ def _nested(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> pa.Lis
     return pa.ListArray.from_arrays(pa.array(offsets), inner)
 
 
-def lengths_of(column: pa.ListArray) -> NDArray[np.int64]:
-    """Return the number of values of each row; 0 where it is null."""
-    return pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
-
-
 def _check_lengths(name: str, column: pa.ListArray, lengths: NDArray[np.int64]) -> None:
-    known = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    known = column.is_valid().to_numpy(zero_copy_only=False)
     differ = known & (lengths_of(column) != lengths)
     if differ.any():
         row = int(np.argmax(differ))

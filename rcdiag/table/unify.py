@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from rcdiag.table.list_lengths import lengths_of
 from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec
 
 # The types of columns that are not told from their own ones.
@@ -99,7 +99,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _everywhere(value: float, response_ids: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     """Return a column with one value at every response token."""
-    lengths = pc.list_value_length(response_ids).to_numpy()
+    lengths = lengths_of(response_ids)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     values = pa.array(np.full(offsets[-1], value)).cast(kind.value_type)
     return pa.ListArray.from_arrays(pa.array(offsets), values).cast(kind)

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from rcdiag.files import not_writable
+from rcdiag.table.list_lengths import lengths_of
 from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec
 
 # Rows are gathered until a row group holds about this many values of its largest column.
@@ -119,4 +119,4 @@ def encodings(schema: pa.Schema) -> dict:
 
 def _largest_column(table: pa.Table) -> int:
     lists = (column for column in table.columns if pt.is_list(column.type))
-    return max((pc.sum(pc.list_value_length(column)).as_py() or 0 for column in lists), default=0)
+    return max((int(lengths_of(column).sum()) for column in lists), default=0)

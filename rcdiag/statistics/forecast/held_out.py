@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import HeldOutBin
 from rcdiag.statistics.clusters import cluster_sums
+from rcdiag.statistics.distributions import student_quantile
 from rcdiag.statistics.forecast.token_law import (
     TokenLaw,
     expected_inside,
@@ -143,8 +144,6 @@ def _as_expected(
     With Bonferroni's allowance for all quantities of all bins. The error of what was seen is never
     taken smaller than the law itself would have it: at 0 or 1 a share seems to have none.
     """
-    from scipy.special import stdtrit
-
     expected = _expected(law, data.lengths, windows)
     numerators, counts = _seen(data, windows)
     error, clusters = ratio_errors(numerators, counts)
@@ -153,7 +152,7 @@ def _as_expected(
     error = np.hypot(np.maximum(error, _least_error(expected, len(data))), of_fit)
     tail = (1.0 - COVERAGE) / (2.0 * QUANTITIES * bins)
     off = np.abs(numerators.sum(axis=0) / len(data) - expected)
-    return bool((off <= stdtrit(clusters - 1, 1.0 - tail) * error).all())
+    return bool((off <= student_quantile(clusters - 1, tail) * error).all())
 
 
 def _least_error(expected: Array, count: int) -> Array:

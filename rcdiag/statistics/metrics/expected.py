@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from rcdiag.results.guide import Guide
+from rcdiag.statistics.distributions import normal_cdf, normal_quantile
 from rcdiag.statistics.metrics.divergences import K3_KL
 from rcdiag.statistics.pareto import k_hat_error, tail_size, with_prior
 from rcdiag.statistics.suite import Suite
@@ -47,12 +48,10 @@ def expected_k_hat_seq(suite: Suite) -> float:
     m(z) = (1 - Phi(z)) / phi(z) is the Mills ratio. z is taken in the middle of the tail that k-hat
     is fitted to; the fit's prior is counted.
     """
-    from scipy.special import log_ndtr, ndtri
-
     lengths = suite.state.table.lengths.astype(np.float64)
     size = tail_size(len(lengths))
-    z = float(ndtri(1.0 - size / len(lengths) / 2.0))
-    mills = np.exp(float(log_ndtr(-z)) + 0.5 * z * z + 0.5 * np.log(2.0 * np.pi))
+    z = normal_quantile(1.0 - size / len(lengths) / 2.0)
+    mills = normal_cdf(-z) * np.exp(0.5 * z * z) * np.sqrt(2.0 * np.pi)
     deviation = np.sqrt(2.0 * honest_kl(suite) * lengths.mean())
     return with_prior(float((deviation + z) * mills - 1.0), size)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rcdiag.results.guide import PROPOSAL, Guide
+from rcdiag.statistics.distributions import normal_cdf, student_quantile
 from rcdiag.statistics.intervals import FEW_CLUSTERS, NONE, Interval, standard_error
 from rcdiag.statistics.metrics.families import VALIDITY
 from rcdiag.statistics.metrics.metric import NO_INTERVAL, RATIOS_OF_EXAMPLE, SYMMETRIC, Metric
@@ -76,9 +77,7 @@ def _z_guide(suite: Suite) -> Guide:
 
 def _as_rare_as(normal: float, suite: Suite) -> float:
     """Return the t statistic of so many clusters that is as rare as `normal` deviations."""
-    from scipy.special import ndtr, stdtrit
-
-    return -float(stdtrit(max(suite.clusters - 1, 1), ndtr(-normal)))
+    return float(student_quantile(max(suite.clusters - 1, 1), normal_cdf(-normal)))
 
 
 KAPPA_GUIDE = Guide(
