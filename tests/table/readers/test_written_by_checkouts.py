@@ -16,7 +16,7 @@ from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Generic, TypeVar
 from unittest.mock import MagicMock
 
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.oracle
 
 QUIET = {"logger": MagicMock(), "Path": Path, "torch": torch, "Any": Any, "json": json, "np": np}
 TYPES = {"dataclass": dataclass, "field": field, "Enum": enum.Enum, "numpy": np, **QUIET}
+TYPES_OF_MILES = "miles/utils/types.py"
 SAMPLE = ("prompt_ids", "response_ids", "response_mask", "rollout_log_probs", "reward")
 
 
@@ -128,9 +129,10 @@ def test_slime(tmp_path):
 
 
 @MILES.needed
-def test_miles(tmp_path):
+def test_miles(tmp_path, monkeypatch):
     batch = batch_of()
-    sample = MILES.definitions("miles/utils/types.py", ["Sample"], TYPES)["Sample"]
+    types = MILES.definitions(TYPES_OF_MILES, ["Sample", "AdapterRef", "RewardSpec"], TYPES)
+    sample = types["Sample"]
     debug = "miles/ray/rollout/debug_data.py"
     names = ["save_debug_rollout_data", "save_dashboard_columns", "save_debug_trajectory_data"]
     save = MILES.definitions(
@@ -143,6 +145,15 @@ def test_miles(tmp_path):
         qkv_format="thd",
     )
     samples = samples_of(sample, batch)
+    # Classes of miles are pickled by the names that they have there.
+    for name in ("miles", "miles.utils", "miles.utils.types"):
+        module = ModuleType(name)
+        vars(module).update(types if name == "miles.utils.types" else {})
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("AdapterRef", "RewardSpec"):
+        monkeypatch.setattr(types[name], "__module__", "miles.utils.types")
+    samples[1].adapter = types["AdapterRef"]("math", 2)
+    samples[1].reward_spec = types["RewardSpec"]("deepscaler")
     samples[0].loss_mask = None
     batch.rows[0]["response_mask"] = [1] * len(batch.rows[0]["response_ids"])
     save["save_debug_rollout_data"](args, samples, 7, False)
