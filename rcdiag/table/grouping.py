@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
 from rcdiag.table.readers.reader import Rows
-
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Grouping:
@@ -53,12 +56,11 @@ class Grouping:
                 hint="convert files with and without group ids apart",
             )
         if self._size is not None:
-            ids = table["group_id"].combine_chunks().cast(pa.string())
-            self._number(_hash(ids, 0))
+            self._number([hash(group) for group in table["group_id"].to_pylist()])
 
-    def _number(self, hashes: np.ndarray) -> np.ndarray:
+    def _number(self, hashes: Sequence[int]) -> NDArray[np.int64]:
         numbers = []
-        for value in hashes.tolist():
+        for value in hashes:
             number = self._numbers.setdefault(value, len(self._counts))
             if number == len(self._counts):
                 self._counts.append(0)
@@ -76,17 +78,21 @@ class Grouping:
             given.check_group_sizes(np.array(self._counts), self._size, source)
 
 
-def _hashes(table: pa.Table) -> np.ndarray:
-    """Return a 64-bit hash of the prompt, and of the step where rows have one, of every row."""
-    hashes = _hash(table["prompt_ids"].combine_chunks(), 0)
-    if "step" in table.column_names:
-        steps = table["step"].fill_null(-1).to_numpy().astype(np.uint64)
-        hashes = hashes ^ (_hash(pa.array(steps), 1) * GOLDEN)
-    return hashes
-
-
-def _hash(values: pa.Array, seed: int) -> np.ndarray:
-    """Return a 64-bit hash of every value, lists too."""
-    import polars as pl
-
-    return pl.Series(values).hash(seed=seed).to_numpy()
+def _hashes(table: pa.Table) -> list[int]:
+    """Return a hash of the prompt, and of the step where rows have one, of every row."""
+    prompts = table["prompt_ids"].combine_chunks()
+    tokens = prompts.flatten().to_numpy(zero_copy_only=False)
+    size = tokens.itemsize
+    ends = size * np.cumsum(pc.fill_null(pc.list_value_length(prompts), 0).to_numpy())
+    content = tokens.tobytes()
+    cuts = itertools.pairwise([0, *ends.tolist()])
+    keys = [content[start:end] for start, end in cuts]
+    if prompts.null_count:  # no prompt is another thing than an empty one
+        keys = [
+            key if known else None
+            for key, known in zip(keys, prompts.is_valid().to_pylist(), strict=True)
+        ]
+    if "step" not in table.column_names:
+        return [hash(key) for key in keys]
+    steps = table["step"].to_pylist()
+    return [hash(key) for key in zip(steps, keys, strict=True)]

@@ -1,17 +1,21 @@
 """Tables that lie in memory are written to a parquet file once, and read from there.
 
-pandas and polars frames, Arrow tables and streams, and mappings of columns: lists, arrays and
-tensors. Which of them something is shows in its class, so that none of those packages is imported.
+pandas and polars frames, Arrow tables and streams, mappings of columns (lists, arrays and tensors),
+and lists of rows, each a mapping. Which of them something is shows in its class, so that none of
+those packages is imported.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
@@ -50,7 +54,7 @@ class ArrowBatch(Protocol):
 
 
 # Tables that lie in memory, as far as a type can say it; polars' LazyFrame is one too.
-InMemory = ArrowStream | ArrowBatch | Mapping[str, Any]
+InMemory = ArrowStream | ArrowBatch | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 def name_in_memory(rows: object) -> str | None:
@@ -62,9 +66,16 @@ def name_in_memory(rows: object) -> str | None:
     )
     if isinstance(rows, Mapping):
         return "a mapping of columns in memory"
+    if _are_rows(rows):
+        return "a list of rows in memory"
     if not known or kind == "Series":
         return None
     return f"{'an' if package == 'arrow' else 'a'} {package} {kind} in memory"
+
+
+def _are_rows(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    """Tell whether something is a list of rows, each a mapping of column names to values."""
+    return isinstance(rows, (list, tuple)) and bool(rows) and isinstance(rows[0], Mapping)
 
 
 def write_rows(rows: Any, name: str, target: Path) -> None:
@@ -73,9 +84,10 @@ def write_rows(rows: Any, name: str, target: Path) -> None:
         _sink(rows, name, target)
         return
     try:
-        schema, batches = _batches(rows, name)
-        with TableWriter(target, schema, metadata_of(schema)) as writer:
-            for batch in batches:
+        batches = _batches(rows, name)
+        first = next(batches)
+        with TableWriter(target, first.schema, metadata_of(first.schema)) as writer:
+            for batch in itertools.chain([first], batches):
                 writer.write(pa.Table.from_batches([batch]))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise RcdiagError(
@@ -95,49 +107,92 @@ def _sink(rows: Any, name: str, target: Path) -> None:
         ) from error
 
 
-def _batches(rows: Any, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _batches(rows: Any, name: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table in batches; there is one at least, whose schema is the table's."""
     if isinstance(rows, Mapping):
-        return _of_table(_of_columns(dict(rows), name))
-    if type(rows).__module__.startswith("pandas"):
-        return _of_table(_of_columns(_pandas_columns(rows, name), name))
-    if isinstance(rows, pa.RecordBatch):
-        return rows.schema, iter([rows])
-    if isinstance(rows, pa.Table):
-        return _of_table(rows)
-    if not isinstance(rows, ArrowStream):
+        rows = _of_columns(dict(rows), name)
+    elif _are_rows(rows):
+        rows = _of_columns(_columns_of_rows(rows, name), name)
+    elif type(rows).__module__.startswith("pandas"):
+        rows = _of_columns(_pandas_columns(rows, name), name)
+    elif not isinstance(rows, ArrowStream):
         rows = pa.table(rows)
-    reader = pa.RecordBatchReader.from_stream(rows)
-    return _readable(reader.schema), (_cast(batch) for batch in reader)
+    with pa.RecordBatchReader.from_stream(rows) as reader:
+        empty = True
+        for batch in reader:
+            empty = False
+            for start in range(0, max(batch.num_rows, 1), ROWS_AT_A_TIME):
+                yield _readable(batch.slice(start, ROWS_AT_A_TIME))
+        if empty:
+            yield _readable(pa.RecordBatch.from_pylist([], schema=reader.schema))
+
+
+def _columns_of_rows(rows: Sequence[Any], name: str) -> dict[str, Any]:
+    """Return the columns of a list of rows; a value that a row lacks is null."""
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise RcdiagError(
+                f"{name}, row {number}: it is {type(row).__name__}, and row 0 is a mapping",
+                hint="every row maps names of columns to its values",
+            )
+    columns = dict.fromkeys(str(column) for row in rows for column in row)
+    return {column: [row.get(column) for row in rows] for column in columns}
 
 
 def _pandas_columns(rows: Any, name: str) -> dict[str, Any]:
-    """Return the columns of a pandas frame; its index is no column."""
+    """Return the columns of a pandas frame, and the levels of its index that have a name."""
+    named = [level for level in rows.index.names if level is not None]
+    if named:
+        unnamed = [place for place, level in enumerate(rows.index.names) if level is None]
+        twice = [level for level in named if level in rows.columns]
+        rows = rows.droplevel(unnamed) if unnamed else rows
+        rows = rows.droplevel(twice) if len(twice) < len(named) else rows
+        rows = rows.reset_index(drop=len(twice) == len(named))
     if not rows.columns.is_unique:
         raise RcdiagError(f"{name}: two columns have one name", hint="rename one of them")
     return {
-        str(column): values.tolist()
+        str(column): _without_nan(values.tolist())
         if values.dtype == object
         else pa.array(values, from_pandas=True)
         for column, values in rows.items()
     }
 
 
-def _of_table(table: pa.Table) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    return table.schema, iter(table.to_batches(max_chunksize=ROWS_AT_A_TIME))
+def _without_nan(values: list[Any]) -> list[Any]:
+    """Return objects of a pandas column with None for NaN, by which pandas says that none is there.
+
+    A column of numbers alone keeps its NaN.
+    """
+    if all(value is None or isinstance(value, (int, float)) for value in values):
+        return values
+    return [None if isinstance(value, float) and value != value else value for value in values]
 
 
-def _readable(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with views of text, which parquet files do not have, as text."""
-    return pa.schema(
-        [
-            field.with_type(pa.large_string()) if field.type == pa.string_view() else field
-            for field in schema
-        ]
-    )
+def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose columns have types that parquet files have."""
+    arrays = [_stored(column) for column in batch.columns]
+    fields = [
+        field.with_type(array.type) for field, array in zip(batch.schema, arrays, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, batch.schema.metadata))
 
 
-def _cast(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.cast(_readable(batch.schema))
+def _stored(array: pa.Array) -> pa.Array:
+    """Return categories as their texts, and views of texts and of lists as texts and lists."""
+    kind = array.type
+    if pt.is_dictionary(kind):
+        categories = _stored(array.dictionary)
+        return pa.DictionaryArray.from_arrays(array.indices, categories).dictionary_decode()
+    if pt.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pt.is_list_view(kind) or pt.is_large_list_view(kind):
+        # Arrow 26 casts a view with a null to an invalid list.
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+        return pa.LargeListArray.from_arrays(
+            offsets, _stored(pc.list_flatten(array)), mask=array.is_null()
+        )
+    return array
 
 
 def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:

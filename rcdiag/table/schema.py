@@ -105,6 +105,13 @@ def column_setting(columns: Mapping[str, str]) -> str:
     return mapping_setting("columns", columns, "--column")
 
 
+# What mends a column of lists that a CSV file, or printing, turned into text.
+LISTS_AS_TEXT = (
+    "read the lists back from their text (pandas: `frame[column].map(json.loads)`, polars: "
+    "`pl.col(column).str.json_decode(pl.List(pl.Int32))`)"
+)
+
+
 def check_types(schema: pa.Schema, file: str) -> None:
     """Refuse a schema with a canonical column of a wrong type."""
     for name, kind in zip(schema.names, schema.types, strict=True):
@@ -116,12 +123,14 @@ def check_types(schema: pa.Schema, file: str) -> None:
                 if spec.accepts(kind) and other not in schema.names
             ]
             meant = nearest(name, fitting, likeness=0.9)
+            as_text = (pt.is_string(kind) or pt.is_large_string(kind)) and "list" in column.expected
             raise RcdiagError(
                 f"{file}: column `{name}` is {kind}, wanted {column.expected}",
                 hint=(
                     f"if it is `{meant}`: {column_setting({meant: name})}; else " if meant else ""
                 )
-                + "cast the column, or, if it means something else, give the right one by "
+                + (LISTS_AS_TEXT if as_text else "cast the column")
+                + ", or, if it means something else, give the right one by "
                 f"{column_setting({name: 'OTHER_COLUMN'})}",
             )
 

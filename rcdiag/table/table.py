@@ -502,7 +502,8 @@ def open_rows(
     if name is None:
         raise RcdiagError(
             f"a {type(rows).__name__} is no table",
-            hint="give a path, a data frame, an Arrow table, or a mapping of columns",
+            hint="give a path, a data frame, an Arrow table, or a mapping of columns; a list holds "
+            "paths, or rows that are mappings, so that several frames are concatenated first",
         )
     values = given_values.read_given(given)
     scratch = Scratch()

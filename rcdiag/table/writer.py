@@ -106,7 +106,8 @@ def encodings(schema: pa.Schema) -> dict:
             path, kind = f"{path}.list.element", kind.value_type
         # Arrow has no byte-stream-split for half precision.
         is_float = pt.is_float32(kind) or pt.is_float64(kind)
-        is_token = column_spec(field.name) is TOKEN_IDS and kind.bit_width >= 32
+        wide = pt.is_integer(kind) and kind.bit_width >= 32
+        is_token = wide and column_spec(field.name) is TOKEN_IDS
         streams = path != field.name and (is_float or is_token)
         (in_streams if streams else in_dictionaries).append(path)
     return {

@@ -179,6 +179,18 @@ _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
 
+# Words of the shell that end a command, and with it the values of its last flag.
+_SEPARATORS = ("&", "&&", "|", "||", ">", ">>", "2>&1")
+_COMMENT = re.compile(r"(?m)(?<=\s)#[^\n'\"]*$")
+
+
+def _words(code: str) -> list[str]:
+    """Split shell code into words; the end of a line is a word of its own."""
+    lexer = shlex.shlex(_COMMENT.sub("", code).replace("\n", " \n "), posix=True)
+    lexer.whitespace, lexer.whitespace_split = " \t\r", True
+    return list(lexer)
+
+
 def _flags(text: str) -> dict[str, Any]:
     """Read `--name value`, `--name=value`, `--name` and `a.b=value` of a command line.
 
@@ -189,15 +201,22 @@ def _flags(text: str) -> dict[str, Any]:
     if not re.search(r"(?m)(^|\s|\()--[A-Za-z]", code) and "\\\n" not in code:
         return {}
     try:
-        words = shlex.split(code.replace("\\\n", " "), comments=True)
+        words = _words(code.replace("\\\n", " "))
     except ValueError:
         return {}
     flags: dict[str, Any] = {}
     values: dict[str, list[str]] = {}
     current: str | None = None
+    open_arrays = 0
     for part in words:
-        word = part.strip("()")  # of an array of the shell
-        if part and not word:
+        word = part.strip("()").rstrip(";")  # without the brackets of an array
+        balance = part.count("(") - part.count(")")
+        open_arrays = max(open_arrays + balance, 0)
+        ends_line = part == "\n" and not open_arrays
+        ends_values = balance < 0 or ends_line or part.endswith(";") or part in _SEPARATORS
+        is_array = "[@]" in word or "[*]" in word  # ${ARGS[@]} stands for words of its own
+        if not word.strip() or part in _SEPARATORS or is_array:
+            current = None if ends_values or is_array else current
             continue
         if _FLAG.match(word):
             name, has_value, value = word.removeprefix("--").partition("=")
@@ -208,6 +227,7 @@ def _flags(text: str) -> dict[str, Any]:
             current = None
         elif current is not None:
             values[current].append(word)
+        current = None if ends_values else current
     for name, written in values.items():
         flags[name] = _value(written)
     return flags

@@ -25,7 +25,8 @@ from rcdiag.table.trajectories import POLICY_NAME
 from rcdiag.usecases.progress import Progress
 
 # A dump in any format that rcdiag knows: a file, a directory, a glob, a URL; a list of them; a
-# table that is open already; or one in memory: a data frame, an Arrow table, a mapping of columns.
+# table that is open already; or one in memory: a data frame, an Arrow table, a mapping of columns,
+# a list of rows.
 FileSource = str | Path | Sequence[str | Path]
 Source = FileSource | Table | InMemory
 # Changes of a conversion that are said while a command goes on with the table.
@@ -54,7 +55,8 @@ def open_table(
             list of them. Sources of one format are the rows of one table in that order; sources of
             two formats, or with other policies, are dumps of one run, which are joined by
             `sample_id` or else by equal tokens. Or a table in memory: a pandas or polars frame, an
-            Arrow table or stream, or a mapping of columns, each a list, an array or a tensor.
+            Arrow table or stream, a mapping of columns, each a list, an array or a tensor, or a
+            list of rows, each a mapping.
         columns: name that rcdiag knows -> name in the files: `{"old_log_probs": "my_trainer"}`.
             Names that trainers and engines use are read without it where nothing speaks against it;
             an empty name reads none.
@@ -96,7 +98,7 @@ def _changes(table: Table) -> list[str]:
 
 def _are_paths(source: object) -> bool:
     """Tell whether a source is a list of files, and no table in memory."""
-    return isinstance(source, Sequence) and name_in_memory(source) is None
+    return isinstance(source, Sequence) and all(isinstance(one, (str, Path)) for one in source)
 
 
 def located(source: str | Path | Sequence[str | Path], format: str | None) -> list[SourceFiles]:

@@ -74,6 +74,7 @@ OPEN_INSTRUCT = Checkout(
     "open-instruct", "RCDIAG_OPEN_INSTRUCT", "https://github.com/allenai/open-instruct", "e6c3044a"
 )
 ROLL = Checkout("ROLL", "RCDIAG_ROLL", "https://github.com/alibaba/ROLL", "8eb27cc2")
+SLIME = Checkout("slime", "RCDIAG_SLIME", "https://github.com/THUDM/slime", "624b824a8")
 MILES = Checkout("miles", "RCDIAG_MILES", "https://github.com/radixark/miles", "31f1ca96")
 
 

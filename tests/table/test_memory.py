@@ -44,6 +44,7 @@ FORMS = {
     "a pyarrow RecordBatchReader in memory": lambda: arrow().to_reader(),
     "a mapping of columns in memory": lists,
     "a pandas DataFrame in memory": in_pandas,
+    "a list of rows in memory": lambda: arrow().to_pylist(),
 }
 
 
@@ -177,6 +178,92 @@ def test_a_query_that_fails_says_so():
     frame = pl.from_arrow(arrow()).lazy().select(pl.col("no_such"))
     with pytest.raises(RcdiagError, match="polars LazyFrame in memory: polars cannot compute it"):
         rcdiag.open_table(frame)
+
+
+def in_pandas_with_arrow_types() -> Any:
+    pandas = pytest.importorskip("pandas")
+    return arrow().to_pandas(types_mapper=pandas.ArrowDtype)
+
+
+def with_categories() -> pl.DataFrame:
+    frame = pl.from_arrow(arrow())
+    assert isinstance(frame, pl.DataFrame)
+    return frame.with_columns(pl.col("group_id").cast(pl.Categorical))
+
+
+def views() -> pa.Table:
+    table = arrow()
+    kinds = {"response_ids": pa.list_view(pa.int32()), "old_log_probs": pa.list_view(pa.float32())}
+    for name, kind in kinds.items():
+        column = pa.array(table[name].to_pylist(), kind)
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda: in_pandas().astype({"group_id": "category"}),
+        lambda: in_pandas().convert_dtypes(),
+        lambda: in_pandas().set_index("group_id"),
+        lambda: in_pandas().set_index(["group_id", "reward"]),
+        lambda: in_pandas().set_index("group_id", drop=False),
+        lambda: in_pandas().set_index("group_id", append=True),
+        in_pandas_with_arrow_types,
+        with_categories,
+        lambda: with_categories().lazy(),
+        views,
+    ],
+)
+def test_types_of_data_frames_change_no_cell(rows, stored):
+    names = sorted(COLUMNS)
+    opened = rcdiag.open_table(rows())
+    assert sorted(opened.columns) == names
+    cells = [batch.table.select(names).to_pylist() for batch in opened.batches(names)]
+    assert [row for part in cells for row in part] == arrow().select(names).to_pylist()
+
+
+def test_a_row_without_a_value_is_null():
+    rows = arrow().to_pylist()
+    del rows[3]["reward"]
+    rows[4]["old_log_probs"] = None
+    frame = in_pandas()
+    frame.loc[3, "reward"] = np.nan
+    frame.at[4, "old_log_probs"] = np.nan
+    views_of = views().to_pydict()
+    views_of["reward"][3] = views_of["old_log_probs"][4] = None
+    as_views = pa.table(
+        {
+            **views_of,
+            "old_log_probs": pa.array(views_of["old_log_probs"], pa.list_view(pa.float32())),
+        }
+    )
+    for given in (rows, frame, as_views):
+        batch = next(rcdiag.open_table(given).batches()).table
+        assert batch["reward"].to_pylist()[:5] == [3.0, 1.0, 4.0, None, 3.0]
+        old = batch["old_log_probs"].to_pylist()
+        assert old[4] is None
+        assert old[5] == arrow()["old_log_probs"][5].as_py()
+
+
+def test_a_frame_without_rows_is_refused():
+    with pytest.raises(RcdiagError, match="the table has zero rows"):
+        rcdiag.score(arrow().slice(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message", "way"),
+    [
+        ([{"response_ids": [1]}, [1]], "row 1: it is list", "every row maps"),
+        ([arrow(), arrow()], "a list is no table", "several frames are concatenated"),
+        ({"response_ids": ["[1, 2]"]}, "column `response_ids` is string", "json"),
+    ],
+)
+def test_lists_of_something_else_are_refused_with_what_to_do(rows, message, way):
+    with pytest.raises(RcdiagError) as caught:
+        rcdiag.open_table(rows)
+    assert message in caught.value.message
+    assert way in caught.value.hint
 
 
 def test_two_tables_in_memory_are_joined():

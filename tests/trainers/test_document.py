@@ -58,6 +58,39 @@ def test_one_tree_from_every_format(text, format):
     assert document.format == format
 
 
+SCRIPT = """#!/bin/bash
+set -ex
+ARGS=(
+   --use-tis   # it's a comment
+   --tis-clip
+   1.8
+   --names a b
+   --tis-clip-low 0.3
+)
+MORE=( --n 4 )
+ray job submit --address="http://127.0.0.1" \\
+   --runtime-env-json='{"env": 1,
+      "other": 2}' -- python3 train.py --nodes 1 ${ARGS[@]} --last 0.5 > log.txt 2>&1
+python3 after.py
+--first 1; echo done
+"""
+
+
+def test_values_of_a_flag_end_with_its_line_its_array_and_its_command():
+    assert Document.parse(SCRIPT, Path("run.sh")).tree == {
+        "use_tis": True,
+        "tis_clip": 1.8,
+        "names": ["a", "b"],
+        "tis_clip_low": 0.3,
+        "n": 4,
+        "address": "http://127.0.0.1",
+        "runtime_env_json": {"env": 1, "other": 2},
+        "nodes": 1,
+        "last": 0.5,
+        "first": 1,
+    }
+
+
 def test_flags_are_true_alone_and_lists_with_several_values():
     document = parsed(
         "ARGS=(\n  --use-tis\n  --tis-clip 1e-4  # a comment\n"

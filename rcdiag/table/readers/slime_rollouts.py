@@ -16,7 +16,7 @@ from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
-from rcdiag.table.readers.safe import load_torch
+from rcdiag.table.readers.safe import foreign, load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response
 
 ABORTED = "a sample without any response token (aborted before its first) is left out"
@@ -34,6 +34,9 @@ NO_REMOVED = (
     "the dashboard's parquet does not say which samples were removed (remove_sample), nor their "
     "group, reward and version"
 )
+# Objects of miles beside the tokens, which nothing here needs: the LoRA adapter of a sample and how
+# its reward is computed. https://github.com/radixark/miles/blob/main/miles/utils/types.py
+BYSTANDERS = foreign(("miles.utils.types", name) for name in ("AdapterRef", "RewardSpec"))
 # What a sample's status was made of: the engine's reason for its end.
 FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
 
@@ -54,7 +57,7 @@ def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> 
 
     `reward_key` names the number that is the reward where a sample has a dictionary of them.
     """
-    payload = load_torch(path)
+    payload = load_torch(path, BYSTANDERS)
     if not isinstance(payload, dict) or not isinstance(payload.get("samples"), list):
         raise RcdiagError(
             f"{path}: no list `samples`", hint="is this a file of --save-debug-rollout-data?"

@@ -326,6 +326,17 @@ def test_rows_of_a_transfer_queue_may_be_a_stack_of_tensors(tmp_path):
     assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "rollout_log_probs"))
 
 
+def test_rows_of_a_transfer_queue_may_be_a_stack_of_plain_lists(tmp_path):
+    batch = rollouts(6).but_for(0)
+    payload = queue_batch(batch, fills=0)
+    names = {"prompts": "prompt_ids", "responses": "response_ids"}
+    names |= {name: name for name in ("response_mask", "rollout_log_probs")}
+    columns = {theirs: stacked(batch.column(ours)) for theirs, ours in names.items()}
+    payload["tensordict"] = tensordict({**columns, "tool_rewards": stacked([[]] * len(batch))})
+    rows, _ = read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
+    assert_rows(rows, only(batch.rows, *names.values()))
+
+
 def test_rows_of_a_transfer_queue_may_all_be_as_long(tmp_path):
     batch = rollouts(6)
     batch.rows = [{**batch.rows[1], "group_id": f"g{row}"} for row in range(6)]

@@ -109,12 +109,23 @@ def _from_numpy(stored: Any) -> Tensor | Jagged:
 
 
 def _unpadded(column: Any) -> Any:
-    """Return a column of TransferQueue as rows without padding, also where all are as long."""
+    """Return a column of TransferQueue as rows without padding, also where all are as long.
+
+    A column that no nested tensor could hold is a list of tensors or of plain lists.
+    """
+    if isinstance(column, list) and column and all(_are_numbers(row) for row in column):
+        kind = "float32" if any(isinstance(x, float) for row in column for x in row) else "int64"
+        return jagged_of([Tensor(np.array(row, kind), kind) for row in column])
     if not isinstance(column, Tensor) or len(column.shape) < 2:
         return column
     rows, width, *inner = column.shape
     values = Tensor(column.stored.reshape(rows * width, *inner), column.kind)
     return Jagged(values, np.arange(rows) * width, np.full(rows, width))
+
+
+def _are_numbers(row: Any) -> bool:
+    plain = (bool, int, float)
+    return isinstance(row, list) and all(isinstance(value, plain) for value in row)
 
 
 def jagged_of(rows: list[Any]) -> Tensor | Jagged:
