@@ -177,8 +177,7 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
                 rows.add(CorrectionRows.of(steps, plan, quantities, executor))
             clean = pair.take(rows_of_numbers(batch))
             if len(clean.lengths):
-                parts = steps if clean is pair else clean.by_step()
-                states.add(PairState.of(clean, parts, executor))
+                states.add(PairState.of(clean, executor))
     non_finite = bad.total()
     if non_finite is None or not sizes:
         raise no_tokens(dump, (behavior, target))
@@ -194,7 +193,7 @@ def _state_of_all_rows(dump: Table, behavior: str, target: str) -> PairState:
         for batch in token_batches(dump, (behavior, target), executor):
             pair = PolicyPair(batch, behavior, target)
             if len(pair.lengths):
-                states.add(PairState.of(pair, pair.by_step(), executor))
+                states.add(PairState.of(pair, executor))
     state = states.total()
     assert state is not None
     return state
