@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rcdiag.statistics import profiles
+from rcdiag.statistics import binned
 from rcdiag.statistics.categories import Categories
-from rcdiag.statistics.examples import Examples
+from rcdiag.statistics.examples import BY_SIZE, SHOWN, Examples, sort
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
 from rcdiag.statistics.histograms import Counts, FigureData, token_counts
 from rcdiag.statistics.lorenz import Lorenz
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.profiles import Profiles
-from rcdiag.statistics.ratios import Array
+from rcdiag.statistics.profiles import PROFILES, Profiles
 from rcdiag.statistics.suite import BlockSums, SuiteState, bounded
 from rcdiag.statistics.vocabulary import Vocabulary
-from rcdiag.table.segments import starts_of
 
 Step = int | None
 
@@ -41,33 +40,23 @@ class PairState:
     lorenz: Lorenz
 
     @classmethod
-    def of(
-        cls, pair: PolicyPair, steps: Mapping[Step, PolicyPair], executor: Executor
-    ) -> PairState:
+    def of(cls, pair: PolicyPair, executor: Executor) -> PairState:
         """Make the state of one batch, which is not empty; its blocks are walked side by side."""
         vocabulary = executor.submit(Vocabulary.of, pair)
-        categories = executor.submit(Categories.of, pair)
-        examples = executor.submit(Examples.of, pair)
-        filled = {step: part for step, part in steps.items() if len(part.lengths)}
-        by_step = any(part is not pair for part in filled.values())
-        walk = _walk_but_for_suite if by_step else _walk
-        walked = list(executor.map(walk, pair.blocks))
-        suites = {
-            step: executor.map(BlockSums.of, part.blocks)
-            if by_step
-            else [block.suite for block in walked if block.suite is not None]
-            for step, part in filled.items()
-        }
-        log_ratio_sums = np.concatenate([block.log_ratio_sums for block in walked])
+        groups = binned.clusters_of(pair)
+        clusters = binned.cut_like_blocks(pair, groups.index)
+        walked = list(executor.map(_walk, pair.blocks, clusters))
+        bins = binned.joined_bins([block.bins for block in walked], groups)
+        log_ratio_sums = [block.suite.table.sums["log_ratio"] for block in walked]
         return cls(
-            bounded({step: SuiteState.joined(list(blocks)) for step, blocks in suites.items()}),
-            Profiles.joined(pair, [block.profiles for block in walked]),
+            _by_step(pair, [block.suite for block in walked]),
+            Profiles.joined(bins),
             vocabulary.result(),
             FigureData.joined(pair, [block.counts for block in walked]),
             sum((block.worst_tokens for block in walked), WorstTokens()),
-            WorstSequences.of(pair, log_ratio_sums),
-            categories.result(),
-            examples.result(),
+            WorstSequences.of(pair, np.concatenate(log_ratio_sums)),
+            Categories.joined(pair, bins),
+            Examples.joined(pair, bins),
             reduce(add, (block.lorenz for block in walked)),
         )
 
@@ -94,30 +83,37 @@ class PairState:
 class _Walked:
     """What one walk over the tokens of a block leaves for the state of its batch."""
 
-    profiles: profiles.BlockSums
+    suite: BlockSums
+    bins: binned.BlockBins
     counts: Counts
     worst_tokens: WorstTokens
     lorenz: Lorenz
-    log_ratio_sums: Array  # [sequences] nats
-    suite: BlockSums | None  # None where it is made for each training step
 
 
-def _walk_but_for_suite(block: PolicyPair) -> _Walked:
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = np.add.reduceat(block.log_ratio, starts_of(block.lengths))
+def _walk(block: PolicyPair, cluster: NDArray[np.int64]) -> _Walked:
+    """Walk a block; `cluster` [sequences] are the numbers of its clusters in the batch."""
     return _Walked(
-        profiles.block_sums(block),
+        BlockSums.of(block),
+        binned.block_bins(
+            block, cluster, sort(block), added=tuple(PROFILES), shown=(BY_SIZE, *SHOWN)
+        ),
         token_counts(block),
         WorstTokens.of(block),
         Lorenz.of(block),
-        sums,
-        None,
     )
 
 
-def _walk(block: PolicyPair) -> _Walked:
-    suite = BlockSums.of(block)
-    return replace(_walk_but_for_suite(block), suite=suite)
+def _by_step(pair: PolicyPair, blocks: Sequence[BlockSums]) -> dict[Step, SuiteState]:
+    """Make the state of every training step from what the blocks of a batch hold."""
+    step = pair.tokens.step
+    if step is None:
+        return bounded({None: SuiteState.joined(blocks)})
+    of_steps: dict[Step, list[BlockSums]] = {}
+    cut = np.split(step, np.cumsum([len(block.table) for block in blocks])[:-1])
+    for block, steps in zip(blocks, cut, strict=True):
+        for one in np.unique(steps).tolist():
+            of_steps.setdefault(one, []).append(block.take(steps == one))
+    return bounded({one: SuiteState.joined(of_steps[one]) for one in sorted(of_steps)})
 
 
 def added_by_key(one: Mapping, other: Mapping) -> dict:

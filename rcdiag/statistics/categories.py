@@ -13,15 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results import Profile
+from rcdiag.statistics.binned import BY_SEQUENCE, SUMS, BatchBins, SortedBlock, batch_bins
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.profiles import SUMS, profile_of, token_weights
-from rcdiag.statistics.ratios import Array
+from rcdiag.statistics.profiles import profile_of
 
 MOST = 60  # names of a category; one with more has no profile
 OF_UNKNOWN = "unknown"
-
-Codes = tuple[list[str], NDArray[np.integer]]  # names, and the number of each sequence's or token's
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,8 @@ class Category:
 
     title: str
     about: str  # how to read it
-    values: Callable[[PolicyPair], Sequence[str] | NDArray | None]  # [sequences] or [tokens]
+    values: Callable[[PolicyPair], Sequence[str] | NDArray | None]  # [sequences]
+    by_token: bool = False  # tokens of one sequence may differ, so `values` are [tokens]
 
 
 CATEGORIES: dict[str, Category] = {
@@ -49,20 +48,33 @@ CATEGORIES: dict[str, Category] = {
         "version of the weights that sampled",
         "Older weights are farther from the trainer's: growth with age is staleness.",
         lambda pair: pair.tokens.version,
+        by_token=True,
     ),
 }
 
 
-def labels_by_sequence(pair: PolicyPair) -> dict[str, Codes]:
-    """Return the categories of a batch: their names, and the number of each row's or token's."""
-    codes_by_name: dict[str, Codes] = {}
+def add_categories(block: PolicyPair, by_bin: SortedBlock) -> None:
+    """Add the values of every category that the table has: of sequences, or of runs of tokens."""
+    starts, _ = by_bin.cuts[BY_SEQUENCE]
     for name, category in CATEGORIES.items():
-        values = category.values(pair)
+        values = category.values(block)
         if values is None:
             continue
-        names, codes = np.unique(np.asarray(values), return_inverse=True)
-        codes_by_name[name] = [_label(one) for one in names.tolist()], codes
-    return codes_by_name
+        column = np.asarray(values)
+        if not category.by_token:
+            by_bin.runs[name] = BY_SEQUENCE, column
+            continue
+        begins = np.concatenate([[True], column[1:] != column[:-1]])
+        begins[starts] = True
+        first = np.flatnonzero(begins)
+        sequence = np.searchsorted(starts, first, side="right") - 1
+        by_bin.by_run(name, (first, sequence), column[first])
+
+
+def labels_of(values: NDArray) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the names among the values of a category, and the number of each value's name."""
+    names, codes = np.unique(values, return_inverse=True)
+    return [_label(one) for one in names.tolist()], codes
 
 
 def _label(value: object) -> str:
@@ -78,25 +90,28 @@ class Categories:
     @classmethod
     def of(cls, pair: PolicyPair) -> Categories:
         """Make the sums of one batch."""
-        by_token: list[Array] = []
+
+        def sort(block: PolicyPair) -> SortedBlock:
+            by_bin = SortedBlock.of(block)
+            add_categories(block, by_bin)
+            return by_bin
+
+        return cls.joined(pair, batch_bins(pair, sort))
+
+    @classmethod
+    def joined(cls, pair: PolicyPair, bins: BatchBins) -> Categories:
+        """Make the sums of a batch from what its blocks hold in runs."""
         sums: dict[str, Mapping[str, ClusterSums] | None] = {}
-        for name, (labels, codes) in labels_by_sequence(pair).items():
+        for name in (name for name in CATEGORIES if name in bins.runs):
+            runs, values = bins.of_runs(name)
+            labels, codes = labels_of(values)
             if len(labels) > MOST:
                 sums[name] = None
                 continue
-            by_token = by_token or token_weights(pair)
-            codes = np.repeat(codes, pair.lengths) if len(codes) == len(pair.lengths) else codes
-            keys, local = np.unique(pair.tokens.cluster, return_inverse=True)
-            cells = np.repeat(local, pair.lengths) * len(labels) + codes
-            columns = [
-                np.bincount(cells, weights, len(keys) * len(labels)).reshape(len(keys), -1)
-                for weights in (None, *by_token)
-            ]
-            rows = np.stack(columns, axis=2)  # [clusters, labels, SUMS]
+            cluster = pair.tokens.cluster[runs.sequence]
             sums[name] = {
-                label: cluster_sums(keys[some], rows[some, number])
+                label: cluster_sums(cluster[codes == number], runs.sums[codes == number])
                 for number, label in enumerate(labels)
-                if (some := rows[:, number, 0] > 0).any()
             }
         return cls(sums)
 

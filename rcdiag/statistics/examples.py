@@ -14,22 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results import BinExamples
-from rcdiag.statistics.categories import labels_by_sequence
+from rcdiag.statistics import profiles
+from rcdiag.statistics.binned import BatchBins, BinNumbers, Places, Runs, SortedBlock, batch_bins
+from rcdiag.statistics.categories import CATEGORIES, add_categories, labels_of
+from rcdiag.statistics.largest import PER_BIN, largest_of_bins, one_of_each
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import LABELS, PROFILES
+from rcdiag.table.segments import starts_of
 from rcdiag.table.tokens import Array
 
-PER_BIN = 6
 BEFORE, AFTER = 6, 3  # neighbours among the sampled tokens of the row
 # Bins by size of the log-ratio, nats, of tokens that are likelier under the one and the other.
 SIZES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-LIKELIER = {"likelier_target": 1.0, "likelier_behavior": -1.0}
+LIKELIER = {"likelier_target": 0, "likelier_behavior": 1}  # the place of each in bins by size
+BY_SIZE = "size"
 # Profiles that no figure shows, so that nobody can ask for examples of their bins.
 WITHOUT = ("behavior_probability", "target_probability")
-# Above so many tokens a sample of about this size says first how large an example must be.
-SAMPLE = 1 << 14
-
-Places = NDArray[np.int64]
+SHOWN = tuple(name for name in PROFILES if name not in WITHOUT)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,20 +59,22 @@ class Examples:
     @classmethod
     def of(cls, pair: PolicyPair) -> Examples:
         """Take the examples of one batch."""
-        size = np.abs(pair.log_ratio)
-        owner = pair.tokens.owner
+        return cls.joined(pair, batch_bins(pair, sort, shown=(BY_SIZE, *SHOWN)))
+
+    @classmethod
+    def joined(cls, pair: PolicyPair, bins: BatchBins) -> Examples:
+        """Take the examples of a batch from the largest tokens that its blocks hold by bin."""
+        rows = _Rows(pair, starts_of(pair.lengths))
         made: dict[int, Example] = {}
-        bins: dict[str, dict[str, tuple[Example, ...]]] = {}
-        for name, labels, numbers in _axes(pair, owner):
-            places = largest(numbers, size, owner)
-            for place in places:
-                if place not in made:
-                    made[place] = _example(pair, int(place), int(owner[place]))
+        bins_by_axis: dict[str, dict[str, tuple[Example, ...]]] = {}
+        for name, labels, places, numbers in _axes(rows, bins):
             of_axis: dict[str, list[Example]] = {}
-            for place in places:
-                of_axis.setdefault(labels[numbers[place]], []).append(made[place])
-            bins[name] = {label: tuple(sorted(some)) for label, some in of_axis.items()}
-        return cls(bins)
+            for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
+                if place not in made:
+                    made[place] = rows.example(place)
+                of_axis.setdefault(labels[number], []).append(made[place])
+            bins_by_axis[name] = {label: tuple(sorted(some)) for label, some in of_axis.items()}
+        return cls(bins_by_axis)
 
     def __add__(self, other: Examples) -> Examples:
         names = dict.fromkeys([*self.bins, *other.bins])
@@ -118,73 +121,99 @@ def labels_of_sizes() -> list[str]:
     return [f"< {SIZES[0]:g}", *inner, f">= {SIZES[-1]:g}"]
 
 
-def _axes(
-    pair: PolicyPair, owner: Places
-) -> Iterator[tuple[str, Sequence[str], NDArray[np.integer]]]:
-    """Yield the axes of a batch: name, label of every bin, and each token's bin, -1 for none."""
-    size_labels = labels_of_sizes()
+def sort(block: PolicyPair) -> SortedBlock:
+    """Sort the tokens of a block along all axes: profiles, categories, and |log_ratio|."""
+    by_bin = profiles.sort(block)
+    add_categories(block, by_bin)
+    add_sizes(block, by_bin)
+    return by_bin
+
+
+def add_sizes(block: PolicyPair, by_bin: SortedBlock) -> None:
+    """Add the bins of tokens by |log_ratio|: first those likelier under the target policy."""
+    log_ratio, size = block.log_ratio, block.values.ratios.size
+    count = len(SIZES) + 1
+    numbers = np.zeros(len(size), np.uint8)
     with np.errstate(invalid="ignore"):
-        size = np.searchsorted(SIZES, np.abs(pair.log_ratio), side="right").astype(np.int16)
-        for name, sign in LIKELIER.items():
-            yield name, size_labels, np.where(pair.log_ratio * sign > 0.0, size, np.int16(-1))
-    for name, axis in PROFILES.items():
-        values = None if name in WITHOUT else axis.values(pair)
-        if values is None:
-            continue
-        numbers = axis.bins(values).astype(np.int16)
-        if len(values) == len(pair.lengths):
-            numbers = numbers[owner]
-        yield name, LABELS.get(name) or axis.labels(), numbers
-    for name, (labels, codes) in labels_by_sequence(pair).items():
-        yield name, labels, codes[owner] if len(codes) == len(pair.lengths) else codes
+        for edge in SIZES:
+            numbers += (size >= edge).view(np.uint8)
+        numbers += (log_ratio < 0.0).view(np.uint8) * np.uint8(count)
+        numbers[~(size > 0.0)] = 2 * count
+    by_bin.tokens[BY_SIZE] = BinNumbers(numbers, 2 * count)
 
 
-def largest(bins: NDArray[np.integer], size: Array, owner: Places) -> Places:
-    """Return the places of the largest sizes of every bin, at most one of each owner; [examples].
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a batch, of which single tokens are looked up."""
 
-    All arguments are [tokens]; a negative bin is none, and NaN is no size.
-    """
-    step = len(bins) // SAMPLE
-    if step < 2:
-        return _largest(np.flatnonzero((bins >= 0) & ~np.isnan(size)), bins, size, owner)
-    # No example can be smaller than the last that a sample of the tokens would give.
-    sampled = _largest(np.arange(0, len(bins), step), bins, size, owner)
-    sampled = sampled[bins[sampled] >= 0]
-    least = np.full(int(bins.max(initial=0)) + 2, -np.inf)  # the last is that of no bin
-    least[-1] = np.inf
-    counts = np.bincount(bins[sampled], minlength=len(least))
-    for number in np.flatnonzero(counts >= PER_BIN):
-        least[number] = size[sampled[bins[sampled] == number]].min()
-    return _largest(np.flatnonzero((size >= least[bins]) & (bins >= 0)), bins, size, owner)
+    pair: PolicyPair
+    starts: Places  # [sequences] the first token of each
+
+    def log_ratio(self, tokens: Places | slice) -> Array:
+        """Return the log-ratios of some tokens, nats."""
+        log_probs = self.pair.tokens.log_probs
+        with np.errstate(invalid="ignore"):
+            return log_probs[self.pair.target][tokens] - log_probs[self.pair.behavior][tokens]
+
+    def example(self, place: int) -> Example:
+        """Write the token at a place of the batch, with its neighbours in the row."""
+        tokens = self.pair.tokens
+        index = int(np.searchsorted(self.starts, place, side="right")) - 1
+        start = int(self.starts[index])
+        end = start + int(tokens.lengths[index])
+        (log_ratio,) = self.log_ratio(slice(place, place + 1)).tolist()
+        return Example(
+            falling=-abs(log_ratio),
+            row=int(tokens.row[index]),
+            position=int(tokens.position[place]),
+            token_id=int(tokens.token_id[place]),
+            behavior=float(tokens.log_probs[self.pair.behavior][place]),
+            log_ratio=log_ratio,
+            before=tuple(tokens.token_id[max(start, place - BEFORE) : place].tolist()),
+            after=tuple(tokens.token_id[place + 1 : min(end, place + 1 + AFTER)].tolist()),
+        )
 
 
-def _largest(among: Places, bins: NDArray[np.integer], size: Array, owner: Places) -> Places:
-    """Return of some places the largest sizes of every bin, one of each owner."""
-    order = among[np.lexsort((-size[among], bins[among]))]
-    if not len(order):
-        return order
-    keys = bins[order].astype(np.int64) * (int(owner.max()) + 1) + owner[order]
-    _, first = np.unique(keys, return_index=True)
-    order = order[np.sort(first)]
-    numbers = bins[order]
-    starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
-    rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-    return order[rank < PER_BIN]
+Axis = tuple[str, Sequence[str], Places, NDArray[np.integer]]
 
 
-def _example(pair: PolicyPair, place: int, index: int) -> Example:
-    """Write the token at a place of the batch, with its neighbours in the row."""
-    tokens = pair.tokens
-    end = int(tokens.lengths[: index + 1].sum())
-    start = end - int(tokens.lengths[index])
-    log_ratio = float(pair.log_ratio[place])
-    return Example(
-        falling=-abs(log_ratio),
-        row=int(tokens.row[index]),
-        position=int(tokens.position[place]),
-        token_id=int(tokens.token_id[place]),
-        behavior=float(pair.values.behavior[place]),
-        log_ratio=log_ratio,
-        before=tuple(tokens.token_id[max(start, place - BEFORE) : place].tolist()),
-        after=tuple(tokens.token_id[place + 1 : min(end, place + 1 + AFTER)].tolist()),
-    )
+def _axes(rows: _Rows, bins: BatchBins) -> Iterator[Axis]:
+    """Yield the axes of a batch: name, label of every bin, places of examples and their bins."""
+    places, numbers = _of_tokens(rows, *bins.largest[BY_SIZE])
+    count = len(SIZES) + 1
+    for name, first in LIKELIER.items():
+        here = (numbers >= first * count) & (numbers < (first + 1) * count)
+        yield name, labels_of_sizes(), places[here], numbers[here] - first * count
+    for name in SHOWN:
+        labels = LABELS.get(name) or PROFILES[name].labels()
+        if name in bins.largest:
+            yield name, labels, *_of_tokens(rows, *bins.largest[name])
+        elif name in bins.runs:
+            runs, numbers = bins.of_runs(name)
+            yield name, labels, *_of_runs(rows, runs, numbers, len(labels))
+    for name in (name for name in CATEGORIES if name in bins.runs):
+        runs, values = bins.of_runs(name)
+        labels, numbers = labels_of(values)
+        yield name, labels, *_of_runs(rows, runs, numbers, len(labels))
+
+
+def _of_tokens(
+    rows: _Rows, places: Places, numbers: NDArray[np.integer]
+) -> tuple[Places, NDArray[np.integer]]:
+    """Choose the examples among the largest tokens of all blocks, and return them with bins."""
+    sequence = np.searchsorted(rows.starts, places, side="right") - 1
+    return one_of_each(places, numbers, np.abs(rows.log_ratio(places)), sequence)
+
+
+def _of_runs(
+    rows: _Rows, runs: Runs, numbers: NDArray[np.integer], count: int
+) -> tuple[Places, NDArray[np.integer]]:
+    """Choose the runs with the largest tokens of each of `count` bins, and find these tokens."""
+    starts = np.flatnonzero(np.concatenate([[True], runs.sequence[1:] != runs.sequence[:-1]]))
+    chosen, bins = largest_of_bins(numbers, runs.largest, starts, count)
+    ends = runs.ends(int(rows.pair.lengths.sum()))
+    places = [
+        first + int(np.nanargmax(np.abs(rows.log_ratio(slice(first, end)))))
+        for first, end in zip(runs.first[chosen].tolist(), ends[chosen].tolist(), strict=True)
+    ]
+    return np.array(places, np.int64), bins

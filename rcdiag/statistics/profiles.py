@@ -5,7 +5,7 @@ To add a profile: one entry in `PROFILES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -13,11 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.results import MetricValue, Profile, ProfileBin
-from rcdiag.statistics.clusters import MAX_CLUSTERS, ClusterSums, added_by_index
+from rcdiag.statistics.binned import (
+    BY_SEQUENCE,
+    SUMS,
+    BatchBins,
+    BinNumbers,
+    SortedBlock,
+    batch_bins,
+)
+from rcdiag.statistics.clusters import ClusterSums
 from rcdiag.statistics.intervals import ratio_interval
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.ratios import Array, k3
-from rcdiag.table.segments import starts_of
+from rcdiag.statistics.ratios import Array
 
 PROBABILITIES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99)
 ENTROPIES = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -32,13 +39,13 @@ class Axis:
     title: str
     unit: str
     edges: tuple[float, ...]  # bins are [edge, next edge), and what lies below and above
-    # [tokens], or [sequences] where all tokens of a sequence share it; None where there is none
-    values: Callable[[PolicyPair], NDArray | None]
+    values: Callable[[PolicyPair], NDArray | None]  # [tokens]; None where there is none
     about: str  # how to read it
     needs: str = ""  # the column without which there is no such profile
     logarithmic: bool = False  # values are logs of what the edges say
     whole_from: int | None = None  # values are whole numbers, of which this is the least
     ascending: bool = False  # values of single tokens do not fall within a sequence
+    by_sequence: bool = False  # all tokens of a sequence share one, so `values` are [sequences]
 
     def labels(self) -> list[str]:
         """Return the label of every bin, len(edges) + 1."""
@@ -49,11 +56,20 @@ class Axis:
         inner = [f"{a}" if a == b - 1 else f"{a}-{b - 1}" for a, b in pairwise(starts)]
         return [*inner, f"{starts[-1]}+"]
 
-    def bins(self, values: NDArray) -> NDArray[np.int64]:
-        """Return the bin of each value, in the shape of `values`; -1 where it is NaN."""
-        edges = np.log(self.edges) if self.logarithmic else np.asarray(self.edges, np.float64)
-        numbers = np.searchsorted(edges, values, side="right")
-        return np.where(np.isnan(values), -1, numbers) if values.dtype.kind == "f" else numbers
+    def bins(self, values: NDArray) -> BinNumbers:
+        """Return the bin of each value, in the shape of `values`; NaN is in none."""
+        edges = self.sorted_edges
+        numbers = _places(values, edges)
+        count = len(edges) + 1
+        undefined = np.isnan(values)
+        if undefined.any():
+            numbers[undefined] = count
+        return BinNumbers(numbers, count)
+
+    @property
+    def sorted_edges(self) -> Array:
+        """Return the edges as values are compared with them, ascending."""
+        return np.log(self.edges) if self.logarithmic else np.asarray(self.edges, np.float64)
 
 
 def _mean_log_prob(pair: PolicyPair) -> Array:
@@ -61,7 +77,9 @@ def _mean_log_prob(pair: PolicyPair) -> Array:
 
 
 def _turn(pair: PolicyPair) -> NDArray:
-    return np.ones(len(pair.lengths), np.int64) if pair.tokens.turn is None else pair.tokens.turn
+    if pair.tokens.turn is None:
+        return np.broadcast_to(np.int64(1), len(pair.tokens.token_id))
+    return pair.tokens.turn
 
 
 def _reward_sign(pair: PolicyPair) -> Array | None:
@@ -90,6 +108,7 @@ PROFILES: dict[str, Axis] = {
         lambda pair: pair.lengths,
         "Longer sequences collect more log-ratio; per token it should not depend on the length.",
         whole_from=1,
+        by_sequence=True,
     ),
     "behavior_probability": Axis(
         "probability under the behavior policy",
@@ -142,13 +161,12 @@ PROFILES: dict[str, Axis] = {
         _reward_sign,
         "A difference between signs biases the gradient even where the mean mismatch is small.",
         needs="a `reward` column",
+        by_sequence=True,
     ),
 }
 LABELS = {"reward": ["negative", "zero", "positive"]}
 
 
-# Tokens, log_ratio, log_ratio^2 and k3 of each bin.
-SUMS = 4
 # Up to so many edges it is faster to compare each value with all of them than to search.
 _FEW_EDGES = 16
 
@@ -161,20 +179,26 @@ class Profiles:
 
     @classmethod
     def of(cls, pair: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> Profiles:
-        return cls.joined(pair, [block_sums(block, names) for block in pair.blocks])
+        return cls.joined(batch_bins(pair, lambda block: sort(block, names), added=names))
 
     @classmethod
-    def joined(cls, pair: PolicyPair, blocks: Sequence[BlockSums]) -> Profiles:
-        """Make the sums of a batch; `blocks` are the `block_sums` of its blocks, in order."""
-        keys = np.unique(pair.tokens.cluster)
+    def joined(cls, bins: BatchBins) -> Profiles:
+        """Make the sums of a batch from what its blocks hold in bins."""
         sums = {}
-        for name in blocks[0].sums:
-            rows = np.zeros((len(keys), blocks[0].sums[name].shape[1]))
-            with np.errstate(invalid="ignore"):
-                for block in blocks:
-                    rows[np.searchsorted(keys, block.keys)] += block.sums[name]
-            sums[name] = ClusterSums(keys, rows, MAX_CLUSTERS).bounded()
-        return cls(sums)
+        for name, axis in PROFILES.items():
+            if name in bins.cells:
+                sums[name] = bins.cells[name]
+            elif name in bins.runs:
+                _, numbers = bins.of_runs(name)
+                sums[name] = bins.added(name, numbers, len(axis.edges) + 1)
+        return cls(
+            {
+                name: bins.clusters.of_clusters(
+                    some.swapaxes(1, 2).reshape(len(some), SUMS * some.shape[1])
+                )
+                for name, some in sums.items()
+            }
+        )
 
     def __add__(self, other: Profiles) -> Profiles:
         """Return the sums of both; an axis that one lacks has no tokens there."""
@@ -188,108 +212,26 @@ class Profiles:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSums:
-    """Sums of the tokens of a block, by cluster and by bin of every axis."""
-
-    keys: NDArray[np.uint64]  # [clusters] ascending
-    sums: dict[str, Array]  # name of an axis -> [clusters, SUMS * bins]
-
-
-def block_sums(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> BlockSums:
-    """Add up the tokens of a block along some axes; one that the table has no values for is out."""
-    log_ratio = block.log_ratio
-    starts = starts_of(block.lengths)
-    with np.errstate(invalid="ignore"):
-        columns = (log_ratio, np.square(log_ratio), k3(block.values.ratios))
-        of_tokens = _side_by_side(np.ones(len(log_ratio)), *columns)
-        of_sequences = _runs(columns, starts, len(log_ratio))
-    keys, cluster = np.unique(block.tokens.cluster, return_inverse=True)
-    sums, single = {}, []
+def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlock:
+    """Sort the tokens of a block along some axes; one that the table has no values for is out."""
+    by_bin = SortedBlock.of(block)
+    starts, _ = by_bin.cuts[BY_SEQUENCE]
     for name in names:
         axis = PROFILES[name]
         values = axis.values(block)
         if values is None:
             continue
-        edges = np.log(axis.edges) if axis.logarithmic else np.asarray(axis.edges, np.float64)
-        place = _Place(len(keys), len(edges) + 1)
-        if len(values) == len(cluster):
-            cells = place.cells(cluster, _bins(values, edges), values)
-            (sums[name],) = _added([place], of_sequences, [cells])
+        if axis.by_sequence:
+            by_bin.runs[name] = BY_SEQUENCE, axis.bins(values).numbers
         elif axis.ascending:
-            first, sequence, bins = _first_tokens(values, starts, edges)
-            cells = place.cells(cluster[sequence], bins)
-            (sums[name],) = _added([place], _runs(columns, first, len(log_ratio)), [cells])
+            first, sequence, numbers = _first_tokens(values, starts, axis.sorted_edges)
+            by_bin.by_run(name, (first, sequence), numbers)
         else:
-            owner = np.repeat(cluster, block.lengths)
-            single.append((name, place, place.cells(owner, _bins(values, edges), values)))
-    if single:
-        of_single, places, cells_of_tokens = zip(*single, strict=True)
-        sums |= zip(of_single, _added(places, of_tokens, cells_of_tokens), strict=True)
-    return BlockSums(keys, {name: sums[name] for name in names if name in sums})
+            by_bin.tokens[name] = axis.bins(values)
+    return by_bin
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The cells of one axis, one for each cluster and bin, and one for what has no value."""
-
-    clusters: int
-    bins: int
-
-    @property
-    def size(self) -> int:
-        return self.clusters * self.bins + 1
-
-    def cells(
-        self,
-        cluster: NDArray[np.int64],
-        bins: NDArray[np.integer],
-        values: NDArray | None = None,
-    ) -> NDArray[np.int32]:
-        """Return the cell of each of some `values`, the last one for NaN."""
-        cells = cluster.astype(np.int32)
-        cells *= self.bins
-        cells += bins.astype(np.int32, copy=False)
-        if values is not None and values.dtype.kind == "f":
-            missing = np.isnan(values)
-            if missing.any():
-                cells[missing] = self.size - 1
-        return cells
-
-    def by_cluster(self, by_cell: Array) -> Array:
-        """Return sums of cells [cells, SUMS] as [clusters, SUMS * bins]."""
-        cells = by_cell[:-1].reshape(self.clusters, self.bins, SUMS)
-        return cells.swapaxes(1, 2).reshape(self.clusters, SUMS * self.bins)
-
-
-def _added(
-    places: Sequence[_Place], rows: Array, cells: Sequence[NDArray[np.int32]]
-) -> Iterator[Array]:
-    """Yield for each axis the sums of `rows` [rows, SUMS] by its `cells` [rows]."""
-    edges = np.cumsum([0, *(place.size for place in places)])
-    index = np.empty((len(rows), len(places)), np.int32)
-    for column, (first, of_axis) in enumerate(zip(edges, cells, strict=False)):
-        np.add(of_axis, np.int32(first), out=index[:, column])
-    by_cell = added_by_index(index, rows, int(edges[-1]))
-    for place, (first, last) in zip(places, pairwise(edges), strict=True):
-        yield place.by_cluster(by_cell[first:last])
-
-
-def _side_by_side(*columns: Array) -> Array:
-    """Return columns [rows] as one matrix [rows, columns], the numbers of a row together."""
-    matrix = np.empty((len(columns[0]), len(columns)))
-    for index, column in enumerate(columns):
-        matrix[:, index] = column
-    return matrix
-
-
-def _runs(columns: Sequence[Array], first: NDArray[np.int64], tokens: int) -> Array:
-    """Add up runs of tokens that begin at `first` [runs]: counts and columns, [runs, SUMS]."""
-    counts = np.diff(first, append=tokens).astype(np.float64)
-    return _side_by_side(counts, *(np.add.reduceat(column, first) for column in columns))
-
-
-def _bins(values: NDArray, edges: Array) -> NDArray[np.integer]:
+def _places(values: NDArray, edges: Array) -> NDArray[np.integer]:
     """Return how many edges are not above each value: its bin. That of NaN means nothing."""
     if len(edges) > _FEW_EDGES:
         return np.searchsorted(edges, values, side="right")
@@ -326,12 +268,6 @@ def _first_tokens(
     # Where several bins begin at one token, all but the last are empty.
     last = np.append(first[1:] != first[:-1], True)
     return first[last], sequence[last], bins[last]
-
-
-def token_weights(pair: PolicyPair) -> list[Array]:
-    """Return what a profile sums over the tokens of a bin, beside their number; each [tokens]."""
-    with np.errstate(invalid="ignore"):
-        return [pair.log_ratio, np.square(pair.log_ratio), k3(pair.values.ratios)]
 
 
 def finished(profiles: Profiles) -> dict[str, Profile]:

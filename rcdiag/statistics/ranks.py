@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,16 @@ class RankSample:
         """Join the tokens of both, thinned as the thinner one."""
         return joined_samples([self, other])
 
+    def take(self, tokens: NDArray[np.bool_]) -> RankSample:
+        """Take some of the tokens."""
+        return RankSample(
+            self.behavior[tokens],
+            self.target[tokens],
+            self.key[tokens],
+            self.group[tokens],
+            self.limit,
+        )
+
     def below(self, limit: int) -> int:
         """Count the tokens that a limit would leave."""
         return len(self) if limit >= self.limit else int((self.key < limit).sum())
@@ -48,10 +58,7 @@ class RankSample:
     def thinned(self, limit: int) -> RankSample:
         if limit >= self.limit:
             return self
-        keep = self.key < limit
-        return RankSample(
-            self.behavior[keep], self.target[keep], self.key[keep], self.group[keep], limit
-        )
+        return replace(self.take(self.key < limit), limit=limit)
 
 
 def joined_samples(samples: Sequence[RankSample]) -> RankSample:
@@ -69,12 +76,19 @@ def joined_samples(samples: Sequence[RankSample]) -> RankSample:
 
 def rank_sample(pair: PolicyPair) -> RankSample:
     """Return the tokens of a pair that qualify."""
+    return sample_by_sequence(pair)[0]
+
+
+def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]:
+    """Return the tokens of a pair that qualify, and how many each sequence has of them."""
     low, high = np.log(LOWEST), np.log(HIGHEST)
     b, t = pair.values.behavior, pair.values.target
     at = np.flatnonzero((b > low) & (b < high) & (t > low) & (t < high))
     groups = (pair.tokens.cluster % np.uint64(GROUPS)).astype(np.uint8)
     sequence = np.searchsorted(np.cumsum(pair.lengths), at, side="right")
-    return RankSample(np.exp(b[at]), np.exp(t[at]), _hash(b[at], t[at]), groups[sequence])
+    counts = np.bincount(sequence, minlength=len(groups))
+    sample = RankSample(np.exp(b[at]), np.exp(t[at]), _hash(b[at], t[at]), groups[sequence])
+    return sample, counts
 
 
 def _hash(behavior: Array, target: Array) -> NDArray[np.uint32]:

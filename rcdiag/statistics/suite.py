@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
@@ -22,7 +23,7 @@ from rcdiag.statistics.quantiles import (
     bounded_sketches,
     coarse_counts,
 )
-from rcdiag.statistics.ranks import RankSample, joined_samples, rank_sample
+from rcdiag.statistics.ranks import RankSample, joined_samples, sample_by_sequence
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.totals import (
     Addends,
@@ -52,6 +53,7 @@ class BlockSums:
     log_ratio: Array  # [tokens]
     size: Array  # [tokens] |log_ratio|
     ranks: RankSample
+    rank_counts: NDArray[np.int64]  # [sequences] tokens of each in `ranks`, which follow each other
 
     @classmethod
     def of(cls, block: PolicyPair) -> BlockSums:
@@ -63,7 +65,22 @@ class BlockSums:
             coarse_counts(size, block.lengths),
             block.log_ratio,
             size,
-            rank_sample(block),
+            *sample_by_sequence(block),
+        )
+
+    def take(self, keep: NDArray[np.bool_]) -> BlockSums:
+        """Take some of the sequences, where `keep` [sequences] holds."""
+        if keep.all():
+            return self
+        tokens = np.repeat(keep, self.table.lengths)
+        return BlockSums(
+            self.table.take(keep),
+            self.sums[keep],
+            self.coarse[keep],
+            self.log_ratio[tokens],
+            self.size[tokens],
+            self.ranks.take(np.repeat(keep, self.rank_counts)),
+            self.rank_counts[keep],
         )
 
 

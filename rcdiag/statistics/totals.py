@@ -38,6 +38,20 @@ class SequenceTable:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def take(self, keep: NDArray[np.bool_]) -> SequenceTable:
+        """Take some of the sequences, where `keep` [sequences] holds."""
+        return SequenceTable(
+            self.lengths[keep],
+            {name: column[keep] for name, column in self.sums.items()},
+            {name: column[keep] for name, column in self.maxima.items()},
+            self.ratio_log_sum[keep],
+            self.ratio_squared_log_sum[keep],
+            self.tilted_log_ratio[keep],
+            self.cluster[keep],
+            self.row[keep],
+            self.reward[keep],
+        )
+
     def __add__(self, other: SequenceTable) -> SequenceTable:
         """Join the sequences of both shards, in order."""
         return joined_tables([self, other])

@@ -306,7 +306,7 @@ class Table:
 
     @property
     def response_tokens(self) -> int:
-        """Return the response tokens, masked ones too, that footers tell; a row has at least one."""
+        """Return the response tokens that footers tell, masked ones too; a row has at least one."""
         return sum(
             chunk.num_values
             for file in self.files

@@ -210,8 +210,7 @@ class PairWalk(Walk[RowsState]):
         clean = pair if self.every_row else pair.take(rows_of_numbers(batch))
         state = None
         if len(clean.lengths):
-            parts = steps if clean is pair else clean.by_step()
-            state = PairState.of(clean, parts, executor)
+            state = PairState.of(clean, executor)
         return RowsState(NonFinite.of(batch), _row_counts(steps), rows, state)
 
 

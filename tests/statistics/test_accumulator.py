@@ -50,7 +50,7 @@ def states_of(columns: dict[str, list], executor: Executor, *cuts: int) -> list[
         cut = {name: values[start:end] for name, values in columns.items()}
         cut["entropy"] = {"old": cut["entropy"]}
         pair = make_pair(**cut, first_row=start)
-        result.append(PairState.of(pair, pair.by_step(), executor))
+        result.append(PairState.of(pair, executor))
     return result
 
 

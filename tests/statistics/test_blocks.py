@@ -57,10 +57,10 @@ def rows(draw: st.DrawFn, values: Any = ORDINARY) -> dict[str, list]:
 
 def with_blocks_of(tokens: int, columns: dict[str, list], *, steps: bool = True) -> PairState:
     """The state of a batch that is cut into blocks of about so many tokens."""
-    pair = make_pair(**columns)
+    pair = make_pair(**columns if steps else {**columns, "step": None})
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as executor:
         patch.setattr(pair_module, "BLOCK", tokens)
-        return PairState.of(pair, pair.by_step() if steps else {None: pair}, executor)
+        return PairState.of(pair, executor)
 
 
 @given(columns=rows(), size=st.integers(1, 20), steps=st.booleans())

@@ -149,12 +149,12 @@ def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
     for share, counted in ((1.0, False), (0.99, True)):
         held = int(share * len(whole.log_ratio))
         monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", held)
-        expected = PairState.of(whole, whole.by_step(), executor).by_step()
+        expected = PairState.of(whole, executor).by_step()
         states: RunningSum[PairState] = RunningSum()
         for start in range(0, 300, rows_per_batch):
             rows = slice(start, start + rows_per_batch)
             pair = make_pair(behavior[rows], target[rows], step=step[rows], first_row=start)
-            states.add(PairState.of(pair, pair.by_step(), executor))
+            states.add(PairState.of(pair, executor))
         total = states.total()
         assert total is not None
         for key, state in total.by_step().items():
@@ -172,7 +172,7 @@ def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(executor, monkeypatch
     for start in range(0, 1600, rows_per_batch):
         rows = slice(start, start + rows_per_batch)
         pair = make_pair(behavior[rows], target[rows], first_row=start)
-        states.add(PairState.of(pair, pair.by_step(), executor))
+        states.add(PairState.of(pair, executor))
         total = states.total()
         assert total is not None
         assert sum(len(state.ranks) for state in total.suites.values()) <= held

@@ -7,7 +7,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from rcdiag.statistics import examples
+from rcdiag.statistics import largest
+from rcdiag.statistics import pair as pair_module
 from rcdiag.statistics.examples import AFTER, BEFORE, PER_BIN, Examples
 from rcdiag.statistics.profiles import PROFILES
 from tests.builders import make_pair, summed
@@ -53,10 +54,17 @@ def test_the_examples_of_two_shards_are_those_of_both(cut):
     assert named(summed(shards)) == named(Examples.of(pair_of_rows(0, 60)))
 
 
-def test_a_sample_that_bounds_the_search_changes_no_example(monkeypatch):
+def test_groups_that_bound_the_search_change_no_example(monkeypatch):
     whole = named(Examples.of(pair_of_rows(0, 60)))
-    for size in (20, 50, 200):
-        monkeypatch.setattr(examples, "SAMPLE", size)
+    for groups in (1, 7, 30):
+        monkeypatch.setattr(largest, "GROUPS", groups)
+        assert named(Examples.of(pair_of_rows(0, 60))) == whole
+
+
+def test_blocks_change_no_example(monkeypatch):
+    whole = named(Examples.of(pair_of_rows(0, 60)))
+    for tokens in (1, 40, 300):
+        monkeypatch.setattr(pair_module, "BLOCK", tokens)
         assert named(Examples.of(pair_of_rows(0, 60))) == whole
 
 

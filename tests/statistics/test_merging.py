@@ -102,7 +102,7 @@ def parts_of(pair: PolicyPair, executor: Executor) -> dict[str, Any]:
     steps = pair.by_step()
     plan = presets_of("verl-0.9")
     return {
-        "PairState": PairState.of(pair, steps, executor),
+        "PairState": PairState.of(pair, executor),
         "Comparison": Comparison.of(pair.tokens, ("rollout", "old"), "rollout", executor),
         "CorrectionRows": CorrectionRows.of(steps, plan, wanted_quantities(plan)),
         "NonFinite": NonFinite.of(pair.tokens),
@@ -153,7 +153,7 @@ def test_shards_without_a_number_add_up_without_a_warning():
         for row in range(4)
     ]
     with ThreadPoolExecutor(2) as executor:
-        result = summed(PairState.of(shard, shard.by_step(), executor) for shard in shards)
+        result = summed(PairState.of(shard, executor) for shard in shards)
     state = result.by_step()[None]
     assert len(state.table) == 4
     assert np.isnan(values_of(state)["k1_kl"])

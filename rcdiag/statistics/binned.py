@@ -1,0 +1,265 @@
+"""The tokens of a block are sorted into bins and added up there, once for all that reads bins.
+
+Most bins hold runs of neighbours: all tokens of a sequence, or those between two positions. Runs
+are added up as a whole; only where single tokens are told apart is each of them looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.statistics import clusters
+from rcdiag.statistics.clusters import Grouping, added_by_index, grouping
+from rcdiag.statistics.largest import largest_of_bins
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.ratios import Array, k3
+from rcdiag.table.segments import starts_of
+
+Places = NDArray[np.int64]
+
+# Tokens, log_ratio, log_ratio^2 and k3 of each bin.
+SUMS = 4
+# The partition into whole sequences; others bear the name of the axis that makes them.
+BY_SEQUENCE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Tokens parted into runs of neighbours of one sequence, and what each run adds up to."""
+
+    first: Places  # [runs] the token at which a run begins, ascending
+    sequence: Places  # [runs] the sequence that it belongs to, ascending
+    sums: Array  # [runs, SUMS]
+    largest: Array  # [runs] |log_ratio|, nats; NaN where no token has a number
+
+    def ends(self, tokens: int) -> Places:
+        """Return the token behind the last of each run; all runs together have so many tokens."""
+        return np.append(self.first[1:], tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class BinNumbers:
+    """The bin of every run or token along one axis; the number `count` stands for no bin."""
+
+    numbers: NDArray[np.integer]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SortedBlock:
+    """The bins of the tokens of a block along several axes, before anything is added up."""
+
+    # Partition -> first token and sequence of each run.
+    cuts: dict[str, tuple[Places, Places]] = field(default_factory=dict)
+    runs: dict[str, tuple[str, NDArray]] = field(default_factory=dict)  # as in `BlockBins`
+    tokens: dict[str, BinNumbers] = field(default_factory=dict)  # axis -> bin of each token
+
+    @classmethod
+    def of(cls, block: PolicyPair) -> SortedBlock:
+        """Part a block into its sequences, along no axis yet."""
+        starts = starts_of(block.lengths)
+        return cls({BY_SEQUENCE: (starts, np.arange(len(starts)))})
+
+    def by_run(self, axis: str, cuts: tuple[Places, Places], values: NDArray) -> None:
+        """Add an axis by the first token and the sequence of its runs, and the value of each."""
+        self.cuts[axis] = cuts
+        self.runs[axis] = axis, values
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBins:
+    """What a block leaves of its tokens in bins; places and sequences count from its first."""
+
+    tokens: int
+    sequences: int
+    parts: Mapping[str, Runs]  # by partition
+    # Axis -> partition, and the bin of each run, or what bins will be made of.
+    runs: Mapping[str, tuple[str, NDArray]]
+    clusters: NDArray[np.int64]  # [clusters in the block] number of each in the batch, ascending
+    cells: Mapping[str, Array]  # axis of single tokens -> [clusters in the block, bins, SUMS]
+    largest: Mapping[str, tuple[Places, NDArray[np.integer]]]  # axis -> places, and their bins
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBins:
+    """What all blocks of a batch leave of its tokens in bins."""
+
+    clusters: Grouping  # of the sequences of the batch
+    parts: Mapping[str, Runs]
+    runs: Mapping[str, tuple[str, NDArray]]
+    cells: Mapping[str, Array]  # axis of single tokens -> [clusters, bins, SUMS]
+    largest: Mapping[str, tuple[Places, NDArray[np.integer]]]
+
+    def of_runs(self, axis: str) -> tuple[Runs, NDArray]:
+        """Return the runs of an axis, and the bin or the name of each."""
+        partition, values = self.runs[axis]
+        return self.parts[partition], values
+
+    def added(self, axis: str, numbers: NDArray[np.integer], count: int) -> Array:
+        """Add up the runs of an axis by cluster and bin: [clusters, bins, SUMS].
+
+        `numbers` [runs] are their bins; `count` itself stands for no bin.
+        """
+        part, _ = self.of_runs(axis)
+        size = len(self.clusters.keys) * (count + 1)
+        cells = self.clusters.index[part.sequence] * (count + 1) + numbers
+        columns = [np.bincount(cells, part.sums[:, column], size) for column in range(SUMS)]
+        return np.stack(columns, axis=1).reshape(-1, count + 1, SUMS)[:, :count]
+
+
+def block_bins(
+    block: PolicyPair,
+    cluster: NDArray[np.int64],
+    by_bin: SortedBlock,
+    *,
+    shown: Sequence[str] = (),
+    added: Sequence[str] = (),
+) -> BlockBins:
+    """Add up the tokens of a block by run, and by cluster and bin where bins are of single tokens.
+
+    `cluster` [sequences] are the numbers of their clusters in the batch. Of the axes of single
+    tokens those `added` are summed; of those `shown` the largest tokens of every bin are kept.
+    """
+    lengths = block.lengths
+    starts, _ = by_bin.cuts[BY_SEQUENCE]
+    log_ratio, size = block.log_ratio, block.values.ratios.size
+    with np.errstate(invalid="ignore"):
+        columns = (log_ratio, np.square(log_ratio), k3(block.values.ratios))
+        parts = {
+            name: _runs(first, sequence, columns, size)
+            for name, (first, sequence) in by_bin.cuts.items()
+        }
+    keys, local = np.unique(cluster, return_inverse=True)
+    axes = [name for name in by_bin.tokens if name in added]
+    owner = np.repeat(local, lengths) if axes else local
+    cells = _cells(columns, owner, len(keys), {name: by_bin.tokens[name] for name in axes})
+    return BlockBins(
+        tokens=len(log_ratio),
+        sequences=len(lengths),
+        parts=parts,
+        runs=by_bin.runs,
+        clusters=keys,
+        cells=cells,
+        largest={
+            name: largest_of_bins(by_bin.tokens[name].numbers, size, starts, count)
+            for name in shown
+            if name in by_bin.tokens and (count := by_bin.tokens[name].count)
+        },
+    )
+
+
+def batch_bins(
+    pair: PolicyPair,
+    sort: Callable[[PolicyPair], SortedBlock],
+    *,
+    shown: Sequence[str] = (),
+    added: Sequence[str] = (),
+) -> BatchBins:
+    """Walk a batch block by block; `sort` says the bins, the rest is that of `block_bins`."""
+    groups = clusters_of(pair)
+    blocks = [
+        block_bins(block, cluster, sort(block), shown=shown, added=added)
+        for block, cluster in zip(pair.blocks, cut_like_blocks(pair, groups.index), strict=True)
+    ]
+    return joined_bins(blocks, groups)
+
+
+def clusters_of(pair: PolicyPair) -> Grouping:
+    """Group the sequences of a batch by cluster, in as many groups as sums may have."""
+    return grouping(pair.tokens.cluster, clusters.MAX_CLUSTERS)
+
+
+def cut_like_blocks(pair: PolicyPair, values: NDArray) -> list[NDArray]:
+    """Cut values [sequences] where the blocks of a pair are cut."""
+    edges = np.cumsum([len(block.lengths) for block in pair.blocks])
+    return np.split(values, edges[:-1])
+
+
+def _runs(first: Places, sequence: Places, columns: Sequence[Array], size: Array) -> Runs:
+    """Add up runs of tokens: their counts and `columns`, and the largest `size` of each."""
+    sums = np.empty((len(first), SUMS))
+    sums[:, 0] = np.diff(first, append=len(size))
+    for index, column in enumerate(columns, start=1):
+        sums[:, index] = np.add.reduceat(column, first)
+    return Runs(first, sequence, sums, np.fmax.reduceat(size, first))
+
+
+def _cells(
+    columns: Sequence[Array],
+    owner: NDArray[np.int64],
+    clusters: int,
+    bins: Mapping[str, BinNumbers],
+) -> dict[str, Array]:
+    """Add up single tokens by cluster and by bin of every axis: [clusters, bins, SUMS] of each.
+
+    `owner` [tokens] are the numbers of their clusters.
+    """
+    if not bins:
+        return {}
+    widths = [one.count + 1 for one in bins.values()]
+    edges = np.cumsum([0, *(clusters * width for width in widths)])
+    index = np.empty((len(owner), len(bins)), np.int32)
+    for place, (width, first, one) in enumerate(zip(widths, edges, bins.values(), strict=False)):
+        cells = owner * width
+        cells += first
+        np.add(cells, one.numbers, out=index[:, place], casting="same_kind")
+    rows = np.empty((len(owner), SUMS))
+    rows[:, 0] = 1.0
+    for place, column in enumerate(columns, start=1):
+        rows[:, place] = column
+    by_cell = added_by_index(index, rows, int(edges[-1]))
+    return {
+        name: by_cell[first : first + clusters * width].reshape(clusters, width, SUMS)[:, :-1]
+        for name, first, width in zip(bins, edges, widths, strict=False)
+    }
+
+
+def joined_bins(blocks: Sequence[BlockBins], groups: Grouping) -> BatchBins:
+    """Join what the blocks of a batch hold, in their order; `groups` are those of its sequences."""
+    tokens = np.cumsum([0, *(block.tokens for block in blocks)]).tolist()
+    sequences = np.cumsum([0, *(block.sequences for block in blocks)]).tolist()
+    first = blocks[0]
+    cells = {}
+    for name, some in first.cells.items():
+        cells[name] = np.zeros((len(groups.keys), *some.shape[1:]))
+        with np.errstate(invalid="ignore"):
+            for block in blocks:
+                cells[name][block.clusters] += block.cells[name]
+    return BatchBins(
+        clusters=groups,
+        parts={
+            name: _joined_runs([block.parts[name] for block in blocks], tokens, sequences)
+            for name in first.parts
+        },
+        runs={
+            name: (partition, np.concatenate([block.runs[name][1] for block in blocks]))
+            for name, (partition, _) in first.runs.items()
+        },
+        cells=cells,
+        largest={
+            name: (
+                _from(tokens, [block.largest[name][0] for block in blocks]),
+                np.concatenate([block.largest[name][1] for block in blocks]),
+            )
+            for name in first.largest
+        },
+    )
+
+
+def _joined_runs(parts: Sequence[Runs], tokens: list[int], sequences: list[int]) -> Runs:
+    """Join the runs of blocks; `tokens` and `sequences` are those before each block."""
+    return Runs(
+        _from(tokens, [part.first for part in parts]),
+        _from(sequences, [part.sequence for part in parts]),
+        np.concatenate([part.sums for part in parts]),
+        np.concatenate([part.largest for part in parts]),
+    )
+
+
+def _from(before: Sequence[int], places: Sequence[Places]) -> Places:
+    """Join places that count from the first of each block."""
+    return np.concatenate([some + first for first, some in zip(before, places, strict=False)])
