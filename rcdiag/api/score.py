@@ -146,7 +146,7 @@ def score(
         progress=progress,
     )
     log = None if logged is None else _log(Path(logged), corrections, rows)
-    check_apart([written], [file.path for file in table.sources])
+    check_apart([written], [file.name for file in table.sources])
     check_output(written, specs, force=force)
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
     only = only_policy(table, (behavior, target), [spec.name for spec in specs])
