@@ -134,6 +134,16 @@ def copy_files(
 
 def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str | None]:
     """Return a URL's file system, the paths that it names there, and the folder if it names one."""
+    system, path = system_of(url)
+    with _named_errors(url):
+        paths, is_folder = _listed(system, path, wanted)
+    if not paths and not is_folder:
+        raise RcdiagError(f"{url}: no such file", hint="give a file, a folder or a glob")
+    return system, paths, path if is_folder else None
+
+
+def system_of(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path that it names there."""
     protocol = url.partition("://")[0]
     try:
         import fsspec
@@ -147,11 +157,7 @@ def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str
             if package
             else "protocols that fsspec knows: s3, gs, hf, az, https, ...",
         ) from error
-    with _named_errors(url):
-        paths, is_folder = _listed(system, path, wanted)
-    if not paths and not is_folder:
-        raise RcdiagError(f"{url}: no such file", hint="give a file, a folder or a glob")
-    return system, paths, path if is_folder else None
+    return system, path
 
 
 @contextmanager
