@@ -132,9 +132,13 @@ Rows = Annotated[
     ),
 ]
 OutputTable = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        "-o", "--output", help="Parquet to write, with the scores", rich_help_panel=OUTPUT
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Parquet to write, with the scores; or a URL of object storage (s3://, gs://)",
+        rich_help_panel=OUTPUT,
     ),
 ]
 ResultFile = Annotated[

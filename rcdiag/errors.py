@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 
 
@@ -11,12 +12,27 @@ class RcdiagError(Exception):
 
     def __init__(self, message: str, hint: str = "") -> None:
         # Both go to the base class, so that the error survives pickling.
-        super().__init__(message, hint)
-        self.message = message
-        self.hint = hint
+        self.message = without_secrets(message)
+        self.hint = without_secrets(hint)
+        super().__init__(self.message, self.hint)
 
     def __str__(self) -> str:
         return self.message
+
+
+# User and password of a URL; the query of a web address, which may be a signature.
+_CREDENTIALS = re.compile(r"(?<=://)[^\s/@'\"]+@")
+_QUERY = re.compile(r"(\bhttps?://[^\s?'\"]+)\?[^\s'\")\]]*")
+
+
+def without_secrets(text: str) -> str:
+    """Return a text whose URLs have neither user and password nor, on the web, a query.
+
+    Such a query may be the signature that gives access to a file.
+    """
+    if "://" not in text:
+        return text
+    return _QUERY.sub(r"\1", _CREDENTIALS.sub("", text))
 
 
 def nearest(name: str, choices: Iterable[str], likeness: float = 0.6) -> str | None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from rcdiag.errors import RcdiagError, setting
+
+# A URL, also where a path was made of it, which loses a slash.
+LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -43,6 +47,11 @@ def not_writable(path: Path, error: OSError) -> RcdiagError:
 def check_outputs(paths: Iterable[Path | None], *, force: bool) -> None:
     """Refuse to overwrite a file or a folder with something in it, or to write where none can."""
     for path in filter(None, paths):
+        if LIKE_URL.match(str(path)):
+            raise RcdiagError(
+                f"{path}: only the table of rcdiag score -o is written to a URL",
+                hint="write to a path of this machine, and copy it from there",
+            )
         empty_folder = path.is_dir() and not any(path.iterdir())
         if path.exists() and not empty_folder and not force:
             raise RcdiagError(f"{path}: already there", hint=f"another path, or {setting('force')}")

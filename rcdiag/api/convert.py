@@ -69,7 +69,7 @@ def convert(
 def _check_target(target: Path, parts: Sequence[SourceFiles]) -> None:
     """Refuse to write over a file of the dump itself."""
     for file in (file for part in parts for file in part.files):
-        if target.exists() and target.samefile(file.path):
+        if isinstance(file.path, Path) and target.exists() and target.samefile(file.path):
             raise RcdiagError(
                 f"{target}: a file of the dump that is to be converted", hint="another path"
             )

@@ -12,6 +12,7 @@ from rcdiag.files import check_apart
 from rcdiag.logs import Log, read_log
 from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
+from rcdiag.table.destination import Destination
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.chosen_pair import choose_pair
 from rcdiag.usecases.dry_run import check_rate, description
@@ -82,7 +83,8 @@ def score(
             options after a comma: `"hf:bfloat16,lm_head=float32"`.
         ladder: ready sets of policies to score, `precision` or `engine`.
         noise_floor: score one policy once more, in other batches, as NAME_again.
-        output: parquet file to write the table with the scored columns to.
+        output: parquet file to write the table with the scored columns to: a path, or a URL of
+            object storage (s3://, gs://), for which the current folder holds it first.
         trainer: whose definitions and names the corrections have; the newest verl by default.
             `all` gives what every trainer does by default, one correction for each.
         presets: presets of the trainer to compute; all by default.
@@ -112,7 +114,7 @@ def score(
     progress = progress or SILENT
     runner = runner_on(on, devices)
     check_rate(rate)
-    written = None if output is None else Path(output)
+    written = None if output is None else Destination.of(output)
     # With policies to score the pair is chosen when the table's own columns are known.
     pair_named = [name for name in (behavior, target) if name is not None]
     pair_needed = pair_named if policies else (behavior or "rollout", target or "old")
@@ -146,7 +148,7 @@ def score(
         progress=progress,
     )
     log = None if logged is None else _log(Path(logged), corrections, rows)
-    check_apart([written], [file.path for file in table.sources])
+    check_apart([None if written is None else written.path], [file.name for file in table.sources])
     check_output(written, specs, force=force)
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
     only = only_policy(table, (behavior, target), [spec.name for spec in specs])

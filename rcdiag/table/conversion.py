@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -228,7 +228,8 @@ def convert_files(
             "the text again, which loses the recorded mismatch",
         )
     given_values.check_choices(given, reader.asks_for, f"a dump of {reader.name}")
-    dump = Dump(files=tuple(file.path for file in files), given=given, tokenizer=tokenizer)
+    paths = tuple(cast(Path, file.path) for file in files)  # what is converted is on this machine
+    dump = Dump(files=paths, given=given, tokenizer=tokenizer)
     origin = Origin(files)
     grouping = Grouping(given.get("group_size"), reader.grouped_by_order)
     work = _Pass(dump.notes, given, renames, grouping, origin)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rcdiag.errors import RcdiagError
+from rcdiag.table.remote_file import AnyFile, RemoteFile
 from rcdiag.table.table import Table
 
-# Size in bytes and time of the last change in nanoseconds.
-Mark = tuple[int, int]
+# Size in bytes and time of the last change in nanoseconds; behind a URL the storage's own version.
+Mark = tuple[int, int | str]
 
 
 def marks_of(table: Table) -> list[Mark]:
     """Return what tells every file of a table from another one under the same path."""
-    found = [path.stat() for path in table.parquets]
-    return [(about.st_size, about.st_mtime_ns) for about in found]
+    return [_mark(path) for path in table.parquets]
+
+
+def _mark(path: AnyFile) -> Mark:
+    if isinstance(path, RemoteFile):
+        return path.now().mark
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns
 
 
 def sees(table: Table, marks: list[Mark]) -> bool:
     """Tell whether this process sees the files of a table that have these marks."""
     try:
         return marks_of(table) == marks
-    except OSError:
+    except (OSError, RcdiagError, ImportError):
         return False
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +37,7 @@ from rcdiag.table.readers.parquet import (
     row_groups_of,
     width_of_first_rows,
 )
+from rcdiag.table.remote_file import AnyFile
 from rcdiag.table.schema import (
     COLUMNS,
     LOG_PROBS,
@@ -160,7 +160,9 @@ def _fits(column: str, field: pa.Field) -> bool:
     return spec is not None and spec.accepts(kind)
 
 
-def naming_of(path: Path, shown: Path, renames: Mapping[str, str], off: frozenset[str]) -> Naming:
+def naming_of(
+    path: AnyFile, shown: AnyFile, renames: Mapping[str, str], off: frozenset[str]
+) -> Naming:
     """Decide which columns of a parquet file are read under names that the user did not map.
 
     `renames` is what the user mapped, `off` are the names for which none is to be taken. Messages
@@ -179,8 +181,8 @@ def naming_of(path: Path, shown: Path, renames: Mapping[str, str], off: frozense
 
 
 def _with_padding(
-    path: Path,
-    shown: Path,
+    path: AnyFile,
+    shown: AnyFile,
     schema: pa.Schema,
     groups: Sequence[RowGroup],
     renames: Mapping[str, str],

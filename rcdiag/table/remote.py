@@ -1,4 +1,7 @@
-"""Files behind a URL (s3://, gs://, hf://, https://) are copied here through fsspec."""
+"""Files behind a URL (s3://, gs://, hf://, https://) are found, and copied, through fsspec.
+
+Parquet stays where it is where ranges of it can be fetched.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.remote_file import RemoteFile, gives_ranges, not_readable, remote_file
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # Bytes that are copied at a time.
@@ -74,8 +78,9 @@ def check_fetching(sources: Sequence[str], wanted: Callable[[str], bool]) -> Non
         "\n".join(
             [
                 *lines,
-                "would fetch them to a temporary folder and go on from there; a dry run fetches "
-                "nothing, so the columns, and options that depend on them, are not checked",
+                "would read parquet where it is, by row groups, and fetch other files to a "
+                "temporary folder; a dry run fetches nothing, so the columns, and options that "
+                "depend on them, are not checked",
             ]
         )
     )
@@ -88,6 +93,20 @@ def _what_is_there(url: str, wanted: Callable[[str], bool]) -> str:
         sizes = [system.size(path) for path in paths]
     size = "of unknown size" if None in sizes else f"{sum(sizes) / 1e6:,.1f} MB"
     return f"{url}: {len(paths):,} file{'' if len(paths) == 1 else 's'}, {size}"
+
+
+def files_in_place(url: str, wanted: Callable[[str], bool]) -> tuple[list[RemoteFile], bool] | None:
+    """Return the parquet files that a URL names and whether it names a folder.
+
+    None where there is another file among them, or where no ranges of them can be fetched: then
+    they are copied. `wanted` picks the files of a folder by name.
+    """
+    system, paths, root = _found(url, wanted)
+    if not paths or not all(path.endswith(".parquet") for path in paths):
+        return None
+    if not gives_ranges(system, paths[0]):
+        return None
+    return [remote_file(system, path) for path in paths], root is not None
 
 
 def copy_files(
@@ -115,6 +134,16 @@ def copy_files(
 
 def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str | None]:
     """Return a URL's file system, the paths that it names there, and the folder if it names one."""
+    system, path = system_of(url)
+    with _named_errors(url):
+        paths, is_folder = _listed(system, path, wanted)
+    if not paths and not is_folder:
+        raise RcdiagError(f"{url}: no such file", hint="give a file, a folder or a glob")
+    return system, paths, path if is_folder else None
+
+
+def system_of(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path that it names there."""
     protocol = url.partition("://")[0]
     try:
         import fsspec
@@ -128,11 +157,7 @@ def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str
             if package
             else "protocols that fsspec knows: s3, gs, hf, az, https, ...",
         ) from error
-    with _named_errors(url):
-        paths, is_folder = _listed(system, path, wanted)
-    if not paths and not is_folder:
-        raise RcdiagError(f"{url}: no such file", hint="give a file, a folder or a glob")
-    return system, paths, path if is_folder else None
+    return system, path
 
 
 @contextmanager
@@ -141,10 +166,7 @@ def _named_errors(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # every file system has errors of its own
-        raise RcdiagError(
-            f"{url}: cannot be read ({type(error).__name__}: {error})",
-            hint="check the address, and the credentials that fsspec takes from the environment",
-        ) from error
+        raise not_readable(url, error) from error
 
 
 def _listed(system: Any, path: str, wanted: Callable[[str], bool]) -> tuple[list[str], bool]:

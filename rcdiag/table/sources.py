@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, setting, without_secrets
 from rcdiag.table.readers import READERS
+from rcdiag.table.readers.footer import MAGIC
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
-from rcdiag.table.remote import check_fetching, copy_files, is_url, local_path
+from rcdiag.table.remote import check_fetching, copy_files, files_in_place, is_url, local_path
+from rcdiag.table.remote_file import AnyFile
 from rcdiag.table.scratch import Scratch
 
 
@@ -21,13 +23,13 @@ from rcdiag.table.scratch import Scratch
 class SourceFile:
     """A file that a user gave: where its bytes are, and its URL where they are a copy."""
 
-    path: Path
+    path: AnyFile
     url: str = ""
 
     @property
     def name(self) -> str:
         """Return the file's name as the user knows it."""
-        return self.url or str(self.path)
+        return without_secrets(self.url) or str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,12 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
     readers = _in_turn() if format is None else [READERS.find(format, "format")]
     scratch = None
     if is_url(source):
+        in_place = _in_place(source, readers, format)
+        if in_place is not None:
+            return in_place
         scratch = Scratch()
         copies, folder = copy_files(source, lambda name: _fits(name, readers), scratch.path)
-        urls = {path: url for path, url in copies}
+        urls: dict[AnyFile, str] = {path: url for path, url in copies}
     else:
         named, folder = _named(local_path(source))
         urls = dict.fromkeys(named, "")
@@ -59,6 +64,26 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
     reader, paths = pick(source, list(urls), readers, format is not None, urls)
     files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))
     return SourceFiles(source, reader, files, scratch)
+
+
+def _in_place(source: str, readers: Sequence[Reader], format: str | None) -> SourceFiles | None:
+    """Return the files of a URL that are read where they are, of the table's own format.
+
+    None where they must be copied here, as those of another format are.
+    """
+    found = files_in_place(source, lambda name: _fits(name, readers))
+    if found is None:
+        return None
+    files, folder = found
+    if not all(Peek(file).head.startswith(MAGIC) for file in files):
+        return None
+    pick = _of_folder if folder else _of_names
+    urls: dict[AnyFile, str] = {file: str(file) for file in files}
+    reader, paths = pick(source, files, readers, format is not None, urls)
+    if reader.read is not None:
+        return None
+    ordered = sorted(paths, key=reader.order)
+    return SourceFiles(source, reader, tuple(SourceFile(path, str(path)) for path in ordered))
 
 
 def check_remote(sources: Sequence[str], format: str | None = None) -> None:
@@ -108,17 +133,17 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _of_names(
     source: str,
-    paths: Sequence[Path],
+    paths: Sequence[AnyFile],
     readers: Sequence[Reader],
     chosen: bool,
-    urls: dict[Path, str],
-) -> tuple[Reader, list[Path]]:
+    urls: dict[AnyFile, str],
+) -> tuple[Reader, list[AnyFile]]:
     """Return the reader of files that were named, all of which must be known to it."""
     for path in paths:
         _check_file(path, urls[path])
     if chosen:
         return readers[0], list(paths)
-    by_format: dict[str, Path] = {}
+    by_format: dict[str, AnyFile] = {}
     for path in paths:
         reader = _reader_of(path, readers)
         if reader is None:
@@ -131,11 +156,11 @@ def _of_names(
 
 def _of_folder(
     source: str,
-    paths: Sequence[Path],
+    paths: Sequence[AnyFile],
     readers: Sequence[Reader],
     chosen: bool,
-    urls: dict[Path, str],
-) -> tuple[Reader, list[Path]]:
+    urls: dict[AnyFile, str],
+) -> tuple[Reader, list[AnyFile]]:
     """Return the one format that files of a folder have, and those files."""
     fitting = {path: [reader for reader in readers if _fits(path.name, [reader])] for path in paths}
     if chosen:
@@ -145,8 +170,8 @@ def _of_folder(
         if not files:
             raise _nothing(source, len(paths))
         return readers[0], files
-    by_format: dict[str, list[Path]] = {}
-    bad: dict[str, list[Path]] = {}  # empty and unreadable files, by the formats of their names
+    by_format: dict[str, list[AnyFile]] = {}
+    bad: dict[str, list[AnyFile]] = {}  # empty and unreadable files, by the formats of their names
     for path in paths:
         if not _is_readable(path):
             for reader in fitting[path]:
@@ -164,7 +189,7 @@ def _of_folder(
     return READERS[name], files
 
 
-def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader | None:
+def _reader_of(path: AnyFile, readers: Sequence[Reader]) -> Reader | None:
     peek = Peek(path)
     return next((reader for reader in readers if reader.detect(peek)), None)
 
@@ -175,7 +200,7 @@ def _fits(name: str, readers: Sequence[Reader]) -> bool:
     return any(fnmatch.fnmatch(base, pattern) for reader in readers for pattern in reader.patterns)
 
 
-def _is_readable(path: Path) -> bool:
+def _is_readable(path: AnyFile) -> bool:
     try:
         with path.open("rb") as stream:
             return bool(stream.read(1))
@@ -183,7 +208,7 @@ def _is_readable(path: Path) -> bool:
         return False
 
 
-def _check_file(path: Path, url: str) -> None:
+def _check_file(path: AnyFile, url: str) -> None:
     """Refuse a file that is empty or that cannot be opened."""
     name = url or str(path)
     try:
@@ -208,7 +233,7 @@ def _unknown(name: str) -> RcdiagError:
     )
 
 
-def _mixed(source: str, by_format: dict[str, Path]) -> RcdiagError:
+def _mixed(source: str, by_format: dict[str, AnyFile]) -> RcdiagError:
     """Return the error for files of several formats in one source."""
     examples = ", ".join(f"{name} ({path.name})" for name, path in by_format.items())
     first = next(iter(by_format))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.results import JoinReport
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
@@ -32,6 +32,7 @@ from rcdiag.table.readers.parquet import (
     row_groups_of,
     rows_per_batch,
 )
+from rcdiag.table.remote_file import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
 from rcdiag.table.unify import common_schema, conformed
@@ -43,7 +44,7 @@ RowRange = tuple[int, int]  # first row and the row after the last, in the whole
 class TableFile:
     """One file of a table, and where its rows begin in the whole."""
 
-    path: Path  # of several files that are converted to one the first
+    path: AnyFile  # of several files that are converted to one the first
     num_rows: int
     first_row: int
     converted: Path | None = None  # its rows as parquet, where it is of another format
@@ -65,7 +66,7 @@ class TableFile:
     @property
     def name(self) -> str:
         """Return the file's name as the user knows it."""
-        return self.url or str(self.path)
+        return without_secrets(self.url) or str(self.path)
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
@@ -73,7 +74,7 @@ class TableFile:
         return (SourceFile(self.path, self.url),) if self.origin is None else self.origin.files
 
     @property
-    def parquet(self) -> Path:
+    def parquet(self) -> AnyFile:
         """Return the parquet file that its rows are read from."""
         return self.converted or self.path
 
@@ -146,7 +147,7 @@ class Table:
         return tuple(source for file in self.files for source in file.sources)
 
     @property
-    def parquets(self) -> list[Path]:
+    def parquets(self) -> list[AnyFile]:
         """Return the parquet files that the rows are read from, in order."""
         return [file.parquet for file in self.files]
 
@@ -196,9 +197,17 @@ class Table:
 
         Those are the files as they were given, or what rcdiag made of another format, of joined
         tables, or of drawn rows. That has a quarter of the bytes of many a trainer's dump.
+
+        Of a file behind a URL size, version (S3's ETag) and footer are hashed, so that its bytes
+        are not fetched for this: a copy on disk has another fingerprint.
         """
         digest = hashlib.blake2b(digest_size=16)
         for path in self.parquets:
+            if isinstance(path, RemoteFile):
+                digest.update(
+                    repr((path.mark, path.read(max(path.size - TAIL, 0), path.size))).encode()
+                )
+                continue
             with path.open("rb") as stream:
                 while block := stream.read(1 << 22):
                     digest.update(block)
@@ -306,7 +315,7 @@ class Table:
 
     @property
     def response_tokens(self) -> int:
-        """Return the response tokens that footers tell, masked ones too; a row has at least one."""
+        """Return the response tokens that footers tell; a row counts one at least."""
         return sum(
             chunk.num_values
             for file in self.files
@@ -507,8 +516,9 @@ def open_rows(
         )
     values = given_values.read_given(given)
     scratch = Scratch()
-    file = SourceFile(scratch.path / "000000.parquet", name)
-    write_rows(rows, name, file.path)
+    path = scratch.path / "000000.parquet"
+    file = SourceFile(path, name)
+    write_rows(rows, name, path)
     try:
         table = _table(name, [file], renames or {}, needed)
     except RcdiagError as error:
@@ -635,7 +645,7 @@ def _check_columns(
     file_schema: pa.Schema,
     renames: Mapping[str, str],
     needed: Sequence[str],
-    path: Path,
+    path: AnyFile,
     naming: Naming,
 ) -> None:
     """Refuse a file without tokens or a mapped column, with all that it lacks."""
@@ -644,7 +654,7 @@ def _check_columns(
         missing.check_columns(["response_ids", *needed], file_schema, renames, str(path), naming)
 
 
-def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -> pa.Schema:
+def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: AnyFile) -> pa.Schema:
     """Return the file's schema with mapped columns under their canonical names."""
     back: dict[str, str] = {}
     for name, in_file in renames.items():
@@ -666,7 +676,7 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: Path) -
 
 
 def _of_both(
-    table_schema: pa.Schema, file_schema: pa.Schema, path: Path, files: list[TableFile]
+    table_schema: pa.Schema, file_schema: pa.Schema, path: AnyFile, files: list[TableFile]
 ) -> pa.Schema:
     """Return the schema of a table that gains a file.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def convert(
     if table.joined is not None:
         tokens = _copy(table, written)
     elif table.conversion is not None:
-        tokens, written = table.conversion.tokens, table.parquets[0]
+        tokens, written = table.conversion.tokens, cast(Path, table.parquets[0])
     else:
         tokens = _check_parquet(table, written, progress)
     origin = provenance(table, 0)  # the table's own file goes with the renaming
@@ -68,7 +68,7 @@ def _check_parquet(table: Table, target: Path, progress: Progress) -> int:
         for batch in table.batches():
             numbers = batch.row_in_file + np.arange(batch.table.num_rows)
             for record in batch.table.combine_chunks().to_batches():
-                yield Rows(record, batch.file.path, numbers[: record.num_rows])
+                yield Rows(record, cast(Path, batch.file.path), numbers[: record.num_rows])
                 numbers = numbers[record.num_rows :]
 
     reader = Reader(

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rcdiag.engines.run import RATES, ScoringPlan
@@ -14,6 +13,7 @@ from rcdiag.engines.scored_by import rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.runners import Runner
+from rcdiag.table.destination import Destination
 from rcdiag.table.table import Table
 
 BYTES = {"log-probs": 4, "entropy": 4, "top_k": 8}  # of a response token; of each of its top tokens
@@ -32,7 +32,7 @@ def description(
     name: str,
     table: Table,
     plan: ScoringPlan | None,
-    output: Path | None,
+    output: Destination | None,
     runner: Runner | None = None,
     rate: float | None = None,
 ) -> str:
@@ -120,17 +120,18 @@ def _alike(spec: PolicySpec, facts: Mapping[str, Any]) -> bool:
     return all(facts.get(key) == value for key, value in own.items())
 
 
-def _disk(plan: ScoringPlan, output: Path | None) -> str:
+def _disk(plan: ScoringPlan, output: Destination | None) -> str:
     """Say what would be written, how large it may be, and what room there is."""
     if output is None:
         return "would keep no scores (no -o FILE)"
     scored = int(plan.survey.response_lengths.sum()) * sum(map(_bytes_of_token, plan.specs))
     table = sum(path.stat().st_size for path in plan.dump.parquets)
-    folder = next(one for one in output.absolute().parents if one.exists())
+    folder = next(one for one in output.path.absolute().parents if one.exists())
     free = shutil.disk_usage(folder).free if os.access(folder, os.R_OK) else None
     room = "" if free is None else f"; {_size(free)} are free there"
+    place = f"{output}, in {output.path} first" if output.url else str(output)
     return (
-        f"would write {output}: up to {_size(table + scored)}, and beside it up to "
+        f"would write {place}: up to {_size(table + scored)}, and beside it up to "
         f"{_size(scored)} of finished parts until it is complete{room}"
     )
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rcdiag.errors import without_secrets
 from rcdiag.table.table import Table
 
 LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
@@ -23,7 +24,7 @@ def provenance(dump: Table, seed: int) -> dict[str, Any]:
     names = {**source.naming.taken, **source.renames}
     drawn = {} if dump.drawn_from is None else {"rows_drawn": dump.num_rows}
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": without_secrets(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
         "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
         "dump": [file.name for file in source.sources],
         "rows": source.num_rows,

@@ -15,6 +15,7 @@ from rcdiag.engines.spec import PolicySpec, default_policies, parse_policy
 from rcdiag.errors import RcdiagError, one_of
 from rcdiag.files import check_outputs
 from rcdiag.runners import Runner
+from rcdiag.table.destination import Destination
 from rcdiag.table.table import Table, open_table
 from rcdiag.usecases.progress import SILENT, Progress
 
@@ -78,7 +79,7 @@ def wanted_policies(
     return [*specs, again(to_repeat(specs or recorded))]
 
 
-def check_output(output: Path | None, specs: Sequence[PolicySpec], *, force: bool) -> None:
+def check_output(output: Destination | None, specs: Sequence[PolicySpec], *, force: bool) -> None:
     """Refuse to overwrite the table that scoring is to write.
 
     An output that is a table already may be that of a run killed after its last rename; the scoring
@@ -86,25 +87,27 @@ def check_output(output: Path | None, specs: Sequence[PolicySpec], *, force: boo
     """
     if output is None:
         return
-    may_be_finished = bool(specs) and output.is_file()
+    output.check_free(force=force)
+    may_be_finished = bool(specs) and output.path.is_file()
     if not may_be_finished:
-        check_outputs([output], force=force)
+        check_outputs([output.path], force=force)
 
 
 def planned(
-    table: Table, specs: Sequence[PolicySpec], output: Path | None, *, force: bool
+    table: Table, specs: Sequence[PolicySpec], output: Destination | None, *, force: bool
 ) -> ScoringPlan | None:
     """Check models and rows, and cut the table into parts; None where nothing is to be scored."""
     if not specs:
         return None
-    return plan_scoring(table, specs, output or Path("scored.parquet"), force=force)
+    path = Path("scored.parquet") if output is None else output.path
+    return plan_scoring(table, specs, path, force=force)
 
 
 @contextlib.contextmanager
 def scored_table(
     table: Table,
     plan: ScoringPlan | None,
-    output: Path | None,
+    output: Destination | None,
     *,
     force: bool,
     progress: Progress = SILENT,
@@ -120,15 +123,23 @@ def scored_table(
             progress.say(f"nothing to score: {output} is not written")
         yield table
         return
-    scratch = None
+    scratch: Path | None = None
+    uploaded: Path | None = None
     if output is None:
         progress.say("the scored log-probs are not kept; rcdiag score ... -o FILE keeps them")
         scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
         plan = replace(plan, output=scratch / "scored.parquet")
     try:
-        _run(plan, progress, runner, force=force, kept=output is not None)
-        if output is not None:
-            progress.wrote(output)
+        # A file that waits for its upload is this plan's, or refused.
+        again = force and not (output is not None and output.url)
+        _run(plan, progress, runner, force=again, kept=output is not None)
+        if output is not None and output.url:
+            progress.say(f"uploading {output.path} to {output}")
+            output.upload()
+            uploaded = output.path
+            progress.say(f"wrote {output}")
+        elif output is not None:
+            progress.wrote(output.path)
         yield open_table(plan.output)
     except RcdiagError as error:
         # A failed engine's log must stay where the error says it is.
@@ -138,6 +149,8 @@ def scored_table(
     finally:
         if scratch is not None:
             shutil.rmtree(scratch)
+        if uploaded is not None:
+            uploaded.unlink()
 
 
 def _run(plan: ScoringPlan, progress: Progress, runner: Runner, *, force: bool, kept: bool) -> None:

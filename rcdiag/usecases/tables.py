@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.results import JoinReport
 from rcdiag.table.columns import known_steps
 from rcdiag.table.draw import draw_rows
@@ -130,7 +130,7 @@ def open_located(
         return open_parts(some, columns, needed, given, encoder, heard, beside)
 
     tables = [table for kind in _by_format(parts) for table in _by_policies(kind, opened, columns)]
-    given_as = tuple(part.source for part in parts)
+    given_as = tuple(without_secrets(part.source) for part in parts)
     if len(tables) == 1:
         return replace(tables[0], given_as=given_as)
     scratch = Scratch(beside)
@@ -194,7 +194,7 @@ def _policies_of_converted(part: SourceFiles, table: Table) -> set[str]:
     """Return the policies that files of a source brought into a converted table."""
     assert table.conversion is not None
     of_file = table.conversion.policies_of
-    return set().union(*(of_file.get(file.path, set()) for file in part.files))
+    return set().union(*(of_file.get(cast(Path, file.path), set()) for file in part.files))
 
 
 def drawn(table: Table, rows: int | None, seed: int) -> Table:
@@ -217,11 +217,12 @@ def name_of(source: Source) -> str:
     if isinstance(source, Table):
         source = [file.name for file in source.sources]
     if isinstance(source, (str, Path)):
-        return str(source)
+        return without_secrets(str(source))
     if name := name_in_memory(source):
         return name
     first, *more = cast(Sequence[str | Path], source)
-    return f"{first} and {len(more)} more" if more else str(first)
+    name = without_secrets(str(first))
+    return f"{name} and {len(more)} more" if more else name
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ def unreadable(tmp_path, monkeypatch) -> Iterator[None]:
         raise ConnectionResetError("a file was fetched")
 
     monkeypatch.setattr(type(memory), "open", refuse)
+    monkeypatch.setattr(type(memory), "cat_file", refuse)
     yield
     memory.store.clear()
 
@@ -40,7 +41,7 @@ def unreadable(tmp_path, monkeypatch) -> Iterator[None]:
 def test_a_dry_run_lists_the_files_of_a_url_and_fetches_none(unreadable, command):
     text = command.dry_run("memory://run")
     size = 2 * len(fsspec.filesystem("memory").store["/run/step_1.parquet"].getvalue()) / 1e6
-    assert text.startswith(f"memory://run: 2 files, {size:,.1f} MB\nwould fetch them")
+    assert text.startswith(f"memory://run: 2 files, {size:,.1f} MB\nwould read parquet where")
     assert "are not checked" in text
     with pytest.raises(RcdiagError, match="a file was fetched"):
         command("memory://run")

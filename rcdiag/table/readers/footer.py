@@ -13,8 +13,9 @@ import functools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from rcdiag.table.remote_file import AnyFile
 
 MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
@@ -67,7 +68,7 @@ class RowGroup:
     columns: tuple[ColumnChunk, ...]
 
 
-def read_footer(path: Path) -> list[RowGroup]:
+def read_footer(path: AnyFile) -> list[RowGroup]:
     """Return the row groups of a file; FooterError where Arrow could not read it without harm."""
     with path.open("rb") as stream:
         size = stream.seek(0, 2)

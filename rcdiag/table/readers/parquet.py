@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, read_footer
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Reader
+from rcdiag.table.remote_file import AnyFile, RemoteFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +26,7 @@ def _is_parquet(peek: Peek) -> bool:
     return peek.path.suffix == ".parquet" or peek.head.startswith(MAGIC)
 
 
-def _begins_well(path: Path) -> bool:
+def _begins_well(path: AnyFile) -> bool:
     with path.open("rb") as stream:
         return stream.read(len(MAGIC)) == MAGIC
 
@@ -41,7 +41,7 @@ PARQUET = Reader(
 )
 
 
-def open_parquet(path: Path) -> pq.ParquetFile:
+def open_parquet(path: AnyFile) -> pq.ParquetFile:
     """Open a file with its footer read; a file that is none, or is cut off, is refused.
 
     Pages that bear a checksum are held against it when they are read.
@@ -57,7 +57,8 @@ def open_parquet(path: Path) -> pq.ParquetFile:
             )
         # Pre-buffering holds on to all that was read; a memory map counts as resident all it read.
         read_footer(path)
-        file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        source = path.open() if isinstance(path, RemoteFile) else path
+        file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
         names = file.schema_arrow.names
     except EncryptedError as error:
         raise RcdiagError(
@@ -80,7 +81,7 @@ def _arrow_errors(pa: Any) -> tuple[type[Exception], ...]:
 
 
 def read_rows_of(
-    path: Path,
+    path: AnyFile,
     columns: Sequence[str],
     tokens_column: str,
     row_groups: Sequence[int] | None = None,
@@ -100,6 +101,8 @@ def read_rows_of(
             record.validate(full=True)  # offsets that go back, text that is not UTF-8
             yield record
             row += record.num_rows
+        if isinstance(path, RemoteFile):
+            path.check_unchanged()
     except _arrow_errors(pa) as error:
         raise _damaged(path, error, f", after row {row}") from error
 
@@ -128,7 +131,9 @@ def _joined(pa: Any, records: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return table.to_batches()[0]
 
 
-def read_whole(path: Path, columns: Sequence[str] | None = None, group: int | None = None) -> Any:
+def read_whole(
+    path: AnyFile, columns: Sequence[str] | None = None, group: int | None = None
+) -> Any:
     """Return a small file, or one row group of a file, as an Arrow table."""
     import pyarrow as pa
 
@@ -142,7 +147,7 @@ def read_whole(path: Path, columns: Sequence[str] | None = None, group: int | No
     return table
 
 
-def row_groups_of(path: Path) -> list[RowGroup]:
+def row_groups_of(path: AnyFile) -> list[RowGroup]:
     """Return what the footer of a file says of its row groups; a damaged one is refused."""
     try:
         return read_footer(path)
@@ -150,7 +155,7 @@ def row_groups_of(path: Path) -> list[RowGroup]:
         raise _damaged(path, error) from error
 
 
-def rows_per_batch(path: Path, tokens_column: str) -> int:
+def rows_per_batch(path: AnyFile, tokens_column: str) -> int:
     """Return how many rows hold about TOKENS_PER_BATCH tokens, from the footer alone."""
     groups = row_groups_of(path)
     tokens = sum(
@@ -163,7 +168,7 @@ def rows_per_batch(path: Path, tokens_column: str) -> int:
     return int(min(max(TOKENS_PER_BATCH / per_row, 1), MAX_ROWS_PER_BATCH))
 
 
-def _damaged(path: Path, error: Exception, where: str = "") -> RcdiagError:
+def _damaged(path: AnyFile, error: Exception, where: str = "") -> RcdiagError:
     reason = next(iter(str(error).splitlines()), type(error).__name__)
     return RcdiagError(
         f"{path}{where}: damaged or truncated parquet file ({reason})",
@@ -171,7 +176,7 @@ def _damaged(path: Path, error: Exception, where: str = "") -> RcdiagError:
     )
 
 
-def first_rows_of(path: Path, columns: Sequence[str], rows: int) -> pa.Table:
+def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
     """Return the first rows of a file, at most `rows`, with some of its columns."""
     import pyarrow as pa
 

@@ -7,7 +7,6 @@ import pickletools
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from rcdiag.table.readers.footer import MAGIC, FooterError, read_footer
@@ -25,7 +24,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Peek:
     """A look into a file that reads little of it and executes nothing."""
 
-    path: Path
+    path: Any  # a Path; a RemoteFile where the file begins as parquet does
 
     @property
     def name(self) -> str:
@@ -47,7 +46,8 @@ class Peek:
 
         try:
             read_footer(self.path)
-            return frozenset(pq.read_schema(self.path).names)
+            with self.path.open("rb") as stream:
+                return frozenset(pq.read_schema(stream).names)
         except (FooterError, pa.ArrowException, OSError, UnicodeDecodeError):
             return frozenset()
 

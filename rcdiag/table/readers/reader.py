@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.table.readers.peek import Peek
+from rcdiag.table.remote_file import AnyFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +66,7 @@ class Dump:
     notes: Notes = field(default_factory=Notes)
 
 
-def natural_order(path: Path) -> tuple[Any, ...]:
+def natural_order(path: AnyFile) -> tuple[Any, ...]:
     """Return a key that sorts files by the numbers in their names: step 9 before step 10."""
     parts = re.split(r"(\d+)", path.as_posix())
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
@@ -83,7 +84,7 @@ class Reader:
     # table already.
     read: Callable[[Dump], Iterator[Rows]] | None
     source: str = ""  # a page or file with which its writer can be checked: a URL
-    order: Callable[[Path], Any] = natural_order  # the key by which its files follow each other
+    order: Callable[[Any], Any] = natural_order  # the key by which its files follow each other
     # For formats without token ids: the option of the trainer that writes token ids and log-probs.
     text_only: str = ""
     # For formats whose rows of one prompt follow each other, `group_size` at a time.

@@ -1,0 +1,113 @@
+"""Scores go to a URL when they are complete; what was scored is never lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+import rcdiag
+from rcdiag.engines import BACKENDS
+from rcdiag.errors import RcdiagError
+from rcdiag.files import check_outputs
+from rcdiag.table.destination import Destination
+from tests.builders import write_table
+from tests.engines import test_parts
+from tests.engines.test_parts import EngineHere
+from tests.engines.toy_engine import TOY, make_checkpoint
+
+URL = "memory://out/scored.parquet"
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    system = fsspec.filesystem("memory")
+    yield system
+    system.store.clear()
+
+
+@pytest.fixture
+def scoring(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
+    """What scores a small table, in a current folder that is empty."""
+    table = write_table(
+        tmp_path / "table.parquet",
+        prompt_ids=[[1]] * 3,
+        response_ids=[[1, 2], [3], [4, 5]],
+        rollout_log_probs=[[-1.0, -1.0], [-1.0], [-2.0, -1.0]],
+    )
+    model = make_checkpoint(tmp_path / "model")
+    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", EngineHere)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    test_parts.runs.clear()
+    with BACKENDS.with_added(TOY):
+        yield {"source": table, "model": model, "policies": {"old": "toy"}, "output": URL}
+
+
+def test_the_table_is_written_to_a_url_and_nothing_stays_here(memory, scoring):
+    result = rcdiag.score(**scoring)
+    assert list(Path().iterdir()) == []
+    again = rcdiag.score(URL)
+    assert again.mismatch == result.mismatch
+    assert list(memory.store) == ["/out/scored.parquet"]
+
+
+def test_what_is_behind_the_url_is_not_overwritten_unasked(memory, scoring):
+    rcdiag.score(**scoring)
+    test_parts.runs.clear()
+    with pytest.raises(RcdiagError, match="already there"):
+        rcdiag.score(**scoring)
+    assert not test_parts.runs
+    rcdiag.score(**scoring, force=True)
+    assert test_parts.runs
+
+
+def test_a_failed_upload_keeps_the_scores_and_the_same_command_goes_on(
+    memory, scoring, monkeypatch
+):
+    def refuse(*args: object, **keywords: object) -> None:
+        raise PermissionError("no write access: https://u:p@host/x?sig=abc")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(memory), "put_file", refuse)
+        with pytest.raises(RcdiagError, match="no write access") as caught:
+            rcdiag.score(**scoring)
+    assert "the whole table is in scored.parquet.upload" in caught.value.hint
+    assert "sig" not in caught.value.message
+    assert Path("scored.parquet.upload").exists()
+    assert not memory.store
+    test_parts.runs.clear()
+    rcdiag.score(**scoring)
+    assert not test_parts.runs, "scored again"
+    assert list(memory.store) == ["/out/scored.parquet"]
+    assert list(Path().iterdir()) == []
+
+
+def test_a_dry_run_says_where_the_table_goes(memory, scoring):
+    text = rcdiag.score.dry_run(**scoring)
+    assert "would write memory://out/scored.parquet, in scored.parquet.upload first" in text
+    assert not memory.store
+
+
+@pytest.mark.parametrize("url", ["https://host/a.parquet", "hf://datasets/a/b/c.parquet"])
+def test_where_nothing_can_be_written_is_said_before(scoring, url):
+    with pytest.raises(RcdiagError, match="nothing can be written to"):
+        rcdiag.score(**{**scoring, "output": url})
+
+
+def test_a_url_names_a_file_and_shows_no_secret():
+    assert str(Destination.of("s3://key:secret@bucket/a.parquet")) == "s3://bucket/a.parquet"
+    assert Destination.of("file:///tmp/a.parquet") == Destination(Path("/tmp/a.parquet"))
+    with pytest.raises(RcdiagError, match="a folder"):
+        Destination.of("s3://bucket/run/")
+
+
+def test_other_outputs_are_files_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RcdiagError, match="only the table of rcdiag score -o"):
+        check_outputs([Path("s3://bucket/result.json")], force=False)
+    with pytest.raises(RcdiagError, match="only the table of rcdiag score -o"):
+        rcdiag.convert("nowhere.parquet", "s3://bucket/out.parquet")
