@@ -119,12 +119,17 @@ class Replicates:
         return 1.0 if self.value >= self.bound else -1.0
 
     @property
-    def distances(self) -> Array | None:
-        """Return how far all values are from the bound; None without one, or where some are not."""
+    def log_distances(self) -> tuple[float, Array] | None:
+        """Return log |x - bound| of the value, and without each cluster; None where some is none.
+
+        One cluster may hold all of the distance.
+        """
         if self.bound is None or self.value == self.bound:
-            return None  # of a value at the bound, one cluster holds all of the distance
+            return None
         distances = self.side * (self.left_out - self.bound)
-        return distances if (distances > 0.0).all() else None
+        if not (distances > 0.0).all():
+            return None
+        return float(np.log(self.side * (self.value - self.bound))), np.log(distances)
 
     def interval(self, low: float, high: float, *, logs: bool) -> Interval:
         """Return the ends as the metric has them, given those of its value or its log distance."""
@@ -148,11 +153,10 @@ def jackknife_intervals(metrics: Sequence[Replicates]) -> list[Interval]:
             continue
         if np.ptp(metric.left_out) <= 1e-12 * abs(metric.value):
             intervals[number] = metric.value, metric.value
-        elif (distances := metric.distances) is None:
+        elif (logs_of := metric.log_distances) is None:
             varies.append((number, metric, metric.value, metric.left_out, False))
         else:
-            centre = float(np.log(metric.side * (metric.value - metric.bound)))
-            varies.append((number, metric, centre, np.log(distances), True))
+            varies.append((number, metric, *logs_of, True))
     if varies:
         rows = np.stack([values for *_, values, _ in varies])  # [metrics, clusters]
         clusters = rows.shape[1]

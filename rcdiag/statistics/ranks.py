@@ -104,8 +104,8 @@ def spearman(sample: RankSample) -> tuple[float, Interval]:
 def _spearman(behavior: NDArray[np.int64], target: NDArray[np.int64]) -> float:
     """Return the rank correlation; the sides are places among the different values, ascending."""
     one, other = _centred_ranks(behavior), _centred_ranks(target)
-    squares = (one @ one) * (other @ other)
-    return float(one @ other / np.sqrt(squares)) if squares > 0.0 else np.nan
+    squares = np.square(one).sum() * np.square(other).sum()
+    return float((one * other).sum() / np.sqrt(squares)) if squares > 0.0 else np.nan
 
 
 def _centred_ranks(places: NDArray[np.int64]) -> Array:

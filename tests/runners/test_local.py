@@ -115,19 +115,16 @@ def test_two_engines_score_what_one_with_as_many_threads_scores(tmp_path, monkey
     loaded = []
     load = EngineProcess.load
     monkeypatch.setattr(EngineProcess, "load", lambda self: (loaded.append(self), load(self)))
-    policies = {"a": "hf:float32", "b": "hf:float32,batch_tokens=512"}
     outputs = []
     for devices in (None, 2):
         out = tmp_path / f"{devices}.parquet"
         rcdiag.score(
             table,
             model=model,
-            policies=policies,
-            behavior="a",
-            target="b",
+            policies={"rollout": "hf:float32,batch_tokens=512"},
             output=out,
             devices=devices,
         )
         outputs.append(pq.read_table(out))
     assert outputs[0].equals(outputs[1])
-    assert len(loaded) == 2 + 4
+    assert len(loaded) == 1 + 2

@@ -9,6 +9,7 @@ https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.m
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,10 +82,19 @@ def read_footer(path: Path) -> list[RowGroup]:
             raise FooterError("its footer is said to be longer than the file")
         stream.seek(size - TAIL - length)
         content = stream.read(length)
+    return list(_parsed(content, size - TAIL - length))
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(content: bytes, end: int) -> tuple[RowGroup, ...]:
+    """Return the row groups of a footer; `end` is the number of bytes before it.
+
+    A command opens the same few files many times.
+    """
     try:
         footer, _ = _struct(content, 0, 0)
-        _check(footer, size - TAIL - length)
-        return [_row_group(group) for group in footer[ROW_GROUPS]]
+        _check(footer, end)
+        return tuple(_row_group(group) for group in footer[ROW_GROUPS])
     except FooterError:
         raise
     except (IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error) as error:
