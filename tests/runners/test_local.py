@@ -112,6 +112,9 @@ def test_two_engines_score_what_one_with_as_many_threads_scores(tmp_path, monkey
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = make_model(tmp_path / "model", "qwen3")
     table = make_table(tmp_path / "table.parquet", rows=120)
+    rows = pq.read_table(table)
+    recorded = [[-1.0] * len(ids) for ids in rows["response_ids"].to_pylist()]
+    pq.write_table(rows.append_column("rollout_log_probs", [recorded]), table, row_group_size=40)
     loaded = []
     load = EngineProcess.load
     monkeypatch.setattr(EngineProcess, "load", lambda self: (loaded.append(self), load(self)))
@@ -121,7 +124,7 @@ def test_two_engines_score_what_one_with_as_many_threads_scores(tmp_path, monkey
         rcdiag.score(
             table,
             model=model,
-            policies={"rollout": "hf:float32,batch_tokens=512"},
+            policies={"old": "hf:float32,batch_tokens=512"},
             output=out,
             devices=devices,
         )
