@@ -154,8 +154,8 @@ def _correlation(share: Array, values: Array) -> float | None:
 
 def _groups_below_two(rows: Rows, applied: Outcome) -> int:
     """Count groups of two sequences or more that keep fewer than two: they lose their baseline."""
-    _, index, sizes = np.unique(rows.cluster, return_inverse=True, return_counts=True)
-    kept = np.bincount(index, weights=applied.kept > 0)
+    group, sizes = rows.groups
+    kept = np.bincount(group, weights=applied.kept > 0)
     return int(((sizes >= 2) & (kept < 2)).sum())
 
 

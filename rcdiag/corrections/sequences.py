@@ -19,6 +19,7 @@ from rcdiag.corrections.quantities import (
     Reduction,
     Tokens,
 )
+from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch, joined_sketches
 from rcdiag.table.segments import starts_of
@@ -72,7 +73,7 @@ def joined_columns(columns: Sequence[Column]) -> Column:
     return Column(*(np.concatenate([getattr(one, name) for one in columns]) for name in names))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """Sequences with at least one unmasked token, and the number of those without."""
 
@@ -89,6 +90,12 @@ class Rows:
     width: int = 0  # tokens of the longest response, masked ones counted
     prompt_width: int = 0  # tokens of the longest prompt; 0 where no trainer asks for it
     masked: Rows | None = None  # tokens that the mask leaves out; None where no trainer asks
+
+    @lazy
+    def groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the group of each sequence, counted from 0, and the sequences of each group."""
+        _, group, sizes = np.unique(self.cluster, return_inverse=True, return_counts=True)
+        return group, sizes
 
     def under(self, guard: Guard) -> Rows:
         """Return the rows with the columns that were made under a guard."""

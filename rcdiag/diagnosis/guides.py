@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rcdiag.results.base import LEVELS, MetricValue
 from rcdiag.results.guide import Guide
-from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric
+from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric, measured
 from rcdiag.statistics.suite import Suite
 
 
@@ -64,7 +64,11 @@ def worst(levels: Iterable[str]) -> str:
 
 def judged(suite: Suite) -> dict[str, MetricValue]:
     """Return every metric on one suite's tokens: value, 95% interval and level."""
-    return {name: judged_metric(metric, suite) for name, metric in METRICS.items()}
+    values = measured(list(METRICS.values()), suite)
+    return {
+        name: _with_level(metric, value, suite)
+        for (name, metric), value in zip(METRICS.items(), values, strict=True)
+    }
 
 
 def without_numbers() -> dict[str, MetricValue]:
@@ -81,7 +85,11 @@ def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
     beyond a guide as a whole. A value below what the metric can be in truth is of chance alone, and
     so is the part of an interval that lies there.
     """
-    value = metric.value(suite)
+    return _with_level(metric, metric.value(suite), suite)
+
+
+def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue:
+    """Return the value of a metric with its level, and within what the metric can be in truth."""
     if value.value is None or math.isnan(value.value):
         return value
     if metric.least is not None:

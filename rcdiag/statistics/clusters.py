@@ -95,16 +95,16 @@ def added_by_index(index: NDArray[np.integer], rows: Array, size: int) -> Array:
     places = index.reshape(len(rows), -1).T
     columns, wide = rows.reshape(len(rows), -1), sums.reshape(size, -1)
     if len(rows) < columns.shape[1]:  # the loop is over what there are fewer of
-        for of_rows in places.tolist():
-            for to, row in zip(of_rows, columns, strict=True):
+        for to_each in places.tolist():
+            for to, row in zip(to_each, columns, strict=True):
                 wide[to] += row
         return sums
     contiguous = np.ascontiguousarray(columns.T)
     for of_rows in places:
         first = int(of_rows.min())
-        to = np.subtract(of_rows, first, dtype=np.intp)
+        from_first = np.subtract(of_rows, first, dtype=np.intp)
         for number, column in enumerate(contiguous):
-            added = np.bincount(to, column)
+            added = np.bincount(from_first, column)
             wide[first : first + len(added), number] += added
     return sums
 

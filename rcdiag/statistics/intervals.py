@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -98,29 +101,71 @@ def jackknife_interval(value: float, left_out: Array, bound: float | None = None
     it, which is less skewed, and whose interval cannot pass the bound. No ends where a value is not
     finite.
     """
-    if not np.isfinite(left_out).all():
-        return NONE
-    if np.ptp(left_out) <= 1e-12 * abs(value):
-        return value, value
-    if bound is None:
-        return _plain(value, left_out)
-    side = 1.0 if value >= bound else -1.0
-    distances = side * (left_out - bound)
-    if value == bound or not (distances > 0.0).all():  # one cluster holds all of the distance
-        low, high = _plain(value, left_out)
-        return (max(low, bound), high) if side > 0.0 else (low, min(high, bound))
-    with np.errstate(over="ignore"):
-        ends = np.exp(_plain(np.log(side * (value - bound)), np.log(distances)))
-    if not np.isfinite(ends).all():
-        return NONE
-    low, high = sorted(bound + side * end for end in ends)
-    return float(low), float(high)
+    return jackknife_intervals([Replicates(value, left_out, bound)])[0]
 
 
-def _plain(value: float, left_out: Array) -> tuple[float, float]:
-    influence = (len(left_out) - 1.0) * (left_out.mean() - left_out)
-    error, down, up = errors_and_reaches(influence[:, None], len(left_out))
-    return float(value - down[0] * error[0]), float(value + up[0] * error[0])
+@dataclass(frozen=True, slots=True)
+class Replicates:
+    """A metric's value, and its values without each cluster in turn."""
+
+    value: float
+    left_out: Array  # [clusters]
+    bound: float | None = None  # what the metric never passes
+
+    @property
+    def side(self) -> float:
+        """Return 1 where the metric is above its bound, -1 where it is below."""
+        assert self.bound is not None
+        return 1.0 if self.value >= self.bound else -1.0
+
+    @property
+    def log_distances(self) -> tuple[float, Array] | None:
+        """Return log |x - bound| of the value, and without each cluster; None where some is none.
+
+        One cluster may hold all of the distance.
+        """
+        if self.bound is None or self.value == self.bound:
+            return None
+        distances = self.side * (self.left_out - self.bound)
+        if not (distances > 0.0).all():
+            return None
+        return float(np.log(self.side * (self.value - self.bound))), np.log(distances)
+
+    def interval(self, low: float, high: float, *, logs: bool) -> Interval:
+        """Return the ends as the metric has them, given those of its value or its log distance."""
+        if self.bound is None:
+            return low, high
+        if not logs:
+            return (max(low, self.bound), high) if self.side > 0.0 else (low, min(high, self.bound))
+        with np.errstate(over="ignore"):
+            ends = self.bound + self.side * np.exp([low, high])
+        if not np.isfinite(ends).all():
+            return NONE
+        return float(ends.min()), float(ends.max())
+
+
+def jackknife_intervals(metrics: Sequence[Replicates]) -> list[Interval]:
+    """Return `jackknife_interval` of several metrics with the same clusters, made together."""
+    intervals: list[Interval] = [NONE] * len(metrics)
+    varies: list[tuple[int, Replicates, float, Array, bool]] = []
+    for number, metric in enumerate(metrics):
+        if not np.isfinite(metric.left_out).all():
+            continue
+        if np.ptp(metric.left_out) <= 1e-12 * abs(metric.value):
+            intervals[number] = metric.value, metric.value
+        elif (logs_of := metric.log_distances) is None:
+            varies.append((number, metric, metric.value, metric.left_out, False))
+        else:
+            varies.append((number, metric, *logs_of, True))
+    if varies:
+        rows = np.stack([values for *_, values, _ in varies])  # [metrics, clusters]
+        clusters = rows.shape[1]
+        influence = (clusters - 1.0) * (rows.mean(axis=1, keepdims=True) - rows)
+        error, down, up = errors_and_reaches(influence.T, clusters)
+        for place, (number, metric, centre, _, logs) in enumerate(varies):
+            low, high = centre - down[place] * error[place], centre + up[place] * error[place]
+            intervals[number] = metric.interval(float(low), float(high), logs=logs)
+    return intervals
 
 
 def influences(numerators: Array, denominators: Array) -> tuple[Array, NDArray[np.int64]]:

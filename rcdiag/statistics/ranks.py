@@ -117,12 +117,12 @@ def spearman(sample: RankSample) -> tuple[float, Interval]:
 
 def _spearman(behavior: NDArray[np.int64], target: NDArray[np.int64]) -> float:
     """Return the rank correlation; the sides are places among the different values, ascending."""
-    if len(behavior) < 2 or np.ptp(behavior) == 0 or np.ptp(target) == 0:
-        return np.nan
-    return float(np.corrcoef(_ranks(behavior), _ranks(target))[0, 1])
+    one, other = _centred_ranks(behavior), _centred_ranks(target)
+    squares = np.square(one).sum() * np.square(other).sum()
+    return float((one * other).sum() / np.sqrt(squares)) if squares > 0.0 else np.nan
 
 
-def _ranks(places: NDArray[np.int64]) -> Array:
-    """Return ranks from 1; equal values share the mean of theirs."""
+def _centred_ranks(places: NDArray[np.int64]) -> Array:
+    """Return ranks less their mean; equal values share the mean of theirs."""
     ties = np.bincount(places)
-    return (np.cumsum(ties) - 0.5 * (ties - 1))[places]
+    return (np.cumsum(ties) - 0.5 * (ties + len(places)))[places]

@@ -20,7 +20,7 @@ from rcdiag.table import schema as columns
 from rcdiag.table.checked import check_values, checked_lengths, typed
 from rcdiag.table.grouping import Grouping
 from rcdiag.table.growing import GrowingWriter
-from rcdiag.table.list_lengths import lengths_of
+from rcdiag.table.lists import lengths_of
 from rcdiag.table.placeholders import FLOOR, EqualityWatch, LogProbWatch
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile

@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
-from rcdiag.table.list_lengths import lengths_of
+from rcdiag.table.lists import lengths_of
 
 GROUP_SIZE = "group_size"
 # Which number is the reward where a dump holds a dictionary of them; readers ask for it.

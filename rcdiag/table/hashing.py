@@ -5,9 +5,13 @@ They are the same with every version of every library, so that a seed draws the 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -19,7 +23,7 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def hashed_texts(texts: pa.StringArray | pa.LargeStringArray) -> NDArray[np.uint64]:
     """Return a hash of every text, [texts]: 8 bytes of its UTF-8 at a time are mixed in."""
-    kind = np.int32 if pa.types.is_string(texts.type) else np.int64
+    kind = np.int32 if str(texts.type) == "string" else np.int64
     ends = np.frombuffer(texts.buffers()[1], kind)[texts.offset :][: len(texts) + 1]
     starts, lengths = ends[:-1].astype(np.int64), np.diff(ends).astype(np.int64)
     # 8 zeros follow, so that the last bytes of the last text can be read as a whole word.

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
-from rcdiag.table.list_lengths import lengths_of
+from rcdiag.table.lists import lengths_of
 from rcdiag.table.names import LOOKS_LIKE_LOG_PROBS, known_names
 from rcdiag.table.padding import Cut
 from rcdiag.table.recorder_padding import (

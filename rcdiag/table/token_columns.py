@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rcdiag.table.list_lengths import lengths_of
+from rcdiag.table.lists import lengths_of
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers.columns import ragged
 from rcdiag.table.recorder_padding import (

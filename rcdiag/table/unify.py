@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from rcdiag.table.list_lengths import lengths_of
+from rcdiag.table.lists import lengths_of
 from rcdiag.table.schema import ENTROPY, KEY, NUMBER, TOKEN_FLOATS, column_spec
 
 # The types of columns that are not told from their own ones.

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from rcdiag.files import not_writable
-from rcdiag.table.list_lengths import lengths_of
+from rcdiag.table.lists import lengths_of
 from rcdiag.table.schema import FORMAT_VERSION, METADATA_KEY, TOKEN_IDS, column_spec
 
 # Rows are gathered until a row group holds about this many values of its largest column.

@@ -112,22 +112,22 @@ def test_two_engines_score_what_one_with_as_many_threads_scores(tmp_path, monkey
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = make_model(tmp_path / "model", "qwen3")
     table = make_table(tmp_path / "table.parquet", rows=120)
+    rows = pq.read_table(table)
+    recorded = [[-1.0] * len(ids) for ids in rows["response_ids"].to_pylist()]
+    pq.write_table(rows.append_column("rollout_log_probs", [recorded]), table, row_group_size=40)
     loaded = []
     load = EngineProcess.load
     monkeypatch.setattr(EngineProcess, "load", lambda self: (loaded.append(self), load(self)))
-    policies = {"a": "hf:float32", "b": "hf:float32,batch_tokens=512"}
     outputs = []
     for devices in (None, 2):
         out = tmp_path / f"{devices}.parquet"
         rcdiag.score(
             table,
             model=model,
-            policies=policies,
-            behavior="a",
-            target="b",
+            policies={"old": "hf:float32,batch_tokens=512"},
             output=out,
             devices=devices,
         )
         outputs.append(pq.read_table(out))
     assert outputs[0].equals(outputs[1])
-    assert len(loaded) == 2 + 4
+    assert len(loaded) == 1 + 2

@@ -20,6 +20,7 @@ from rcdiag.statistics.metrics.metric import (
     SYMMETRIC,
     Family,
     Metric,
+    measured,
 )
 from rcdiag.statistics.metrics.overlap import OVERLAPS
 from rcdiag.statistics.metrics.probabilities import PERPLEXITIES, PROBABILITIES
@@ -41,6 +42,7 @@ __all__ = [
     "VALIDITY",
     "Family",
     "Metric",
+    "measured",
     "metric_descriptions",
 ]
 

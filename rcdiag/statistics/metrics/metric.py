@@ -6,7 +6,7 @@ screens, pages, `rcdiag explain` and the JSON Schema read the definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from rcdiag.registry import Registry
 from rcdiag.results import MetricValue
 from rcdiag.results.guide import Guide
-from rcdiag.statistics.intervals import NONE, Interval, jackknife_interval
+from rcdiag.statistics.intervals import NONE, Interval, Replicates, jackknife_intervals
 from rcdiag.statistics.ratios import TOKEN_SUMS, Array, TokenSum
 from rcdiag.statistics.second_moment import is_observable
 from rcdiag.statistics.suite import Suite
@@ -112,13 +112,7 @@ class Metric:
 
     def value(self, suite: Suite) -> MetricValue:
         """Return value and 95% interval on one suite's tokens, without a level."""
-        # Ratios out of range are inf or 0, and what is not defined is NaN: no warning needed.
-        with np.errstate(all="ignore"):
-            value, (low, high) = self._estimate(suite)
-            if np.isnan(value) and np.isfinite(suite.log_ratio_sum):
-                return MetricValue(value=None)  # not defined on this data, and no NaN's doing
-            expected = None if self.expects is None else self.expects(suite)
-            return MetricValue(value=value, low=low, high=high, expected=expected)
+        return measured([self], suite)[0]
 
     def guide_on(self, suite: Suite) -> Guide | None:
         """Return the guide that judges the metric on one suite's tokens; None without one."""
@@ -127,21 +121,32 @@ class Metric:
         with np.errstate(all="ignore"):
             return self.guide_for(suite)
 
-    def _estimate(self, suite: Suite) -> tuple[float, Interval]:
-        if self.from_suite is not None:
-            if self.of_log_ratios and np.isnan(suite.log_ratio_sum):
-                return np.nan, NONE
-            return self.from_suite(suite)
-        assert self.from_totals is not None
-        value = float(self.from_totals(suite.point)[0])
-        if not np.isfinite(value) or suite.clusters < 2:
-            return value, NONE
-        if value == 0.0 and not self.zero_is_certain:
-            return value, NONE
-        ends = jackknife_interval(value, self.from_totals(suite.left_out), self.bound)
-        return value, self._as_observable(suite, *ends)
+    def without_replicates(self, suite: Suite) -> tuple[float, Interval]:
+        """Return the value; its interval too where that does not come from left-out clusters."""
+        if self.from_suite is None:
+            assert self.from_totals is not None
+            return float(self.from_totals(suite.point)[0]), NONE
+        if self.of_log_ratios and np.isnan(suite.log_ratio_sum):
+            return np.nan, NONE
+        return self.from_suite(suite)
 
-    def _as_observable(self, suite: Suite, low: float | None, high: float | None) -> Interval:
+    def replicates(self, suite: Suite, value: float) -> Replicates | None:
+        """Return the metric without each cluster in turn; None where that makes no interval."""
+        if self.from_totals is None or not np.isfinite(value) or suite.clusters < 2:
+            return None
+        if value == 0.0 and not self.zero_is_certain:
+            return None
+        return Replicates(value, self.from_totals(suite.left_out), self.bound)
+
+    def as_result(self, suite: Suite, value: float, interval: Interval) -> MetricValue:
+        """Return the metric as results have it; no value where it is not defined on the data."""
+        if np.isnan(value) and np.isfinite(suite.log_ratio_sum):
+            return MetricValue(value=None)  # and no NaN of the table's doing
+        low, high = interval
+        expected = None if self.expects is None else self.expects(suite)
+        return MetricValue(value=value, low=low, high=high, expected=expected)
+
+    def as_observable(self, suite: Suite, low: float | None, high: float | None) -> Interval:
         """Return an interval without the end that giants which were never drawn would move.
 
         Where the data can show giants, the end stays, as far out as the law of `law` has it. Where
@@ -157,6 +162,32 @@ class Metric:
         if self.giants_move == "low":
             return min(low, end), high
         return low, max(high, end) if np.isfinite(end) else None
+
+
+def measured(metrics: Sequence[Metric], suite: Suite) -> list[MetricValue]:
+    """Return values and 95% intervals of metrics on one suite's tokens, without levels.
+
+    Intervals over left-out clusters are made together, which takes a fifth of the time.
+    """
+    # Ratios out of range are inf or 0, and what is not defined is NaN: no warning needed.
+    with np.errstate(all="ignore"):
+        values, intervals = [], []
+        for metric in metrics:
+            value, interval = metric.without_replicates(suite)
+            values.append(value)
+            intervals.append(interval)
+        of_clusters = {
+            number: replicates
+            for number, (metric, value) in enumerate(zip(metrics, values, strict=True))
+            if (replicates := metric.replicates(suite, value)) is not None
+        }
+        made = jackknife_intervals(list(of_clusters.values()))
+        for number, ends in zip(of_clusters, made, strict=True):
+            intervals[number] = metrics[number].as_observable(suite, *ends)
+        return [
+            metric.as_result(suite, value, interval)
+            for metric, value, interval in zip(metrics, values, intervals, strict=True)
+        ]
 
 
 class MetricRegistry(Registry[Metric]):

@@ -86,7 +86,7 @@ def read_footer(path: AnyFile) -> list[RowGroup]:
     return list(_row_groups(content, size - TAIL - length))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def _row_groups(content: bytes, end: int) -> tuple[RowGroup, ...]:
     """Return the row groups of a footer, `content`, which begins at byte `end` of its file.
 
