@@ -50,7 +50,7 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
     """Return the settings of a trainer that a document has, wherever they stand in it.
 
     A block of nothing but settings of a correction is taken whole: one that the trainer does not
-    know is an error later, with the name that was meant.
+    know is an error later, with the name that was meant. A command line has other flags as well.
     """
     block = document.under(trainer.config.path)
     found: dict[str, Any] = {}
@@ -61,7 +61,8 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
             value = block.get(name, MISSING)
         if value is not MISSING:
             found[name] = value
-    if not trainer.config.places and _is_bare(block) and len(found) < len(block):
+    is_block = document.format != "flags" and not trainer.config.places and _is_bare(block)
+    if is_block and len(found) < len(block):
         return dict(block)
     return found
 

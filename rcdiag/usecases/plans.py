@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,11 @@ def _carried_plan(text: str, arithmetic: str) -> Plan:
     return Plan.joined(plans, findings)
 
 
+def _in_words(settings: Mapping[str, Any]) -> str:
+    """Write settings as a sentence holds them, with values as in YAML."""
+    return ", ".join(f"{name}: {json.dumps(value)}" for name, value in settings.items())
+
+
 def _carried_finding(text: str, other: Carried) -> Finding:
     """Say what another trainer has for a preset."""
     name = spoken_name(other.trainer)
@@ -122,7 +128,7 @@ def _carried_finding(text: str, other: Carried) -> Finding:
         slug="carried-over",
         severity="note",
         message=message,
-        fix=f"its settings: {setting('carry', text)} gives them in `corrections.{name}.config`"
+        fix=f"set in {name}: {_in_words(settings)}"
         if settings
         else "choose another preset to carry over",
         evidence={"trainer": other.trainer.name, "reads": reads, "settings": settings},

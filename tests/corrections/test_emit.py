@@ -129,7 +129,12 @@ def correction_of(name: str, **changes) -> Correction:
         (correction_of("tis", veto=1e-4), "verl", "verl-0.9 has no veto", "verl-0.7.0"),
         (correction_of("icepop"), "verl-0.7.1", "zeroed outside of bounds", "verl-0.9, verl-0.8.0"),
         (correction_of("icepop"), "verl-0.7.0", "zeroed outside of bounds", "verl-0.9, verl-0.8.0"),
-        (correction_of("icepop"), "slime", "zeroed outside of bounds", "verl-0.9, verl-0.8.0"),
+        (
+            Correction(Weighting("sequence", 2.0, 0.5, "zero")),
+            "slime",
+            "zeroed outside of bounds",
+            "trl-1.16",
+        ),
         (correction_of("clip"), "verl", "clipped from below", "slime"),
         (correction_of("two"), "verl-0.7.0", "two rejections", "verl-0.7.1"),
         (correction_of("two"), "slime", "two rejections", "verl-0.7.1"),

@@ -33,7 +33,8 @@ def test_identical_policies_need_no_correction(trainer, batch):
         assert result.kept_sequences == batch.mask.any(axis=1).sum(), name
         ends = ("_kl", "/kl", "ppl_diff", "_fraction", "k3_kl", "fraction_high", "oob_ratio")
         gaps = {key: value for key, value in result.metrics.items() if key.endswith(ends)}
-        assert len(gaps) >= 3 or not trainer.startswith(("verl", "slime")), name
+        logs_many = trainer.startswith(("verl", "slime")) and not name.endswith("_by_flag")
+        assert len(gaps) >= 3 or not logs_many, name
         assert set(gaps.values()) <= {0.0}, name
         assert result.actual["ess_token_applied"] == pytest.approx(1.0, abs=1e-12), name
         assert result.actual["ess_seq_applied"] == pytest.approx(1.0, abs=1e-12), name

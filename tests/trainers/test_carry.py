@@ -25,12 +25,19 @@ def test_an_equal_reads_back_as_the_same_correction():
 
 
 def test_a_near_one_says_what_it_does_otherwise():
-    """The MIS helper rejects where IcePop gives weight 0."""
-    correction = Correction(weighting=Weighting("token", 5.0, 0.5, "zero"))
+    """The MIS helper rejects where IcePop by sequence gives weight 0."""
+    correction = Correction(weighting=Weighting("sequence", 5.0, 0.5, "zero"))
     slime = by_family(correction, "verl")["slime"]
     assert slime.settings is not None
     assert not slime.equal
     assert "rejects" in slime.differs[0]
+
+
+def test_slime_has_icepop_of_tokens_by_a_flag():
+    correction = Correction(weighting=Weighting("token", 5.0, 0.5, "zero"))
+    slime = by_family(correction, "verl")["slime"]
+    assert slime.equal
+    assert slime.settings.settings["custom_tis_function_path"].endswith("loss.icepop_function")
 
 
 def test_what_has_nothing_near_says_what_it_lacks():

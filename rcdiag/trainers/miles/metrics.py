@@ -8,39 +8,24 @@ corrections.py and math_utils.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import kept_quantity, outcome
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import (
     SUM,
     Array,
-    K,
-    Kept,
     Quantity,
-    Ratio,
     Reduction,
     Tokens,
 )
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers.slime import mis
-
-Metrics = dict[str, float]
-Function = Literal["none", "tis", "icepop", "helper"]
-
-
-def logging(function: Function, per_token: bool) -> str:
-    """Write what decides about the logged numbers, as `Correction.logging` has it."""
-    return f"{function} per {'token' if per_token else 'sequence'}"
-
-
-def _of(correction: Correction) -> tuple[str, bool]:
-    """Return the function that made a correction, and whether means are over tokens."""
-    function, _, unit = correction.logging.partition(" per ")
-    return function, unit == "token"
+from rcdiag.trainers.slime.built_in import mean_of, ratio_metrics, ratio_quantities
+from rcdiag.trainers.slime.functions import logged_of
+from rcdiag.trainers.trainer import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +59,21 @@ _OF_POLICIES: dict[str, Quantity] = {
 
 def quantities(correction: Correction) -> list[Quantity]:
     """Return the quantities of tokens that `metrics` reads."""
-    function, _ = _of(correction)
+    function, _ = logged_of(correction)
     needed = [kept_quantity(correction.rejections, one) or one for one in _OF_POLICIES.values()]
     if function == "helper":
         return [*needed, *mis.quantities(correction)]
-    if function != "none":
-        needed += [Ratio(), K("distance"), _within(correction)]
-    return needed
-
-
-def _within(correction: Correction) -> Kept:
-    """Return 1 at tokens whose ratio the bounds leave as it is."""
-    weighting = correction.weighting
-    assert weighting is not None
-    return Kept((("ratio", weighting.lower_or_reciprocal, weighting.upper),))
+    return needed if function == "none" else [*needed, *ratio_quantities(correction)]
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
     """Return all numbers of sampler and trainer, under their keys without `train/`."""
-    function, per_token = _of(correction)
-    mean = mean_of_tokens if per_token else mis.mean_of_rows
+    function, per_token = logged_of(correction)
+    mean = mean_of(per_token)
     logged = _of_policies(batch, correction, mean)
     if function == "helper":
         return logged | mis.metrics(batch, correction, mean)
-    if function == "none":
-        return logged
-    rows = batch.rows
-    of_rows = {
-        "tis": rows.columns[Ratio()].sum / rows.lengths,
-        "tis_abs": rows.columns[K("distance")].sum / rows.lengths,
-        "tis_clipfrac": 1.0 - rows.columns[_within(correction)].sum / rows.lengths,
-    }
-    return logged | {name: mean(batch, values) for name, values in of_rows.items()}
-
-
-def mean_of_tokens(batch: Batch, values: NDArray) -> float:
-    """Return the mean of means of rows over tokens; a row without a token counts as one."""
-    return float((values * batch.rows.lengths).sum() / (batch.rows.tokens + batch.rows.empty))
+    return logged if function == "none" else logged | ratio_metrics(batch, correction, mean)
 
 
 def _of_policies(batch: Batch, correction: Correction, mean: mis.Mean) -> Metrics:

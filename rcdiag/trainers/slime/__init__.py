@@ -1,7 +1,7 @@
-"""slime at commit 624b824a8 has an MIS helper, policy losses and a configuration."""
+"""slime at commit 624b824a8 has an MIS helper, and weights of its own by flags."""
 
 from __future__ import annotations
 
-from rcdiag.trainers.slime.mis import GENERATIONS
+from rcdiag.trainers.slime.flags import GENERATIONS
 
 __all__ = ["GENERATIONS"]

@@ -1,18 +1,63 @@
-"""Corrections are written as the YAML of slime's MIS helper.
+"""Corrections are written as the YAML of slime's --custom-config-path.
 
-Source: slime commit 624b824a8, examples/train_infer_mismatch_helper/mis.py and mis.yaml.
+That file holds the settings of the MIS helper, and overrides flags of the same names. Sources:
+slime commit 624b824a8, examples/train_infer_mismatch_helper/mis.py and mis.yaml;
+slime/utils/arguments.py (`slime_validate_args`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.corrections.bounds import Weights, Window, weights_of, windows_of
+from rcdiag.corrections.bounds import Weights, Window, weights_of, windows_of, within_reach
 from rcdiag.corrections.correction import Correction
 from rcdiag.trainers.settings_text import ABOVE_ALL, BELOW_ALL, Inexpressible, Written, rounded
 
 LEVELS = ("token", "sequence", "geometric")
 ALL = Window(-np.inf, np.inf)
+_ICEPOP = "slime.backends.megatron_utils.loss.icepop_function"
+
+
+def custom_config(correction: Correction) -> Written:
+    """Write the correction for the MIS helper where it can, else for what slime has by flags."""
+    if correction.mode == "bypass":
+        return bypassed(correction)
+    weighting = correction.weighting
+    zeroes = weighting is not None and weights_of(weighting).zeroes
+    return built_in(correction, _ICEPOP) if zeroes and is_built_in(correction) else mis(correction)
+
+
+def bypassed(correction: Correction) -> Written:
+    """Write bypass mode, in which the PPO ratio corrects the mismatch and nothing else does."""
+    if not correction.ratio_corrects or correction.counts_mismatch_twice:
+        raise Inexpressible("weights or losses of its own in bypass mode")
+    if correction.rejections or correction.zeroing or correction.veto is not None:
+        raise Inexpressible("rejection without its helper")
+    return Written({"use_rollout_logprobs": True})
+
+
+def is_built_in(correction: Correction) -> bool:
+    """Tell whether the clamp or IcePop does it: token weights and nothing rejected."""
+    weighting = correction.weighting
+    if correction.rejections or correction.veto is not None or correction.zeroing:
+        return False
+    if weighting is None:
+        return True
+    plain = correction.weights_applied and not correction.batch_normalize
+    return plain and weighting.level == "token" and weighting.outside != "mask"
+
+
+def built_in(correction: Correction, icepop: str) -> Written:
+    """Write the clamp, or IcePop, whose function has the path `icepop`."""
+    if correction.weighting is None:
+        return Written({"use_tis": False})
+    weights = weights_of(correction.weighting)
+    window = within_reach(weights.window.lower, weights.window.upper)
+    low = 0.0 if window.lower == -np.inf else rounded(float(np.exp(window.lower)))
+    high = ABOVE_ALL if window.upper == np.inf else rounded(float(np.exp(window.upper)))
+    function = Written({"custom_tis_function_path": icepop})
+    bounds = Written({"use_tis": True, "tis_clip": high, "tis_clip_low": low})
+    return function | bounds if weights.zeroes else bounds
 
 
 def mis(correction: Correction) -> Written:

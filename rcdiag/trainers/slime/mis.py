@@ -31,19 +31,7 @@ from rcdiag.corrections.quantities import (
 )
 from rcdiag.corrections.sequences import Column
 from rcdiag.corrections.trainer_means import EPSILON, Batch
-from rcdiag.trainers.document import Document
-from rcdiag.trainers.slime.emit import mis
-from rcdiag.trainers.slime.loss_in_config import loss_in
-from rcdiag.trainers.slime.losses import UPDATE
-from rcdiag.trainers.trainer import (
-    Claim,
-    Config,
-    ConfigFile,
-    Metrics,
-    Refused,
-    Trainer,
-    choice,
-)
+from rcdiag.trainers.trainer import Config, Metrics, Refused, choice
 
 LEVELS = ("token", "sequence", "geometric")
 
@@ -282,36 +270,3 @@ SETTINGS: dict[str, Any] = {
     "rs_veto_threshold": 1e-4,
     "tis_batch_normalize": True,
 }
-
-
-def _claim(config: Config, document: Document) -> Claim | None:
-    """Claim settings by names that only miles, with a copy of the helper, has as well."""
-    return Claim(0.9) if SETTINGS.keys() & config.keys() else None
-
-
-GENERATIONS = (
-    Trainer(
-        name="slime",
-        family="slime",
-        package="rcdiag.trainers.slime",
-        newest=True,
-        settings=SETTINGS,
-        unset={"use_tis": False, "use_rs": False},
-        presets={"default": {}},
-        read=read,
-        ignored=ignored,
-        quantities=quantities,
-        metrics=metrics,
-        normaliser=normaliser,
-        update=UPDATE,
-        config=ConfigFile(
-            claim=_claim,
-            loss=loss_in,
-            write=mis,
-            needs=(
-                "the file of --custom-config-path; needs --use-tis and --custom-tis-function-path",
-                "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp",
-            ),
-        ),
-    ),
-)
