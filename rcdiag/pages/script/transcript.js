@@ -222,8 +222,8 @@ function setUpTranscript(block) {
   order.addEventListener("change", () => { fillList(); open(orderOfSequences(score.worst_sequences, order.value)[0]); });
   new ResizeObserver(() => { if (sequence && map.clientWidth) drawMap(); }).observe(map);
 
-  const ready = documentOf("score").then((document_) => {
-    score = document_;
+  async function begin() {
+    score = await documentOf("score");
     legend.replaceChildren(
       el("span", { class: "up2" }, `likelier under ${score.target}`), " ",
       el("span", { class: "down2" }, `likelier under ${score.behavior}`),
@@ -232,9 +232,13 @@ function setUpTranscript(block) {
     fillList();
     fillPresets();
     open(orderOfSequences(score.worst_sequences, "sum")[0]);
-  });
+  }
+
+  let ready = null;
+  const begun = () => { ready ??= begin(); return ready; };
+  whenShown(block, begun);
   openers.token = async (row, position) => {
-    await ready;
+    await begun();
     const chosen = score.worst_sequences.find((each) => each.row === row);
     if (!chosen) return say(`Row ${row} is not among the sequences that this page holds.`);
     open(chosen, position, false);
