@@ -257,7 +257,7 @@ def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
 
 
 def _documents(dumps: Sequence[DumpResults]) -> dict[str, Packed]:
-    """Pack every result document as it is, for the parts of the page that read it and for saving."""
+    """Pack every result document with all its digits, for the script and for saving."""
     sides = ("",) if len(dumps) == 1 else ("before-", "after-")
     return {
         f"{side}{result.kind}": packed(_compact(to_json(result)))
@@ -267,7 +267,7 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, Packed]:
 
 
 def _compact(text: str) -> str:
-    """Leave out the white space between the parts of a JSON document; its numbers stay letter by letter."""
+    """Leave out the white space of a JSON document; numbers keep every digit."""
     return json.dumps(json.loads(text), separators=(",", ":"))
 
 
@@ -317,7 +317,6 @@ def _environment() -> Environment:
     environment.filters |= {
         "ticks": _ticks,
         "attribute": _attribute,
-        "shade": shade,
         "by_reason": _by_reason,
         "compact": lambda value: json.dumps(value),
         "pretty": lambda value: json.dumps(value, indent=1),
@@ -330,9 +329,3 @@ def _environment() -> Environment:
 def sha256(script: str) -> str:
     """Return the hash by which a Content-Security-Policy names a script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def shade(log_ratio: float) -> str:
-    """Return the colour class of a token: its sign, and its size in four steps."""
-    size = sum(abs(log_ratio) > bound for bound in (0.01, 0.1, 0.5, 2.0))
-    return f"{'up' if log_ratio > 0 else 'down'}{size}" if size else ""
