@@ -16,16 +16,24 @@ SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE}
 
 def main() -> None:
     """Run a command; 0 ran, 1 findings, 2 could not run, 130 interrupted."""
-    terminated = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, before)  # a second one ends the process at once
+        raise KeyboardInterrupt
+
     try:
-        # A terminated command ends like an interrupted one: temporary folders go, parts stay.
-        signal.signal(signal.SIGTERM, _interrupt)
-        _run()
+        # A signal may come while the handler is taken back, too: that is interrupted as well.
+        try:
+            # A terminated command ends like an interrupted one: temporary folders go, parts stay.
+            signal.signal(signal.SIGTERM, interrupt)
+            _run()
+        finally:
+            signal.signal(signal.SIGTERM, before)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
-        signal.signal(signal.SIGTERM, terminated)
         # CPython remembers an interrupt that came while a text was executed, as modules are loaded
         # that define dataclasses, and would end by the signal although it is handled. Executing
         # another text makes it forget.
@@ -63,10 +71,6 @@ def _refuse(message: str, hint: str) -> NoReturn:
     if hint:
         print(f"hint: {visible(hint)}", file=sys.stderr)
     sys.exit(2)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from math import isclose, isnan
 from typing import Any, ClassVar
 
 from rcdiag.pages.formats import interval, number, percentage
@@ -28,13 +28,22 @@ class Cell:
     note: str = ""  # a second line in small type
 
     @property
-    def sort(self) -> str:
-        """Return the text that the page's script sorts by."""
-        if self.order is None:
-            return self.text
-        if isinstance(self.order, str):
+    def sort(self) -> str | None:
+        """Return what the page's script sorts by; None where the text itself says it."""
+        if self.order is None or isinstance(self.order, str):
             return self.order
-        return "" if isnan(self.order) else f"{self.order:.9g}"
+        if isnan(self.order):
+            return "" if self.text else None
+        return None if _reads(self.text, self.order) else f"{self.order:.6g}"
+
+
+def _reads(written: str, value: float) -> bool:
+    """Tell whether a script reads a number off its text, but for the digits that are not shown."""
+    try:
+        read = float(written.replace(",", "").removesuffix("%"))
+    except ValueError:
+        return False
+    return isclose(read / 100.0 if written.endswith("%") else read, value, rel_tol=0.01)
 
 
 def text(value: str, **more: Any) -> Cell:

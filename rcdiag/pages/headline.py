@@ -19,6 +19,18 @@ LEVELS = {"fine": "ok", "correct": "warning", "fix": "error", "cannot-tell": "un
 ACTIONS, FACTS, RULED_OUT = 3, 2, 4
 
 
+# What each verdict means for whoever trains on these numbers.
+MEANINGS = {
+    "fine": "Nothing to mend: the mismatch is rounding noise. Train without a correction.",
+    "correct": "The mismatch is real, and the recorded policy is the one that sampled: importance "
+    "weights are valid. Mend the cause where you can.",
+    "fix": "Something is wrong that no importance weight mends. Mend it before you trust a number "
+    "made from these log-probs.",
+    "cannot-tell": "The table does not tell what is wrong, if anything is: the next experiment "
+    "below would.",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
     """The first thing that a reader sees of a result, in parts that are ready to be written."""
@@ -26,6 +38,7 @@ class Headline:
     level: str  # ok, warning, error or unknown
     verdict: str
     cause: str  # the causes by name, with how sure the first is
+    means: str  # what the verdict means, in a sentence or two
     about: str  # the table and its size
     summary: str
     actions: Sequence[Action]
@@ -45,6 +58,7 @@ def headline(result: Result, answer: str) -> Headline:
             level="unknown",
             verdict=NOT_JUDGED,
             cause="",
+            means="",
             about=_about(result),
             summary="The version of rcdiag that made this result named no causes.",
             actions=(),
@@ -59,6 +73,7 @@ def headline(result: Result, answer: str) -> Headline:
         level=LEVELS[diagnosis.verdict],
         verdict=diagnosis.verdict,
         cause=_names(diagnosis.causes),
+        means=MEANINGS[diagnosis.verdict],
         about=_about(result),
         summary=diagnosis.summary,
         actions=_actions(diagnosis.causes),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import importlib.resources
 import json
@@ -11,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import groupby
-from math import ceil, log10
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +22,7 @@ from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Tab, Terms
 from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import LEVELS, NOT_JUDGED
 from rcdiag.pages.merge import DumpResults, merged
+from rcdiag.pages.packing import Packed, packed
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Finding, Result, to_json
@@ -44,6 +43,7 @@ LEADING = (
 )
 MOST_LEADING = 3
 SCRIPTS = (
+    "packed.js",
     "base.js",
     "charts.js",
     "tables.js",
@@ -52,9 +52,6 @@ SCRIPTS = (
     "examples.js",
     "tabs.js",
 )
-# Significant digits of numbers in the documents of a page, and of those of which there are many.
-DIGITS = 6
-ENDS = {"low": 5, "high": 5, "log_ratio": 4, "behavior_log_probs": 4}
 # Colours of the favicon, those of the levels on white.
 COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 
@@ -88,6 +85,7 @@ def page(
     tabs = _tabs(dump) if other is None else [change.tab(dump, other), about.tab(dumps)]
     static = _static(dump, tabs)
     script = _script()
+    terms = _terms(tabs, explain)
     head = _head(dump) if other is None else _head_of_two(dump, other)
     return (
         _environment()
@@ -100,9 +98,10 @@ def page(
             static=static,
             levels=(*METRIC_LEVELS, *SEVERITIES),
             left_to_screen=_left_to_screen(tabs),
-            data={"figures": _figures(tabs), "terms": _terms(tabs, explain)},
+            data=packed(json.dumps({"figures": _figures(tabs), "names": list(terms)})),
+            terms=packed(json.dumps(terms)),
             documents=_documents(dumps),
-            style=importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text(),
+            style=_bare(importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()),
             script=script,
         )
         .lstrip()
@@ -257,54 +256,40 @@ def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
     ]
 
 
-def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
-    """Pack every result document, for the parts of the page that read it and for saving it."""
+def _documents(dumps: Sequence[DumpResults]) -> dict[str, Packed]:
+    """Pack every result document with all its digits, for the script and for saving."""
     sides = ("",) if len(dumps) == 1 else ("before-", "after-")
     return {
-        f"{side}{result.kind}": packed(shortened(result))
+        f"{side}{result.kind}": packed(_compact(to_json(result)))
         for side, dump in zip(sides, dumps, strict=True)
         for result in dump.results
     }
 
 
-def shortened(result: Result) -> str:
-    """Write a document with six significant digits of every number: half the size.
-
-    Ends of intervals have five, which is what the page shows at most; near 1 digits are those of
-    the distance from 1.
-    """
-
-    def short(value: Any, digits: int) -> Any:
-        if isinstance(value, float):
-            return short_number(value, digits)
-        if isinstance(value, dict):
-            return {name: short(item, ENDS.get(name, digits)) for name, item in value.items()}
-        return [short(item, digits) for item in value] if isinstance(value, list) else value
-
-    return json.dumps(short(json.loads(to_json(result)), DIGITS), separators=(",", ":"))
-
-
-def short_number(value: float, digits: int) -> float:
-    """Return a number with some significant digits, near 1 with those of its distance from 1."""
-    distance = abs(value - 1.0)
-    more = ceil(-log10(distance)) if 0.0 < distance < 1e-3 else 0
-    return float(f"{value:.{digits + more}g}")
-
-
-def packed(text: str) -> str:
-    """Return a text compressed, in letters; equal texts, equal letters."""
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+def _compact(text: str) -> str:
+    """Leave out the white space of a JSON document; numbers keep every digit."""
+    return json.dumps(json.loads(text), separators=(",", ":"))
 
 
 def _script() -> str:
     folder = importlib.resources.files("rcdiag.pages").joinpath("script")
     parts = [folder.joinpath(name).read_text() for name in SCRIPTS]
-    return '"use strict";\n' + "".join(parts)
+    return '"use strict";\n' + _bare("".join(parts))
+
+
+def _bare(text: str) -> str:
+    """Leave out the indents and the lines of comments of a script or a stylesheet."""
+    return re.sub(r"^\s*(//.*\n|/\*.*\*/\n)?", "", text, flags=re.MULTILINE)
 
 
 def _ticks(text: str) -> Markup:
     """Write names between backticks as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _attribute(value: str, name: str) -> Markup:
+    """Write an attribute of HTML with the space before it; nothing for an empty value."""
+    return Markup(f' {name}="{escape(value)}"') if value else Markup("")
 
 
 def script_json(value: Any) -> Markup:
@@ -331,7 +316,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "ticks": _ticks,
-        "shade": shade,
+        "attribute": _attribute,
         "by_reason": _by_reason,
         "compact": lambda value: json.dumps(value),
         "pretty": lambda value: json.dumps(value, indent=1),
@@ -344,9 +329,3 @@ def _environment() -> Environment:
 def sha256(script: str) -> str:
     """Return the hash by which a Content-Security-Policy names a script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def shade(log_ratio: float) -> str:
-    """Return the colour class of a token: its sign, and its size in four steps."""
-    size = sum(abs(log_ratio) > bound for bound in (0.01, 0.1, 0.5, 2.0))
-    return f"{'up' if log_ratio > 0 else 'down'}{size}" if size else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import zlib
 from typing import TYPE_CHECKING
 
 from rcdiag.pages.style import STYLE, VARIABLES
@@ -22,12 +23,11 @@ def to_svg(figure: Figure, name: str) -> str:
     svg = svg[svg.index("<svg") :]
     for colour, variable in VARIABLES.items():
         svg = svg.replace(colour, variable)
-    svg = _smaller(svg)
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = _styled_once(_numbered(_smaller(svg), name), name)
     # The page scales it; a fixed size would make small screens scroll.
     head, body = svg.split(">", 1)
-    return re.sub(r' (width|height)="[\d.]+pt"', "", head) + ">" + body
+    head = re.sub(r' (width|height)="[\d.]+pt"', "", head)
+    return f'{head} id="{name}">{body}'
 
 
 def _smaller(svg: str) -> str:
@@ -35,9 +35,30 @@ def _smaller(svg: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
     svg = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", svg)
+    svg = re.sub(r' transform="rotate\(-?0(?:\.0+)? [^"]*"', "", svg)
     # Only attributes lose digits: texts keep theirs.
     svg = re.sub(r'="[^"]*"', lambda match: re.sub(r"(\d\.\d\d)\d+", r"\1", match[0]), svg)
     return re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", svg))
+
+
+def _numbered(svg: str, name: str) -> str:
+    """Give all parts that others point at short ids, which no drawing of another name has."""
+    stem = f"d{zlib.crc32(name.encode()):x}"
+    ids = {old: f"{stem}-{place}" for place, old in enumerate(re.findall(r' id="([^"]+)"', svg))}
+    svg = re.sub(r' id="([^"]+)"', lambda match: f' id="{ids[match[1]]}"', svg)
+    return re.sub(r'(href="#|url\(#)([^")]+)', lambda match: match[1] + ids[match[2]], svg)
+
+
+def _styled_once(svg: str, name: str) -> str:
+    """Write every style that a drawing has, as a class of the SVG with the id `name`, once."""
+    styles: dict[str, str] = {}
+
+    def classed(match: re.Match[str]) -> str:
+        return f' class="{styles.setdefault(match[1], f"s{len(styles)}")}"'
+
+    svg = re.sub(r' style="([^"]*)"', classed, svg)
+    rules = "".join(f"#{name} .{label}{{{style}}}" for style, label in styles.items())
+    return svg.replace("</style>", f"{rules}</style>", 1)
 
 
 def rendered(figure: Figure, kind: str, dpi: int = DPI) -> bytes:

@@ -393,7 +393,7 @@ class SequenceContext:
         list[int],
         Doc(
             "Positions in the response of tokens that the mask leaves out (tools, environment, "
-            "template), from 0; at most 400.",
+            "template), from 0: at most 100, those beside stored tokens.",
         ),
     ] = field(default_factory=list)
     masked_ids: Annotated[
@@ -434,7 +434,10 @@ class SequenceContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceTokens:
-    """A worst sequence has one of the largest log-ratios by sum; its tokens are cut after 400."""
+    """A worst sequence has one of the largest log-ratios by sum.
+
+    A long one is not stored whole: its first tokens are, and those around its largest |log-ratio|.
+    """
 
     row: Annotated[int, Doc("Row of the table that holds the sequence, from 0.")]
     sample_id: Annotated[
@@ -486,6 +489,15 @@ class SequenceTokens:
             "What stands around the sequence's unmasked tokens, and what corrections make of them; "
             "null in documents of earlier versions.",
             see=("prompt_ids", "masked_ids", "token_weights"),
+        ),
+    ] = field(default=None, metadata=SPARSE)
+    gaps: Annotated[
+        list[list[float]] | None,
+        Doc(
+            "Where unmasked tokens of a long sequence are not stored: place in the sequence's "
+            "lists of the next token that is, from 0, how many are left out, and their summed "
+            "log-ratio in nats; null where all are stored.",
+            see=("log_ratio_sum", "positions"),
         ),
     ] = field(default=None, metadata=SPARSE)
 

@@ -16,7 +16,8 @@ from rcdiag.table.tokens import Array, Flags, TokenBatch
 
 WORST = 20
 WORST_SEQUENCES = 30
-# At most this many tokens of each of the worst sequences are stored in the result.
+# At most this many tokens of each of the worst sequences are held while a table is read; which ones
+# the result keeps is decided when these sequences are read once more.
 TOKENS_KEPT = 400
 ROWS_NAMED = 10
 # Neighbours of which the largest stands for all when the worst tokens are looked for.
@@ -130,9 +131,20 @@ def _sequence(pair: PolicyPair, index: int, end: int) -> SequenceTokens:
         log_ratio_sum=float(log_ratio.sum()),
         positions=pair.tokens.position[kept].tolist(),
         token_ids=pair.tokens.token_id[kept].tolist(),
-        log_ratio=np.round(log_ratio[:TOKENS_KEPT], 6).tolist(),
-        behavior_log_probs=[float(f"{value:.5g}") for value in behavior[:TOKENS_KEPT].tolist()],
+        log_ratio=shown_log_ratios(log_ratio[:TOKENS_KEPT]),
+        behavior_log_probs=shown_log_probs(behavior[:TOKENS_KEPT]),
     )
+
+
+def shown_log_ratios(log_ratio: Array) -> list[float]:
+    """Return log-ratios of single tokens, nats, with the digits that readers see."""
+    rounded: list[float] = np.round(log_ratio, 6).tolist()
+    return rounded
+
+
+def shown_log_probs(log_probs: Array) -> list[float]:
+    """Return log-probs of single tokens, nats, with the digits that readers see."""
+    return [float(f"{value:.5g}") for value in log_probs.tolist()]
 
 
 def impossible(log_probs: Array) -> Flags:

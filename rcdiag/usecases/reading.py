@@ -18,7 +18,7 @@ from rcdiag.results import (
     TokenAlternatives,
     TokenWeights,
 )
-from rcdiag.statistics.extremes import TOKENS_KEPT
+from rcdiag.statistics.extremes import shown_log_probs, shown_log_ratios
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.parts import score_columns
@@ -27,6 +27,7 @@ from rcdiag.table.tokens import sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 from rcdiag.trainers.plan import Plan
 from rcdiag.usecases.corrected import CorrectionRows, wanted_quantities
+from rcdiag.usecases.shown_tokens import gaps, masked_beside, shares, shown_tokens
 
 # Token ids -> their text, one string each.
 Decode = Callable[[Sequence[int]], list[str]]
@@ -51,16 +52,19 @@ def with_contexts(
 ) -> list[SequenceTokens]:
     """Add to sequences what stands around their tokens, and the weight of every token.
 
-    `text` allows text: that of the tokenizer `decode_ids`, or else that of the table's columns.
+    Of long ones the first tokens are kept and those around the largest |log-ratio|. `text` allows
+    text: that of the tokenizer `decode_ids`, or else that of the table's columns.
     """
-    contexts: dict[int, SequenceContext] = {}
-    rows = np.array(sorted(sequence.row for sequence in sequences), dtype=np.int64)
+    lengths = [sequence.num_tokens for sequence in sequences]
+    most = {one.row: share for one, share in zip(sequences, shares(lengths), strict=True)}
+    rows = np.array(sorted(most), dtype=np.int64)
+    read: dict[int, dict[str, Any]] = {}
     for batch in _batches(table, rows, behavior, target, plain=text and decode_ids is None):
-        contexts |= _contexts(batch, behavior, target, plan)
+        read |= _read(batch, behavior, target, plan, most)
     return [
         sequence
-        if sequence.row not in contexts
-        else _decoded(replace(sequence, context=contexts[sequence.row]), decode_ids)
+        if sequence.row not in read
+        else _decoded(replace(sequence, **read[sequence.row]), decode_ids)
         for sequence in sequences
     ]
 
@@ -86,10 +90,13 @@ def _batches(
             yield from table.batches_of(file, inside - file.first_row, names)
 
 
-def _contexts(
-    batch: Batch, behavior: str, target: str, plan: Plan | None
-) -> dict[int, SequenceContext]:
-    """Make the contexts of some rows, by the number of the row."""
+def _read(
+    batch: Batch, behavior: str, target: str, plan: Plan | None, most: Mapping[int, int]
+) -> dict[int, dict[str, Any]]:
+    """Return the shown tokens and the context of some rows, by the number of the row.
+
+    `most` says how many tokens of each row may be shown.
+    """
     names = batch.table.column_names
     prompts = "prompt_ids" in names
     rows = decode(batch, (behavior, target), prompts=prompts, details=True)
@@ -97,34 +104,50 @@ def _contexts(
     effects = _effects(pair, plan)
     ends = np.cumsum(pair.lengths)
     place = {int(row): index for index, row in enumerate(pair.tokens.row)}
-    contexts = {}
+    read = {}
     for index, row in enumerate(rows.row.tolist()):
         if row not in place:
             continue
         end = int(ends[place[row]])
         start = end - int(pair.lengths[place[row]])
-        kept = slice(start, min(end, start + TOKENS_KEPT))
-        ratio = pair.log_ratio[kept]
-        contexts[row] = SequenceContext(
-            **_around(rows, index),
+        whole = slice(start, end)
+        shown = shown_tokens(pair.log_ratio[whole], most[row])
+        kept = start + shown
+        ratio, positions = pair.log_ratio[kept], pair.tokens.position[kept]
+        context = SequenceContext(
+            **_around(rows, index, pair.tokens.position[whole], shown),
             **_plain(batch, index),
             token_weights={name: _weights(effect, kept, ratio) for name, effect in effects.items()},
             alternatives=[
                 alternative
                 for policy in (behavior, target)
-                for alternative in _alternatives(
-                    batch, index, policy, pair.tokens.position[kept], ratio
-                )
+                for alternative in _alternatives(batch, index, policy, positions, ratio)
             ],
         )
-    return contexts
+        left_out = gaps(pair.log_ratio[whole], shown)
+        tokens = {} if not left_out else _shown(pair, kept) | {"gaps": left_out}
+        read[row] = {**tokens, "context": context}
+    return read
 
 
-def _around(rows: Trajectories, index: int) -> dict[str, Any]:
-    """Return the prompt of a row, and the tokens of its response that the mask leaves out."""
+def _shown(pair: PolicyPair, kept: NDArray[np.int64]) -> dict[str, Any]:
+    """Return what a result holds of the tokens of a sequence that are shown."""
+    behavior = pair.tokens.log_probs[pair.behavior][kept]
+    return {
+        "positions": pair.tokens.position[kept].tolist(),
+        "token_ids": pair.tokens.token_id[kept].tolist(),
+        "log_ratio": shown_log_ratios(pair.log_ratio[kept]),
+        "behavior_log_probs": shown_log_probs(behavior),
+    }
+
+
+def _around(
+    rows: Trajectories, index: int, positions: NDArray[np.int64], shown: NDArray[np.int64]
+) -> dict[str, Any]:
+    """Return the prompt of a row, and what the mask leaves out beside the shown tokens."""
     response = rows.response_ids
     mask = rows.mask[response.offsets[index] : response.offsets[index + 1]]
-    masked = np.flatnonzero(~mask)[:TOKENS_KEPT]
+    masked = masked_beside(mask, positions, shown)
     prompt = None if rows.prompt_ids is None else rows.prompt_ids.row(index)
     return {
         "prompt_length": None if prompt is None else len(prompt),
@@ -159,7 +182,9 @@ def _effects(pair: PolicyPair, plan: Plan | None) -> Mapping[str, TokenEffects]:
         return {name: token_effects(one, tokens, rows) for name, one in corrections.items()}
 
 
-def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) -> TokenWeights:
+def _weights(
+    effect: TokenEffects, kept: NDArray[np.int64], log_ratio: NDArray[np.float64]
+) -> TokenWeights:
     """Write the weights of a sequence by what is common to its tokens, and what is not."""
     rejected = _stretches(~effect.kept[kept])
     if effect.weights is None:

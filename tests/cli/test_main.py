@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 import pytest
 
 from cli.app import app
+from cli.main import main
 
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
 
@@ -72,6 +75,27 @@ def test_an_interrupt_exits_130_without_a_traceback(rcdiag, doubtful, monkeypatc
     ran = rcdiag("score", doubtful)
     assert ran.code == 130
     assert "Traceback" not in ran.err
+
+
+def test_a_command_terminated_as_it_ends_exits_130(monkeypatch, capsys):
+    """The signal comes after the command is done, while its handler is taken back."""
+    before = signal.getsignal(signal.SIGTERM)
+    set_handler = signal.signal
+
+    def late(number, handler):
+        if handler is before:
+            monkeypatch.setattr(signal, "signal", set_handler)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)  # the handler of the command runs
+        return set_handler(number, handler)
+
+    monkeypatch.setattr(signal, "signal", late)
+    monkeypatch.setattr("cli.main._run", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_the_command_line_loads_nothing_heavy_until_a_command_runs():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -58,6 +59,7 @@ def mutated_json(content: bytes, draw: random.Random) -> bytes:
         if draw.random() < 0.2:
             del holder[key]
         else:
-            holder[key] = draw.choice(ODD)
+            # A copy: a later place may lie within it, and the odd values stay as they are.
+            holder[key] = copy.deepcopy(draw.choice(ODD))
     lines[at] = json.dumps(record).encode()
     return b"\n".join(lines) + b"\n"

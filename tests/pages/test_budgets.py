@@ -13,25 +13,55 @@ import polars as pl
 import pytest
 
 from rcdiag.api.report import explanation
-from rcdiag.pages.page import packed, page, shortened
+from rcdiag.pages.packing import packed
+from rcdiag.pages.page import page
+from rcdiag.results import Result, to_json
 from rcdiag.table.table import open_table
 from rcdiag.usecases.compare.run import compare
+from rcdiag.usecases.score import score
+from tests.builders import write_table
 from tests.pages.browser import visit
-from tests.pages.makers import SAMPLES, scored, whole
+from tests.pages.makers import SAMPLES, every_preset, scored, whole
 
 POLICIES = 10
 
 
-def test_all_that_is_known_of_one_pair_is_below_700_kilobytes():
-    assert len(page(whole(), explain=explanation).encode()) < 700e3
+def test_all_that_is_known_of_one_pair_is_below_600_kilobytes():
+    assert len(page(whole(), explain=explanation).encode()) < 600e3
+
+
+def letters(result: Result) -> int:
+    return len(packed(to_json(result)).letters)
 
 
 def test_30_sequences_with_text_and_the_examples_are_below_150_kilobytes():
     result = scored("stale.parquet", text=True)
     assert len(result.worst_sequences) == 30
     assert all(sequence.texts for sequence in result.worst_sequences)
-    without = replace(result, worst_sequences=[], examples=None)
-    assert len(packed(shortened(result))) - len(packed(shortened(without))) < 150e3
+    assert letters(result) - letters(replace(result, worst_sequences=[], examples=None)) < 150e3
+
+
+def test_long_rows_of_random_words_with_tools_and_prompts_are_below_150_kilobytes(tmp_path):
+    random = np.random.default_rng(0)
+    lengths = random.integers(700, 1500, 40).tolist()
+    old = [-random.exponential(0.5, length) for length in lengths]
+    rollout = [np.minimum(row + random.normal(0.0, 0.1, len(row)), 0.0) for row in old]
+    write_table(
+        tmp_path / "long.parquet",
+        response_ids=[random.integers(0, 150_000, length).tolist() for length in lengths],
+        prompt_ids=[random.integers(0, 150_000, 500).tolist() for _ in lengths],
+        response_mask=[(np.arange(length) % 200 < 150).astype(int).tolist() for length in lengths],
+        rollout_log_probs=[row.tolist() for row in rollout],
+        old_log_probs=[row.tolist() for row in old],
+    )
+    words = ["".join(map(chr, row)) for row in random.integers(97, 123, (150_000, 4)).tolist()]
+    result = score(
+        open_table(tmp_path / "long.parquet"),
+        decode=lambda ids: [f" {words[one]}" for one in ids],
+        plan=every_preset(),
+    )
+    assert len(result.worst_sequences) == 30
+    assert letters(result) - letters(replace(result, worst_sequences=[], examples=None)) < 150e3
 
 
 @pytest.mark.slow  # half a minute: 45 pairs

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from rcdiag.results import from_json
+from rcdiag.results import from_json, to_json
 from tests.pages.browser import visit
+from tests.pages.makers import MAKERS
 
 pytestmark = pytest.mark.browser
 
@@ -146,7 +147,12 @@ def test_a_document_is_saved_as_a_result_that_can_be_read(seen, rendered, tmp_pa
     download.value.save_as(tmp_path / "score.json")
     text = (tmp_path / "score.json").read_text()
     assert from_json(text, "score.json").kind == "score"
-    assert json.loads(text)["diagnosis"]["verdict"] == "correct"
+    document = json.loads(text)
+    assert document["diagnosis"]["verdict"] == "correct"
+    stored = next(result for result in MAKERS["whole"]() if result.kind == "score")
+    expected = json.loads(to_json(stored))
+    del document["provenance"], expected["provenance"]  # when it was made
+    assert document == expected  # to the last digit
 
 
 def test_the_glossary_has_the_words_of_the_page(seen):

@@ -113,7 +113,10 @@ def after_step(result: ReplayResult, figure: Figure) -> None:
 
 
 def after_step_chart(result: ReplayResult) -> Chart:
-    """Return the same distances by preset."""
+    """Return the same distances by preset; those from the sampler stand in its values alone.
+
+    They are nearly the same for all presets: the tab's table has their paired differences.
+    """
     after = {n: p.after_step for n, p in result.presets.items() if p.after_step is not None}
     return Chart(
         form="dots",
@@ -129,16 +132,9 @@ def after_step_chart(result: ReplayResult) -> Chart:
             )
             for name, step in after.items()
         ],
-        x=Axis(label="KL by k3 (nats per token)", scale="log"),
+        x=Axis(label="KL(old || new) by k3 (nats per token)", scale="log"),
         series=(
             Series(label="KL(old || new)", y="old to new", low="low", high="high", tone="first"),
-            Series(
-                label="KL(rollout || new)",
-                y="rollout to new",
-                low="rollout low",
-                high="rollout high",
-                tone="second",
-            ),
         ),
         options={"opens": "update"},
     )
@@ -241,8 +237,9 @@ FIGURES = (
         name="kl-after-step",
         kind="replay",
         title="After the step",
-        says="How far the step moves the policy from where it was, and how far it then is from "
-        "the sampler, nats per token with 95% intervals.",
+        says="How far the step moves the policy from where it was, with 95% intervals. How far it "
+        "then is from the sampler hardly differs between presets: the values have it, and the "
+        "table its paired differences.",
         draw=after_step,
         chart=after_step_chart,
         applies=lambda result: any(preset.after_step for preset in result.presets.values()),

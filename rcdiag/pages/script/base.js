@@ -1,5 +1,5 @@
 // Elements, numbers and documents: what all other parts of the script use.
-const page = JSON.parse(document.getElementById("page-data").textContent);
+const page = JSON.parse(unpackedText(document.getElementById("page-data")));
 const MISSING = "n/a";
 
 function fill(made, attributes, children) {
@@ -61,22 +61,33 @@ function packedDocuments() {
 }
 
 function textOf(name) {
-  if (!unpacked.has(name)) unpacked.set(name, unpack(name));
+  if (!unpacked.has(name)) unpacked.set(name, unpackedText(document.querySelector(`script.document[data-name="${CSS.escape(name)}"]`)));
   return unpacked.get(name);
 }
 
-async function unpack(name) {
-  const source = document.querySelector(`script.document[data-name="${CSS.escape(name)}"]`);
-  const bytes = Uint8Array.from(atob(source.textContent), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).text();
+const parsed = new Map();
+async function documentOf(name) {
+  if (!packedDocuments().includes(name)) return null;
+  if (!parsed.has(name)) parsed.set(name, JSON.parse(textOf(name)));
+  return parsed.get(name);
 }
 
-const parsed = new Map();
-function documentOf(name) {
-  if (!packedDocuments().includes(name)) return Promise.resolve(null);
-  if (!parsed.has(name)) parsed.set(name, textOf(name).then((text) => JSON.parse(text)));
-  return parsed.get(name);
+// What names mean, for popovers and the glossary.
+const explained = new Set(page.names);
+let meanings = null;
+function meaningOf(name) {
+  meanings ??= JSON.parse(unpackedText(document.getElementById("terms")));
+  return meanings[name];
+}
+
+// Runs once, when a part of the page is first on a tab that is open: first paint waits for nothing.
+function whenShown(place, act) {
+  const watch = new ResizeObserver(() => {
+    if (!place.clientWidth) return;
+    watch.disconnect();
+    act();
+  });
+  watch.observe(place);
 }
 
 function say(text) {

@@ -336,7 +336,12 @@ const openers = {};
 function keyOf(chart) {
   const series = (chart.series || []).filter((each) => !(each.group && !each.only && !chart.quiet && chart.series.length === 1));
   if (series.length < 2) return null;
-  return el("div", { class: "key" }, series.map((each) => el("span", { class: TONES[each.tone || "first"] }, el("i"), each.label)));
+  const entries = []; // neighbours of one colour share an entry
+  for (const { tone = "first", label } of series) {
+    if (entries.at(-1)?.tone === tone) entries.at(-1).label += `, ${label}`;
+    else entries.push({ tone, label });
+  }
+  return el("div", { class: "key" }, entries.map(({ tone, label }) => el("span", { class: TONES[tone] }, el("i"), label)));
 }
 
 function drawChart(chart, place, given) {

@@ -3,37 +3,38 @@ const popover = document.getElementById("popover");
 let asked = null; // what opened the popover
 
 function termOf(name) {
-  const mark = el("code", { class: "term", "data-term": name }, name);
+  const mark = el("code", { class: "term" }, name);
   setUpTerm(mark);
   return mark;
 }
 
 function setUpTerm(mark) {
-  if (!page.terms[mark.dataset.term]) return;
+  const name = mark.dataset.term ?? mark.textContent;
+  if (!explained.has(name)) return;
   mark.setAttribute("role", "button");
   mark.setAttribute("tabindex", "0");
   mark.setAttribute("aria-haspopup", "dialog");
   mark.addEventListener("click", (event) => {
     event.stopPropagation();
-    openTerm(mark.dataset.term, mark);
+    openTerm(name, mark);
   });
   mark.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault();
     event.stopPropagation();
-    openTerm(mark.dataset.term, mark);
+    openTerm(name, mark);
   });
 }
 
-function explained(name) {
-  const { what, ...more } = page.terms[name];
+function explanation(name) {
+  const { what, ...more } = meaningOf(name);
   return [el("p", {}, el("b", {}, name), ` ${what}`), el("dl", {}, Object.entries(more).flatMap(([part, text]) => [el("dt", {}, part), el("dd", {}, text)]))];
 }
 
 function openTerm(name, place) {
   if (asked === place && !popover.hidden) return closeTerm();
   asked = place;
-  popover.replaceChildren(...explained(name));
+  popover.replaceChildren(...explanation(name));
   popover.hidden = false;
   const box = place.getBoundingClientRect();
   const left = Math.max(Math.min(box.left, innerWidth - popover.offsetWidth - 16), 16);
@@ -190,12 +191,8 @@ function setUpSliders(block) {
 
   select.addEventListener("change", () => choose(select.value));
   trainers.addEventListener("change", show);
-  let ready = false;
-  new ResizeObserver(() => {
-    if (!drawing.clientWidth) return;
-    if (family) show();
-    else if (!ready) { ready = true; choose(start.family, start.row); }
-  }).observe(block);
+  whenShown(block, () => choose(start.family, start.row));
+  new ResizeObserver(() => { if (family && drawing.clientWidth) show(); }).observe(block);
 }
 
 // A cell of the triangle opens the numbers of its pair, in both directions.
@@ -238,18 +235,20 @@ function profileChart(profile) {
 }
 
 function setUpGlossary(place) {
-  const names = Object.keys(page.terms).sort((a, b) => a.localeCompare(b, "en"));
-  const field = el("input", { type: "search", "aria-label": "Search the glossary", placeholder: "search" });
-  const entries = names.map((name) => {
-    const { what, ...more } = page.terms[name];
-    return { text: `${name} ${what}`.toLowerCase(), parts: [el("dt", {}, el("code", {}, name)), el("dd", {}, what, more.formula ? el("small", {}, ` ${more.formula}`) : null)] };
+  whenShown(place, () => {
+    const names = [...explained].sort((a, b) => a.localeCompare(b, "en"));
+    const field = el("input", { type: "search", "aria-label": "Search the glossary", placeholder: "search" });
+    const entries = names.map((name) => {
+      const { what, formula } = meaningOf(name);
+      return { text: `${name} ${what}`.toLowerCase(), parts: [el("dt", {}, el("code", {}, name)), el("dd", {}, what, formula ? el("small", {}, ` ${formula}`) : null)] };
+    });
+    field.addEventListener("input", () => {
+      for (const { text, parts } of entries) parts.forEach((part) => { part.hidden = !text.includes(field.value.toLowerCase()); });
+    });
+    place.append(el("div", { class: "search" }, field), el("dl", {}, entries.flatMap(({ parts }) => parts)));
   });
-  field.addEventListener("input", () => {
-    for (const { text, parts } of entries) parts.forEach((part) => { part.hidden = !text.includes(field.value.toLowerCase()); });
-  });
-  place.append(el("div", { class: "search" }, field), el("dl", {}, entries.flatMap(({ parts }) => parts)));
 }
 
 function setUpDownload(button) {
-  button.addEventListener("click", async () => save(`${button.dataset.document}.json`, await textOf(button.dataset.document), "application/json"));
+  button.addEventListener("click", () => save(`${button.dataset.document}.json`, textOf(button.dataset.document), "application/json"));
 }

@@ -1,8 +1,8 @@
 // Tables: sorted by their heads, searched by a field, rows opened to what the documents hold.
 function orderOf(cell) {
-  const given = cell.dataset.sort;
-  const text = given === undefined ? cell.textContent.trim() : given;
-  const value = Number(text.replaceAll(",", ""));
+  const text = cell.dataset.sort ?? cell.firstChild?.textContent.trim() ?? "";
+  const share = text.endsWith("%");
+  const value = Number(text.replace(/,|%$/g, "")) / (share ? 100 : 1);
   return { text, value: text === "" || Number.isNaN(value) ? null : value };
 }
 
@@ -33,7 +33,7 @@ function setUpSorting(table) {
     const button = el("button", { type: "button", class: "sort", onclick: () => sortBy(table, place, button) }, head.textContent);
     head.replaceChildren(button);
     const name = head.dataset.about;
-    if (name && page.terms[name]) {
+    if (name && explained.has(name)) {
       head.append(el("button", { type: "button", class: "about-head", "aria-label": `What is ${head.textContent}?`, onclick: (event) => openTerm(name, event.currentTarget) }, "?"));
     }
   });
@@ -130,7 +130,7 @@ function factsOf(title, facts) {
 }
 
 function nameOf(name) {
-  return page.terms[name] ? termOf(name) : el("code", {}, name);
+  return explained.has(name) ? termOf(name) : el("code", {}, name);
 }
 
 details.correction = async (names) => {

@@ -20,15 +20,27 @@ function shownToken(texts, ids, place) {
   return texts ? texts[place] : `${ids[place]} `;
 }
 
-// The tokens of a sequence in the order of its response: sampled ones, and those that the mask leaves out.
-function flowOf(sequence) {
+// Where tokens of a sequence are not stored: for the place of the next stored token, how many, and
+// the sum of their log-ratios. Documents of earlier versions hold the first tokens and nothing else.
+function gapsOf(sequence) {
+  const stored = sequence.log_ratio.length;
+  const rest = sequence.num_tokens - stored;
+  const gaps = sequence.gaps ?? (rest > 0 ? [[stored, rest, 0]] : []);
+  return new Map(gaps.map(([place, tokens, sum]) => [place, { tokens, sum }]));
+}
+
+// The tokens of a sequence in the order of its response: sampled ones, those that the mask leaves
+// out, and what stands for tokens that are not stored.
+function flowOf(sequence, gaps) {
   const context = sequence.context;
-  const sampled = sequence.positions.map((position, place) => ({ position, place, text: shownToken(sequence.texts, sequence.token_ids, place) }));
-  const last = sequence.positions.at(-1) ?? 0;
+  const stored = sequence.positions.length;
+  const cut = (place) => (gaps.has(place) ? [{ place: null, cut: true, position: (sequence.positions[place] ?? Infinity) - 0.5, text: ` … (${gaps.get(place).tokens} tokens) … ` }] : []);
+  const sampled = sequence.positions.flatMap((position, place) => [...cut(place), { position, place, text: shownToken(sequence.texts, sequence.token_ids, place) }]);
+  const last = gaps.has(stored) ? sequence.positions.at(-1) : Infinity;
   const masked = (context?.masked_positions ?? [])
     .map((position, place) => ({ position, place: null, text: shownToken(context.masked_texts, context.masked_ids, place) }))
-    .filter(({ position }) => position < last || sequence.log_ratio.length === sequence.num_tokens);
-  return [...sampled, ...masked].sort((a, b) => a.position - b.position);
+    .filter(({ position }) => position < last);
+  return [...sampled, ...masked, ...cut(stored)].sort((a, b) => a.position - b.position);
 }
 
 // What a correction makes of a token: its weight, and whether it stays in the loss.
@@ -53,7 +65,7 @@ function setUpTranscript(block) {
   const preset = block.querySelector(".preset");
   const map = block.querySelector(".minimap");
   const legend = block.querySelector(".legend");
-  let [score, sequence, flow, spans, at, sums] = [null, null, [], [], 0, []];
+  let [score, sequence, gaps, flow, spans, at, sums, numbers] = [null, null, new Map(), [], [], 0, [], []];
 
   function alternativesOf(place) {
     const some = (sequence.context?.alternatives ?? []).filter((each) => each.place === place);
@@ -95,7 +107,7 @@ function setUpTranscript(block) {
       el("h4", {}, sequence.texts ? `“${sequence.texts[at]}”` : `token ${sequence.token_ids[at]}`),
       neighbours(at),
       el("dl", { class: "facts-list" }, factList(facts)),
-      el("p", { class: "soft" }, `token ${at + 1} of ${sequence.num_tokens}${sequence.log_ratio.length < sequence.num_tokens ? `, of which ${sequence.log_ratio.length} are stored` : ""}`),
+      el("p", { class: "soft" }, `sampled token ${numbers[at]} of ${sequence.num_tokens}${gaps.size ? `; this page holds ${sequence.log_ratio.length} of them: the first, and those around the largest |log-ratio|` : ""}`),
       ...alternativesOf(at),
     );
     showWeight();
@@ -112,8 +124,9 @@ function setUpTranscript(block) {
     const step = width / flow.length;
     const most = Math.max(...sequence.log_ratio.map(Math.abs), 1e-9);
     map.setAttribute("viewBox", `0 0 ${width} 22`);
-    map.replaceChildren(...flow.flatMap(({ place }, index) => {
+    map.replaceChildren(...flow.flatMap(({ place, cut }, index) => {
       const x = index * step;
+      if (cut) return [svg("rect", { class: "map-cut", x, width: Math.max(step, 2), y: 8, height: 6 })];
       if (place === null) return [svg("rect", { class: "map-context", x, width: Math.max(step, 1), y: 0, height: 22 })];
       const here = place === at ? [svg("rect", { class: "map-at", x: x + step / 2 - 1, width: 2, y: 0, height: 22 })] : [];
       const value = sequence.log_ratio[place];
@@ -140,26 +153,34 @@ function setUpTranscript(block) {
 
   function open(chosen, position, keep) {
     sequence = chosen;
-    let sum = 0;
-    sums = sequence.log_ratio.map((value) => { sum += value; return sum; });
-    flow = flowOf(sequence);
+    gaps = gapsOf(sequence);
+    let [sum, count] = [0, 0];
+    [sums, numbers] = [[], []];
+    sequence.log_ratio.forEach((value, place) => {
+      sum += value + (gaps.get(place)?.sum ?? 0);
+      count += 1 + (gaps.get(place)?.tokens ?? 0);
+      sums.push(sum);
+      numbers.push(count);
+    });
+    flow = flowOf(sequence, gaps);
     spans = [];
-    const made = flow.map(({ place, text: words }) => {
-      if (place === null) return el("span", { class: "context" }, words);
+    const made = flow.map(({ place, text: words, cut }) => {
+      if (place === null) return el("span", { class: cut ? "cut" : "context" }, words);
       spans[place] = el("span", { class: shadeOf(sequence.log_ratio[place]) || null, "data-place": place }, words);
       return spans[place];
     });
-    const cut = sequence.log_ratio.length < sequence.num_tokens ? el("span", { class: "cut" }, ` … (${sequence.num_tokens - sequence.log_ratio.length} more tokens)`) : null;
-    text.replaceChildren(...[...promptOf(sequence), ...made, cut].filter(Boolean));
+    text.replaceChildren(...[...promptOf(sequence), ...made].filter(Boolean));
     showStored(sequence);
     [...list.querySelectorAll("button")].forEach((button) => {
       if (button.dataset.row === String(sequence.row)) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
     });
     const sizes = sequence.log_ratio.map(Math.abs);
-    const place = position === undefined ? sizes.indexOf(Math.max(...sizes)) : Math.max(sequence.positions.indexOf(position), 0);
+    const worst = sizes.indexOf(Math.max(...sizes));
+    const wanted = sequence.positions.indexOf(position);
+    if (position !== undefined && wanted < 0) say(`The page does not hold position ${position} of row ${sequence.row}: it shows the largest |log-ratio| of that row.`);
     at = 0;
-    showToken(place, keep);
+    showToken(wanted < 0 ? worst : wanted, keep);
   }
 
   function fillList() {
@@ -222,8 +243,8 @@ function setUpTranscript(block) {
   order.addEventListener("change", () => { fillList(); open(orderOfSequences(score.worst_sequences, order.value)[0]); });
   new ResizeObserver(() => { if (sequence && map.clientWidth) drawMap(); }).observe(map);
 
-  const ready = documentOf("score").then((document_) => {
-    score = document_;
+  async function begin() {
+    score = await documentOf("score");
     legend.replaceChildren(
       el("span", { class: "up2" }, `likelier under ${score.target}`), " ",
       el("span", { class: "down2" }, `likelier under ${score.behavior}`),
@@ -232,9 +253,13 @@ function setUpTranscript(block) {
     fillList();
     fillPresets();
     open(orderOfSequences(score.worst_sequences, "sum")[0]);
-  });
+  }
+
+  let ready = null;
+  const begun = () => { ready ??= begin(); return ready; };
+  whenShown(block, begun);
   openers.token = async (row, position) => {
-    await ready;
+    await begun();
     const chosen = score.worst_sequences.find((each) => each.row === row);
     if (!chosen) return say(`Row ${row} is not among the sequences that this page holds.`);
     open(chosen, position, false);

@@ -230,6 +230,13 @@ def _advice(results: DumpResults) -> Section | None:
         return None
     advice = results.sweep.recommendation
     blocks: list[Block] = [Lines(items=[_sentence(reason) for reason in advice.reasons])]
+    verdict = None if results.diagnosis is None else results.diagnosis.verdict
+    if verdict == "correct" and advice.answer == "do-not-correct":
+        why = (
+            "The verdict `correct` says that weights are valid here; on a table of this size they "
+            "add more noise than they take away bias. Mend the cause instead."
+        )
+        blocks.append(Words(text=why))
     snippets = [
         Snippet(label=f"To paste into {trainer}", text=written, opened=place == 0)
         for place, (trainer, written) in enumerate(advice.choice_yaml.items())

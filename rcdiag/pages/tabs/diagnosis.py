@@ -48,6 +48,7 @@ LEADING = (
     "backend",
     "dtype",
 )
+MOST_REASONS = 4  # lines of ruled-out causes that are not folded
 # Those that two sides must have alike.
 DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
 
@@ -132,21 +133,29 @@ def scoring_of(results: DumpResults) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _metadata(results: DumpResults) -> list[Block]:
-    """Set what the file says of both sides beside each other, what must not differ first."""
+    """Set what the file says of both sides beside each other; facts that are alike are folded."""
     scoring = {name: dict(facts) for name, facts in scoring_of(results).items() if facts}
     sides = [name for name in results.pair if name in scoring]
     if len(sides) < 2:
         return []
     flat = [_flat(scoring[side]) for side in sides]
     names = [name for name in dict.fromkeys(name for facts in flat for name in facts)]
-    leading = [name for name in names if name.split(".")[0] in LEADING]
+    leading = [
+        name
+        for name in names
+        if name.split(".")[0] in LEADING and len({facts.get(name) for facts in flat}) > 1
+    ]
     others = [name for name in names if name not in leading and name != "name"]
     label = "What the file says of both sides"
-    tables = [_facts("metadata", label, sides, flat, leading)]
+    if not leading:
+        blocks: list[Block] = [Words(text=f"{label} is the same where it matters.", soft=True)]
+    else:
+        blocks = [_facts("metadata", label, sides, flat, leading)]
     if not others:
-        return list(tables)
+        return blocks
+    alike = sum(len({facts.get(name) for facts in flat}) == 1 for name in others)
     more = _facts("more-metadata", "More of what the file says", sides, flat, others)
-    return [*tables, Fold(label=f"{len(others)} more facts", blocks=[more])]
+    return [*blocks, Fold(label=f"{len(others)} more facts, {alike} of them alike", blocks=[more])]
 
 
 def _facts(
@@ -212,8 +221,14 @@ def _against(results: DumpResults) -> Section | None:
         blocks.append(Words(text="Not told apart from the cause by this evidence:"))
         blocks.append(Terms(items=[(slug, "") for slug in possible]))
     if diagnosis.ruled_out:
-        blocks.append(Words(text="Ruled out, and by what:"))
-        blocks.append(Terms(items=[(slug, _by_what(slug, results)) for slug in _ruled(results)]))
+        reasons = Terms(items=[(slug, _by_what(slug, results)) for slug in _ruled(results)])
+        if len({reason for _, reason in reasons.items}) > MOST_REASONS:
+            count = len(diagnosis.ruled_out)
+            blocks.append(
+                Fold(label=f"{count} causes are ruled out, and by what", blocks=[reasons])
+            )
+        else:
+            blocks += [Words(text="Ruled out, and by what:"), reasons]
     if diagnosis.next:
         blocks.append(Part(name="next", data=diagnosis.next))
     return Section(title="What else it could be", blocks=blocks) if blocks else None
@@ -233,7 +248,11 @@ def _by_what(slug: str, results: DumpResults) -> str:
     if tried:
         best = min(tried, key=lambda trial: trial.rms_left)
         left, before = number(best.rms_left), number(best.rms_before)
-        return f"supposing it leaves {left} of {before} nats (rms) unexplained"
+        if best.rms_left > 1.02 * best.rms_before:
+            return f"supposing it makes the difference larger: {left} nats rms instead of {before}"
+        if best.rms_left > 0.98 * best.rms_before:
+            return f"supposing it explains nothing: {left} of {before} nats rms are left"
+        return f"supposing it leaves {left} of {before} nats rms unexplained"
     return RULED_OUT_BY.get(slug, "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from rcdiag.pages.blocks import (
@@ -67,7 +68,7 @@ def _profile(result: ScoreResult) -> Section | None:
     figures = figures_of(result, PROFILE_NAMES)
     if not figures:
         return None
-    return Section(title="By what", blocks=[Figures(items=figures, picker="Mismatch by")])
+    return Section(title="What it goes with", blocks=[Figures(items=figures, picker="Mismatch by")])
 
 
 def _sequences(result: ScoreResult, preset: str) -> Section | None:
@@ -93,10 +94,41 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
     blocks.append(Fold(label=f"These {len(table.rows)} sequences as a table", blocks=[table]))
     texts = [sequence for sequence in result.worst_sequences if sequence.texts]
     if texts:
-        blocks.append(Part(name="texts", data=texts[:MOST_PRINTED]))
+        printed = [{"row": one.row, "pieces": pieces(one)} for one in texts[:MOST_PRINTED]]
+        blocks.append(Part(name="texts", data=printed))
+    stored = sum(len(sequence.log_ratio) for sequence in result.worst_sequences)
+    tokens = sum(sequence.num_tokens for sequence in result.worst_sequences)
+    if stored < tokens:
+        how = (
+            f"The page holds {stored:,} of the {tokens:,} tokens of these sequences: of long ones "
+            "the first, and those around the largest |log-ratio|."
+        )
+        blocks.insert(0, Words(text=how, soft=True))
     return Section(
         title="Sequences with the largest |sum of log-ratios|", blocks=blocks, name="transcripts"
     )
+
+
+def pieces(sequence: SequenceTokens) -> list[tuple[str, str]]:
+    """Return the text of a sequence in pieces of one colour: class of the colour, and text."""
+    gaps = {int(place): int(tokens) for place, tokens, _ in sequence.gaps or []}
+    rest = sequence.num_tokens - len(sequence.log_ratio)
+    if sequence.gaps is None and rest:  # documents of earlier versions hold the first tokens
+        gaps = {len(sequence.log_ratio): rest}
+    made: list[tuple[str, str]] = []
+    for place in range(len(sequence.log_ratio) + 1):
+        if place in gaps:
+            made.append(("cut", f" … ({gaps[place]:,} tokens) … "))
+        if place < len(sequence.log_ratio) and sequence.texts:
+            made.append((shade(sequence.log_ratio[place]), sequence.texts[place]))
+    runs = groupby(made, key=lambda piece: piece[0])
+    return [(colour, "".join(text for _, text in run)) for colour, run in runs]
+
+
+def shade(log_ratio: float) -> str:
+    """Return the colour class of a token: its sign, and its size in four steps."""
+    size = sum(abs(log_ratio) > bound for bound in (0.01, 0.1, 0.5, 2.0))
+    return f"{'up' if log_ratio > 0 else 'down'}{size}" if size else ""
 
 
 def first_preset(result: ScoreResult, wanted: Sequence[str]) -> str:
@@ -106,8 +138,8 @@ def first_preset(result: ScoreResult, wanted: Sequence[str]) -> str:
 
 
 def _sequence_row(sequence: SequenceTokens) -> Row:
-    """Write a sequence; its largest token is known only where all its tokens are stored."""
-    whole = len(sequence.log_ratio) >= sequence.num_tokens
+    """Write a sequence; where only its first tokens are stored its largest is not known."""
+    whole = len(sequence.log_ratio) >= sequence.num_tokens or sequence.gaps is not None
     return Row(
         cells=[
             count(sequence.row),

@@ -1,0 +1,80 @@
+"""Which tokens of long sequences a result keeps for its readers: the first, and the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Sampled tokens of all worst sequences together, and tokens of each that the mask leaves out: with
+# prompts and weights, below 150 kB of a page.
+SAMPLED_KEPT = 6_000
+MASKED_KEPT = 100
+# Of a sequence that is not kept whole: tokens from its start, and on each side of a bad token.
+FIRST_KEPT = 40
+AROUND = 12
+
+
+def shares(lengths: Sequence[int], whole: int = SAMPLED_KEPT) -> list[int]:
+    """Share `whole` tokens out among sequences: what short ones leave goes to the long ones."""
+    given = [0] * len(lengths)
+    by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for place, index in enumerate(by_length):
+        given[index] = min(lengths[index], whole // (len(lengths) - place))
+        whole -= given[index]
+    return given
+
+
+def shown_tokens(log_ratio: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Return the places of the tokens to keep, in their order, at most `most` of them.
+
+    They are all tokens, or the first ones and those around the largest |log-ratio|.
+    """
+    if len(log_ratio) <= most:
+        return np.arange(len(log_ratio))
+    keep = np.zeros(len(log_ratio), np.bool_)
+    keep[: min(FIRST_KEPT, most // 4)] = True
+    size = np.abs(np.nan_to_num(log_ratio, nan=0.0))
+    # A token looked at is kept, so that no more than `most` are looked at.
+    for place in np.argsort(-size, kind="stable")[:most]:
+        near = slice(max(int(place) - AROUND, 0), int(place) + AROUND + 1)
+        if keep.sum() + (~keep[near]).sum() > most:
+            break
+        keep[near] = True
+    return np.flatnonzero(keep)
+
+
+def gaps(log_ratio: NDArray[np.float64], shown: NDArray[np.int64]) -> list[list[float]]:
+    """Return where tokens are left out: a place, their number and their summed log-ratio, nats.
+
+    The place is that of the next token that is shown, among the shown ones.
+    """
+    starts = np.concatenate([[0], shown + 1])
+    ends = np.concatenate([shown, [len(log_ratio)]])
+    return [
+        [
+            int(place),
+            int(ends[place] - starts[place]),
+            float(log_ratio[starts[place] : ends[place]].sum()),
+        ]
+        for place in np.flatnonzero(ends > starts)
+    ]
+
+
+def masked_beside(
+    mask: NDArray[np.bool_], positions: NDArray[np.int64], shown: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the positions of tokens outside the mask that stand beside the shown ones.
+
+    Args:
+        mask: of all response tokens, True for sampled ones, [response].
+        positions: positions of the sampled tokens in the response, [sampled].
+        shown: places among the sampled tokens that are shown, [shown].
+    """
+    masked = np.flatnonzero(~mask)
+    keep = np.zeros(len(positions) + 2, np.bool_)
+    keep[shown + 1] = True
+    keep[0], keep[-1] = keep[1], keep[-2]  # before the first and behind the last sampled token
+    after = np.searchsorted(positions, masked)
+    return masked[keep[after] & keep[after + 1]][:MASKED_KEPT]
