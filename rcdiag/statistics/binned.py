@@ -108,7 +108,11 @@ class BatchBins:
         size = len(self.clusters.keys) * (count + 1)
         cells = self.clusters.index[part.sequence] * (count + 1) + numbers
         columns = [np.bincount(cells, part.sums[:, column], size) for column in range(SUMS)]
-        return np.stack(columns, axis=1).reshape(-1, count + 1, SUMS)[:, :count]
+        return (
+            np.stack(columns, axis=1)
+            .astype(np.float64, copy=False)
+            .reshape(-1, count + 1, SUMS)[:, :count]
+        )
 
 
 def block_bins(
@@ -189,7 +193,10 @@ def _runs(first: Places, sequence: Places, columns: Sequence[Array], size: Array
 
 
 def _cells(
-    columns: Sequence[Array], owner: NDArray[np.int64], clusters: int, bins: Mapping[str, BinNumbers]
+    columns: Sequence[Array],
+    owner: NDArray[np.int64],
+    clusters: int,
+    bins: Mapping[str, BinNumbers],
 ) -> dict[str, Array]:
     """Add up single tokens by cluster and by bin of every axis: [clusters, bins, SUMS] of each.
 
