@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TypeVar
 
 from rcdiag.errors import RcdiagError
@@ -11,6 +12,7 @@ from rcdiag.table.observed import unobserved
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.table import Table
 from rcdiag.table.tokens import TokenBatch, sampled_tokens
+from rcdiag.usecases.case import CaseRows
 
 T = TypeVar("T")
 
@@ -23,16 +25,24 @@ def token_batches(
     prompts: bool = False,
     masked: bool = False,
     origin: bool = False,
+    case: CaseRows | None = None,
 ) -> Iterator[TokenBatch]:
     """Yield the sampled tokens of all rows, batch by batch; a batch may hold no token at all.
 
     `prompts` reads prompts too, for their width alone, where the table has them; `masked` takes
     the tokens too that the mask leaves out; `origin` reads engine and version of the rows.
+    The rows that are read go into `case` too, where there is one.
     """
     prompts = prompts and "prompt_ids" in dump.columns
-    trajectories = read_trajectories(dump, policies, prompts=prompts, origin=origin)
-    batches = (sampled_tokens(rows, policies, masked=masked) for rows in trajectories)
-    return read_ahead(batches, executor)
+
+    def batches() -> Iterator[TokenBatch]:
+        wide = origin or case is not None
+        for rows in read_trajectories(dump, policies, prompts=prompts, origin=wide):
+            if case is not None:
+                case.add(replace(rows, prompt_ids=None))
+            yield sampled_tokens(rows, policies, masked=masked)
+
+    return read_ahead(batches(), executor)
 
 
 def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:

@@ -28,13 +28,14 @@ from rcdiag.table.observed import unobserved
 from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.case import CaseRows
 from rcdiag.usecases.corrected import (
     CorrectionRows,
     answerable,
     correction_results,
     wanted_quantities,
 )
-from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
 from rcdiag.usecases.logged import compared
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
@@ -67,7 +68,8 @@ def score(
     """
     check_pair(dump, behavior, target)
     plan = None if plan is None else answerable(plan, dump)
-    reading = _read(dump, behavior, target, plan)
+    rows_read = rows_to_judge(dump, (behavior, target))
+    reading = _read(dump, behavior, target, plan, rows_read)
     state, rows = reading.state, reading.rows
     suite = Suite(_whole(state.by_step()))
     count = sum(reading.sizes.values(), RowCount())
@@ -100,7 +102,7 @@ def score(
         worst_sequences=list(state.worst_sequences.sequences),
         rows_left_out=count.left_out,
         pair_reason=pair_reason,
-        diagnosis=diagnosis_of_table(dump, origin),
+        diagnosis=diagnosis_of_table(dump, origin, rows_read),
     )
     result = replace(
         result,
@@ -154,8 +156,13 @@ def _values(suite: Suite | None, count: RowCount) -> dict[str, MetricValue]:
     return judged(suite)
 
 
-def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading:
-    """Read the table in one pass, and once more where no row holds numbers alone."""
+def _read(
+    dump: Table, behavior: str, target: str, plan: Plan | None, case: CaseRows | None
+) -> Reading:
+    """Read the table in one pass, and once more where no row holds numbers alone.
+
+    The rows go into `case` too, where there is one.
+    """
     states: RunningSum[PairState] = RunningSum()
     rows: RunningSum[CorrectionRows] = RunningSum()
     bad: RunningSum[NonFinite] = RunningSum()
@@ -166,7 +173,13 @@ def _read(dump: Table, behavior: str, target: str, plan: Plan | None) -> Reading
         prompts = any(trainer.reads_prompts for trainer in trainers)
         masked = any(trainer.reads_masked for trainer in trainers)
         batches = token_batches(
-            dump, (behavior, target), executor, prompts=prompts, masked=masked, origin=True
+            dump,
+            (behavior, target),
+            executor,
+            prompts=prompts,
+            masked=masked,
+            origin=True,
+            case=case,
         )
         for batch in batches:
             pair = PolicyPair(batch, behavior, target)
