@@ -23,7 +23,8 @@ from rcdiag.table.columns import read_rewards
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.trainers import DEFAULT, find_trainer
-from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.case import CaseRows
+from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
@@ -60,7 +61,9 @@ def sweep(
         family: settings(about, thresholds, _bounds_of(family, candidates, own))
         for family, about in FAMILIES.items()
     }
-    state, non_finite = _read(dump, behavior, target, sweep_plan(dump, grids, candidates))
+    rows = rows_to_judge(dump, (behavior, target))
+    plan = sweep_plan(dump, grids, candidates)
+    state, non_finite = _read(dump, behavior, target, plan, rows)
     whole = state.suite
     values = judged(Suite(whole))
     groups = kept_groups(state)
@@ -76,7 +79,7 @@ def sweep(
         for family, about in FAMILIES.items()
     }
     bad = sum(non_finite.tokens.values())
-    diagnosis = diagnosis_of_table(dump)
+    diagnosis = diagnosis_of_table(dump, rows=rows)
     advice = recommend(Evidence(state, values, bad, candidates, diagnosis))
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
@@ -132,12 +135,14 @@ def sweep_plan(
     )
 
 
-def _read(dump: Table, behavior: str, target: str, plan: SweepPlan) -> tuple[SweepState, NonFinite]:
-    """Read the table in one pass."""
+def _read(
+    dump: Table, behavior: str, target: str, plan: SweepPlan, case: CaseRows | None
+) -> tuple[SweepState, NonFinite]:
+    """Read the table in one pass; the rows go into `case` too, where there is one."""
     state: SweepState | None = None
     bad: RunningSum[NonFinite] = RunningSum()
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for batch in token_batches(dump, (behavior, target), executor):
+        for batch in token_batches(dump, (behavior, target), executor, case=case):
             bad.add(NonFinite.of(batch))
             if len(batch.lengths):
                 pair = PolicyPair(batch, behavior, target)
