@@ -22,6 +22,7 @@ from rcdiag.statistics.extremes import TOKENS_KEPT
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.parts import score_columns
+from rcdiag.table.segments import starts_of
 from rcdiag.table.table import Batch, Table
 from rcdiag.table.tokens import sampled_tokens
 from rcdiag.table.trajectories import Trajectories
@@ -94,21 +95,24 @@ def _contexts(
     prompts = "prompt_ids" in names
     rows = decode(batch, (behavior, target), prompts=prompts, details=True)
     pair = PolicyPair(sampled_tokens(rows, (behavior, target)), behavior, target)
-    effects = _effects(pair, plan)
-    ends = np.cumsum(pair.lengths)
+    starts = starts_of(pair.lengths)
+    counts = np.minimum(pair.lengths, TOKENS_KEPT)
+    first = starts_of(counts)  # of each row among the tokens that are shown
+    shown = np.repeat(starts - first, counts) + np.arange(int(counts.sum()))
+    effects = _effects(pair, plan, shown)
     place = {int(row): index for index, row in enumerate(pair.tokens.row)}
     contexts = {}
     for index, row in enumerate(rows.row.tolist()):
         if row not in place:
             continue
-        end = int(ends[place[row]])
-        start = end - int(pair.lengths[place[row]])
-        kept = slice(start, min(end, start + TOKENS_KEPT))
+        at = place[row]
+        own = slice(int(first[at]), int(first[at] + counts[at]))
+        kept = shown[own]
         ratio = pair.log_ratio[kept]
         contexts[row] = SequenceContext(
             **_around(rows, index),
             **_plain(batch, index),
-            token_weights={name: _weights(effect, kept, ratio) for name, effect in effects.items()},
+            token_weights={name: _weights(effect, own, ratio) for name, effect in effects.items()},
             alternatives=[
                 alternative
                 for policy in (behavior, target)
@@ -148,15 +152,22 @@ def _plain(batch: Batch, index: int) -> dict[str, Any]:
     }
 
 
-def _effects(pair: PolicyPair, plan: Plan | None) -> Mapping[str, TokenEffects]:
-    """Apply every correction of a plan that does not compare a token with its whole batch."""
+def _effects(
+    pair: PolicyPair, plan: Plan | None, shown: NDArray[np.int64]
+) -> Mapping[str, TokenEffects]:
+    """Apply every correction of a plan that does not compare a token with its whole batch.
+
+    The effects are those on the tokens `shown`, by their places.
+    """
     if plan is None or not len(pair.lengths):
         return {}
     corrections = {name: one for name, one in plan.corrections.items() if not one.needs_whole_batch}
     rows = CorrectionRows.of({None: pair}, plan, wanted_quantities(plan)).whole
     tokens = Tokens.of(pair, plan.dtype)
     with np.errstate(all="ignore"):
-        return {name: token_effects(one, tokens, rows) for name, one in corrections.items()}
+        return {
+            name: token_effects(one, tokens, rows).at(shown) for name, one in corrections.items()
+        }
 
 
 def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) -> TokenWeights:
