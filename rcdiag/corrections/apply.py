@@ -436,6 +436,11 @@ class TokenEffects:
     # without weights, or where they are logged only.
     weights: Array | None
 
+    def at(self, tokens: NDArray[np.int64]) -> TokenEffects:
+        """Return the effects on the tokens at some places."""
+        weights = None if self.weights is None else self.weights[tokens]
+        return TokenEffects(self.kept[tokens], weights)
+
     @property
     def final(self) -> Array:
         """Weights in the loss, 0 where a token is rejected, [tokens]."""

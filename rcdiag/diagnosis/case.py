@@ -110,11 +110,21 @@ class Case:
         """Return some rows of the case as a case; `rows` [rows]."""
         if rows.all():
             return self
-        tokens = np.repeat(rows, self.lengths)
+        return self._part(rows, self.lengths[rows], np.repeat(rows, self.lengths))
+
+    def heads(self, most: int) -> Case:
+        """Return the case with at most so many response tokens of each row, its first."""
+        if self.lengths.max(initial=0) <= most:
+            return self
+        everything = np.ones(len(self.lengths), np.bool_)
+        return self._part(everything, np.minimum(self.lengths, most), self.position < most)
+
+    def _part(self, rows: Flags, lengths: Counts, tokens: Flags) -> Case:
+        """Take flagged rows and response tokens; `lengths` are the tokens taken of each row."""
         return replace(
             self,
             row=self.row[rows],
-            lengths=self.lengths[rows],
+            lengths=lengths,
             token_id=self.token_id[tokens],
             mask=self.mask[tokens],
             own_mask=None if self.own_mask is None else self.own_mask[tokens],

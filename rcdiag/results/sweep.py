@@ -285,7 +285,8 @@ class SweepFamily:
     configurations: Annotated[
         dict[str, Configurations],
         Doc(
-            "By trainer, what a reader pastes into its configuration for each setting of a family.",
+            "By trainer, what a reader pastes into its configuration for each setting of a family; "
+            "empty where a family has more than 200 settings, as a fine `--thresholds` makes them.",
             see=("templates", "entries"),
         ),
     ] = field(default_factory=dict, metadata=ADDED)

@@ -61,10 +61,20 @@ class PairState:
         )
 
     def __add__(self, other: PairState) -> PairState:
+        return self._with(other, self.vocabulary + other.vocabulary)
+
+    def __iadd__(self, other: PairState) -> PairState:
+        """Add, and use the memory of this one's sums by token id again, which are many."""
+        vocabulary = self.vocabulary
+        vocabulary += other.vocabulary
+        return self._with(other, vocabulary)
+
+    def _with(self, other: PairState, vocabulary: Vocabulary) -> PairState:
+        """Add the states of both but for their token ids."""
         return PairState(
             bounded(added_by_key(self.suites, other.suites)),
             self.profiles + other.profiles,
-            self.vocabulary + other.vocabulary,
+            vocabulary,
             self.figures + other.figures,
             self.worst_tokens + other.worst_tokens,
             self.worst_sequences + other.worst_sequences,
@@ -108,7 +118,7 @@ def _by_step(pair: PolicyPair, blocks: Sequence[BlockSums]) -> dict[Step, SuiteS
     step = pair.tokens.step
     if step is None:
         return bounded({None: SuiteState.joined(blocks)})
-    of_steps: dict[Step, list[BlockSums]] = {}
+    of_steps: dict[int, list[BlockSums]] = {}
     cut = np.split(step, np.cumsum([len(block.table) for block in blocks])[:-1])
     for block, steps in zip(blocks, cut, strict=True):
         for one in np.unique(steps).tolist():

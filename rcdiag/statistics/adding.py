@@ -19,7 +19,8 @@ class RunningSum(Generic[S]):
     """The sum of states in the order in which they come.
 
     Sums of 1, 2, 4, 8, ... states wait, as the digits of a binary counter: a state is copied a
-    logarithmic number of times and not once for every state that follows.
+    logarithmic number of times and not once for every state that follows. A state that is taken
+    in belongs to the sum, which may add others to it in place.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,8 @@ class RunningSum(Generic[S]):
             if earlier is None:
                 self._waiting[place] = state
                 return
-            state = earlier + state
+            earlier += state
+            state = earlier
             self._waiting[place] = None
         self._waiting.append(state)
 

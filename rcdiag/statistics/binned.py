@@ -23,6 +23,8 @@ Places = NDArray[np.int64]
 
 # Tokens, log_ratio, log_ratio^2 and k3 of each bin.
 SUMS = 4
+# Single tokens are added up so many at a time; only a sequence with more makes it several times.
+AT_ONCE = 1 << 18
 # The partition into whole sequences; others bear the name of the axis that makes them.
 BY_SEQUENCE = ""
 
@@ -108,7 +110,11 @@ class BatchBins:
         size = len(self.clusters.keys) * (count + 1)
         cells = self.clusters.index[part.sequence] * (count + 1) + numbers
         columns = [np.bincount(cells, part.sums[:, column], size) for column in range(SUMS)]
-        return np.stack(columns, axis=1).reshape(-1, count + 1, SUMS)[:, :count]
+        return (
+            np.stack(columns, axis=1)
+            .astype(np.float64, copy=False)
+            .reshape(-1, count + 1, SUMS)[:, :count]
+        )
 
 
 def block_bins(
@@ -202,16 +208,20 @@ def _cells(
         return {}
     widths = [one.count + 1 for one in bins.values()]
     edges = np.cumsum([0, *(clusters * width for width in widths)])
-    index = np.empty((len(owner), len(bins)), np.int32)
-    for place, (width, first, one) in enumerate(zip(widths, edges, bins.values(), strict=False)):
-        cells = owner * width
-        cells += first
-        np.add(cells, one.numbers, out=index[:, place], casting="same_kind")
-    rows = np.empty((len(owner), SUMS))
-    rows[:, 0] = 1.0
-    for place, column in enumerate(columns, start=1):
-        rows[:, place] = column
-    by_cell = added_by_index(index, rows, int(edges[-1]))
+    by_cell = np.zeros((int(edges[-1]), SUMS))
+    for start in range(0, len(owner), AT_ONCE):
+        here = slice(start, start + AT_ONCE)
+        count = len(owner[here])
+        index = np.empty((count, len(bins)), np.int32)
+        for place, (width, one) in enumerate(zip(widths, bins.values(), strict=True)):
+            cells = owner[here] * width
+            cells += edges[place]
+            np.add(cells, one.numbers[here], out=index[:, place], casting="same_kind")
+        rows = np.empty((count, SUMS))
+        rows[:, 0] = 1.0
+        for place, column in enumerate(columns, start=1):
+            rows[:, place] = column[here]
+        by_cell += added_by_index(index, rows, len(by_cell))
     return {
         name: by_cell[first : first + clusters * width].reshape(clusters, width, SUMS)[:, :-1]
         for name, first, width in zip(bins, edges, widths, strict=False)

@@ -30,9 +30,9 @@ def largest_of_bins(
     cells += bins
     undefined = np.isnan(size)
     numbers = np.where(undefined, -np.inf, size) if undefined.any() else size
-    top = np.full(groups * (count + 1), -np.inf)
-    np.maximum.at(top, cells, numbers)
-    top = top.reshape(groups, count + 1)
+    by_cell = np.full(groups * (count + 1), -np.inf)
+    np.maximum.at(by_cell, cells, numbers)
+    top = by_cell.reshape(groups, count + 1)
     # Of PER_BIN groups or more, none of the largest can be less than the last of their tops.
     least = np.full(count + 1, -np.inf)
     if groups > PER_BIN:

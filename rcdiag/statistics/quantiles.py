@@ -117,13 +117,14 @@ class Ordered:
     """Values in order, weighted by how often they come: for quantiles and top sums."""
 
     values: Array  # ascending
-    ends: NDArray[np.int64]  # how many values there are up to each
+    ends: NDArray[np.int64] | None  # how many values there are up to each; None where each is one
 
     @classmethod
     def of(cls, sketch: Sketch) -> Ordered:
         if sketch.raw is not None:
-            values = np.sort(np.concatenate(sketch.raw))
-            return cls(values, np.arange(1, len(values) + 1))
+            values = np.concatenate(sketch.raw)
+            values.sort()
+            return cls(values, None)
         assert sketch.counts is not None
         filled = np.flatnonzero(sketch.counts)
         middle = (EDGES[filled].astype(np.float64) + EDGES[filled + 1]) / 2.0
@@ -132,7 +133,7 @@ class Ordered:
 
     @property
     def count(self) -> int:
-        return int(self.ends[-1])
+        return len(self.values) if self.ends is None else int(self.ends[-1])
 
     def quantile(self, share: float) -> float:
         """Return a quantile, linear between neighbours, as numpy's default."""
@@ -143,18 +144,22 @@ class Ordered:
         return low if low == high else low + weight * (high - low)
 
     def _at(self, index: int) -> float:
-        return float(self.values[np.searchsorted(self.ends, index, side="right")])
+        at = index if self.ends is None else np.searchsorted(self.ends, index, side="right")
+        return float(self.values[at])
 
     def top_share_of_squares(self, share: float) -> float:
         """Return the part of sum |log_ratio|^2 that comes from the `share` largest values.
 
         NaN where no value is above 0, or where an infinite one holds everything.
         """
+        below = self.count - max(round(share * self.count), 1)
+        if self.ends is None:
+            total, top = (float(np.dot(part, part)) for part in (self.values, self.values[below:]))
+            return top / total if 0.0 < total < np.inf else np.nan
         squares = np.square(self.values) * np.diff(self.ends, prepend=0)
         total = float(squares.sum())
         if not 0.0 < total < np.inf:
             return np.nan
-        below = self.count - max(round(share * self.count), 1)
         first = int(np.searchsorted(self.ends, below, side="right"))  # the least that has a part
         part = np.square(self.values[first]) * (self.ends[first] - below)
         return float(part + squares[first + 1 :].sum()) / total

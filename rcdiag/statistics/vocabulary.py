@@ -31,29 +31,37 @@ class Vocabulary:
     @classmethod
     def of(cls, pair: PolicyPair) -> Vocabulary:
         token_id = pair.tokens.token_id
-        ids = np.arange(int(token_id.max(initial=-1)) + 1)
-        column: NDArray[np.integer] = token_id
-        if len(ids) > DENSE:
-            ids, column = np.unique(token_id.astype(np.int64), return_inverse=True)
-        size = len(ids)
-        groups = (pair.tokens.cluster % np.uint64(GROUPS)).astype(np.int64)
-        cells = np.repeat(groups * size, pair.lengths) + column
-        weights = (None, pair.log_ratio, np.square(pair.log_ratio))
-        sums = [np.bincount(cells, values, GROUPS * size) for values in weights]
-        return cls(ids, np.stack(sums).astype(np.float64).reshape(3, GROUPS, size))
+        size = int(token_id.max(initial=-1)) + 1
+        ids = np.arange(size) if size <= DENSE else np.unique(token_id.astype(np.int64))
+        sums = np.zeros((3, GROUPS * len(ids)))
+        for block in pair.blocks:
+            groups = (block.tokens.cluster % np.uint64(GROUPS)).astype(np.int64)
+            cells = np.repeat(groups * len(ids), block.lengths)
+            own = block.tokens.token_id
+            cells += own if size <= DENSE else np.searchsorted(ids, own)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.add.at(sums[0], cells, 1.0)
+                np.add.at(sums[1], cells, block.log_ratio)
+                np.add.at(sums[2], cells, np.square(block.log_ratio))
+        return cls(ids, sums.reshape(3, GROUPS, len(ids)))
 
     def __add__(self, other: Vocabulary) -> Vocabulary:
-        wide, narrow = sorted((self, other), key=lambda one: -len(one.ids))
-        ids, sums = wide.ids, wide.sums.copy()
-        place: slice | NDArray[np.int64] = slice(len(narrow.ids))
-        if not np.array_equal(ids[place], narrow.ids):
-            ids = np.union1d(ids, narrow.ids)
-            place = np.searchsorted(ids, narrow.ids)
-            sums = np.zeros((*sums.shape[:2], len(ids)))
-            sums[:, :, np.searchsorted(ids, wide.ids)] = wide.sums
+        both = Vocabulary(self.ids, self.sums.copy())
+        both += other
+        return both
+
+    def __iadd__(self, other: Vocabulary) -> Vocabulary:
+        """Add in place where these are all ids of the other one, which stays as it is."""
+        one = self
+        place: slice | NDArray[np.int64] = slice(len(other.ids))
+        if not np.array_equal(one.ids[place], other.ids):
+            ids = np.union1d(one.ids, other.ids)
+            sums = np.zeros((*one.sums.shape[:2], len(ids)))
+            sums[:, :, np.searchsorted(ids, one.ids)] = one.sums
+            one, place = Vocabulary(ids, sums), np.searchsorted(ids, other.ids)
         with np.errstate(over="ignore", invalid="ignore"):
-            sums[:, :, place] += narrow.sums
-        return Vocabulary(ids, sums)
+            one.sums[:, :, place] += other.sums
+        return one
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:

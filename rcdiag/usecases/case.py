@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,27 +49,58 @@ def read_case(
 ) -> Case:
     """Read whole rows of a table with all its policies; of a large one blocks of rows.
 
-    Rows without log-probs of the pair are left out, and so are other policies that rows lack.
+    Rows without log-probs of the pair are left out, and so are other policies that rows lack. Of
+    a row with more than twice `tokens` tokens the first so many are taken.
     Which blocks are taken depends on their place alone, so that the same table makes the same case.
     """
-    parts: list[Case] = []
-    bad: dict[str, tuple[int, int]] = {}
-    share, held = 1.0, 0
-    lacking = unobserved(table, table.policies).by_policy
-    names = [name for name in table.policies if name in (sampler, trainer) or name not in lacking]
+    rows = CaseRows(table, sampler, trainer, prompts=prompts, tokens=tokens)
     read = prompts or "prompt_ids" in table.columns
-    for rows in read_trajectories(table, names, prompts=read, origin=True):
-        part = _case(table, rows, sampler, trainer, prompts=prompts)
-        _count_not_numbers(part, bad)
-        parts.append(part.take(_in_sample(part.row, share)))
-        held += len(parts[-1].mask)
-        while held > 2 * tokens and share > 2.0**-30:
-            share /= 2
-            parts = [part.take(_in_sample(part.row, share)) for part in parts]
-            held = sum(len(part.mask) for part in parts)
-    if not parts:
-        raise RcdiagError(f"{table.name}: no row has log-probs of all policies of the pair")
-    return replace(joined_cases(parts), not_numbers=bad)
+    for some in read_trajectories(table, rows.policies, prompts=read, origin=True):
+        rows.add(some)
+    return rows.case()
+
+
+class CaseRows:
+    """Makes a case of rows while they are read, and holds no more of them than the case does.
+
+    Without `prompts` the case holds the lengths of the prompts alone, where they are read.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        sampler: str,
+        trainer: str | None,
+        *,
+        prompts: bool = False,
+        tokens: int = TOKENS,
+    ) -> None:
+        lacking = unobserved(table, table.policies).by_policy
+        pair = (sampler, trainer)
+        self.policies = [name for name in table.policies if name in pair or name not in lacking]
+        self._table, self._pair, self._prompts, self._most = table, pair, prompts, 2 * tokens
+        self._parts: list[Case] = []
+        self._not_numbers: dict[str, tuple[int, int]] = {}
+        self._share, self._held = 1.0, 0
+
+    def add(self, rows: Trajectories) -> None:
+        """Take in the next rows of the table, with log-probs of `policies` and their origin."""
+        part = _case(self._table, rows, self.policies, *self._pair, prompts=self._prompts)
+        _count_not_numbers(part, self._not_numbers)
+        self._parts.append(part.take(_in_sample(part.row, self._share)).heads(self._most))
+        self._held += len(self._parts[-1].mask)
+        while self._held > self._most and self._share > 2.0**-30:
+            self._share /= 2
+            self._parts = [one.take(_in_sample(one.row, self._share)) for one in self._parts]
+            self._held = sum(len(one.mask) for one in self._parts)
+
+    def case(self) -> Case:
+        """Return the case of all rows so far."""
+        if not self._parts:
+            raise RcdiagError(
+                f"{self._table.name}: no row has log-probs of all policies of the pair"
+            )
+        return replace(joined_cases(self._parts), not_numbers=self._not_numbers)
 
 
 def _count_not_numbers(part: Case, bad: dict[str, tuple[int, int]]) -> None:
@@ -88,9 +120,15 @@ def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
 
 
 def _case(
-    table: Table, rows: Trajectories, sampler: str, trainer: str | None, *, prompts: bool
+    table: Table,
+    rows: Trajectories,
+    policies: Sequence[str],
+    sampler: str,
+    trainer: str | None,
+    *,
+    prompts: bool,
 ) -> Case:
-    """Make a case of some rows; without `prompts` it holds their lengths alone."""
+    """Make a case of some rows, with the log-probs of some policies."""
     version = rows.policy_version
     return Case(
         sampler=sampler,
@@ -99,8 +137,8 @@ def _case(
         lengths=rows.response_ids.lengths,
         token_id=rows.response_ids.values,
         mask=rows.mask,
-        log_probs=rows.log_probs,
-        entropy=rows.entropy,
+        log_probs={name: rows.log_probs[name] for name in policies},
+        entropy={name: rows.entropy[name] for name in policies if name in rows.entropy},
         prompt_ids=rows.prompt_ids if prompts else None,
         facts=RowFacts(
             step=rows.step,

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis
 from rcdiag.table.table import Table
-from rcdiag.usecases.case import pair_of_table, read_case
+from rcdiag.usecases.case import CaseRows, pair_of_table, read_case
 
 
-def diagnosis_of_table(table: Table, origin: Table | None = None) -> Diagnosis:
+def diagnosis_of_table(
+    table: Table, origin: Table | None = None, rows: CaseRows | None = None
+) -> Diagnosis:
     """Judge sampler and trainer of a table, whatever pair a command compares.
 
     `origin` is the table that the user gave, where `table` is its scored copy: commands to copy
-    name it.
+    name it. `rows` hold the rows of the table, where they were read already.
     """
-    sampler, trainer = pair_of_table(table)
-    case = read_case(table, sampler, trainer)
+    case = read_case(table, *pair_of_table(table)) if rows is None else rows.case()
     return diagnose(replace(case, source=(origin or table).on_command_line))
+
+
+def rows_to_judge(table: Table, policies: Sequence[str]) -> CaseRows | None:
+    """Return what takes in the rows of a pass over some policies, so that it is the only one.
+
+    None where the diagnosis reads other policies too.
+    """
+    rows = CaseRows(table, *pair_of_table(table))
+    return rows if set(rows.policies) == set(policies) else None

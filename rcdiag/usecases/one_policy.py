@@ -17,7 +17,7 @@ from rcdiag.statistics.extremes import NonFinite, RowCount
 from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET
-from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
 from rcdiag.usecases.passes import no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 
@@ -46,10 +46,11 @@ def score_of_one(
 
     `origin` is the table that the user gave, where `dump` is made of it.
     """
+    rows = rows_to_judge(dump, (policy,))
     bad: RunningSum[NonFinite] = RunningSum()
     count, clusters = RowCount(), np.empty(0, np.uint64)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for batch in token_batches(dump, (policy,), executor):
+        for batch in token_batches(dump, (policy,), executor, case=rows):
             bad.add(NonFinite.of(batch))
             count += RowCount.of(batch)
             clusters = np.union1d(clusters, batch.cluster)
@@ -70,7 +71,7 @@ def score_of_one(
         scoring={policy: about[policy]} if policy in about else {},
         mismatch=values,
         rows_left_out=count.left_out,
-        diagnosis=diagnosis_of_table(dump, origin),
+        diagnosis=diagnosis_of_table(dump, origin, rows),
     )
     given = CheckInput(
         result=result,

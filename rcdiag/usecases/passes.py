@@ -6,7 +6,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,7 @@ from rcdiag.table.stream import columns_read, read_arrow, read_trajectories, tra
 from rcdiag.table.table import RowRange, Table
 from rcdiag.table.tokens import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
+from rcdiag.usecases.case import CaseRows
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -55,26 +56,32 @@ class SentPart:
     rows: tuple[Any, ...] | None = None  # an Arrow table for each range
 
 
-def states(dump: Table, walk: Walk[S], runner: Runner | None = None) -> Iterator[S]:
+def states(
+    dump: Table, walk: Walk[S], runner: Runner | None = None, case: CaseRows | None = None
+) -> Iterator[S]:
     """Yield the state of every part of a table that holds something, in the order of the rows.
 
     The parts, and the order in which their batches add up, are the same wherever they are done.
+    The rows go into `case` too, where there is one and they are read in this process.
     """
     ranges = dump.batch_ranges()
     size = walk.batches_in_part
     parts = [tuple(ranges[first : first + size]) for first in range(0, len(ranges), size)]
-    if runner is None or not runner.elsewhere:
-        return _here(dump, walk, parts)
+    if runner is None or reads_here(runner):
+        return _here(dump, walk, parts, case)
     return _elsewhere(dump, walk, parts, runner)
 
 
-def _here(dump: Table, walk: Walk[S], parts: Sequence[Part]) -> Iterator[S]:
+def reads_here(runner: Runner | None) -> bool:
+    """Tell whether this process reads the rows of a pass itself."""
+    return runner is None or not runner.elsewhere
+
+
+def _here(dump: Table, walk: Walk[S], parts: Sequence[Part], case: CaseRows | None) -> Iterator[S]:
     """Make the states of all parts in this process, of one stream of rows."""
     firsts = [part[0][0] for part in parts]
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        rows = read_trajectories(
-            dump, walk.policies, prompts=_prompts(dump, walk), origin=walk.origin
-        )
+        rows = _rows(dump, walk.policies, prompts=walk.prompts, origin=walk.origin, case=case)
         batches = read_ahead(((int(one.row[0]), _sampled(one, walk)) for one in rows), executor)
         for _, of_part in groupby(batches, lambda batch: bisect_right(firsts, batch[0])):
             state = walk.state_of((batch for _, batch in of_part), executor)
@@ -130,16 +137,28 @@ def token_batches(
     prompts: bool = False,
     masked: bool = False,
     origin: bool = False,
+    case: CaseRows | None = None,
 ) -> Iterator[TokenBatch]:
     """Yield the sampled tokens of all rows, batch by batch; a batch may hold no token at all.
 
     `prompts` reads prompts too, for their width alone, where the table has them; `masked` takes
     the tokens too that the mask leaves out; `origin` reads engine and version of the rows.
+    The rows that are read go into `case` too, where there is one.
     """
-    prompts = prompts and "prompt_ids" in dump.columns
-    trajectories = read_trajectories(dump, policies, prompts=prompts, origin=origin)
-    batches = (sampled_tokens(rows, policies, masked=masked) for rows in trajectories)
-    return read_ahead(batches, executor)
+    rows = _rows(dump, policies, prompts=prompts, origin=origin, case=case)
+    return read_ahead((sampled_tokens(some, policies, masked=masked) for some in rows), executor)
+
+
+def _rows(
+    dump: Table, policies: Sequence[str], *, prompts: bool, origin: bool, case: CaseRows | None
+) -> Iterator[Trajectories]:
+    """Yield all rows; those of a case are also put there, with more than the others need."""
+    read = "prompt_ids" in dump.columns and (prompts or case is not None)
+    wide = origin or case is not None
+    for rows in read_trajectories(dump, policies, prompts=read, origin=wide):
+        if case is not None:
+            case.add(rows)
+        yield rows if prompts else replace(rows, prompt_ids=None)
 
 
 def read_ahead(items: Iterator[T], executor: Executor) -> Iterator[T]:

@@ -22,6 +22,7 @@ from rcdiag.statistics.extremes import shown_log_probs, shown_log_ratios
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.table.decode import columns_needed, decode
 from rcdiag.table.parts import score_columns
+from rcdiag.table.segments import starts_of
 from rcdiag.table.table import Batch, Table
 from rcdiag.table.tokens import sampled_tokens
 from rcdiag.table.trajectories import Trajectories
@@ -101,30 +102,34 @@ def _read(
     prompts = "prompt_ids" in names
     rows = decode(batch, (behavior, target), prompts=prompts, details=True)
     pair = PolicyPair(sampled_tokens(rows, (behavior, target)), behavior, target)
-    effects = _effects(pair, plan)
-    ends = np.cumsum(pair.lengths)
     place = {int(row): index for index, row in enumerate(pair.tokens.row)}
+    starts = starts_of(pair.lengths)
+    whole: dict[int, slice] = {}  # by the row's number: its tokens, and those of them to show
+    shown: dict[int, NDArray[np.int64]] = {}
+    for row, at in place.items():
+        whole[row] = slice(int(starts[at]), int(starts[at] + pair.lengths[at]))
+        shown[row] = shown_tokens(pair.log_ratio[whole[row]], most[row])
+    every = [whole[row].start + shown[row] for row in place]
+    effects = _effects(pair, plan, np.concatenate([*every, np.zeros(0, np.int64)]))
+    ends = np.cumsum([len(some) for some in every])
     read = {}
     for index, row in enumerate(rows.row.tolist()):
         if row not in place:
             continue
-        end = int(ends[place[row]])
-        start = end - int(pair.lengths[place[row]])
-        whole = slice(start, end)
-        shown = shown_tokens(pair.log_ratio[whole], most[row])
-        kept = start + shown
+        kept = every[place[row]]
+        own = slice(int(ends[place[row]]) - len(kept), int(ends[place[row]]))
         ratio, positions = pair.log_ratio[kept], pair.tokens.position[kept]
         context = SequenceContext(
-            **_around(rows, index, pair.tokens.position[whole], shown),
+            **_around(rows, index, pair.tokens.position[whole[row]], shown[row]),
             **_plain(batch, index),
-            token_weights={name: _weights(effect, kept, ratio) for name, effect in effects.items()},
+            token_weights={name: _weights(effect, own, ratio) for name, effect in effects.items()},
             alternatives=[
                 alternative
                 for policy in (behavior, target)
                 for alternative in _alternatives(batch, index, policy, positions, ratio)
             ],
         )
-        left_out = gaps(pair.log_ratio[whole], shown)
+        left_out = gaps(pair.log_ratio[whole[row]], shown[row])
         tokens = {} if not left_out else _shown(pair, kept) | {"gaps": left_out}
         read[row] = {**tokens, "context": context}
     return read
@@ -171,20 +176,25 @@ def _plain(batch: Batch, index: int) -> dict[str, Any]:
     }
 
 
-def _effects(pair: PolicyPair, plan: Plan | None) -> Mapping[str, TokenEffects]:
-    """Apply every correction of a plan that does not compare a token with its whole batch."""
+def _effects(
+    pair: PolicyPair, plan: Plan | None, shown: NDArray[np.int64]
+) -> Mapping[str, TokenEffects]:
+    """Apply every correction of a plan that does not compare a token with its whole batch.
+
+    The effects are those on the tokens `shown`, by their places.
+    """
     if plan is None or not len(pair.lengths):
         return {}
     corrections = {name: one for name, one in plan.corrections.items() if not one.needs_whole_batch}
     rows = CorrectionRows.of({None: pair}, plan, wanted_quantities(plan)).whole
     tokens = Tokens.of(pair, plan.dtype)
     with np.errstate(all="ignore"):
-        return {name: token_effects(one, tokens, rows) for name, one in corrections.items()}
+        return {
+            name: token_effects(one, tokens, rows).at(shown) for name, one in corrections.items()
+        }
 
 
-def _weights(
-    effect: TokenEffects, kept: NDArray[np.int64], log_ratio: NDArray[np.float64]
-) -> TokenWeights:
+def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) -> TokenWeights:
     """Write the weights of a sequence by what is common to its tokens, and what is not."""
     rejected = _stretches(~effect.kept[kept])
     if effect.weights is None:

@@ -30,15 +30,16 @@ from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
 from rcdiag.table.tokens import TokenBatch
 from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.case import CaseRows
 from rcdiag.usecases.corrected import (
     CorrectionRows,
     answerable,
     correction_results,
     wanted_quantities,
 )
-from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
 from rcdiag.usecases.logged import compared
-from rcdiag.usecases.passes import Walk, no_tokens, states
+from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, decoded_examples, with_contexts
 
@@ -73,7 +74,8 @@ def score(
     """
     check_pair(dump, behavior, target)
     plan = None if plan is None else answerable(plan, dump)
-    reading = _read(dump, behavior, target, plan, runner)
+    rows_read = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
+    reading = _read(dump, behavior, target, plan, runner, rows_read)
     state, rows = reading.state, reading.rows
     suite = Suite(_whole(state.by_step()))
     count = sum(reading.sizes.values(), RowCount())
@@ -106,7 +108,7 @@ def score(
         worst_sequences=list(state.worst_sequences.sequences),
         rows_left_out=count.left_out,
         pair_reason=pair_reason,
-        diagnosis=diagnosis_of_table(dump, origin),
+        diagnosis=diagnosis_of_table(dump, origin, rows_read),
     )
     result = replace(
         result,
@@ -215,9 +217,17 @@ class PairWalk(Walk[RowsState]):
 
 
 def _read(
-    dump: Table, behavior: str, target: str, plan: Plan | None, runner: Runner | None
+    dump: Table,
+    behavior: str,
+    target: str,
+    plan: Plan | None,
+    runner: Runner | None,
+    case: CaseRows | None,
 ) -> Reading:
-    """Read the table in one pass, and once more where no row holds numbers alone."""
+    """Read the table in one pass, and once more where no row holds numbers alone.
+
+    The rows go into `case` too, where there is one.
+    """
     trainers = [] if plan is None else plan.trainers
     walk = PairWalk(
         policies=(behavior, target),
@@ -226,7 +236,7 @@ def _read(
         masked=any(trainer.reads_masked for trainer in trainers),
         origin=True,
     )
-    read = total(states(dump, walk, runner))
+    read = total(states(dump, walk, runner, case))
     if read is None or not read.sizes:
         raise no_tokens(dump, (behavior, target))
     state = read.state

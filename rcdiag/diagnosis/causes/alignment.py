@@ -375,14 +375,10 @@ def _nobody_samples(signs: Signs) -> Suspicion | None:
     high = likelier[order][ends - 1 - counts // 10]
     middle = likelier[order][ends - 1 - counts // 2]
     too_often = counts / 2 >= TOO_OFTEN * len(tokens) * np.exp(middle)
-    rows = np.array(
-        [
-            len(np.unique(tokens.owner[order[end - n : end]]))
-            for n, end in zip(counts, ends, strict=True)
-        ]
-    )
-    often = (counts >= OFTEN) & too_often
-    foreign = often & (high < NEVER) & (rows >= 0.1 * (tokens.per_row > 0).sum())
+    foreign = (counts >= OFTEN) & too_often & (high < NEVER)
+    for index in np.flatnonzero(foreign):
+        rows = np.unique(tokens.owner[order[ends[index] - counts[index] : ends[index]]])
+        foreign[index] = len(rows) >= 0.1 * (tokens.per_row > 0).sum()
     named = np.isin(tokens.token_id, ids[foreign])
     apart = np.abs(tokens.log_ratio[named])
     if not foreign.any() or np.median(apart) > 0.5 or named.mean() > 0.3:

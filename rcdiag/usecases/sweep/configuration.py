@@ -80,8 +80,17 @@ def _text_or_reason(candidate: str, trainer: str) -> str:
         return f"# {error.message}; {error.hint}"
 
 
+# Of a family with more settings nobody looks at each: writing them would take most of a sweep.
+MOST_WRITTEN = 200
+
+
 def family_configurations(family: str, grid: Sequence[Bounds]) -> dict[str, Configurations]:
-    """Trainer -> the YAML of every setting of a family, in the order of the grid."""
+    """Trainer -> the YAML of every setting of a family, in the order of the grid.
+
+    Empty for a grid of more than MOST_WRITTEN settings.
+    """
+    if len(grid) > MOST_WRITTEN:
+        return {}
     corrections = [FAMILIES[family].correction(bounds) for bounds in grid]
     trainers = {name: find_trainer(name) for name in on_sweep_page()}
     return {

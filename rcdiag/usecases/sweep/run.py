@@ -24,8 +24,9 @@ from rcdiag.table.observed import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.tokens import TokenBatch
 from rcdiag.trainers import DEFAULT, find_trainer
-from rcdiag.usecases.diagnosed import diagnosis_of_table
-from rcdiag.usecases.passes import Walk, no_tokens, states
+from rcdiag.usecases.case import CaseRows
+from rcdiag.usecases.diagnosed import diagnosis_of_table, rows_to_judge
+from rcdiag.usecases.passes import Walk, no_tokens, reads_here, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import CANDIDATES, Setting, candidates_with
@@ -63,7 +64,9 @@ def sweep(
         family: settings(about, thresholds, _bounds_of(family, candidates, own))
         for family, about in FAMILIES.items()
     }
-    state, non_finite = _read(dump, behavior, target, sweep_plan(dump, grids, candidates), runner)
+    rows = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
+    plan = sweep_plan(dump, grids, candidates)
+    state, non_finite = _read(dump, behavior, target, plan, runner, rows)
     whole = state.suite
     values = judged(Suite(whole))
     groups = kept_groups(state)
@@ -79,7 +82,7 @@ def sweep(
         for family, about in FAMILIES.items()
     }
     bad = sum(non_finite.tokens.values())
-    diagnosis = diagnosis_of_table(dump)
+    diagnosis = diagnosis_of_table(dump, rows=rows)
     advice = recommend(Evidence(state, values, bad, candidates, diagnosis))
     result = SweepResult(
         provenance={**provenance(dump, seed), "trainer": name, "thresholds": thresholds},
@@ -167,12 +170,17 @@ class SweepWalk(Walk[RowsState]):
 
 
 def _read(
-    dump: Table, behavior: str, target: str, plan: SweepPlan, runner: Runner | None
+    dump: Table,
+    behavior: str,
+    target: str,
+    plan: SweepPlan,
+    runner: Runner | None,
+    case: CaseRows | None,
 ) -> tuple[SweepState, NonFinite]:
-    """Read the table in one pass."""
+    """Read the table in one pass; the rows go into `case` too, where there is one."""
     state: SweepState | None = None
     bad: RunningSum[NonFinite] = RunningSum()
-    for part in states(dump, SweepWalk(policies=(behavior, target), plan=plan), runner):
+    for part in states(dump, SweepWalk(policies=(behavior, target), plan=plan), runner, case):
         bad.add(part.non_finite)
         if state is None:
             state = part.state

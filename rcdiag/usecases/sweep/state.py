@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import Effect, Settings, apply, log_ratio
 from rcdiag.corrections.correction import Correction
-from rcdiag.statistics.clusters import ClusterSums, grouping
+from rcdiag.statistics.clusters import ClusterSums, Grouping, grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
 from rcdiag.statistics.suite import SuiteState
@@ -99,7 +99,7 @@ class SweepState:
                 pair,
                 {name: plan.corrections[name][0] for name in plan.candidates},
                 plan.baseline,
-                grouping(pair.tokens.cluster, MAX_CLUSTERS),
+                self._grouping(pair.tokens.cluster),
             )
             for name, sums in gradients.clusters.items():
                 self._add_sums(name, sums)
@@ -148,7 +148,7 @@ class SweepState:
 
     def _add_chunk(self, chunk: Chunk) -> None:
         """Take in some sequences of a batch."""
-        by_cluster = grouping(chunk.rows.cluster, MAX_CLUSTERS)
+        by_cluster = self._grouping(chunk.rows.cluster)
         self._raise_shift(float(log_ratio(chunk.rows, "sequence").max()))
         parts = frame(chunk, by_cluster.index, self.shift if np.isfinite(self.shift) else 0.0)
         for name, sums in base_sums(chunk, parts).items():
@@ -163,6 +163,14 @@ class SweepState:
                 counts.append(_alive(effect, settings))
         if self.plan.grouped:
             self.groups = _added(self.groups, _groups(chunk, np.concatenate(counts, axis=1)))
+
+    def _grouping(self, clusters: NDArray[np.uint64]) -> Grouping:
+        """Group some sequences by cluster, folded where the sums so far are: these add at once."""
+        so_far = self.clusters.get(("", "sequences"))
+        if so_far is None or not so_far.folded:
+            return grouping(clusters, MAX_CLUSTERS)
+        keys, index = np.unique(clusters % np.uint64(MAX_CLUSTERS), return_inverse=True)
+        return Grouping(keys, index, MAX_CLUSTERS, folded=True)
 
     def _add_sums(self, name: Name, sums: ClusterSums) -> None:
         if name in self.clusters:

@@ -1,0 +1,68 @@
+"""The case of a diagnosis: rows of a pass that reads the table anyway, heads of endless rows."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rcdiag.table.table import open_table
+from rcdiag.usecases.case import read_case
+from rcdiag.usecases.diagnosed import rows_to_judge
+from rcdiag.usecases.passes import token_batches
+from tests.builders import ids_like, write_table
+
+PAIR = ("rollout", "old")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(3)
+    rollout = [(-draw.exponential(1.0, 5 + row % 40)).tolist() for row in range(300)]
+    old = [[value - 0.01 for value in row] for row in rollout]
+    return write_table(
+        tmp_path / "table.parquet",
+        rows_per_group=50,
+        response_ids=ids_like(rollout),
+        rollout_log_probs=rollout,
+        old_log_probs=old,
+        step=[row // 100 for row in range(300)],
+        engine=[f"e{row % 3}" for row in range(300)],
+        prompt_ids=[[row] for row in range(300)],
+    )
+
+
+def test_rows_of_the_pass_are_those_that_a_second_reading_takes(path):
+    table = open_table(path)
+    rows = rows_to_judge(table, PAIR)
+    with ThreadPoolExecutor(2) as executor:
+        count = sum(
+            len(batch.lengths)
+            for batch in token_batches(table, PAIR, executor, prompts=True, case=rows)
+        )
+    case, again = rows.case(), read_case(table, *PAIR)
+    assert (count, case.prompt_ids, case.source) == (300, None, again.source)
+    for name in ("row", "lengths", "token_id", "mask"):
+        assert np.array_equal(getattr(case, name), getattr(again, name)), name
+    for policy in PAIR:
+        assert np.array_equal(case.log_probs[policy], again.log_probs[policy])
+    assert np.array_equal(case.facts.step, again.facts.step)
+    assert case.facts.engine == again.facts.engine
+
+
+def test_a_pass_over_other_policies_makes_no_case(path):
+    assert rows_to_judge(open_table(path), ("rollout",)) is None
+
+
+def test_of_an_endless_row_the_head_is_judged(path):
+    whole = read_case(open_table(path), *PAIR)
+    case = read_case(open_table(path), *PAIR, tokens=10)
+    assert case.lengths.max() == 20
+    assert case.lengths.tolist() == np.minimum(5 + case.row % 40, 20).tolist()
+    starts = dict(zip(whole.row.tolist(), whole.start.tolist(), strict=True))
+    for row, start, length in zip(case.row, case.start, case.lengths, strict=True):
+        first = starts[int(row)]
+        expected = whole.log_probs["old"][first : first + length]
+        assert np.array_equal(case.log_probs["old"][start : start + length], expected)
