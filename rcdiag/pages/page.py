@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import importlib.resources
 import json
@@ -22,7 +23,6 @@ from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Tab, Terms
 from rcdiag.pages.drawn import static_svg
 from rcdiag.pages.headline import LEVELS, NOT_JUDGED
 from rcdiag.pages.merge import DumpResults, merged
-from rcdiag.pages.packing import Packed, packed
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Finding, Result, to_json
@@ -43,7 +43,6 @@ LEADING = (
 )
 MOST_LEADING = 3
 SCRIPTS = (
-    "packed.js",
     "base.js",
     "charts.js",
     "tables.js",
@@ -98,7 +97,7 @@ def page(
             static=static,
             levels=(*METRIC_LEVELS, *SEVERITIES),
             left_to_screen=_left_to_screen(tabs),
-            data=packed(json.dumps({"figures": _figures(tabs), "names": list(terms)})),
+            data={"figures": _figures(tabs), "names": list(terms)},
             terms=packed(json.dumps(terms)),
             documents=_documents(dumps),
             style=_bare(importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()),
@@ -256,7 +255,7 @@ def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
     ]
 
 
-def _documents(dumps: Sequence[DumpResults]) -> dict[str, Packed]:
+def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
     """Pack every result document with all its digits, for the script and for saving."""
     sides = ("",) if len(dumps) == 1 else ("before-", "after-")
     return {
@@ -264,6 +263,11 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, Packed]:
         for side, dump in zip(sides, dumps, strict=True)
         for result in dump.results
     }
+
+
+def packed(text: str) -> str:
+    """Return a text compressed by gzip, which browsers unpack, in letters."""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
 def _compact(text: str) -> str:

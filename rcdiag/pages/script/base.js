@@ -1,5 +1,5 @@
 // Elements, numbers and documents: what all other parts of the script use.
-const page = JSON.parse(unpackedText(document.getElementById("page-data")));
+const page = JSON.parse(document.getElementById("page-data").textContent);
 const MISSING = "n/a";
 
 function fill(made, attributes, children) {
@@ -54,30 +54,37 @@ function withInterval(value) {
   return `${number(value.value)} (${written.join(" … ")})`;
 }
 
-// Documents are packed; each is unpacked once, when something first asks for it.
+// Documents and meanings are packed; each is unpacked once, when something first asks for it.
 const unpacked = new Map();
-function packedDocuments() {
-  return [...document.querySelectorAll("script.document")].map((each) => each.dataset.name);
+function textIn(source) {
+  if (!unpacked.has(source)) unpacked.set(source, unpack(source.textContent));
+  return unpacked.get(source);
+}
+
+async function unpack(letters) {
+  const bytes = Uint8Array.from(atob(letters), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
 }
 
 function textOf(name) {
-  if (!unpacked.has(name)) unpacked.set(name, unpackedText(document.querySelector(`script.document[data-name="${CSS.escape(name)}"]`)));
-  return unpacked.get(name);
+  return textIn(document.querySelector(`script.document[data-name="${CSS.escape(name)}"]`));
 }
 
 const parsed = new Map();
-async function documentOf(name) {
-  if (!packedDocuments().includes(name)) return null;
-  if (!parsed.has(name)) parsed.set(name, JSON.parse(textOf(name)));
+function documentOf(name) {
+  const known = [...document.querySelectorAll("script.document")].some((each) => each.dataset.name === name);
+  if (!known) return Promise.resolve(null);
+  if (!parsed.has(name)) parsed.set(name, textOf(name).then((text) => JSON.parse(text)));
   return parsed.get(name);
 }
 
 // What names mean, for popovers and the glossary.
 const explained = new Set(page.names);
 let meanings = null;
-function meaningOf(name) {
-  meanings ??= JSON.parse(unpackedText(document.getElementById("terms")));
-  return meanings[name];
+function allMeanings() {
+  meanings ??= textIn(document.getElementById("terms")).then((text) => JSON.parse(text));
+  return meanings;
 }
 
 // Runs once, when a part of the page is first on a tab that is open: first paint waits for nothing.

@@ -26,15 +26,17 @@ function setUpTerm(mark) {
   });
 }
 
-function explanation(name) {
-  const { what, ...more } = meaningOf(name);
+async function explanation(name) {
+  const { what, ...more } = (await allMeanings())[name];
   return [el("p", {}, el("b", {}, name), ` ${what}`), el("dl", {}, Object.entries(more).flatMap(([part, text]) => [el("dt", {}, part), el("dd", {}, text)]))];
 }
 
-function openTerm(name, place) {
+async function openTerm(name, place) {
   if (asked === place && !popover.hidden) return closeTerm();
   asked = place;
-  popover.replaceChildren(...explanation(name));
+  const parts = await explanation(name);
+  if (asked !== place) return undefined;
+  popover.replaceChildren(...parts);
   popover.hidden = false;
   const box = place.getBoundingClientRect();
   const left = Math.max(Math.min(box.left, innerWidth - popover.offsetWidth - 16), 16);
@@ -235,11 +237,12 @@ function profileChart(profile) {
 }
 
 function setUpGlossary(place) {
-  whenShown(place, () => {
+  whenShown(place, async () => {
+    const known = await allMeanings();
     const names = [...explained].sort((a, b) => a.localeCompare(b, "en"));
     const field = el("input", { type: "search", "aria-label": "Search the glossary", placeholder: "search" });
     const entries = names.map((name) => {
-      const { what, formula } = meaningOf(name);
+      const { what, formula } = known[name];
       return { text: `${name} ${what}`.toLowerCase(), parts: [el("dt", {}, el("code", {}, name)), el("dd", {}, what, formula ? el("small", {}, ` ${formula}`) : null)] };
     });
     field.addEventListener("input", () => {
@@ -250,5 +253,5 @@ function setUpGlossary(place) {
 }
 
 function setUpDownload(button) {
-  button.addEventListener("click", () => save(`${button.dataset.document}.json`, textOf(button.dataset.document), "application/json"));
+  button.addEventListener("click", async () => save(`${button.dataset.document}.json`, await textOf(button.dataset.document), "application/json"));
 }
