@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.learning.policy import add_adapter
 from rcdiag.learning.settings import LoraSettings
+from rcdiag.table import free_memory as of_machine
 from rcdiag.table.trajectories import Trajectories
 
 
@@ -165,11 +166,14 @@ def _longest(part: Trajectories) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free bytes of a device: a GPU's own, or Linux's MemAvailable on a CPU."""
+    """Return the free bytes of a device: a GPU's own, or this machine's on a CPU.
+
+    A system that does not say how much is free is taken to have enough.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    free = of_machine.free_memory()
+    return sys.maxsize if free is None else free
 
 
 def check_memory(plan: TrainingPlan, parts: Sequence[Trajectories]) -> None:

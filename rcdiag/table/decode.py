@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -202,13 +203,19 @@ def _mask(batch: Batch, response_ids: Ragged) -> NDArray[np.bool_]:
     return values.astype(np.bool_, copy=False)
 
 
+def _in_float64(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return numbers in float64; a signalling NaN becomes a quiet one without a warning."""
+    with np.errstate(invalid="ignore"):
+        return values.astype(np.float64)
+
+
 def _log_probs(
     batch: Batch, policy: str, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     name = f"{policy}_log_probs"
     column = ragged(batch, name, mask)
     _same_lengths(batch, name, column, response_ids)
-    return column.values.astype(np.float64)
+    return _in_float64(column.values)
 
 
 def _entropy(
@@ -217,7 +224,7 @@ def _entropy(
     name = f"{policy}_entropy"
     column = ragged(batch, name, mask)
     _same_lengths(batch, name, column, response_ids)
-    return column.values.astype(np.float64)
+    return _in_float64(column.values)
 
 
 def _advantage(
@@ -242,7 +249,7 @@ def _advantages(batch: Batch, response_ids: Ragged, mask: NDArray[np.bool_]) -> 
     """Return every response token's advantage; values at masked tokens are not checked."""
     column = ragged(batch, "advantages", mask)
     _same_lengths(batch, "advantages", column, response_ids)
-    return column.values.astype(np.float64)
+    return _in_float64(column.values)
 
 
 def floats(batch: Batch, name: str) -> NDArray[np.float64]:

@@ -25,6 +25,7 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.vocabulary import worst_ids
+from rcdiag.table.free_memory import check_rows_fit
 from rcdiag.table.observed import unobserved
 from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.table import Table
@@ -73,6 +74,7 @@ def score(
     sequences have the text that columns of the table hold.
     """
     check_pair(dump, behavior, target)
+    check_rows_fit(dump)
     plan = None if plan is None else answerable(plan, dump)
     rows_read = rows_to_judge(dump, (behavior, target)) if reads_here(runner) else None
     reading = _read(dump, behavior, target, plan, runner, rows_read)

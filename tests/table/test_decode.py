@@ -194,3 +194,18 @@ def test_rewards_and_groups_are_read_before_the_tokens(tmp_path):
     assert group[0] == group[2] != group[1]
     assert reward[[0, 2]].tolist() == [1.0, 0.5]
     assert np.isnan(reward[1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signalling_nan_is_read_without_a_warning(tmp_path):
+    signalling = np.array([0x7FA00000], np.uint32).view(np.float32)
+    values = pa.ListArray.from_arrays([0, 1], pa.array(signalling))
+    table = pa.table(
+        {
+            "response_ids": pa.array([[1]], pa.list_(pa.int32())),
+            "rollout_log_probs": values,
+            "old_log_probs": values,
+        }
+    )
+    batch = Batch(table, TableFile(tmp_path / "a.parquet", 1, 0), 0)
+    assert np.isnan(decode(batch, ("rollout", "old")).log_probs["old"]).all()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from rcdiag.results.plain import unstructured
+from rcdiag.statistics.intervals import jackknife_interval
 from rcdiag.usecases.replay.gradients import gradients
 from rcdiag.usecases.replay.updates import ModelReplay, train
 from tests.usecases.replay.builders import update_of
@@ -53,6 +56,37 @@ def on_model(model, trainee, batch, training) -> ModelReplay:
 @pytest.fixture(scope="module")
 def replayed(model, table):
     return replay_model_of(table, model_of(model))
+
+
+def test_pairs_hold_the_differences_of_gradients_and_of_steps(replayed):
+    assert replayed.paired
+    for one, others in replayed.paired.items():
+        for other, pair in others.items():
+            first, second = replayed.presets[one], replayed.presets[other]
+            norms = first.gradient.grad_norm - second.gradient.grad_norm
+            assert pair.grad_norm.value == pytest.approx(norms)
+            moved = first.after_step.kl_rollout_new.value - second.after_step.kl_rollout_new.value
+            assert pair.kl_rollout_new.value == pytest.approx(moved, abs=1e-9)
+            for number in (pair.loss, pair.grad_norm, pair.kl_rollout_new):
+                assert number.low <= number.value <= number.high
+
+
+def test_the_interval_of_a_paired_gradient_is_that_of_replays_without_each_group(
+    model, table, replayed, tmp_path
+):
+    """By sketches of rows there, by replays of smaller tables here: alike in size."""
+    names = ("decoupled_token_is", "bypass_ppo_clip")
+    rows = pq.read_table(table)
+    left_out = []
+    for group in sorted(set(rows["group_id"].to_pylist())):
+        path = tmp_path / f"{group}.parquet"
+        pq.write_table(rows.filter(pc.not_equal(rows["group_id"], group)), path)
+        presets = replay_model_of(path, model_of(model), *names).presets
+        first, second = (presets[name].gradient.grad_norm for name in names)
+        left_out.append(first - second)
+    pair = replayed.paired[names[0]][names[1]].grad_norm
+    low, high = jackknife_interval(pair.value, np.array(left_out))
+    assert 0.5 < (pair.high - pair.low) / (high - low) < 2.0
 
 
 def test_old_and_current_log_probs_are_the_models(model, table, batch):
