@@ -82,14 +82,14 @@ def read_footer(path: Path) -> list[RowGroup]:
             raise FooterError("its footer is said to be longer than the file")
         stream.seek(size - TAIL - length)
         content = stream.read(length)
-    return list(_parsed(content, size - TAIL - length))
+    return list(_row_groups(content, size - TAIL - length))
 
 
-@functools.lru_cache(maxsize=16)
-def _parsed(content: bytes, end: int) -> tuple[RowGroup, ...]:
-    """Return the row groups of a footer; `end` is the number of bytes before it.
+@functools.lru_cache(maxsize=4)
+def _row_groups(content: bytes, end: int) -> tuple[RowGroup, ...]:
+    """Return the row groups of a footer, `content`, which begins at byte `end` of its file.
 
-    A command opens the same few files many times.
+    A command looks at the footer of a table several times, so that the last ones are kept.
     """
     try:
         footer, _ = _struct(content, 0, 0)
