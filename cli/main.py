@@ -41,11 +41,13 @@ def main() -> None:
 
 
 def _run() -> None:
-    from cli.app import app
-    from cli.memory import keep_freed_memory
-    from rcdiag.errors import RcdiagError
+    from cli.memory import hold_collection, keep_freed_memory, resume_collection
 
     keep_freed_memory()
+    hold_collection()
+    from cli.app import app
+    from rcdiag.errors import RcdiagError
+
     try:
         app()
     except (SystemExit, KeyboardInterrupt):
@@ -64,6 +66,8 @@ def _run() -> None:
         # A bug of ours: the whole traceback, and never the exit code that means "findings".
         sys.excepthook(*sys.exc_info())
         sys.exit(2)
+    finally:
+        resume_collection()
 
 
 def _refuse(message: str, hint: str) -> NoReturn:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import rcdiag
+from cli.memory import resume_collection
 from cli.options import FailOn
 from cli.terminal.console import write_out
 from cli.terminal.screen import Screen
@@ -22,6 +23,7 @@ R = TypeVar("R")
 
 def chosen(usecase: UseCase[P, R], dry_run: bool) -> Callable[P, R | str]:
     """Return the function of the API, or its dry run, which only says what it would do."""
+    resume_collection()  # the modules of the command are there
     return usecase.dry_run if dry_run else usecase
 
 

@@ -12,6 +12,7 @@ import typer
 
 import rcdiag
 from cli import options
+from cli.memory import resume_collection
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_apart, check_outputs
 
@@ -83,6 +84,7 @@ def report(
         raise RcdiagError(f"--json prints one document, not {len(documents)}")
     screen = Screen(quiet=quiet, verbose=verbose, json=json)
     written = []
+    resume_collection()
     with _drawn(results, verbose):
         if html is not None or plots is not None or notebook is not None:
             written = rcdiag.report(

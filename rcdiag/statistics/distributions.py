@@ -46,7 +46,8 @@ def student_quantile(freedom: ArrayLike, tail: float) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         turn = np.arccos(2.0 / np.where(degrees >= 1.0, degrees, np.nan) - 1.0)
     terms = np.cos(np.multiply.outer(turn, np.arange(DEGREE)))
-    return np.exp(terms @ _log_quantile_series(tail))
+    # No product of matrices, whose last digits depend on how many numbers there are.
+    return np.exp((terms * _log_quantile_series(tail)).sum(axis=-1))
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 import pytest
 
@@ -102,43 +101,6 @@ def test_the_command_line_loads_nothing_heavy_until_a_command_runs():
     heavy = ("torch", "transformers", "vllm", "matplotlib", "polars", "pyarrow", "scipy")
     code = f"import sys, cli.main; print([name for name in {heavy!r} if name in sys.modules])"
     assert in_a_process("-c", code).stdout == "[]\n"
-
-
-def loaded_by(commands: Sequence[Sequence[object]], heavy: Sequence[str]) -> str:
-    """Run commands in one new process; return which heavy modules each has loaded, a line each."""
-    code = (
-        "import sys, cli.main\n"
-        f"for arguments in {[list(map(str, command)) for command in commands]!r}:\n"
-        "    sys.argv = ['rcdiag', *arguments]\n"
-        "    try: cli.main.main()\n"
-        "    except SystemExit as stop: assert not stop.code, stop.code\n"
-        f"    print([name for name in {tuple(heavy)!r} if name in sys.modules])\n"
-    )
-    ran = in_a_process("-c", code)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
-
-
-NEVER = ("torch", "transformers", "vllm", "matplotlib", "polars", "yaml", "scipy.stats")
-
-
-def test_commands_on_a_table_load_nothing_that_takes_longer_than_their_work(doubtful, tmp_path):
-    result = tmp_path / "r.json"
-    measuring = [
-        ("score", doubtful, "-q", "--result", result),
-        ("compare", doubtful, "-q"),
-        ("diagnose", doubtful, "-q"),
-    ]
-    heavy = (*NEVER, "scipy", "pyarrow.compute", "rcdiag.learning", "rcdiag.usecases.sweep")
-    assert loaded_by(measuring, heavy) == "[]\n[]\n[]\n"
-    assert loaded_by([("sweep", doubtful, "-q")], (*NEVER, "pyarrow.compute")) == "[]\n"
-
-
-def test_a_report_of_a_result_loads_no_table(doubtful, tmp_path, rcdiag):
-    result = tmp_path / "r.json"
-    rcdiag("score", doubtful, "-q", "--result", result)
-    heavy = (*NEVER, "scipy", "pyarrow", "rcdiag.table.table", "rcdiag.usecases.score")
-    assert loaded_by([("report", result, "-q")], heavy) == "[]\n"
 
 
 def test_run_as_a_module_it_prints_one_document_and_exits_as_it_should(doubtful):
