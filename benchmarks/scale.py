@@ -1,12 +1,14 @@
-"""How scoring grows with engines side by side: one and two on this machine, one and two Ray nodes.
+"""Scaling: one and two engines or cores, on this machine and on a Ray cluster of one and two nodes.
 
-`python benchmarks/scale.py` prints a table and stores it in `benchmarks/results/scale.json`. Some
-shipped rollouts are scored with hf:float32 at two sizes, so that what does not depend on the tokens
-(processes, loading, a cluster's start) and the seconds a million tokens take come apart:
+`python benchmarks/scale.py` keeps its results in `benchmarks/results/scale.json`. Some shipped
+rollouts are scored with hf:float32 at two sizes, and recorded log-probs are measured at two sizes,
+so that what does not depend on the tokens (processes, loading, a cluster's start) and the seconds
+that a million tokens take come apart:
 
     seconds = fixed + tokens / (rate x engines)
 
-Every engine has one core, whether it stands alone or beside another, and one thread.
+Every engine has one core, whether it stands alone or beside another, and one thread. What a part of
+a pass costs is measured in processor time: to walk it, to send its state, to add it up.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 # The repository and not this folder, whose `statistics` would stand before Python's own.
@@ -29,10 +32,12 @@ sys.path[0] = str(ROOT)
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
+import rcdiag  # noqa: E402
 from benchmarks.scoring import machine  # noqa: E402
 
 ROWS = 256  # of the shipped table
 COPIES = (1, 4)  # of these rows
+RECORDED_COPIES = (40, 160)  # of the shipped table, whose recorded columns a pass reads
 MODEL = ROOT / "sample_data" / "policy" / "step_8"
 
 
@@ -92,8 +97,114 @@ def measured(name: str, engines: int, arguments: list[str], tables: list[tuple[P
     }
 
 
+def recorded(folder: Path, copies: int) -> tuple[Path, int]:
+    """All shipped rollouts so many times, with their log-probs, and their response tokens."""
+    rows = pq.read_table(ROOT / "sample_data" / "rollouts.parquet").drop_columns(["sample_id"])
+    path = folder / f"recorded_{copies}.parquet"
+    pq.write_table(pa.concat_tables([rows] * copies), path, row_group_size=4096)
+    return path, copies * len(rows["response_ids"].combine_chunks().flatten())
+
+
+def pass_seconds(path: Path, arguments: list[str]) -> float:
+    """The wall time of `rcdiag score` on recorded columns, from start to end."""
+    command = [sys.executable, "-m", "cli.main", "score", str(path), "-q", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    start = time.perf_counter()
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def measured_pass(
+    name: str, cores: int, arguments: list[str], tables: list[tuple[Path, int]]
+) -> dict:
+    """Times of a pass at both sizes, and the two numbers of the model that go through them."""
+    times = [pass_seconds(path, arguments) for path, _ in tables]
+    (_, few), (_, many) = tables
+    rate = (many - few) / (times[1] - times[0])
+    return {
+        "where": name,
+        "cores": cores,
+        "seconds": [round(one, 1) for one in times],
+        "tokens": [few, many],
+        "fixed_s": round(times[0] - few / rate, 1),
+        "tokens_per_s": round(rate),
+    }
+
+
+class Counted:
+    """A runner that walks the parts here, and takes the processor time and size of their states."""
+
+    elsewhere = True
+
+    def __init__(self) -> None:
+        self.walk_s = self.send_s = 0.0
+        self.state_bytes = 0
+
+    def everywhere(self, function: Callable[[], Any]) -> list[Any]:
+        return [function()]
+
+    def map(self, function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
+        from ray import cloudpickle
+
+        for part in parts:
+            start = time.process_time()
+            state = function(part)
+            walked = time.process_time()
+            content = cloudpickle.dumps(state)
+            received = cloudpickle.loads(content)
+            self.walk_s += walked - start
+            self.send_s += time.process_time() - walked
+            self.state_bytes += len(content)
+            yield received
+
+
+def part_costs(path: Path, tokens: int) -> dict:
+    """Processor time of a pass by what it is spent on, a token and a sequence."""
+    from rcdiag.statistics.adding import total
+    from rcdiag.usecases.passes import states
+    from rcdiag.usecases.plans import plan_of
+    from rcdiag.usecases.score import PairWalk
+
+    opened = rcdiag.open_table(path)
+    runner = Counted()
+    policies = tuple(opened.policies[:2])
+    start = time.process_time()
+    total(states(opened, PairWalk(policies=policies, plan=plan_of(), origin=True), runner))
+    rest = time.process_time() - start - runner.walk_s - runner.send_s
+    return {
+        "file_bytes_per_token": round(path.stat().st_size / tokens, 2),
+        "walk_ns_per_token": round(runner.walk_s / tokens * 1e9),
+        "state_bytes_per_sequence": round(runner.state_bytes / opened.num_rows),
+        "send_us_per_sequence": round(runner.send_s / opened.num_rows * 1e6, 1),
+        "add_us_per_sequence": round(rest / opened.num_rows * 1e6, 1),
+    }
+
+
+def passes(folder: Path) -> dict:
+    """The pass over recorded columns: what its parts cost, and its times here and on clusters."""
+    tables = [recorded(folder, copies) for copies in RECORDED_COPIES]
+    print("walking the parts of one table", flush=True)
+    results = {"part": part_costs(*tables[-1]), "runs": []}
+    print("   ".join(f"{key} {value}" for key, value in results["part"].items()), flush=True)
+    cores = len(os.sched_getaffinity(0))
+    results["runs"].append(measured_pass("this machine", cores, [], tables))
+    for nodes in (1, 2):
+        with cluster(nodes) as address:
+            results["runs"].append(measured_pass("Ray", nodes, ["--on", address], tables))
+    for run in results["runs"]:
+        print("   ".join(f"{key} {value}" for key, value in run.items()), flush=True)
+    return results
+
+
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--show", action="store_true", help="print alone, keep the stored results")
+    parser.add_argument("--passes", action="store_true", help="leave scoring out; keeps no results")
+    options = parser.parse_args()
+    if options.passes:
+        with tempfile.TemporaryDirectory() as folder:
+            passes(Path(folder))
+        return
     results = []
     with tempfile.TemporaryDirectory() as folder:
         tables = [table(Path(folder), copies) for copies in COPIES]
@@ -105,7 +216,15 @@ def main() -> None:
             with cluster(nodes) as address:
                 results.append(measured("Ray", nodes, ["--on", address], tables))
             print("   ".join(f"{key} {value}" for key, value in results[-1].items()), flush=True)
-    document = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "results": results}
+        measured_passes = passes(Path(folder))
+    if options.show:
+        return
+    document = {
+        "machine": machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "results": results,
+        "passes": measured_passes,
+    }
     out = Path(__file__).parent / "results" / "scale.json"
     out.write_text(json.dumps(document, indent=1) + "\n")
 
