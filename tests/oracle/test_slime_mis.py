@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rcdiag.losses.settings import LossSettings
-from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan
+from rcdiag.trainers.slime import mis
 from rcdiag.usecases.replay.preset import loss_of_preset
 from rcdiag.usecases.replay.update import Update
 from tests.corrections.batches import batches, seeded
@@ -32,7 +32,7 @@ from tests.usecases.replay.builders import batch_of
 pytestmark = [pytest.mark.oracle, needs_slime]
 CONFIGS = configs_of("slime")
 NEAR, FAR = ("near", "wide", "met", "equal"), ("far", "cancelling")
-SETTINGS = find_trainer("slime").settings
+SETTINGS = mis.SETTINGS  # of the helper, without the flags of slime
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def step_differences(
     plan: Plan, loss: str, drawn: tuple[PaddedLoss, np.ndarray], chosen: LossSettings
 ) -> list[str]:
     batch, rollout = drawn
-    config = dict(plan.configs["it"])
+    config = {name: plan.configs["it"][name] for name in SETTINGS}  # of the helper
     update = Update(plan=plan, loss=loss, settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
     run = loss_of_preset("it", flat, update)
