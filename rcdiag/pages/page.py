@@ -259,7 +259,7 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
     """Pack every result document with all its digits, for the script and for saving."""
     sides = ("",) if len(dumps) == 1 else ("before-", "after-")
     return {
-        f"{side}{result.kind}": packed(_compact(to_json(result)))
+        f"{side}{result.kind}": packed(compact(to_json(result)))
         for side, dump in zip(sides, dumps, strict=True)
         for result in dump.results
     }
@@ -270,7 +270,7 @@ def packed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
-def _compact(text: str) -> str:
+def compact(text: str) -> str:
     """Leave out the white space of a JSON document; numbers keep every digit."""
     return json.dumps(json.loads(text), separators=(",", ":"))
 
