@@ -95,9 +95,10 @@ def added_by_index(index: NDArray[np.integer], rows: Array, size: int) -> Array:
     places = index.reshape(len(rows), -1).T
     columns, wide = rows.reshape(len(rows), -1), sums.reshape(size, -1)
     if len(rows) < columns.shape[1]:  # the loop is over what there are fewer of
-        for to_each in places.tolist():
-            for to, row in zip(to_each, columns, strict=True):
-                wide[to] += row
+        with np.errstate(invalid="ignore"):  # infinities of both signs add up to NaN, as elsewhere
+            for to_each in places.tolist():
+                for to, row in zip(to_each, columns, strict=True):
+                    wide[to] += row
         return sums
     contiguous = np.ascontiguousarray(columns.T)
     for of_rows in places:

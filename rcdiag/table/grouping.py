@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
+from rcdiag.table.lists import lengths_of
 from rcdiag.table.readers.reader import Rows
 
 
@@ -83,7 +83,7 @@ def _hashes(table: pa.Table) -> list[int]:
     prompts = table["prompt_ids"].combine_chunks()
     tokens = prompts.flatten().to_numpy(zero_copy_only=False)
     size = tokens.itemsize
-    ends = size * np.cumsum(pc.fill_null(pc.list_value_length(prompts), 0).to_numpy())
+    ends = size * np.cumsum(lengths_of(prompts))
     content = tokens.tobytes()
     cuts = itertools.pairwise([0, *ends.tolist()])
     keys = [content[start:end] for start, end in cuts]

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.lists import lengths_of
 from rcdiag.table.names import names_for
 from rcdiag.table.padded_rows import PADDED_ROWS, find_padding
 from rcdiag.table.padding import Cut
@@ -187,10 +187,10 @@ def _stored(array: pa.Array) -> pa.Array:
         return array.cast(pa.large_string())
     if pt.is_list_view(kind) or pt.is_large_list_view(kind):
         # Arrow 26 casts a view with a null to an invalid list.
-        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
+        lengths = lengths_of(array)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
         return pa.LargeListArray.from_arrays(
-            offsets, _stored(pc.list_flatten(array)), mask=array.is_null()
+            offsets, _stored(array.flatten()), mask=array.is_null()
         )
     return array
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 # Sampled tokens of all worst sequences together, and tokens of each that the mask leaves out: with
 # prompts and weights, below 150 kB of a page.
-SAMPLED_KEPT = 4_000
+SAMPLED_KEPT = 5_500
 MASKED_KEPT = 100
 # Of a sequence that is not kept whole: tokens from its start, and on each side of a bad token.
 FIRST_KEPT = 40

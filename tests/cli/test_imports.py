@@ -10,7 +10,9 @@ from tests.cli.test_main import in_a_process
 def loaded_by(commands: Sequence[Sequence[object]], heavy: Sequence[str]) -> str:
     """Run commands in one new process; return which heavy modules each has loaded, a line each."""
     code = (
-        "import sys, cli.main\n"
+        # Where pandas is installed Arrow imports it, and pandas imports pyarrow.compute.
+        "import sys; sys.modules['pandas'] = None\n"
+        "import cli.main\n"
         f"for arguments in {[list(map(str, command)) for command in commands]!r}:\n"
         "    sys.argv = ['rcdiag', *arguments]\n"
         "    try: cli.main.main()\n"

@@ -49,7 +49,7 @@ def test_an_option_and_a_setting_of_the_same_name_are_one(rcdiag, table):
 
 
 def test_weights_of_slimes_own(rcdiag, table):
-    slime = ("--trainer", "slime", "--set", "default.use_tis=false")
+    slime = ("--trainer", "slime", "--preset", "default", "--set", "default.use_tis=false")
     plain = replayed(rcdiag, table, *slime)["default"]["metrics"]
     weighted = replayed(rcdiag, table, *slime, "--loss-setting", "tis_clip=1.05")
     icepop = ("--loss-setting", "tis_clip=1.05", "--loss-setting", "tis_outside=zero")

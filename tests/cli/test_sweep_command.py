@@ -109,7 +109,7 @@ def test_findings_at_or_above_the_level_make_the_exit_code(
         (["{table}", "--target", "nope"], "nope_log_probs"),
         (["{table}", "--column", "nonsense"], "nonsense"),
         (["{table}", "--emit", "verl", "--candidate", "seq_tls_3"], "seq_tis_2"),
-        (["{table}", "--emit", "slime", "--candidate", "token_icepop_0.5_5"], "verl-0.9"),
+        (["{table}", "--emit", "roll", "--candidate", "token_icepop_0.5_5"], "verl-0.9"),
         (["{table}", "--emit", "verl-0.7.0", "--candidate", "k3_rs_0.01"], "verl-0.9"),
         (["{table}", "--candidate", "seq_mis_2"], "seq_mis_LOWER_UPPER"),
         (["{table}", "--json", "--emit", "verl"], "--result"),

@@ -186,24 +186,24 @@ def advice(choice, *ranked) -> Recommendation:
 
 def test_what_a_trainer_cannot_express_is_said_in_comments_alone():
     ranked = [("token_icepop_0.5_5", True), ("seq_tis_2", True), ("token_tis_5", False)]
-    text = configuration(advice("token_icepop_0.5_5", *ranked), "slime")
+    text = configuration(advice("token_icepop_0.5_5", *ranked), "verl-0.7.1")
     assert yaml.safe_load(text) is None
     assert text.startswith("# token_icepop_0.5_5: correct\n# made up\n")
-    assert "# nothing to paste: slime has no weights that are zeroed" in text
+    assert "# nothing to paste: verl-0.7.1 has no weights that are zeroed" in text
     assert "it can be written for verl-0.9" in text
-    assert "# slime has seq_tis_2: within one standard error of the best, and 5%\n" in text
-    assert "# to write it: --emit slime --candidate seq_tis_2\n" in text
+    assert "# verl-0.7.1 has seq_tis_2: within one standard error of the best, and 5%\n" in text
+    assert "# to write it: --emit verl-0.7.1 --candidate seq_tis_2\n" in text
 
 
 def test_the_best_that_a_trainer_has_may_be_worse():
     ranked = [("token_icepop_0.5_5", True), ("seq_tis_2", False), ("token_tis_5", False)]
-    text = configuration(advice("token_icepop_0.5_5", *ranked), "slime")
-    assert "# the best that slime has is seq_tis_2, further behind" in text
+    text = configuration(advice("token_icepop_0.5_5", *ranked), "verl-0.7.1")
+    assert "# the best that verl-0.7.1 has is seq_tis_2, further behind" in text
 
 
 def test_a_trainer_may_have_none_of_the_candidates():
-    text = configuration(advice("token_icepop_0.5_5", ("token_icepop_0.5_5", True)), "slime")
-    assert "# slime has none of the candidates that were not refused" in text
+    text = configuration(advice("token_icepop_0.5_5", ("token_icepop_0.5_5", True)), "verl-0.7.1")
+    assert "# verl-0.7.1 has none of the candidates that were not refused" in text
 
 
 def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(

@@ -41,14 +41,19 @@ def test_30_sequences_with_text_and_the_examples_are_below_150_kilobytes():
 
 
 def test_long_rows_of_random_words_with_tools_and_prompts_are_below_150_kilobytes(tmp_path):
+    """Words are as frequent as in a text: one in proportion to one over its rank."""
     random = np.random.default_rng(0)
+
+    def drawn(count: int) -> list[int]:
+        return np.exp(random.uniform(0.0, np.log(150_000), count)).astype(int).tolist()
+
     lengths = random.integers(700, 1500, 40).tolist()
     old = [-random.exponential(0.5, length) for length in lengths]
     rollout = [np.minimum(row + random.normal(0.0, 0.1, len(row)), 0.0) for row in old]
     write_table(
         tmp_path / "long.parquet",
-        response_ids=[random.integers(0, 150_000, length).tolist() for length in lengths],
-        prompt_ids=[random.integers(0, 150_000, 500).tolist() for _ in lengths],
+        response_ids=[drawn(length) for length in lengths],
+        prompt_ids=[drawn(500) for _ in lengths],
         response_mask=[(np.arange(length) % 200 < 150).astype(int).tolist() for length in lengths],
         rollout_log_probs=[row.tolist() for row in rollout],
         old_log_probs=[row.tolist() for row in old],

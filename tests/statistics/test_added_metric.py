@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -101,7 +104,9 @@ def test_it_is_on_the_screen_in_the_help_and_in_the_document(added, table, rcdia
 def test_it_is_in_the_pages(added, table):
     for result in (score(open_table(table)), compare(open_table(table))):
         assert "rare_shift" in page(result)
-    assert RARE_SHIFT.says in page(score(open_table(table)), explain=explanation)
+    text = page(score(open_table(table)), explain=explanation)
+    (terms,) = re.findall(r'id="terms">([^<]*)<', text)
+    assert RARE_SHIFT.says in gzip.decompress(base64.b64decode(terms)).decode()
 
 
 def test_it_is_explained_and_described(added, rcdiag):  # noqa: F811
