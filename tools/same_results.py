@@ -177,6 +177,25 @@ CHANGED: tuple[Change, ...] = (
         only="^score",
     ),
     Change(
+        old=r"worst_sequences/\d+/(positions|token_ids|log_ratio|behavior_log_probs)\[\]",
+        new=NEW_VALUE,
+        reason="of long sequences the first tokens and those around the largest |log-ratio| are "
+        "kept, where the first 400 were",
+        only="^score (rollouts|stale|temperature) ",
+    ),
+    Change(
+        old=r"model/(backwards|updates)",
+        new=NEW_VALUE,
+        reason="slime has two presets more: its own clamp and its IcePop, by their flags",
+        only="^replay model slime$",
+    ),
+    Change(
+        old=r"exit",
+        new=NEW_VALUE,
+        reason="slime's own IcePop can be written since its flags are known",
+        only="^emit slime token_icepop_0.5_5$",
+    ),
+    Change(
         old=r"worst_(sequences|token_ids)/\d+/texts?",
         new=NEW_VALUE,
         reason="text is there where a tokenizer is, without being asked for",
