@@ -46,6 +46,16 @@ def test_a_limit_of_the_prompt_parts_the_rows():
     assert f"limit of {below} to {above - 1} tokens" in cause.message
 
 
+def test_thousands_of_prompts_on_either_side_of_the_limit_are_no_overflow():
+    many = made(plain, first_tokens_differ(1.0), rows=4000, length=3, group_of=1)
+    rollout, lengths = many.log_probs["rollout"], np.arange(4000) % 80
+    old = np.where((lengths > LIMIT)[many.owner], rollout - 1.0, rollout)
+    facts = replace(many.facts, prompt_length=lengths)
+    case = replace(many.with_log_probs("old", old), facts=facts)
+    named = {cause.slug: cause.confidence for cause in diagnose(case).causes}
+    assert named["prompt-truncated"] == 0.9
+
+
 def test_one_short_prompt_of_few_is_less_sure():
     """That one prompt of 16 is apart, and it the shortest, comes by chance in one table of 16."""
     rows = np.arange(ROWS) < 64

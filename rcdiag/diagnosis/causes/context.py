@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import comb
+from dataclasses import dataclass
+from math import exp, lgamma
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,28 +75,62 @@ def _groups(case: Case, rows: Flags) -> int:
 def _chance(case: Case, quiet: Flags, others: Flags) -> float:
     """Return how likely it is that just these prompts are quiet, if length had no part in it."""
     few, many = _groups(case, quiet), _groups(case, others)
-    return 1.0 / comb(few + many, few)
+    # 1 over the number of ways to choose the few of all.
+    return exp(lgamma(few + 1) + lgamma(many + 1) - lgamma(few + many + 1))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """How far the rows of a case are apart, beside the lengths of their prompts."""
+
+    lengths: NDArray[np.int64]  # [rows] tokens of the prompt
+    rms: NDArray[np.float64]  # [rows] rms log-ratio, nats; NaN without a token
+    known: Flags  # [rows] with a token
+
+    @property
+    def loud(self) -> Flags:
+        """Flag the rows that differ by more than two engines do, [rows]."""
+        return self.known & (self.rms > LOUD)
+
+
+def _rows(signs: Signs) -> _Rows | None:
+    """Return the rows where lengths of prompts are known and something differs, else None."""
+    lengths = signs.case.facts.prompt_length
+    if lengths is None or signs.law.rms < LOUD:
+        return None
+    rms = signs.places.rms_of_rows
+    return _Rows(lengths, rms, np.isfinite(rms))
+
+
+def _best_limit(rows: _Rows) -> tuple[int, float] | None:
+    """Return the length that best parts quiet rows from loud ones, and the share that it explains.
+
+    Rows with prompts of up to that length should be quiet, longer ones loud. None without two
+    lengths.
+    """
+    values, place = np.unique(rows.lengths[rows.known], return_inverse=True)
+    if len(values) < 2:
+        return None
+    loud = np.bincount(place, rows.loud[rows.known], len(values))
+    quiet = np.bincount(place, minlength=len(values)) - loud
+    explained = np.cumsum(quiet) + loud.sum() - np.cumsum(loud)
+    best = int(np.argmax(explained[:-1]))
+    return int(values[best]), float(explained[best] / rows.known.sum())
 
 
 def _prompt_truncated(signs: Signs) -> Suspicion | None:
     """Look for a length of the prompt up to which rows agree, and beyond which they do not."""
-    case, lengths = signs.case, signs.case.facts.prompt_length
-    if lengths is None or signs.law.rms < LOUD:
+    case, rows = signs.case, _rows(signs)
+    best = None if rows is None else _best_limit(rows)
+    if rows is None or best is None:
         return None
-    rms = signs.places.rms_of_rows
-    known = np.isfinite(rms)
-    loud = known & (rms > LOUD)
-    limits = np.unique(lengths[known])[:-1]
-    if not len(limits):
+    rms, (first, explained) = rows.rms, best
+    short, long = rows.known & (rows.lengths <= first), rows.known & (rows.lengths > first)
+    if explained < 1.0 - MOST_EXCEPTIONS or min(short.sum(), long.sum()) < FEWEST:
         return None
-    explained = [np.mean(loud[known] == (lengths[known] > limit)) for limit in limits]
-    best = int(np.argmax(explained))
-    short, long = known & (lengths <= limits[best]), known & (lengths > limits[best])
-    if explained[best] < 1.0 - MOST_EXCEPTIONS or min(short.sum(), long.sum()) < FEWEST:
+    if np.mean(rows.loud[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > HONEST:
         return None
-    if np.mean(loud[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > HONEST:
-        return None
-    first, next_ = int(limits[best]), int(lengths[long].min())
+    next_ = int(rows.lengths[long].min())
     between = f"{first}" if next_ == first + 1 else f"{first} to {next_ - 1}"
     return Suspicion(
         confidence=0.9 if _chance(case, short, long) < BY_CHANCE else 0.75,
@@ -112,7 +147,7 @@ def _prompt_truncated(signs: Signs) -> Suspicion | None:
                 rows_beyond=int(long.sum()),
             )
         ],
-        share_of_rows=float(long.sum() / known.sum()),
+        share_of_rows=float(long.sum() / rows.known.sum()),
         also_possible=["context-differs", "position-ids"],
     )
 
@@ -129,15 +164,13 @@ def _longest_of_batch(case: Case, lengths: NDArray[np.int64], size: int) -> tupl
 
 def _padding_counts(signs: Signs) -> Suspicion | None:
     """Look for a size of batches by which padded rows differ and those without padding do not."""
-    case, lengths = signs.case, signs.case.facts.prompt_length
-    if lengths is None or signs.law.rms < LOUD:
+    case, rows = signs.case, _rows(signs)
+    if rows is None:
         return None
-    rms = signs.places.rms_of_rows
-    known = np.isfinite(rms)
-    loud = known & (rms > LOUD)
+    rms, known, loud = rows.rms, rows.known, rows.loud
     tried: list[tuple[float, int, Flags, Flags]] = []
     for size in BATCHES:
-        longest, whole = _longest_of_batch(case, lengths, size)
+        longest, whole = _longest_of_batch(case, rows.lengths, size)
         bare, padded = longest & known, whole & known & ~longest
         if min(bare.sum(), padded.sum()) >= 2 * FEWEST:
             tried.append((float(loud[padded].mean() - loud[bare].mean()), size, bare, padded))
