@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import signal
 import sys
-from types import FrameType
 from typing import NoReturn
 
+from cli.interrupts import interrupts
 from cli.terminal.visible import visible
 
 # Errors of the system that no input is to blame for, and that a user can mend.
@@ -16,20 +15,11 @@ SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE}
 
 def main() -> None:
     """Run a command; 0 ran, 1 findings, 2 could not run, 130 interrupted."""
-    before = signal.getsignal(signal.SIGTERM)
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, before)  # a second one ends the process at once
-        raise KeyboardInterrupt
-
+    # A signal may come while handlers are taken back, too: that is interrupted as well.
     try:
-        # A signal may come while the handler is taken back, too: that is interrupted as well.
-        try:
-            # A terminated command ends like an interrupted one: temporary folders go, parts stay.
-            signal.signal(signal.SIGTERM, interrupt)
+        # A terminated command ends like an interrupted one: temporary folders go, parts stay.
+        with interrupts():
             _run()
-        finally:
-            signal.signal(signal.SIGTERM, before)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -317,27 +317,61 @@ def test_a_full_disk_is_no_bug(rcdiag, good, monkeypatch):
     refused(rcdiag("score", good), "No space left on device", "/somewhere/file")
 
 
-SLOW_IMPORT = "import time, pathlib; pathlib.Path({mark!r}).touch(); time.sleep(60)\n"
+# One long sleep would not wake for a signal that comes just before it.
+SLOW_IMPORT = """
+import pathlib, time
+pathlib.Path({mark!r}).touch()
+for _ in range(6000):
+    time.sleep(0.01)
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_imports_ends_in_one_line(tmp_path, good, number):
     mark = tmp_path / "mark"
     (tmp_path / "typer.py").write_text(SLOW_IMPORT.format(mark=str(mark)))
-    path = os.pathsep.join([str(tmp_path), os.getcwd()])
-    with subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "score", str(good)],
-        env={**os.environ, "PYTHONPATH": path},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with started_with(tmp_path, good) as process:
         deadline = time.monotonic() + 60
         while not mark.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err == "interrupted\n"
+
+
+# Python reports an exception in such a callback, and goes on.
+DROPPED = """
+import os, time, weakref
+class Module: pass
+def loaded(reference):
+    os.kill(os.getpid(), {number})
+    time.sleep(0.01)
+module = Module()
+reference = weakref.ref(module, loaded)
+del module
+for _ in range(6000):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_python_drops_ends_in_one_line(tmp_path, good, number):
+    (tmp_path / "typer.py").write_text(DROPPED.format(number=int(number)))
+    with started_with(tmp_path, good) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "interrupted\n"
+
+
+def started_with(modules, table):
+    """Start `score`, with a module of a folder before the installed one of its name."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "score", str(table)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(modules), os.getcwd()])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_the_library_refuses_an_output_that_it_reads(good):

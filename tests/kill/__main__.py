@@ -140,10 +140,7 @@ def tried(work: Work, folder: Path, calm: Any, seconds: float, draw: random.Rand
         if "already there" in err:
             break  # the run before had ended before its signal came
         own = work.name != "Recorder"
-        # Python drops an interrupt that comes in a callback of a weak reference, as modules are
-        # loaded, and says so; the command goes on.
-        dropped = "Exception ignored in" in err
-        if "Traceback" in err and own and not dropped:
+        if "Traceback" in err and own:
             wrong.append(f"{number.name}: {err.strip().splitlines()[-1]}")
         # An interrupt that Python itself ends by, SIGINT, is 130 to a shell, too.
         expected = (
