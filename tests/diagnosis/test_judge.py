@@ -537,6 +537,34 @@ def test_equal_columns_are_no_copy_where_a_rescore_gives_both() -> None:
     assert judged(other).causes[0].slug == "columns-identical"
 
 
+def test_temperatures_that_the_table_states_stand_first() -> None:
+    result = rcdiag.diagnose("sample_data/temperature.parquet")
+    (cause,) = result.diagnosis.causes
+    assert cause.evidence[0] == {
+        "name": "temperature, by column and metadata",
+        "sampled": 0.7,
+        "rollout": 1.0,
+        "old": 0.7,
+        "reads": "different",
+    }
+    assert "at temperature 0.7 (the log-probs give 0.71)" in cause.message
+
+
+def test_policies_may_have_the_names_that_evidence_uses() -> None:
+    case = made(tempered(0.7), recorded=plain, temperature=at(0.7))
+    metadata = {"policies": {"name": {"temperature": 1.0}, "reads": {"temperature": 0.7}}}
+    renamed = {"rollout": "name", "old": "reads"}
+    case = replace(
+        case,
+        metadata=metadata,
+        sampler="name",
+        trainer="reads",
+        log_probs={renamed[name]: column for name, column in case.log_probs.items()},
+    )
+    (cause,) = judged(case).causes
+    assert cause.evidence[0]["reads"] == "different"
+
+
 def test_a_floor_is_seen_in_a_column_of_another_temperature() -> None:
     raw = made(tempered(0.7), recorded=plain, temperature=at(0.7))
     floor = float(np.quantile(raw.log_probs["old"], 0.02))

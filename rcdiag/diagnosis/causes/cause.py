@@ -63,6 +63,6 @@ def shipped(
     return Cause(words=cause_words()[slug], stage=stage, weigh=weigh, needs_two=needs_two)
 
 
-def fact(name: str, reads: str, **values: Any) -> dict[str, Any]:
+def fact(name: str, reads: str, /, **values: Any) -> dict[str, Any]:
     """Make an entry of evidence: a number or fact, the policies' own under their names."""
-    return {"name": name, **values, "reads": reads}
+    return {"name": name, **values} | {"name": name, "reads": reads}

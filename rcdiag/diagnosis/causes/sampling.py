@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -64,11 +65,13 @@ def _temperature_cause(slug: str):
         estimate = seen.factor if slug != "trainer-without-temperature" else 1 / seen.factor
         agrees = declared is not None and abs(np.log(estimate / declared)) < 0.12
         known = declared is not None and declared != 1.0
+        stated = declared if agrees else None
         confidence = 0.97 if agrees else 0.9 if known else 0.8
         return Suspicion(
             confidence=confidence if slug == "temperature-raw-recorded" or known else 0.75,
-            message=_temperature_sentence(slug, estimate, signs),
+            message=_temperature_sentence(slug, estimate, stated, signs),
             evidence=[
+                *_stated_temperatures(signs),
                 fact(
                     "log-prob of rare tokens, sampler / trainer",
                     f"T of the trainer over T of the record: {seen.factor:.2f}",
@@ -82,11 +85,6 @@ def _temperature_cause(slug: str):
                     inverse=law.inverse_mean[0],
                     inverse_z=law.inverse_mean[1],
                 ),
-                *(
-                    [fact("temperature of the rows", "the table says so", declared=declared)]
-                    if declared is not None
-                    else []
-                ),
             ],
             also_possible=[] if known else _other_temperatures(slug),
         )
@@ -99,20 +97,43 @@ def _other_temperatures(slug: str) -> list[str]:
     return [name for name in names if name != slug]
 
 
-def _temperature_sentence(slug: str, estimate: float, signs: Signs) -> str:
+def _stated_temperatures(signs: Signs) -> list[dict[str, Any]]:
+    """Return what columns and metadata state of temperatures, before what statistics tell."""
+    declared, sampler, trainer = (
+        signs.declared.row_temperature,
+        signs.declared.sampler,
+        signs.declared.trainer,
+    )
+    stated = {
+        "sampled": declared if declared is not None else sampler.sampling_temperature,
+        signs.case.sampler: sampler.temperature,
+        signs.case.trainer or "": trainer.temperature,
+    }
+    known = {name: value for name, value in stated.items() if value is not None}
+    if not known:
+        return []
+    reads = "different" if len(set(known.values())) > 1 else "the table says so"
+    return [fact("temperature, by column and metadata", reads, **known)]
+
+
+def _temperature_sentence(slug: str, estimate: float, stated: float | None, signs: Signs) -> str:
+    """Say which side has which temperature: the stated one where the log-probs agree with it."""
     sampler, trainer = f"`{signs.case.sampler}`", f"`{signs.case.trainer}`"
+    value = f"{estimate:.2f}"
+    if stated is not None:
+        value = f"{stated:g} (the log-probs give {estimate:.2f})"
     if slug == "temperature-raw-recorded":
         return (
-            f"Tokens were sampled at temperature {estimate:.2f}, as {trainer} has it; {sampler} "
+            f"Tokens were sampled at temperature {value}, as {trainer} has it; {sampler} "
             "was recorded before the temperature was applied."
         )
     if slug == "sampler-ignores-temperature":
         return (
-            f"{trainer} divides its logits by a temperature of about {estimate:.2f}, at which the "
-            "sampler did not sample."
+            f"{trainer} divides its logits by a temperature of {value}, at which the sampler did "
+            "not sample."
         )
     return (
-        f"{sampler} is of a law at temperature {estimate:.2f}, {trainer} of the law at 1: the "
+        f"{sampler} is of a law at temperature {value}, {trainer} of the law at 1: the "
         "trainer does not divide its logits by the temperature."
     )
 
