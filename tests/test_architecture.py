@@ -14,7 +14,7 @@ CLI = sorted((ROOT / "cli").rglob("*.py"))
 # Every package imports only what stands in a lower line.
 LAYERS = (
     ("errors",),
-    ("files", "lazy", "registry"),
+    ("files", "lazy", "registry", "extras"),
     ("losses", "results"),
     ("table",),
     ("logs", "statistics"),

@@ -13,7 +13,6 @@ from rcdiag.results import ReplayResult
 from rcdiag.usecases.plans import Settings, plan_of
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.replay.batch import Roles
-from rcdiag.usecases.replay.run import replay as measure
 from rcdiag.usecases.replay.training import Training
 from rcdiag.usecases.replay.update import LossSettingValues, chosen_update
 from rcdiag.usecases.tables import Source, drawn_of_step, name_of, open_table
@@ -193,6 +192,8 @@ def replay(
     table.require(*(f"{name}_log_probs" for name in dict.fromkeys(read)))
     yield f"{name_of(source)}: would replay {len(plan.corrections)} presets of {plan.trainer.name}"
     if training is None:
+        from rcdiag.usecases.replay.run import replay as measure
+
         return measure(table, update, roles=roles, step=step, seed=seed)
     from rcdiag.usecases.replay.with_model import replay_with_model
 

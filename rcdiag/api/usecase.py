@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+from rcdiag.extras import saying_what_to_install
 from rcdiag.table.remote import NotFetchedError, without_fetching
 
 P = ParamSpec("P")
@@ -38,18 +39,19 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         steps = function(*args, **kwargs)
-        next(steps)
-        try:
+        with saying_what_to_install():
             next(steps)
-        except StopIteration as end:
-            return cast(R, end.value)
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(R, end.value)
         raise AssertionError(f"{function.__name__} says twice what it would run")
 
     @functools.wraps(function)
     def dry_run(*args: P.args, **kwargs: P.kwargs) -> str:
         steps = function(*args, **kwargs)
         try:
-            with without_fetching():
+            with without_fetching(), saying_what_to_install():
                 return next(steps)
         except NotFetchedError as described:
             return str(described)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rcdiag.engines.checkpoint import resolve_model
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.extras import saying_what_to_install
 
 TOKENIZERS = (
     "tokenizer.json",
@@ -41,10 +42,8 @@ OneToken = tuple[Callable[[int], str], int]
 
 def _of_file(file: Path) -> OneToken:
     """Read `tokenizer.json` by the small library tokenizers: transformers takes seconds to load."""
-    try:
+    with saying_what_to_install("text: "):
         from tokenizers import Tokenizer
-    except ImportError as error:
-        raise _missing("tokenizers") from error
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more specific
@@ -61,19 +60,13 @@ def _of_file(file: Path) -> OneToken:
 
 def _of_folder(folder: Path, model: str) -> OneToken:
     """Read any other tokenizer by transformers."""
-    try:
+    with saying_what_to_install("text: "):
         from transformers import AutoTokenizer
-    except ImportError as error:
-        raise _missing("transformers") from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
         raise _unreadable(f"model {model}", error) from error
     return lambda token_id: str(tokenizer.decode([token_id])), len(tokenizer)
-
-
-def _missing(package: str) -> RcdiagError:
-    return RcdiagError(f"text needs the {package} package", hint='pip install "rcdiag[hf]"')
 
 
 def _unreadable(what: str, error: Exception) -> RcdiagError:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from rcdiag.engines.scored_by import SECONDS, TOKENS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.extras import saying_what_to_install
 from rcdiag.table.decode import decode
 from rcdiag.table.parts import score_table, write_part
 from rcdiag.table.table import Batch, TableFile
@@ -35,7 +36,8 @@ Say = Callable[[dict[str, Any]], None]
 def run(job: dict[str, Any], parts: Iterator[tuple[dict[str, Any], bytes]], say: Say) -> None:
     """Load the engine, then score the parts; the file of a part appears whole or not at all."""
     spec = PolicySpec(**job["spec"])
-    engine = spec.load(job["max_length"])
+    with saying_what_to_install(f"policy `{spec.name}`: on {socket.gethostname()} "):
+        engine = spec.load(job["max_length"])
     folder = Path(job["folder"])
     about = {**spec.to_dict(), **engine.provenance(), "host": socket.gethostname()}
     _check_weights(spec, job["weights"], about)

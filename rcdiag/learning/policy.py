@@ -26,6 +26,7 @@ from rcdiag.engines.hf.model import (
 )
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.extras import saying_what_to_install
 from rcdiag.files import not_writable
 from rcdiag.learning.rows import MicroBatch
 from rcdiag.learning.settings import LoraSettings
@@ -156,12 +157,8 @@ def _checkpoint_layers(policy: Policy) -> None:
 
 def add_adapter(model: Any, settings: LoraSettings) -> Any:
     """Put a new adapter on a model, which alone is trained; it starts as no change at all."""
-    try:
+    with saying_what_to_install("LoRA: "):
         from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise RcdiagError(
-            "LoRA needs the peft package", hint='pip install "rcdiag[lora]"'
-        ) from error
     targets = settings.targets
     config = LoraConfig(
         r=settings.rank,

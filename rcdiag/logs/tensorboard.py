@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rcdiag.errors import RcdiagError
+from rcdiag.extras import saying_what_to_install
 from rcdiag.logs.reader import LogFile, LogReader
 
 NAMES = "events.out.tfevents.*"
@@ -23,15 +23,9 @@ def _is_events(file: LogFile) -> bool:
 
 
 def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
-    try:
+    with saying_what_to_install(f"{file.path} holds TensorBoard events: "):
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
-    except ImportError as error:
-        raise RcdiagError(
-            f"{file.path}: TensorBoard events are read by the package tensorboard, which is not "
-            f"there ({error})",
-            hint="pip install 'rcdiag[tensorboard]', or give the log as JSONL or CSV",
-        ) from error
     for path in _event_files(file.path):
         # The loader writes scalars of all versions as tensors without a dimension.
         for event in EventFileLoader(str(path)).Load():

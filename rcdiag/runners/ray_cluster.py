@@ -24,6 +24,7 @@ from rcdiag.engines.process import EngineProcess, Job
 from rcdiag.engines.schedule import EngineLostError, OnTokens, RunningEngine
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.extras import saying_what_to_install
 from rcdiag.files import write_bytes
 from rcdiag.runners.devices import Devices
 from rcdiag.runners.ray_tasks import call_everywhere, call_with
@@ -257,12 +258,9 @@ def _answers(address: str) -> None:
 
 
 def _ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise RcdiagError(
-            f"{setting('on', 'ray')}: Ray is not installed", hint="pip install 'rcdiag[ray]'"
-        ) from error
+    with saying_what_to_install(f"{setting('on', 'ray')}: "):
+        ray = importlib.import_module("ray")
+    return ray
 
 
 RAY = RunnerKind(

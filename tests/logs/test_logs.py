@@ -138,11 +138,11 @@ def test_tensorboard_events_without_the_package_name_the_extra(tmp_path, monkeyp
 
     def without(name, *rest, **more):
         if name.startswith("tensorboard"):
-            raise ImportError("No module named 'tensorboard'")
+            raise ModuleNotFoundError("No module named 'tensorboard'", name=name)
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(RcdiagError, match="read by the package tensorboard") as refused:
+    with pytest.raises(RcdiagError, match="holds TensorBoard events: tensorboard is not installed") as refused:
         read_log(path)
     assert "rcdiag[tensorboard]" in refused.value.hint
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from rcdiag.engines.matmul import cpu_name
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.extras import saying_what_to_install
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -73,12 +74,8 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
 
 
 def _with_adapter(model: Any, adapter: str) -> Any:
-    try:
+    with saying_what_to_install(f"adapter={adapter}: "):
         from peft import PeftModel
-    except ImportError as error:
-        raise RcdiagError(
-            f"adapter={adapter} needs the peft package", hint='pip install "rcdiag[lora]"'
-        ) from error
     try:
         # Not merged: a trainer adds the low-rank product to each layer's output.
         return PeftModel.from_pretrained(model, adapter).get_base_model()

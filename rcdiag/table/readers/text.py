@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.extras import saying_what_to_install
 from rcdiag.table.readers.columns import IDS
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.reader import Dump, Notes, Rows
@@ -70,13 +71,8 @@ def encoded(
 @cache
 def load_tokenizer(folder: str) -> Any:
     """Load the tokenizer of a local folder; nothing is downloaded."""
-    try:
+    with saying_what_to_install(f"{setting('tokenizer', folder)}: "):
         from transformers import AutoTokenizer
-    except ImportError as error:
-        raise RcdiagError(
-            f"{setting('tokenizer', folder)}: transformers is not installed ({error})",
-            hint="install rcdiag with its extra `hf`",
-        ) from error
     if not Path(folder).is_dir():
         raise RcdiagError(
             f"{setting('tokenizer', folder)}: no such folder",
