@@ -142,7 +142,7 @@ def test_tensorboard_events_without_the_package_name_the_extra(tmp_path, monkeyp
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(RcdiagError, match="holds TensorBoard events: tensorboard is not installed") as refused:
+    with pytest.raises(RcdiagError, match="events: tensorboard is not installed") as refused:
         read_log(path)
     assert "rcdiag[tensorboard]" in refused.value.hint
 
