@@ -123,9 +123,7 @@ def test_a_script_of_slime_without_a_name_is_read_when_told(tmp_path: Path) -> N
 
 def test_a_recipe_stands_on_another_file(tmp_path: Path) -> None:
     """As NeMo-RL's recipes do: nearer files win, lists of files from the last one on."""
-    base = (
-        "loss_fn: {use_importance_sampling_correction: true, ratio_clip_min: 0.2}\ngrpo: {}\n"
-    )
+    base = "loss_fn: {use_importance_sampling_correction: true, ratio_clip_min: 0.2}\ngrpo: {}\n"
     (tmp_path / "base.yaml").write_text(base)
     (tmp_path / "middle.yaml").write_text(
         "defaults: base.yaml\nloss_fn: {truncated_importance_sampling_type: tis, "
