@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +113,28 @@ def test_lines_of_an_own_layout_are_refused_with_the_command_that_makes_a_table(
     assert caught.value.hint.endswith(command)
     polars.read_ndjson("mine.jsonl").write_parquet("mine.parquet")
     assert open_table("mine.parquet").policies == ["rollout"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "message", "hint"),
+    [
+        ("a.toyjsonl.gz", gzip.compress, "a packed file", "gunzip -k a.toyjsonl.gz"),
+        ("a.toyjsonl.xz", lzma.compress, "a packed file", "unxz -k a.toyjsonl.xz"),
+        ("a.toyjsonl.bz2", bz2.compress, "a packed file", "bunzip2 -k a.toyjsonl.bz2"),
+        ("a.txt", lambda text: text.decode().encode("utf-16"), "UTF-16", "iconv -f UTF-16"),
+    ],
+)
+def test_a_packed_file_is_refused_with_what_unpacks_it(tmp_path, name, pack, message, hint):
+    write_toy(tmp_path / "b.toyjsonl", [ROW])
+    (tmp_path / name).write_bytes(pack((tmp_path / "b.toyjsonl").read_bytes()))
+    with pytest.raises(RcdiagError, match=message) as caught:
+        find_files(str(tmp_path / name))
+    assert hint in caught.value.hint
+    if message == "UTF-16":  # its name is not that of a dump
+        assert names_of(tmp_path) == ["b.toyjsonl"]
+        return
+    with pytest.raises(RcdiagError, match=message):  # a part of the dump would be left out
+        find_files(str(tmp_path))
 
 
 def test_an_empty_file_of_the_dump_is_refused(tmp_path):
