@@ -17,6 +17,7 @@ from rcdiag.table.readers.reader import Reader
 from rcdiag.table.remote import check_fetching, copy_files, files_in_place, is_url, local_path
 from rcdiag.table.remote_file import AnyFile
 from rcdiag.table.scratch import Scratch
+from rcdiag.table.unknown_file import is_packed_or_cut, unknown_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def _of_names(
     for path in paths:
         reader = _reader_of(path, readers)
         if reader is None:
-            raise _unknown(urls[path] or str(path))
+            raise unknown_file(path, urls[path])
         by_format.setdefault(reader.name, path)
     if len(by_format) > 1:
         raise _mixed(source, by_format)
@@ -183,10 +184,22 @@ def _of_folder(
     for name in by_format or bad:
         for path in bad.get(name, []):
             _check_file(path, urls[path])
+    taken = {path for files in by_format.values() for path in files}
+    for path in paths:  # a part of the dump that is packed or cut off is no file to leave out
+        if path in taken or not _is_part_of(path, [*by_format], readers):
+            continue
+        if is_packed_or_cut(path):
+            raise unknown_file(path, urls[path])
     if not by_format:
         raise _nothing(source, len(paths))
     ((name, files),) = by_format.items()
     return READERS[name], files
+
+
+def _is_part_of(path: AnyFile, formats: Sequence[str], readers: Sequence[Reader]) -> bool:
+    """Tell whether a file, packed or not, is named as those of these formats, else of any."""
+    own = [reader for reader in readers if reader.name in formats or not formats]
+    return _fits(path.name, own) or _fits(Path(path.name).stem, own)
 
 
 def _reader_of(path: AnyFile, readers: Sequence[Reader]) -> Reader | None:
@@ -220,17 +233,6 @@ def _check_file(path: AnyFile, url: str) -> None:
         ) from error
     if empty:
         raise RcdiagError(f"{name}: the file is empty (0 bytes)", hint="copy it again")
-
-
-def _unknown(name: str) -> RcdiagError:
-    written = "polars.read_ndjson(...).write_parquet(...)"
-    if name.endswith((".jsonl", ".ndjson")):
-        written = f"polars.read_ndjson({name!r}).write_parquet({Path(name).stem + '.parquet'!r})"
-    return RcdiagError(
-        f"{name}: not a format that rcdiag knows",
-        hint=f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says "
-        f"which it is; or write the dump as parquet, in any names: {written}",
-    )
 
 
 def _mixed(source: str, by_format: dict[str, AnyFile]) -> RcdiagError:

@@ -5,7 +5,7 @@ Files are YAML, JSON, TOML or a shell script with flags; see `rcdiag.trainers.do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,17 +32,22 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     document = Document.read(path)
     chosen, claim = _chosen(document, path) if trainer is None else (find_trainer(trainer), None)
     settings: Config = settings_in(document, chosen)
-    if not chosen.config.places and not _is_of_some_trainer(document.under(chosen.config.path)):
+    known = chosen.config.places or chosen.config.whole(document)
+    if not known and not _is_of_some_trainer(document.under(chosen.config.path)):
         raise _nothing_in(path, [chosen] if trainer else None)
     _check_slips(document, chosen, settings, path)
     findings = _number_trap(settings, document.texts_under(chosen.config.path))
     settings, notes = chosen.config.complete(settings, document)
     findings += notes
+    if silent := not settings:
+        settings = chosen.unset
     findings += chosen.config.findings(document.tree, {**chosen.settings, **settings})
     if claim is not None and claim.doubt:
         findings.append(_guessed(chosen, claim.doubt))
-    if not settings:
-        findings.append(_defaults(chosen, path))
+    if silent:
+        findings.append(_defaults(chosen, {**chosen.settings, **settings}, path))
+    if document.missing:
+        findings.append(_base_missing(chosen, document.missing, path))
     return TrainerConfig(chosen, settings, tuple(findings), document)
 
 
@@ -61,7 +66,7 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
             value = block.get(name, MISSING)
         if value is not MISSING:
             found[name] = value
-    is_block = document.format != "flags" and not trainer.config.places and _is_bare(block)
+    is_block = document.format != "flags" and not trainer.config.places and _is_bare(block, trainer)
     if is_block and len(found) < len(block):
         return dict(block)
     return found
@@ -101,9 +106,10 @@ def _is_of_some_trainer(block: Mapping[str, Any]) -> bool:
     return any(trainer.settings.keys() & block.keys() for trainer in TRAINERS.values())
 
 
-def _is_bare(block: Mapping[str, Any]) -> bool:
+def _is_bare(block: Mapping[str, Any], trainer: Trainer) -> bool:
     """Tell whether a block holds nothing but settings of a correction, by their first words."""
-    words = {_first_word(name) for trainer in TRAINERS.values() for name in trainer.settings}
+    family = [other for other in TRAINERS.values() if other.family == trainer.family]
+    words = {_first_word(name) for other in family for name in other.settings}
     return all(_first_word(str(name)) in words for name in block)
 
 
@@ -138,7 +144,18 @@ def _guessed(trainer: Trainer, doubt: str) -> Finding:
     )
 
 
-def _defaults(trainer: Trainer, path: Path) -> Finding:
+def _base_missing(trainer: Trainer, names: Sequence[str], path: Path) -> Finding:
+    return Finding(
+        slug="base-config-missing",
+        severity="warning",
+        message=f"{path} stands on {', '.join(names)} (`defaults`), which is not there: what that "
+        f"file sets is not known, and {trainer.name}'s defaults are taken for it",
+        fix="put that file where `defaults` names it, or give one file with all settings",
+        evidence={"missing": list(names)},
+    )
+
+
+def _defaults(trainer: Trainer, settings: Config, path: Path) -> Finding:
     return Finding(
         slug="trainer-defaults",
         severity="note",
@@ -146,7 +163,7 @@ def _defaults(trainer: Trainer, path: Path) -> Finding:
         "and these are computed",
         fix=f"where the settings stand elsewhere, give that file; they stand in "
         f"{trainer.words.place}",
-        evidence={"trainer": trainer.name, "config": dict(trainer.settings)},
+        evidence={"trainer": trainer.name, "config": dict(settings)},
     )
 
 

@@ -1,7 +1,9 @@
 """A trainer's configuration file becomes one tree of settings: YAML, JSON, TOML or shell flags.
 
 Keys may be nested or dotted, and dashes in them are underscores, as trainers' own parsers have it.
-The format is told from the text, whatever the file is called.
+The format is told from the text, whatever the file is called. YAML whose `defaults` name other YAML
+files stands on these, as NeMo-RL has it (commit 7ea279ab, nemo_rl/utils/config.py,
+`load_config_with_inheritance`).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +20,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.trainers.yaml_text import DEEPEST, LONGEST, read_yaml
 
 Format = Literal["yaml", "toml", "flags"]
+MOST_BASES = 20  # files that stand on one another
 
 
 class _Missing:
@@ -41,15 +44,39 @@ class Document:
     format: Format = "yaml"
     # The same tree with the text of each value, from YAML alone.
     texts: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""  # the text of a shell script, without comments
+    missing: tuple[str, ...] = ()  # files that `defaults` names and that are not there
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        """Read a file, or refuse it with what it would have to be."""
+        """Read a file with those that it stands on, or refuse it with what it would have to be."""
+        return cls._on_bases(path, ())
+
+    @classmethod
+    def _on_bases(cls, path: Path, above: tuple[Path, ...]) -> Document:
+        """Read a file; `above` are those that led to it."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise _unreadable(path, str(error)) from error
-        return cls.parse(text, path)
+        document = cls.parse(text, path)
+        names = _bases(document)
+        if path.resolve() in above or (names and len(above) > MOST_BASES):
+            raise _unreadable(path, "its `defaults` lead on and on, or back to itself")
+        missing = [name for name in names if not (path.parent / name).is_file()]
+        bases = [
+            cls._on_bases(path.parent / name, (*above, path.resolve()))
+            for name in names
+            if name not in missing
+        ]
+        for base in reversed(bases):
+            document = replace(
+                document,
+                tree=_over(base.tree, document.tree),
+                texts=_over(base.texts, document.texts),
+            )
+            missing += base.missing
+        return replace(document, missing=tuple(missing))
 
     @classmethod
     def parse(cls, text: str, path: Path) -> Document:
@@ -77,7 +104,7 @@ class Document:
             return cls(_nested(tree), "yaml", _nested(texts))
         flags = _flags(text)
         if flags:
-            return cls(_nested(flags), "flags")
+            return cls(_nested(flags), "flags", script=_without_comments(text))
         if problem is not None:
             raise problem
         return cls({}, "yaml")
@@ -115,6 +142,10 @@ class Document:
         """Tell whether any of some dotted names is in the document, at any depth."""
         return any(self.find(name) is not MISSING for name in names)
 
+    def mentions(self, word: str) -> int:
+        """Count how often a shell script has a word, also within other words."""
+        return self.script.lower().count(word.lower())
+
     def neighbours(self, name: str) -> list[str]:
         """Return the keys of all mappings that hold a key of this name."""
         return [
@@ -144,6 +175,36 @@ def _mappings(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for value in tree.values():
         if isinstance(value, Mapping):
             yield from _mappings(value)
+
+
+def _bases(document: Document) -> list[str]:
+    """Return the YAML files that a configuration stands on; Hydra's own names have no ending."""
+    named = document.tree.get("defaults")
+    names = [named] if isinstance(named, str) else named
+    if document.format != "yaml" or not isinstance(names, list):
+        return []
+    return [name for name in names if isinstance(name, str) and name.endswith((".yaml", ".yml"))]
+
+
+def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's settings over those of one that it stands on.
+
+    A mapping with `_override_` takes the place of the other one; `???` waits for a value.
+    """
+    merged = dict(base)
+    for key, value in own.items():
+        below = merged.get(key)
+        if value == "???" and key in merged:
+            continue
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and not _replaces(value):
+            merged[key] = _over(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _replaces(mapping: Mapping[str, Any]) -> bool:
+    return mapping.get("_override_") in (True, "true")
 
 
 def _nested(flat: Mapping[Any, Any]) -> dict[str, Any]:
@@ -181,6 +242,8 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
 # Words of the shell that end a command, and with it the values of its last flag.
 _SEPARATORS = ("&", "&&", "|", "||", ">", ">>", "2>&1")
+# A flag, an override, or a line that goes on: what a text must have to be a command line.
+_COMMAND_LINE = re.compile(r"(?m)(^|\s|\()--[A-Za-z]|\s\+{0,2}[A-Za-z_]\w*\.[\w.]+=\S|\\$")
 _COMMENT = re.compile(r"(?m)(?<=\s)#[^\n'\"]*$")
 
 
@@ -196,9 +259,8 @@ def _flags(text: str) -> dict[str, Any]:
 
     Text without any flag is no command line, and gives nothing.
     """
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    code = "\n".join([*lines, ""])
-    if not re.search(r"(?m)(^|\s|\()--[A-Za-z]", code) and "\\\n" not in code:
+    code = _without_comments(text)
+    if not _COMMAND_LINE.search(code):
         return {}
     try:
         words = _words(code.replace("\\\n", " "))
@@ -231,6 +293,12 @@ def _flags(text: str) -> dict[str, Any]:
     for name, written in values.items():
         flags[name] = _value(written)
     return flags
+
+
+def _without_comments(text: str) -> str:
+    """Return a shell script without the lines that are comments."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return "\n".join([*lines, ""])
 
 
 def _value(words: Sequence[str]) -> Any:

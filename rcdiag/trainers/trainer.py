@@ -46,8 +46,10 @@ class ConfigFile:
     # It takes the settings of a file and the whole file; None where another trainer or generation
     # is likelier.
     claim: Callable[[Config, Document], Claim | None] = lambda settings, document: None
-    # It takes the same and returns the settings as the trainer's own parser completes them (one
-    # that implies another, an old name), with findings on what it read into them.
+    # It tells whether a whole file is the trainer's, also where it sets nothing of the correction.
+    whole: Callable[[Document], bool] = lambda document: False
+    # It takes what `claim` takes and returns the settings as the trainer's own parser completes
+    # them (one that implies another, an old name), with findings on what it read into them.
     complete: Callable[[Config, Document], tuple[Config, list[Finding]]] = lambda s, document: (
         s,
         [],

@@ -160,7 +160,7 @@ def test_a_setting_of_a_loss_says_its_default_and_what_trainers_call_it():
         "roll": "1 + 2 pg_clip with dual_clip_loss, default null",
     }
     assert list(explain("dro_beta").generations) == ["verl-0.9"]
-    assert list(explain("tis_clip").generations) == ["slime", "miles"]
+    assert list(explain("opsm_delta").generations) == ["slime, miles"]
 
 
 def test_no_torch_is_loaded_to_explain():

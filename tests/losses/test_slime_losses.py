@@ -12,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import LossBatch, loss_batch
 from tests.losses.batches import one_row, padded_losses
 from tests.losses.rules import default_settings, evaluate
@@ -108,44 +107,18 @@ TOY = loss_batch(
     lengths=[3, 2],
     rollout=ROLLOUT,
 )
-RATIOS = np.exp([-0.1, 0.1, -1.0, -0.1, -3.0])
-
-
-def with_options(**options) -> dict[str, float]:
-    chosen = SETTINGS.changed(**options)
-    return evaluate(TOY, "vanilla", chosen, "slime").metrics
 
 
 def by_sample(values) -> float:
     return float((np.mean(values[:3]) + np.mean(values[3:])) / 2)
 
 
-def test_tis_of_its_own():
-    result = with_options(tis_clip=1.1, tis_clip_low=0.5)
-    weights = np.clip(RATIOS, 0.5, 1.1)
-    assert result["tis"] == pytest.approx(by_sample(RATIOS))
-    assert result["tis_abs"] == pytest.approx(by_sample(np.abs(RATIOS - 1.0)))
-    assert result["tis_clipfrac"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert result["ois"] == pytest.approx(1.0)
-    assert result["pg_loss"] == pytest.approx(by_sample(-TOY.advantages.numpy() * weights))
-    assert result["train_rollout_logprob_abs_diff"] == pytest.approx((1.2 / 3 + 3.1 / 2) / 2)
-
-
-def test_icepop_zeroes_what_tis_clamps():
-    result = with_options(tis_clip=1.1, tis_clip_low=0.5, tis_outside="zero")
-    weights = np.where((RATIOS >= 0.5) & (RATIOS <= 1.1), RATIOS, 0.0)
-    assert result["pg_loss"] == pytest.approx(by_sample(-TOY.advantages.numpy() * weights))
-    assert result["tis_clipfrac"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-
-
-def test_rejection_shrinks_what_is_logged_but_not_tis():
+def test_rejection_shrinks_what_is_logged():
     """The reducer of the loss serves these metrics as well: their denominators stay."""
     kept = np.array([True, False, False, True, False])
-    chosen = SETTINGS.changed(tis_clip=2.0)
     batch = replace(TOY, kept=torch.from_numpy(kept))
-    result = evaluate(batch, "vanilla", chosen, "slime").metrics
+    result = evaluate(batch, "vanilla", SETTINGS, "slime").metrics
     assert result["train_rollout_logprob_abs_diff"] == pytest.approx((0.1 / 3 + 0.1 / 2) / 2)
-    assert result["tis"] == pytest.approx(by_sample(RATIOS))
 
 
 def test_bypass_compares_the_current_policy_with_the_rollout():
@@ -175,13 +148,6 @@ def test_opsm_drops_negative_tokens_of_rows_that_moved():
     far = SETTINGS.changed(opsm_delta=0.11)
     result = evaluate(batch, "vanilla", far, "slime")
     assert result.coefficients == pytest.approx(plain.coefficients)
-
-
-def test_its_own_weights_and_others_are_not_both_applied():
-    chosen = SETTINGS.changed(tis_clip=2.0)
-    for batch in (replace(TOY, rollout=None), replace(TOY, weights=TOY.current)):
-        with pytest.raises(RcdiagError, match="tis_clip"):
-            evaluate(batch, "vanilla", chosen, "slime")
 
 
 def test_everything_rejected_is_a_loss_of_zero():

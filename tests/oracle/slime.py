@@ -103,15 +103,12 @@ def _forward(logits: Any, *, args: Namespace, **_: Any) -> tuple[Any, dict[str, 
 
 
 def corrected(args: Namespace, **given: Any) -> tuple[Any, list[Any], dict[str, Any]]:
-    """A custom TIS function: weights and masks that `args` hold, after slime's own where asked."""
+    """A custom TIS function: weights and masks that `args` hold."""
     import torch
 
-    metrics: dict[str, Any] = {}
-    if args.inner is not None:
-        given["pg_loss"], _, metrics = args.inner(args, **given)
     if args.weights is not None:
         given["pg_loss"] = given["pg_loss"] * torch.cat(args.weights)
-    return given["pg_loss"], args.kept, metrics
+    return given["pg_loss"], args.kept, {}
 
 
 def _arguments(loss: str, chosen: LossSettings) -> dict[str, Any]:
@@ -126,9 +123,7 @@ def _arguments(loss: str, chosen: LossSettings) -> dict[str, Any]:
         "use_rollout_logprobs": own["use_rollout_logprobs"],
         "use_opsm": own["opsm_delta"] is not None,
         "opsm_delta": own["opsm_delta"],
-        "use_tis": own["tis_clip"] is not None,
-        "tis_clip": own["tis_clip"],
-        "tis_clip_low": own["tis_clip_low"],
+        "use_tis": False,
         "custom_tis_function_path": None,
         "get_mismatch_metrics": False,
         "rollout_top_p": 1.0,
@@ -140,17 +135,13 @@ def _arguments(loss: str, chosen: LossSettings) -> dict[str, Any]:
     }
 
 
-def _correction(batch: PaddedLoss, chosen: LossSettings, rows: Any) -> dict[str, Any]:
-    """TIS by slime, and weights and rejection as a custom function hands them out."""
-    outside = value(chosen, "tis_outside")
-    names = {"clamp": "vanilla_tis_function", "zero": "icepop_function"}
+def _correction(batch: PaddedLoss, rows: Any) -> dict[str, Any]:
+    """Weights and rejection as a custom function hands them out."""
     if batch.weights is None and (batch.kept == batch.mask).all():
-        path = f"{MEGATRON}.loss.{names['zero']}" if outside == "zero" else None
-        return {"custom_tis_function_path": path}
+        return {"custom_tis_function_path": None}
     return {
         "use_tis": True,
         "custom_tis_function_path": f"{__name__}.corrected",
-        "inner": value(chosen, "tis_clip") and getattr(code(f"{MEGATRON}.loss"), names[outside]),
         "weights": None if batch.weights is None else rows(batch.weights),
         "kept": rows(batch.kept),
     }
@@ -170,7 +161,7 @@ def ask(
         return [torch.tensor(row, dtype=torch.float64) for row in values]
 
     current = [row.requires_grad_() for row in rows(batch.current)]
-    arguments = _arguments(loss, chosen) | (others or _correction(batch, chosen, rows))
+    arguments = _arguments(loss, chosen) | (others or _correction(batch, rows))
     args = Namespace(**arguments, current=current)
     count, width = batch.mask.shape
     data = {

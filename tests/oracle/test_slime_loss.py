@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.losses.settings import LossSettings
+from rcdiag.trainers.slime.functions import FLAGS
 from tests.losses.batches import SMALL, PaddedLoss, _grid, padded_losses
 from tests.losses.rules import RULES, default_settings, evaluate, loss_settings, value
 from tests.oracle.comparisons import within_a_millionth
@@ -27,11 +28,6 @@ CLIPS = {
     "clip_high": st.sampled_from((0.2, 0.28, 3.0)),
     "clip_c": st.sampled_from((None, 1.5, 3.0, 20.0)),
     "aggregation": st.sampled_from(("seq-mean-token-mean", "token-mean")),
-}
-TIS = {
-    "tis_clip": st.sampled_from((2.0, 1.1, 5.0)),
-    "tis_clip_low": st.sampled_from((0.0, 0.5, 0.9)),
-    "tis_outside": st.sampled_from(("clamp", "zero")),
 }
 OPSM = st.sampled_from((None, 1e-4, 0.1))
 
@@ -112,38 +108,11 @@ def test_on_the_rollouts_own_log_probs(loss, drawn, clips, opsm):
 
 
 @every_loss
-@given(
-    drawn=batches(False),
-    clips=st.fixed_dictionaries(CLIPS),
-    tis=st.fixed_dictionaries(TIS),
-    opsm=OPSM,
-)
-@settings(max_examples=150)
-def test_its_own_weights(loss, drawn, clips, tis, opsm):
-    """--use-tis, and icepop_function by --custom-tis-function-path."""
-    assert compared(loss, drawn, clips, **tis, opsm_delta=opsm) == []
-
-
-@every_loss
 @given(drawn=batches(True), clips=st.fixed_dictionaries(CLIPS), opsm=OPSM)
 @settings(max_examples=150)
 def test_weights_and_rejection_of_a_helper(loss, drawn, clips, opsm):
     """Modified masks zero what is rejected and leave all denominators, as after mis.py."""
     assert compared(loss, drawn, clips, opsm_delta=opsm) == []
-
-
-@every_loss
-@given(
-    drawn=batches(True),
-    clips=st.fixed_dictionaries(CLIPS),
-    tis=st.fixed_dictionaries(TIS),
-    opsm=OPSM,
-)
-@settings(max_examples=100)
-def test_its_own_weights_with_rejection(loss, drawn, clips, tis, opsm):
-    batch, rollout = drawn
-    unweighted = replace(batch, weights=None), rollout
-    assert compared(loss, unweighted, clips, **tis, opsm_delta=opsm) == []
 
 
 @every_loss
@@ -171,7 +140,7 @@ def test_far_log_ratios(loss, move, advantage):
     mask = np.ones((1, 1), np.bool_)
     batch = PaddedLoss(current, current - move, np.full((1, 1), advantage), mask, mask)
     clips = {"clip_c": None, "aggregation": "token-mean"}
-    assert compared(loss, (batch, current - 2.0 * move), clips, tis_clip=2.0) == []
+    assert compared(loss, (batch, current - 2.0 * move), clips) == []
 
 
 NO_NUMBERS = st.lists(st.sampled_from((-1.0, -1.0, -np.inf, np.nan)), min_size=3, max_size=3)
@@ -183,16 +152,14 @@ NO_NUMBERS = st.lists(st.sampled_from((-1.0, -1.0, -np.inf, np.nan)), min_size=3
     advantage=st.sampled_from((1.0, -1.0, 0.0)),
     kept=st.booleans(),
     clip_c=CLIPS["clip_c"],
-    own=st.sampled_from(
-        ({}, {"tis_clip": 2.0}, {"opsm_delta": 0.1}, {"use_rollout_logprobs": True})
-    ),
+    own=st.sampled_from(({}, {"opsm_delta": 0.1}, {"use_rollout_logprobs": True})),
 )
 @settings(max_examples=200)
 def test_log_probs_that_are_no_numbers(loss, policies, advantage, kept, clip_c, own):
     """Beside a token that is in order; rejection does not help where slime multiplies by 0."""
     current, old, rollout = (np.array([[value, -1.0]]) for value in policies)
     stays = np.array([[kept or "bypass" in own, True]])
-    weights = None if stays.all() or "tis_clip" in own else np.ones((1, 2))
+    weights = None if stays.all() else np.ones((1, 2))
     advantages, mask = np.array([[advantage, 1.0]]), np.ones((1, 2), np.bool_)
     batch = PaddedLoss(current, old - 0.1, advantages, mask, stays, weights)
     clips = {"clip_c": clip_c, "aggregation": "seq-mean-token-mean"}
@@ -217,9 +184,9 @@ def test_the_same_defaults():
     assert theirs["--eps-clip"] == value(chosen, "clip_low") == value(chosen, "clip_high")
     assert theirs["--eps-clip-high"] is None  # then it is --eps-clip
     assert theirs["--eps-clip-c"] == value(chosen, "clip_c")
-    assert theirs["--tis-clip-low"] == value(chosen, "tis_clip_low")
-    assert (theirs["--tis-clip"], theirs["--opsm-delta"]) == (2.0, 1e-4)
-    assert not theirs["--use-tis"]
+    assert theirs["--opsm-delta"] == 1e-4
+    for flag in ("use_tis", "tis_clip", "tis_clip_low"):
+        assert theirs["--" + flag.replace("_", "-")] == FLAGS[flag]
     assert not theirs["--use-rollout-logprobs"]
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.plan import Plan
 from rcdiag.trainers.slime import mis
+from rcdiag.trainers.slime.functions import FLAGS
 from rcdiag.usecases.replay.preset import loss_of_preset
 from rcdiag.usecases.replay.update import Update
 from tests.corrections.batches import batches, seeded
@@ -172,7 +173,12 @@ def step_differences(
     plan: Plan, loss: str, drawn: tuple[PaddedLoss, np.ndarray], chosen: LossSettings
 ) -> list[str]:
     batch, rollout = drawn
-    config = {name: plan.configs["it"][name] for name in SETTINGS}  # of the helper
+    whole = plan.configs["it"]
+    config = {name: whole[name] for name in SETTINGS}  # of the helper
+    helper = {**config, "get_mismatch_metrics": True}
+    helper["custom_tis_function_path"] = f"{MIS}.compute_mis_weights_with_cp"
+    by_flag = whole["custom_tis_function_path"] != helper["custom_tis_function_path"]
+    flags = {name: whole[name] for name in FLAGS} if by_flag else helper
     update = Update(plan=plan, loss=loss, settings=chosen, advantage="column")
     flat = batch_of(rollout, batch.old, batch.advantages, batch.current, batch.mask)
     run = loss_of_preset("it", flat, update)
@@ -181,9 +187,7 @@ def step_differences(
         batch,
         chosen,
         rollout,
-        get_mismatch_metrics=True,
-        custom_tis_function_path=f"{MIS}.compute_mis_weights_with_cp",
-        **config,
+        **flags,
     )
     if not config["use_tis"]:
         # rcdiag has no weights here, and logs `ois` only beside some.
@@ -199,4 +203,24 @@ def test_replayed_steps(loss, config, drawn, clip_c):
     """Correction and loss together: the whole of what slime logs, and its gradient."""
     if drawn[0].mask.any():
         chosen = default_settings("slime").changed(clip_c=clip_c)
+        assert step_differences(plan_of("slime", config), loss, drawn, chosen) == []
+
+
+BY_FLAG = st.fixed_dictionaries(
+    {
+        "use_tis": st.just(True),
+        "tis_clip": st.sampled_from((2.0, 1.1, 5.0)),
+        "tis_clip_low": st.sampled_from((0.0, 0.5, 0.9)),
+        "custom_tis_function_path": st.sampled_from((None, f"{MEGATRON}.loss.icepop_function")),
+    }
+)
+
+
+@pytest.mark.parametrize("loss", RULES["slime"].losses)
+@given(config=BY_FLAG, drawn=losses(False), opsm_delta=st.sampled_from((None, 1e-4, 0.1)))
+@settings(max_examples=150)
+def test_replayed_steps_with_weights_by_flag(loss, config, drawn, opsm_delta):
+    """--use-tis, and icepop_function by --custom-tis-function-path."""
+    if drawn[0].mask.any():
+        chosen = default_settings("slime").changed(opsm_delta=opsm_delta)
         assert step_differences(plan_of("slime", config), loss, drawn, chosen) == []

@@ -62,10 +62,9 @@ def test_all_trainers_stand_side_by_side():
     assert {name: one.trainer for name, one in result.corrections.items()}.items() <= {
         (family, trainer.name) for family, trainer in families().items()
     }
-    alone = rcdiag.score(
-        ROLLOUTS, trainer="slime", rows=64, settings={"default": {"use_tis": False}}
-    )
-    assert result.corrections["slime"].metrics == alone.corrections["default"].metrics
+    off = {"tis_by_flag": {"use_tis": False}}
+    alone = rcdiag.score(ROLLOUTS, trainer="slime", rows=64, presets="tis_by_flag", settings=off)
+    assert result.corrections["slime"].metrics == alone.corrections["tis_by_flag"].metrics
 
 
 def test_a_carried_preset_has_the_numbers_of_its_trainers():

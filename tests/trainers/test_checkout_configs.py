@@ -157,6 +157,8 @@ EMITTED = {
         {},
         {"rho_clamp_upper_bound": 0.0, "rho_mask_lower_bound": 0.5, "rho_mask_upper_bound": 2.0},
         {"rho_mask_sequence_level": True, "rho_clamp_lower_bound": 0.5},
+        {"rho_mask_tv_divergence": True, "rho_mask_upper_bound": 1.5},
+        {"rho_mask_tv_divergence": True, "rho_mask_lower_bound": 0.5, "rho_mask_upper_bound": 2.0},
         {"use_rho_correction": False},
     ),
     "roll": (

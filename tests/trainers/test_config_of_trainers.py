@@ -46,6 +46,10 @@ def plan_of(folder: Path, text: str, trainer: str | None = None) -> Plan:
         ("rlhf_type: grpo\nrollout_importance_sampling_mode: token_mask\n", "ms-swift-4.6"),
         ("swift rlhf \\\n --rlhf_type grpo \\\n --use_vllm true\n", "ms-swift-4.6"),
         ("off_policy_sequence_mask_delta: 0.1\n", "ms-swift-4.6"),
+        ("python3 /root/slime/train.py --use-tis --tis-clip 1.5\n", "slime"),
+        ("python3 /root/miles/train.py --use-tis --tis-clip 1.5\n", "miles"),
+        ("python3 train.py --use-tis --tis-clip 1.5\n", "miles"),
+        ("python3 /root/miles/train.py --calculate-per-token-loss\n", "miles"),
     ],
 )
 def test_the_trainer_is_told_by_the_keys(text: str, trainer: str, tmp_path: Path) -> None:
@@ -80,6 +84,71 @@ def test_a_file_without_a_setting_runs_the_defaults(
     plan = plan_of(tmp_path, "learning_rate: 1.0e-6\n", trainer)
     assert plan.corrections["config"].weighting == weighting
     assert "trainer-defaults" in {finding.slug for finding in plan.findings}
+
+
+RUN = "--advantage-estimator grpo --rollout-batch-size 4"
+
+
+@pytest.mark.parametrize(
+    ("text", "trainer", "corrects"),
+    [
+        ("actor_rollout_ref: {actor: {ppo_epochs: 1}}\nalgorithm: {adv_estimator: grpo}\n",
+         "verl-0.9", False),
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=4\n", "verl-0.9", False),
+        (f"python3 /root/slime/train.py {RUN}\n", "slime", False),
+        (f"python3 /root/miles/train.py {RUN}\n", "miles", False),
+        ("python open_instruct/grpo_fast.py --beta 0.0\n", "open-instruct", True),
+        ("python3 -m openrlhf.cli.train_ppo_ray --actor.num_nodes 1\n", "openrlhf-0.11.2", False),
+        ("trl grpo --model_name_or_path x\n", "trl-1.16", True),
+        ("base_model: x\nrl: grpo\n", "trl-1.16", True),
+    ],
+)  # fmt: skip
+def test_a_run_that_sets_nothing_runs_the_defaults_of_its_trainer(
+    text: str, trainer: str, corrects: bool, tmp_path: Path
+) -> None:
+    plan = plan_of(tmp_path, text)
+    assert plan.trainer.name == trainer
+    assert (plan.corrections["config"].weighting is not None) == corrects
+    assert "trainer-defaults" in {finding.slug for finding in plan.findings}
+
+
+def test_a_script_of_slime_without_a_name_is_read_when_told(tmp_path: Path) -> None:
+    script = f"python3 train.py {RUN}\n"
+    with pytest.raises(RcdiagError, match="no settings of a rollout correction"):
+        read(tmp_path, script)
+    assert read(tmp_path, script, "slime").settings["use_tis"] is False
+    with pytest.raises(RcdiagError, match="no settings of a rollout correction"):
+        read(tmp_path, "learning_rate: 1.0e-6\n", "slime")
+
+
+def test_a_recipe_stands_on_another_file(tmp_path: Path) -> None:
+    """As NeMo-RL's recipes do: nearer files win, lists of files from the last one on."""
+    base = "loss_fn: {use_importance_sampling_correction: true, ratio_clip_min: 0.2}\ngrpo: {}\n"
+    (tmp_path / "base.yaml").write_text(base)
+    (tmp_path / "middle.yaml").write_text(
+        "defaults: base.yaml\nloss_fn: {truncated_importance_sampling_type: tis, "
+        "truncated_importance_sampling_ratio: 2.0}\n"
+    )
+    recipe = "defaults: [middle.yaml]\nloss_fn: {truncated_importance_sampling_ratio: 3.0}\n"
+    found = read(tmp_path, recipe)
+    assert found.trainer.name == "nemo-rl"
+    assert found.settings == {
+        "use_importance_sampling_correction": True,
+        "truncated_importance_sampling_type": "tis",
+        "truncated_importance_sampling_ratio": 3.0,
+    }
+    alone = "defaults: [middle.yaml]\nloss_fn: {_override_: true, ratio_clip_min: 0.1}\n"
+    assert read(tmp_path, alone).settings == {}
+
+
+def test_a_recipe_without_its_file_says_so(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "defaults: gone.yaml\nloss_fn: {ratio_clip_min: 0.2}\ngrpo: {}\n")
+    (finding,) = (one for one in plan.findings if one.slug == "base-config-missing")
+    assert "gone.yaml" in finding.message
+    (tmp_path / "a.yaml").write_text("defaults: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("defaults: a.yaml\n")
+    with pytest.raises(RcdiagError, match="back to itself"):
+        read(tmp_path, "defaults: a.yaml\nloss_fn: {ratio_clip_min: 0.2}\n")
 
 
 def test_the_old_cap_overwrites_the_upper_bound(tmp_path: Path) -> None:

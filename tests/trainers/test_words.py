@@ -25,6 +25,7 @@ from rcdiag.trainers.words import (
     read_settings,
     read_terms,
 )
+from tests.corrections.builders import padded, result_of
 from tests.losses.rules import default_settings, evaluate
 from tests.trainers.toy import (
     BEHAVIOR,
@@ -142,10 +143,8 @@ SLIME = read_keys("rcdiag.trainers.slime")
 
 def _tis(log_ratios: list[float]) -> dict[str, float]:
     """What slime's own correction logs of tokens with these log-ratios of old to rollout."""
-    old = np.full(len(log_ratios), -5.0)
-    batch = loss_batch(old, old, old, [1] * len(old), rollout=old - np.array(log_ratios))
-    settings = default_settings("slime").changed(tis_clip=2.0)
-    return evaluate(batch, "vanilla", settings, "slime").metrics
+    config = TRAINERS["slime"].presets["tis_by_flag"]
+    return result_of("slime", dict(config), padded([[value] for value in log_ratios])).metrics
 
 
 def test_worked_ratio_of_slime() -> None:
@@ -169,9 +168,8 @@ def test_worked_distance_from_one_of_slime() -> None:
 def test_worked_ppo_ratio_of_slime() -> None:
     old = np.zeros(2)
     current = np.array([0.1, -0.1])
-    batch = loss_batch(current, old, old, [1, 1], rollout=old)
-    settings = default_settings("slime").changed(tis_clip=2.0)
-    value = evaluate(batch, "vanilla", settings, "slime").metrics["ois"]
+    batch = loss_batch(current, old, old, [1, 1], rollout=old, weights=np.ones(2))
+    value = evaluate(batch, "vanilla", default_settings("slime"), "slime").metrics["ois"]
     assert SLIME["ois"].example == f"log-ratios 0.1 and -0.1: (1.105 + 0.905) / 2 = {value:.4g}"
 
 

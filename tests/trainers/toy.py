@@ -83,7 +83,8 @@ def update(trainer: str, kept: list[bool] | None = None) -> LossBatch:
     """The batch of an update: log-ratios are of current to old, the rollout is old - 0.1."""
     rollout = BEHAVIOR - 0.1 if trainer in ("slime", "miles") else None
     current = BEHAVIOR + LOG_RATIOS
-    weights = np.ones(len(current)) if trainer == "miles" else None  # it logs ois with weights
+    # Both log ois beside weights.
+    weights = np.ones(len(current)) if trainer in ("slime", "miles") else None
     return loss_batch(
         *(current, BEHAVIOR, ADVANTAGES, LENGTHS),
         rollout=rollout,
@@ -107,7 +108,7 @@ def replayed(trainer: str, loss: str, **own: Any) -> LossResult:
 def by_losses(trainer: str) -> dict[str, set[str]]:
     """Policy loss -> all keys that it can log."""
     own: dict[str, dict[str, Any]] = {
-        "slime": {"tis_clip": 2.0, "opsm_delta": 1e-4},
+        "slime": {"opsm_delta": 1e-4},
         "miles": {"opsm_delta": 1e-4},
     }
     return {

@@ -78,6 +78,16 @@ TRAINER_CONFIG_CHECKS = (
         "a TRL config with use_vllm: true alone runs sequence_mask with clip_max 3",
     ),
     _of_settings(
+        "base-config-missing",
+        "warning",
+        "Are the files there on which the trainer's config stands?",
+        "A YAML config names other files in `defaults` and changes some of their settings; without "
+        "them the trainer's own defaults are taken.",
+        "put the files where `defaults` names them",
+        "defaults: grpo_math_1B.yaml in a recipe of NeMo-RL",
+        source="NeMo-RL, nemo_rl/utils/config.py, load_config_with_inheritance",
+    ),
+    _of_settings(
         "loss-of-trainer-config",
         "note",
         "Which policy loss does the trainer's configuration ask for?",

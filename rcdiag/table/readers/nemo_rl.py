@@ -23,6 +23,10 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 FILE_NAME = re.compile(r"train_data_step(?P<step>\d+)")
 
 NO_RESPONSE = "a sample without any assistant token in token_loss_mask has no response: left out"
+NO_LENGTH = (
+    "a sample without input_lengths ends with its last assistant token: padding and tool tokens "
+    "behind it cannot be told apart"
+)
 REMOVED = "a sample with sample_loss_mask 0 keeps its row; its response_mask is 0"
 NOT_COMPUTED = (
     "prev_logprobs of a sample are 0.0 at every token of prompt and response: NeMo-RL did not "
@@ -70,8 +74,11 @@ def _row(sample: Sample, where: str, notes: Notes) -> dict[str, Any] | None:
         )
     check_length(mask, len(tokens), where, "token_loss_mask", "token_ids")
     lengths = _one(sample.input_lengths, "input_lengths", where)
-    end = len(tokens) if lengths is None else lengths
     is_sampled = bits(mask, where, "token_loss_mask")
+    end = lengths
+    if end is None:
+        notes.change(NO_LENGTH, 1)
+        end = len(tokens) - int(np.argmax(is_sampled[::-1])) if is_sampled.any() else 0
     _check_end(end, is_sampled, where)
     if not is_sampled.any():
         notes.change(NO_RESPONSE, 1)

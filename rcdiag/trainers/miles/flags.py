@@ -15,7 +15,7 @@ from rcdiag.trainers.miles.emit import custom_config
 from rcdiag.trainers.miles.losses import UPDATE
 from rcdiag.trainers.miles.metrics import metrics, quantities
 from rcdiag.trainers.slime import mis
-from rcdiag.trainers.slime.functions import FLAGS, HELPER, Functions
+from rcdiag.trainers.slime.functions import FLAGS, HELPER, Functions, is_run, is_script_of
 from rcdiag.trainers.slime.loss_in_config import loss_in
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Trainer
 
@@ -54,6 +54,8 @@ def _claim(config: Config, document: Document) -> Claim | None:
     if path is not None:
         own = "infra_features" in str(path) or str(path).startswith("miles.")
         return Claim(1.0) if own else None
+    if is_script_of(document, "miles", "slime"):
+        return Claim(0.97) if config else Claim(0.5) if is_run(document) else None
     clamps = config.keys() & {"tis_clip", "tis_clip_low"}
     if clamps or (document.format == "flags" and config.get("use_tis")):
         return Claim(0.95, "slime has these flags too, and does the same with them")

@@ -10,6 +10,9 @@ import numpy as np
 from rcdiag.corrections.correction import Correction
 from rcdiag.trainers.settings_text import Inexpressible, Value, Written, rounded
 
+# Statistics of `rho_mask_tv_divergence`, for the lower bound and the upper one.
+OF_TV = ("token_rising_tv_lower", "token_rising_tv")
+
 
 def flags(correction: Correction) -> Written:
     """Write clamped or zeroed weights of tokens or rows; open-instruct rejects nothing."""
@@ -25,10 +28,13 @@ def flags(correction: Correction) -> Written:
         raise Inexpressible(f"weights by {weighting.level}")
     if not correction.weights_applied or correction.batch_normalize:
         raise Inexpressible("weights that are logged only, or divided by their mean")
-    low, high = _bounds(correction)
+    by_tv = {test.statistic for test in correction.zeroing} & set(OF_TV)
+    low, high = _bounds(correction, OF_TV if by_tv else (weighting.level,) * 2)
     settings: dict[str, Value] = {"use_rho_correction": True}
     if weighting.level == "geometric":
         settings["rho_mask_sequence_level"] = True
+    if by_tv:
+        settings["rho_mask_tv_divergence"] = True
     clamps = weighting.outside in ("truncate", "clip")
     floor = weighting.lower_or_reciprocal if weighting.outside == "clip" else 0.0
     settings["rho_clamp_lower_bound"] = _written(floor)
@@ -36,8 +42,11 @@ def flags(correction: Correction) -> Written:
     return Written({**settings, "rho_mask_lower_bound": low, "rho_mask_upper_bound": high})
 
 
-def _bounds(correction: Correction) -> tuple[float, float]:
-    """Return the bounds outside of which weights are 0, 0 for none."""
+def _bounds(correction: Correction, statistics: tuple[str, str]) -> tuple[float, float]:
+    """Return the bounds outside of which weights are 0, 0 for none.
+
+    `statistics` are those that may have a lower bound and an upper one.
+    """
     weighting = correction.weighting
     assert weighting is not None
     tests = [(test.statistic, test.lower, test.upper) for test in correction.zeroing]
@@ -45,7 +54,7 @@ def _bounds(correction: Correction) -> tuple[float, float]:
         tests.append((weighting.level, weighting.lower_or_reciprocal, weighting.upper))
     if weighting.outside == "mask":
         raise Inexpressible("rejection outside the bounds of its weights")
-    if odd := [name for name, _, _ in tests if name != weighting.level]:
+    if odd := [name for name, _, _ in tests if name not in statistics]:
         raise Inexpressible(f"weights that are 0 by {odd[0]}")
     lower = max((lower or 0.0 for _, lower, _ in tests), default=0.0)
     upper = min((upper for _, _, upper in tests), default=np.inf)

@@ -17,7 +17,7 @@ from rcdiag.corrections.quantities import Array, Tokens
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.results import Finding
 from rcdiag.trainers.document import MISSING, Document
-from rcdiag.trainers.open_instruct.emit import flags
+from rcdiag.trainers.open_instruct.emit import OF_TV, flags
 from rcdiag.trainers.open_instruct.loss_in_config import loss_in
 from rcdiag.trainers.open_instruct.losses import UPDATE
 from rcdiag.trainers.open_instruct.metrics import metrics, quantities
@@ -92,7 +92,7 @@ def read(config: Config) -> Correction:
 def _mask(bounds: Mapping[str, float], level: str, *, tv: bool) -> tuple[Rejection, ...]:
     """Return what is zeroed below a lower bound, and above an upper one; 0 is no bound."""
     low, high = bounds["rho_mask_lower_bound"], bounds["rho_mask_upper_bound"]
-    below, above = ("token_rising_tv_lower", "token_rising_tv") if tv else (level, level)
+    below, above = OF_TV if tv else (level, level)
     zeroed = [Rejection(below, np.inf, low)] if low > 0 else []
     return tuple([*zeroed, Rejection(above, high)] if high > 0 else zeroed)
 
@@ -132,9 +132,11 @@ def _complete(settings: Config, document: Document) -> tuple[Config, list[Findin
 
 
 def _claim(config: Config, document: Document) -> Claim | None:
-    """Claim names that no other trainer has."""
+    """Claim names that no other trainer has, or a script that runs its GRPO."""
     own = [name for name in config if name != "use_vllm_logprobs"]
-    return Claim(1.0) if own or document.find("no_use_rho_correction") is not MISSING else None
+    if own or document.find("no_use_rho_correction") is not MISSING:
+        return Claim(1.0)
+    return Claim(0.9) if document.mentions("open_instruct/grpo") else None
 
 
 def traps(settings: Config) -> list[Finding]:

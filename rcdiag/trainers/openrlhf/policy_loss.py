@@ -216,7 +216,8 @@ def _claim_of(own: tuple[str, ...], others: tuple[str, ...]) -> Callable[..., Cl
             return None
         if _THRESHOLD in settings:
             return Claim(0.8 if own is _NEW else 0.7, doubt="both generations have its settings")
-        if document.has("actor.policy_loss_type", "algo.advantage.estimator"):
+        named = document.has("actor.policy_loss_type", "algo.advantage.estimator")
+        if named or document.mentions("openrlhf.cli.train_ppo"):
             return Claim(0.4 if own is _NEW else 0.3)
         return None
 

@@ -14,7 +14,7 @@ from rcdiag.trainers.document import Document
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.slime.built_in import metrics, quantities
 from rcdiag.trainers.slime.emit import custom_config
-from rcdiag.trainers.slime.functions import FLAGS, HELPER, Functions
+from rcdiag.trainers.slime.functions import FLAGS, HELPER, Functions, is_run, is_script_of
 from rcdiag.trainers.slime.loss_in_config import loss_in
 from rcdiag.trainers.slime.losses import UPDATE
 from rcdiag.trainers.trainer import Claim, Config, ConfigFile, Trainer
@@ -43,7 +43,7 @@ SETTINGS: dict[str, Any] = {
 def _complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
     """Read flags without the helper's keys as slime does, where its own clamp is the default."""
     of_flags = document.format == "flags" or settings.keys() & (FLAGS.keys() - {"use_tis"})
-    if not of_flags:
+    if not (of_flags and settings):
         return settings, []
     own = {} if settings.keys() & HELPER.keys() else {"custom_tis_function_path": None}
     settings = {"use_tis": False, **own, **settings}
@@ -52,7 +52,10 @@ def _complete(settings: Config, document: Document) -> tuple[Config, list[Findin
 
 def _claim(config: Config, document: Document) -> Claim | None:
     """Claim settings by names that only miles, with a copy of the helper, has as well."""
-    return Claim(0.9) if SETTINGS.keys() & config.keys() else None
+    named = is_script_of(document, "slime", "miles")
+    if SETTINGS.keys() & config.keys():
+        return Claim(0.97 if named else 0.9)
+    return Claim(0.5) if named and is_run(document) else None
 
 
 GENERATIONS = (
@@ -62,7 +65,7 @@ GENERATIONS = (
         package="rcdiag.trainers.slime",
         newest=True,
         settings=SETTINGS,
-        unset={"use_tis": False, "use_rs": False},
+        unset={"use_tis": False, "custom_tis_function_path": None},
         presets={
             "default": {},
             "tis_by_flag": {"custom_tis_function_path": None},
@@ -76,6 +79,7 @@ GENERATIONS = (
         update=UPDATE,
         config=ConfigFile(
             claim=_claim,
+            whole=is_run,
             loss=loss_in,
             complete=_complete,
             write=custom_config,

@@ -16,6 +16,7 @@ import numpy as np
 
 from rcdiag.corrections.correction import Correction, Guard, Weighting
 from rcdiag.results import Finding
+from rcdiag.trainers.document import Document
 from rcdiag.trainers.slime import mis
 from rcdiag.trainers.trainer import Config, Refused, not_negative, switch
 
@@ -30,6 +31,8 @@ FLAGS: dict[str, Any] = {
     "calculate_per_token_loss": False,
 }
 HELPER = {name: value for name, value in mis.SETTINGS.items() if name not in FLAGS}
+# Flags of every run, by which a script of one of the two is known.
+_OF_A_RUN = ("advantage_estimator", "rollout_batch_size", "rollout_num_gpus")
 # The built-in functions take the exponential of a log-ratio of any size.
 UNCLAMPED = Guard(bound=np.inf)
 
@@ -37,6 +40,16 @@ UNCLAMPED = Guard(bound=np.inf)
 def logging(function: Function, per_token: bool) -> str:
     """Write what decides about the logged numbers, as `Correction.logging` has it."""
     return f"{function} per {'token' if per_token else 'sequence'}"
+
+
+def is_script_of(document: Document, name: str, other: str) -> bool:
+    """Tell whether a script is of one of two trainers with the same flags, by their names in it."""
+    return document.format == "flags" and document.mentions(name) > document.mentions(other)
+
+
+def is_run(document: Document) -> bool:
+    """Tell whether a script has flags of a run, those of a correction left aside."""
+    return document.format == "flags" and document.has(*_OF_A_RUN)
 
 
 def logged_of(correction: Correction) -> tuple[str, bool]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rcdiag.errors import RcdiagError
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, SEQUENCES, TOKEN_MEAN, Count
 from rcdiag.losses.batch import LossBatch, TokenLosses
@@ -28,31 +27,6 @@ from rcdiag.losses.settings import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-TIS_CLIP = LossSetting(
-    name="tis_clip",
-    says="Upper bound of slime's own weights old / rollout; off is a run without --use-tis.",
-    default=None,
-    above=0.0,
-    example="rcdiag replay rollouts.parquet --trainer slime --set default.use_tis=false "
-    "--loss-setting tis_clip=2",
-    see=("TIS", "tis_clip_low", "train/tis"),
-)
-TIS_CLIP_LOW = LossSetting(
-    name="tis_clip_low",
-    says="Lower bound of slime's own weights old / rollout.",
-    default=0.0,
-    example="--loss-setting tis_clip=2 --loss-setting tis_clip_low=0.5",
-    see=("tis_clip", "train/tis_clipfrac"),
-)
-TIS_OUTSIDE = LossSetting(
-    name="tis_outside",
-    says="What becomes of slime's own weights outside their bounds: clamp moves them to the "
-    "bound, zero sets them to 0 (IcePop).",
-    default="clamp",
-    choices=("clamp", "zero"),
-    example="--loss-setting tis_clip=5 --loss-setting tis_outside=zero",
-    see=("tis_clip", "IcePop"),
-)
 OPSM_DELTA = LossSetting(
     name="opsm_delta",
     says="OPSM: tokens of negative advantage leave the loss in rows whose mean of old - current "
@@ -69,7 +43,7 @@ USE_ROLLOUT_LOGPROBS = LossSetting(
     example="--old rollout --loss-setting use_rollout_logprobs=true",
     see=("bypass", "train/train_rollout_logprob_abs_diff"),
 )
-OWN = (TIS_CLIP, TIS_CLIP_LOW, TIS_OUTSIDE, OPSM_DELTA, USE_ROLLOUT_LOGPROBS)
+OWN = (OPSM_DELTA, USE_ROLLOUT_LOGPROBS)
 
 
 def row_log_ratio(batch: LossBatch) -> Tensor:
@@ -120,43 +94,17 @@ def dropped_share(batch: LossBatch, settings: LossSettings, dropped: Tensor) -> 
     return dropped
 
 
-def tis_weights(ratio: Tensor, low: float, high: float, outside: str) -> Tensor:
-    """Return old / rollout clamped into [low, high], or `zero` outside (IcePop), [tokens]."""
-    if outside == "zero":
-        return ratio.where((ratio >= low) & (ratio <= high), 0.0)
-    return ratio.clamp(low, high)
-
-
-def _tis(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the weights of --use-tis and what slime logs of them; ratio = old / rollout."""
-    if batch.weights is not None or batch.rollout is None:
-        raise RcdiagError(
-            "tis_clip: slime's own TIS makes its weights from the rollout's log-probs, and takes "
-            "no other weights",
-            "--set PRESET.use_tis=false takes the MIS helper's weights out of a preset",
-        )
-    ratio = (batch.old - batch.rollout).exp()
-    low, high = settings.value(TIS_CLIP_LOW), settings.value(TIS_CLIP)
-    weights = tis_weights(ratio, low, high, settings.value(TIS_OUTSIDE))
-    logged = {"tis": ratio, "tis_clipfrac": weights != ratio, "tis_abs": (ratio - 1.0).abs()}
-    return weights, logged
-
-
 def _finished(
     batch: LossBatch, settings: LossSettings, log_ratio: Tensor, losses: Tensor, beyond: Tensor
 ) -> TokenLosses:
-    """Apply OPSM and TIS, with rejected tokens at 0; `ois` and `tis` are logged of these too."""
+    """Apply OPSM, with rejected tokens at 0; `ois` is logged of these too."""
     logged: dict[str, Tensor] = {}
     kept = batch.kept
     if (delta := settings.value(OPSM_DELTA)) is not None:
         dropped = opsm_dropped(batch, delta)
         losses = losses * ~dropped
         logged["opsm_clipfrac"] = dropped_share(batch, settings, dropped)
-    weighted = settings.value(TIS_CLIP) is not None
-    if weighted:
-        weights, of_weights = _tis(batch, settings)
-        losses, logged = losses * weights, logged | of_weights
-    if weighted or batch.weights is not None:
+    if batch.weights is not None:
         logged["ois"] = log_ratio.exp()
     if batch.rollout is not None:
         compared = batch.current if settings.value(USE_ROLLOUT_LOGPROBS) else batch.old

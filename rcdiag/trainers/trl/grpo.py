@@ -116,6 +116,7 @@ def _claim(settings: Config, document: Document) -> Claim | None:
     if any(name in settings for name in (*_OF_WEIGHTS, "off_policy_mask_threshold")):
         return Claim(0.9)
     run = "use_vllm" in settings or document.has("num_generations")
+    run = run or document.mentions("trl grpo") > 0 or _is_of_axolotl(document)
     # ms-swift has the same names of a run; its files say what they train.
     return Claim(0.6) if run and not document.has("rlhf_type") else None
 
@@ -135,9 +136,15 @@ def _complete(settings: Config, document: Document) -> tuple[Config, list[Findin
     return {**settings, "use_vllm": True}, [finding, *_handed_on(document)]
 
 
+def _is_of_axolotl(document: Document) -> bool:
+    """Tell whether a file is Axolotl's, which hands what it has of GRPO to TRL."""
+    return document.has("base_model") and document.find("rl") == "grpo"
+
+
 def _handed_on(document: Document) -> list[Finding]:
     """Say where the block is Axolotl's, which hands it to TRL."""
-    if not (document.has("base_model") and isinstance(document.find("trl"), dict)):
+    block = document.has("base_model") and isinstance(document.find("trl"), dict)
+    if not (block or _is_of_axolotl(document)):
         return []
     return [
         Finding(

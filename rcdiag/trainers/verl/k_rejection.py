@@ -43,7 +43,7 @@ from rcdiag.trainers.verl.metrics import (
     weight_quantities,
 )
 from rcdiag.trainers.verl.updates import UPDATE_071, UPDATE_09
-from rcdiag.trainers.verl.whole_config import whole_config_findings
+from rcdiag.trainers.verl.whole_config import is_whole, whole_config_findings
 
 OPTIONS = (
     *(f"token_k{k}" for k in (1, 2, 3)),
@@ -59,7 +59,7 @@ def read(config: Config, *, icepop: bool, ordered: bool) -> Correction:
     weighting = None
     if level is not None and config["rollout_is_threshold"] is not None:
         weighting = _weighting(level, config, icepop=icepop)
-    loss = choice(config, "loss_type", ("ppo_clip", "reinforce"))
+    loss = choice(config, "loss_type", LOSS_TYPES)
     return Correction(
         weighting=weighting,
         rejections=_rejections(config, ordered=ordered),
@@ -231,10 +231,15 @@ _PRESETS: dict[str, Config] = {
 }
 
 
+LOSS_TYPES = ("ppo_clip", "reinforce")
+
+
 def _claim(config: Config, document: Document) -> Claim | None:
-    """Claim settings that all generations from 0.7.1 on have, and older ones in part."""
-    if not _SETTINGS.keys() & config.keys():
-        return None
+    """Claim settings that all generations from 0.7.1 on have, and a run that sets none."""
+    own = {name for name in _SETTINGS if name in config and name != "loss_type"}
+    if not own and config.get("loss_type") not in LOSS_TYPES:  # TRL has another loss_type
+        doubt = "generations from 0.6.0 on have such files"
+        return Claim(0.45, doubt) if is_whole(document) else None
     if isinstance(config.get("rollout_is_threshold"), str):
         return Claim(0.5, "verl-0.8.0 has the same settings")
     options = str(config.get("rollout_rs") or "").split(",")
@@ -246,6 +251,7 @@ def _claim(config: Config, document: Document) -> Claim | None:
 def _config(version: str, *, icepop: bool) -> ConfigFile:
     return ConfigFile(
         path=PATH,
+        whole=is_whole,
         loss=loss_in,
         findings=partial(whole_config_findings, version=version),
         write=partial(by_k, icepop=icepop),

@@ -27,7 +27,7 @@ from rcdiag.trainers.trainer import (
     positive,
 )
 from rcdiag.trainers.verl.emit import by_ratios
-from rcdiag.trainers.verl.family import FAMILY, NEEDS, PACKAGE, PATH
+from rcdiag.trainers.verl.family import FAMILY, NEEDS, PACKAGE, PATH, UNSET
 from rcdiag.trainers.verl.ignored import ignored
 from rcdiag.trainers.verl.loss_in_config import loss_in
 from rcdiag.trainers.verl.metrics import (
@@ -39,7 +39,7 @@ from rcdiag.trainers.verl.metrics import (
     weight_quantities,
 )
 from rcdiag.trainers.verl.updates import UPDATE_061, UPDATE_070, UPDATE_20251203
-from rcdiag.trainers.verl.whole_config import whole_config_findings
+from rcdiag.trainers.verl.whole_config import is_whole, whole_config_findings
 
 
 def read(config: Config) -> Correction:
@@ -184,6 +184,7 @@ def _config(version: str, loss: str) -> ConfigFile:
     """Make the config file of a version; `loss` is what it calls the loss of bypass mode."""
     return ConfigFile(
         path=PATH,
+        whole=is_whole,
         loss=loss_in,
         findings=partial(whole_config_findings, version=version),
         write=partial(by_ratios, loss=loss),
@@ -198,6 +199,7 @@ GENERATIONS = (
         family=FAMILY,
         package=PACKAGE,
         settings={**_SETTINGS, "use_policy_gradient": False},
+        unset=UNSET,
         presets={
             **_DECOUPLED,
             "ppo_is_bypass": {"rollout_is": "token", **_BYPASS},
@@ -218,6 +220,7 @@ GENERATIONS = (
         family=FAMILY,
         package=PACKAGE,
         settings={**_SETTINGS, "use_policy_gradient": False},
+        unset=UNSET,
         presets={
             **_DECOUPLED,
             "geo_rs_seq_tis": {**_GEO, **_SEQ},
@@ -240,6 +243,7 @@ GENERATIONS = (
         family=FAMILY,
         package=PACKAGE,
         settings={**_SETTINGS, "loss_type": "ppo_clip"},
+        unset=UNSET,
         presets={
             **_DECOUPLED,
             "geo_rs_seq_tis": {**_GEO, **_SEQ},

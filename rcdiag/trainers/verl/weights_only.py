@@ -30,7 +30,7 @@ from rcdiag.trainers.verl.ignored import ignored_before_061
 from rcdiag.trainers.verl.loss_in_config import loss_in
 from rcdiag.trainers.verl.metrics import ALWAYS, off_policy, weight_metrics, weight_quantities
 from rcdiag.trainers.verl.updates import UPDATE_060, UPDATE_20251027
-from rcdiag.trainers.verl.whole_config import whole_config_findings
+from rcdiag.trainers.verl.whole_config import is_whole, whole_config_findings
 
 LEVELS = ("token", "sequence", "geometric")
 PERCENTILES = (25, 50, 75, 95, 99)
@@ -181,6 +181,7 @@ GENERATIONS = (
         config=ConfigFile(
             path=PATH,
             claim=_claim,
+            whole=is_whole,
             loss=loss_in,
             findings=partial(whole_config_findings, version="0.6.0"),
         ),
@@ -197,7 +198,10 @@ GENERATIONS = (
         metrics=partial(metrics, percentiles=False),
         update=UPDATE_20251027,
         config=ConfigFile(
-            path=PATH, loss=loss_in, findings=partial(whole_config_findings, version="20251027")
+            path=PATH,
+            whole=is_whole,
+            loss=loss_in,
+            findings=partial(whole_config_findings, version="20251027"),
         ),
     ),
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rcdiag.results import Finding
+from rcdiag.trainers.document import Document
 from rcdiag.trainers.trainer import Config
 
 # verl logs nothing of the rollout policy in these, unless asked to.
@@ -56,6 +57,11 @@ class WholeConfig:
     def v1(self) -> bool:
         """Tell whether the V1 trainer runs: the default from 0.9 on."""
         return self.version == "0.9" and self.get("trainer.use_v1", True) is not False
+
+
+def is_whole(document: Document) -> bool:
+    """Tell whether a file is verl's own, also where it has no rollout correction."""
+    return document.has(WHOLE)
 
 
 def whole_config_findings(

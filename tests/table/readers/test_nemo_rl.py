@@ -109,6 +109,16 @@ def test_removed_samples_keep_their_row(tmp_path, lines):
     assert list(result.changes.values()) == [1]
 
 
+def test_a_sample_without_its_length_ends_with_its_last_assistant_token(tmp_path, lines):
+    """Padding would else be tokens of the response."""
+    del lines[0]["input_lengths"]
+    lines[1]["input_lengths"] = None
+    lines[1]["token_loss_mask"] = [[0, 0, 1, 0, 1, 0, 0, 0, 0]]
+    result = rows_of(NEMO_RL, write_lines(tmp_path / "a.jsonl", lines))
+    assert result.column("response_ids") == [[4, PAD, 6], [5, 7, 8]]
+    assert list(result.changes.values()) == [2]
+
+
 def test_a_sample_without_assistant_tokens_has_no_response(tmp_path, lines):
     lines[0]["token_loss_mask"] = [[0] * 9]
     result = rows_of(NEMO_RL, write_lines(tmp_path / "a.jsonl", lines))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
+import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +13,7 @@ from pathlib import Path
 import fsspec
 import polars
 import pytest
+import torch
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers import READERS
@@ -110,6 +115,53 @@ def test_lines_of_an_own_layout_are_refused_with_the_command_that_makes_a_table(
     assert caught.value.hint.endswith(command)
     polars.read_ndjson("mine.jsonl").write_parquet("mine.parquet")
     assert open_table("mine.parquet").policies == ["rollout"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "message", "hint"),
+    [
+        ("a.toyjsonl.gz", gzip.compress, "a packed file", "gunzip -k a.toyjsonl.gz"),
+        ("a.toyjsonl.xz", lzma.compress, "a packed file", "unxz -k a.toyjsonl.xz"),
+        ("a.toyjsonl.bz2", bz2.compress, "a packed file", "bunzip2 -k a.toyjsonl.bz2"),
+        ("a.txt", lambda text: text.decode().encode("utf-16"), "UTF-16", "iconv -f UTF-16"),
+    ],
+)
+def test_a_packed_file_is_refused_with_what_unpacks_it(tmp_path, name, pack, message, hint):
+    write_toy(tmp_path / "b.toyjsonl", [ROW])
+    (tmp_path / name).write_bytes(pack((tmp_path / "b.toyjsonl").read_bytes()))
+    with pytest.raises(RcdiagError, match=message) as caught:
+        find_files(str(tmp_path / name))
+    assert hint in caught.value.hint
+    if message == "UTF-16":  # its name is not that of a dump
+        assert names_of(tmp_path) == ["b.toyjsonl"]
+        return
+    with pytest.raises(RcdiagError, match=message):  # a part of the dump would be left out
+        find_files(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "hint"),
+    [
+        (b"PK\x03\x04 and no end", "cut off or damaged", "copy it again"),
+        (b"\x93NUMPY\x01\x00", "an array of numpy", "rcdiag.open_table({"),
+        (pickle.dumps({"a": 1}), "a pickle, of which nothing was loaded", "if you trust it"),
+        (b"ARROW1\x00\x00", "Feather", "pyarrow.feather.read_table"),
+    ],
+)
+def test_files_of_others_are_refused_with_what_makes_a_table(tmp_path, content, message, hint):
+    (tmp_path / "b").write_bytes(content)
+    with pytest.raises(RcdiagError, match=message) as caught:
+        find_files(str(tmp_path / "b"))
+    assert hint in caught.value.hint
+
+
+def test_a_torch_file_that_was_cut_is_not_left_out_of_its_folder(tmp_path):
+    torch.save({"rollout_id": 3, "samples": [{"tokens": [1, 2], "response_length": 1}]},
+               tmp_path / "3.pt")  # fmt: skip
+    whole = (tmp_path / "3.pt").read_bytes()
+    (tmp_path / "4.pt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RcdiagError, match=r"4\.pt: a torch file .* cut off"):
+        find_files(str(tmp_path))
 
 
 def test_an_empty_file_of_the_dump_is_refused(tmp_path):

@@ -1,0 +1,96 @@
+"""A file that no reader knows is refused with what it is, and with what makes a table of it."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from rcdiag.errors import RcdiagError, setting
+from rcdiag.table.readers import READERS
+from rcdiag.table.readers.peek import Peek
+from rcdiag.table.remote_file import AnyFile
+
+# First bytes of packed files, and the command that unpacks them.
+_PACKED = {
+    b"\x1f\x8b": "gunzip -k",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+    b"\xfd7zXZ\x00": "unxz -k",
+    b"BZh": "bunzip2 -k",
+    b"\x04\x22\x4d\x18": "unlz4 -k",
+}
+_ZIP = b"PK\x03\x04"
+_AS_COLUMNS = (
+    "load it where it was written, if you trust it, and give its columns: "
+    "rcdiag.open_table({'response_ids': ..., 'rollout_log_probs': ...}), or write them as parquet"
+)
+# First bytes of files that are none of a dump: what they are, and what to do.
+_OF_OTHERS = {
+    _ZIP: ("a zip archive, such as arrays of numpy", _AS_COLUMNS),
+    b"\x93NUMPY": ("an array of numpy", _AS_COLUMNS),
+    b"\x80\x02\x8a\x0al\xfc\x9cF\xf9": (
+        "a torch file as torch wrote them before 1.6",
+        "load it where it was written, if you trust it, and save it again with torch.save",
+    ),
+    b"\x80": ("a pickle, of which nothing was loaded", _AS_COLUMNS),
+    b"ARROW1": (
+        "an Arrow or Feather file",
+        "give the table: rcdiag.open_table(pyarrow.feather.read_table(FILE)), or write it as "
+        "parquet",
+    ),
+}
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def is_packed_or_cut(path: AnyFile) -> bool:
+    """Tell whether a file may be a part of a dump that is packed, or cut off."""
+    try:
+        head = Peek(path).head
+    except OSError:
+        return False
+    return bool(_unpacker(head)) or (head.startswith(_ZIP) and not _is_whole_zip(path))
+
+
+def _unpacker(head: bytes) -> str:
+    """Return the command that unpacks a file, or nothing for one that is not packed."""
+    return next((command for magic, command in _PACKED.items() if head.startswith(magic)), "")
+
+
+def unknown_file(path: AnyFile, url: str) -> RcdiagError:
+    """Return the error of a file that no reader knows, with what makes it one that is known."""
+    name, head = url or str(path), Peek(path).head
+    if command := _unpacker(head):
+        return RcdiagError(f"{name}: a packed file", hint=f"unpack it: {command} {path.name}")
+    if head.startswith(_UTF_16):
+        return RcdiagError(
+            f"{name}: text in UTF-16",
+            hint=f"write it as UTF-8: iconv -f UTF-16 -t UTF-8 {path.name} > utf8-{path.name}",
+        )
+    if head.startswith(_ZIP) and not _is_whole_zip(path):
+        return RcdiagError(
+            f"{name}: a torch file or another zip archive that is cut off or damaged",
+            hint="its writer was stopped, or is still at work; copy it again, or leave it out",
+        )
+    kinds = [kind for magic, kind in _OF_OTHERS.items() if head.startswith(magic)]
+    if kinds and not Peek(path).is_torch_file:
+        what, way_out = kinds[0]
+        return RcdiagError(f"{name}: {what}; no format of a dump that rcdiag knows", hint=way_out)
+    return _unknown(name)
+
+
+def _is_whole_zip(path: AnyFile) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return zipfile.is_zipfile(stream)
+    except OSError:
+        return False
+
+
+def _unknown(name: str) -> RcdiagError:
+    written = "polars.read_ndjson(...).write_parquet(...)"
+    if name.endswith((".jsonl", ".ndjson")):
+        written = f"polars.read_ndjson({name!r}).write_parquet({Path(name).stem + '.parquet'!r})"
+    return RcdiagError(
+        f"{name}: not a format that rcdiag knows",
+        hint=f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says "
+        f"which it is; or write the dump as parquet, in any names: {written}",
+    )
