@@ -9,7 +9,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
-from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion
+from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.next_experiment import next_experiment, quoted
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.signs import Onset, Signs
@@ -57,6 +57,8 @@ def suspicions(signs: Signs) -> list[tuple[Cause, Suspicion]]:
         if stage in ONE_OF and any(_is_broken(*entry) for entry in named):
             break  # nothing can be read off a column that holds something else
         here = _of_stage(signs, stage)
+        if stage == "law" and not here:
+            here = _of_loud_rows(signs)
         while here:
             cause, suspicion = here[0]
             began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
@@ -99,6 +101,39 @@ def _of_stage(signs: Signs, stage: str) -> list[tuple[Cause, Suspicion]]:
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
     return sorted(weighed, key=lambda entry: (_wide(entry[0]), -entry[1].confidence))
+
+
+def _of_loud_rows(signs: Signs) -> list[tuple[Cause, Suspicion]]:
+    """Weigh the laws of sampling on the rows that differ much more than all others do.
+
+    One replica that samples by another law looks like one with other weights, and many rows that
+    are in order hide what the law of the few is.
+    """
+    if signs.case.trainer is None or not len(signs.case.tokens):
+        return []
+    part = signs.places.loud_rows
+    if part is None:
+        return []
+    share = float(part.rows.mean())
+    case = signs.case.take(part.rows)
+    if part.engines:  # what the rows declare holds for the engines that are in order
+        case = replace(case, facts=replace(case.facts, temperature=None))
+    where = f"In rows of {', '.join(part.engines)}" if part.engines else "In some rows"
+    apart = fact("rms log-ratio", "rows of two kinds", these=part.loud, others=part.quiet)
+    return [
+        (
+            cause,
+            replace(
+                told,
+                message=f"{where} ({share:.0%} of all), which differ by {part.loud:.2g} nats rms "
+                f"and the others by {part.quiet:.2g}: {told.message}",
+                evidence=[*told.evidence, apart],
+                share_of_rows=share,
+            ),
+        )
+        for cause, told in _of_stage(Signs(case, signs.onset), "law")
+        if cause.words.family != "context"
+    ]
 
 
 def _wide(cause: Cause) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Case, Flags
+from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.signs import Signs
 from rcdiag.diagnosis.signs.places import IdOutlier
@@ -106,6 +106,11 @@ def _rows_swapped(signs: Signs) -> Suspicion | None:
     share = float(exchanged.sum() / max(full.sum(), 1))
     if exchanged.sum() < 2 or share < LEAST_SHARE:
         return None
+    # The columns of an exchanged row have nothing to do with each other; where they have, rows that
+    # are short or certain fit each other by chance.
+    told = exchanged & (np.bincount(alignment.row_of_turn[alignment.judged], minlength=rows) > 0)
+    if told.any() and np.mean(alignment.misfit[told]) < 0.5:
+        return None
     misfit = alignment.misfit & full
     explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
     if explained < 0.5:
@@ -191,7 +196,7 @@ def _last_zeros(signs: Signs) -> Suspicion | None:
         surely = zeros & (column.other < 0)
         if last.sum() < 10 or zeros[last].mean() < 0.9 or zeros[~last].mean() > 0.2:
             continue
-        if surely[last].mean() < 0.5 or not column.other[last & surely].min(initial=0.0) < -1e-4:
+        if surely[last].mean() < 0.5 or not _is_no_rounding(zeros, last, column.other):
             continue
         return Suspicion(
             confidence=0.85,
@@ -211,6 +216,16 @@ def _last_zeros(signs: Signs) -> Suspicion | None:
             mended=_without_last(signs.case),
         )
     return None
+
+
+def _is_no_rounding(zeros: Flags, last: Flags, other: Array) -> bool:
+    """Tell whether zeros at last tokens are more than log-probs of sure tokens, rounded to 0.
+
+    The other side is not sure of them, or other tokens of which it is as sure are no zeros.
+    """
+    least = float(other[last & zeros].min(initial=0.0))
+    as_sure = ~last & (other >= least) & (other < 0)
+    return least < -1e-4 or bool(as_sure.sum() >= 50 and zeros[as_sure].mean() < 0.1)
 
 
 def _without_last(case: Case) -> Case:
@@ -237,6 +252,8 @@ def _special_ids(signs: Signs) -> Suspicion | None:
     quiet = float(np.median(np.abs(rest))) if len(rest) else 0.0
     if early > 0.5 or quiet > 0.05 or any(abs(outlier.mean) < 4 for outlier in outliers):
         return None
+    if signs.first_turns_agree is not None:
+        return None  # an id is wrong in the first turn too: later ones saw another context
     ids = ", ".join(str(outlier.token_id) for outlier in outliers)
     return Suspicion(
         confidence=0.85,
@@ -330,6 +347,8 @@ def _mask_includes_tool(signs: Signs) -> Suspicion | None:
     zero = tokens.sampler == 0.0
     placeholder = bool(zero.any()) and float(np.median(trainer[zero])) < -1.5 and zero.mean() > 0.05
     runs = _long_runs(tokens.owner, zero) if placeholder else np.zeros(len(tokens), np.bool_)
+    # Where a whole response has no log-probs nobody recorded them: a tool writes a part of it.
+    runs &= (tokens.row_sums(zero) < tokens.per_row)[tokens.owner]
     if placeholder and runs.sum() > 0.5 * zero.sum():
         # Zeros that stand for a missing log-prob are strewn; text of tools is a stretch of them.
         stretches = float(np.mean(runs[zero & (trainer < -0.9)]))

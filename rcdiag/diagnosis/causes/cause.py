@@ -18,9 +18,6 @@ from rcdiag.registry import Registry
 # What must be settled before what: later stages judge what earlier ones have mended. In the last
 # two one cause alone is named, the most believed.
 STAGES = ("storage", "recording", "alignment", "law", "difference")
-# Nats, rms: two engines with the same weights differ by less, in bfloat16 and without experts; and
-# by more than the second where anything else is wrong.
-HONEST, LOUD = 0.016, 0.03
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes.cause import HONEST, LOUD, Cause, Suspicion, fact, shipped
-from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.causes.cause import Cause, Suspicion, fact, shipped
+from rcdiag.diagnosis.signs import HONEST, LOUD, Signs
 
 Flags = NDArray[np.bool_]
 
@@ -20,6 +20,7 @@ FEWEST = 4  # rows of either kind
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
 MOST_EXCEPTIONS = 0.02  # share of rows that a limit of the prompt's length may leave unexplained
 LEAST_PADDED = 0.6  # share of the padded rows that must be off
+ONE_SIDED = 0.99  # share of squared log-ratios of one sign, from which on the other has no part
 BY_CHANCE = 0.01  # probability below which groups of rows do not part by chance
 
 
@@ -49,13 +50,10 @@ def _context(signs: Signs) -> Suspicion | None:
 
 def _context_stripped(signs: Signs) -> Suspicion | None:
     """Look for rows that agree in their first turn and not in later ones."""
-    law, alignment = signs.law, signs.alignment
-    first = alignment.first_turn[alignment.turn]
-    if first.sum() < 200 or (~first).sum() < 200 or law.rms < 0.03:
+    agree = signs.first_turns_agree
+    if agree is None or signs.law.rms < 0.03:
         return None
-    before, after = (float(np.sqrt(np.mean(law.log_ratio[part] ** 2))) for part in (first, ~first))
-    if before > HONEST or after < 5 * before:
-        return None
+    before, after = agree
     return Suspicion(
         confidence=0.8,
         message=f"The first turns agree ({before:.2g} nats rms) and later ones do not "
@@ -165,8 +163,8 @@ def _longest_of_batch(case: Case, lengths: NDArray[np.int64], size: int) -> tupl
 def _padding_counts(signs: Signs) -> Suspicion | None:
     """Look for a size of batches by which padded rows differ and those without padding do not."""
     case, rows = signs.case, _rows(signs)
-    if rows is None:
-        return None
+    if rows is None or signs.law.one_sided > ONE_SIDED:
+        return None  # padding moves log-probs both ways; what bans tokens early on moves them one
     rms, known, loud = rows.rms, rows.known, rows.loud
     tried: list[tuple[float, int, Flags, Flags]] = []
     for size in BATCHES:

@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import HONEST, LOUD, Suspicion, fact, shipped
-from rcdiag.diagnosis.signs import Law, Signs
+from rcdiag.diagnosis.case import Counts, Flags
+from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.signs import HONEST, LOUD, Law, Signs
 
 COARSE = 0.1  # nats, rms: quantised weights differ by less
 GIVEN_BACK = 0.2  # of the re-scores' own difference, by which they may miss the columns
+FEWEST_MIXED = 4  # rows sampled by several versions, from which on weights changed in flight
 MANY_ROWS = 32  # rows from which on two kinds of them are told apart
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
@@ -161,18 +163,13 @@ def _growing(signs: Signs) -> Suspicion | None:
 
 
 def _replica(signs: Signs) -> Suspicion | None:
-    parts = signs.places.by_engine
-    if parts is None or signs.law.rms < HONEST:
+    parts, loud = signs.places.by_engine, signs.places.loud_rows
+    if parts is None or loud is None or not loud.engines or signs.law.rms < HONEST:
         return None
-    noise = float(np.min(parts.rms))
-    loud = parts.rms > max(3.0 * noise, HONEST)
-    if not loud.any() or loud.all():
-        return None
-    names = [label for label, flag in zip(parts.labels, loud, strict=True) if flag]
     return Suspicion(
         confidence=0.95,
-        message=f"Rows of {', '.join(names)} differ by {float(np.max(parts.rms)):.2g} nats rms, "
-        f"those of the other engines by {noise:.2g}: that replica has other weights.",
+        message=f"Rows of {', '.join(loud.engines)} differ by {loud.loud:.2g} nats rms, "
+        f"those of the other engines by {loud.quiet:.2g}: that replica has other weights.",
         evidence=[
             fact(
                 "rms log-ratio by engine",
@@ -180,7 +177,7 @@ def _replica(signs: Signs) -> Suspicion | None:
                 **dict(zip(parts.labels, np.round(parts.rms, 5).tolist(), strict=True)),
             )
         ],
-        share_of_rows=float(parts.rows[loud].sum() / parts.rows.sum()),
+        share_of_rows=float(loud.rows.mean()),
         also_possible=["stale-weights", "weights-differ"],
     )
 
@@ -192,9 +189,14 @@ def _in_flight(signs: Signs) -> Suspicion | None:
         return None
     tokens = signs.case.tokens
     version = facts.policy_version[tokens.place]
-    newest = np.full(tokens.rows, np.iinfo(np.int64).min)
-    np.maximum.at(newest, tokens.owner, version)
-    old = version < newest[tokens.owner]
+    if len(np.unique(tokens.owner[_changes_within(tokens.owner, version)])) < FEWEST_MIXED:
+        return None
+    # Rows that ended before the weights changed are of older versions as well.
+    step = np.zeros(tokens.rows, np.int64) if facts.step is None else facts.step
+    _, part = np.unique(step[tokens.owner], return_inverse=True)
+    newest = np.full(int(part.max()) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(newest, part, version)
+    old = version < newest[part]
     if old.sum() < 50 or (~old).sum() < 50:
         return None
     before = float(np.sqrt(np.mean(law.log_ratio[old] ** 2)))
@@ -217,6 +219,12 @@ def _in_flight(signs: Signs) -> Suspicion | None:
         share_of_rows=rows,
         also_possible=["stale-weights"],
     )
+
+
+def _changes_within(owner: Counts, version: Counts) -> Flags:
+    """Flag the tokens before which the version changes within their row, [tokens]."""
+    same_row = np.diff(owner, prepend=-1) == 0
+    return same_row & (np.diff(version, prepend=version[:1]) != 0)
 
 
 def _by_weights(law: Law, share: float = 0.08) -> bool:

@@ -5,14 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.signs.alignment import Alignment
 from rcdiag.diagnosis.signs.declared import Declared
-from rcdiag.diagnosis.signs.law import Law
+from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
 from rcdiag.diagnosis.signs.places import Onset, Places
 from rcdiag.diagnosis.signs.storage import StoredColumn, stored_column
 
-__all__ = ["Alignment", "Declared", "Law", "Onset", "Places", "Signs", "StoredColumn"]
+__all__ = [
+    "HONEST",
+    "LOUD",
+    "Alignment",
+    "Declared",
+    "Law",
+    "Onset",
+    "Places",
+    "Signs",
+    "StoredColumn",
+]
+
+FEWEST_OF_TURNS = 200  # tokens of first turns, and of later ones
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,18 @@ class Signs:
     def law(self) -> Law:
         """Return how the log-ratio of sampler and trainer behaves."""
         return Law(self.case.tokens)
+
+    @cached_property
+    def first_turns_agree(self) -> tuple[float, float] | None:
+        """Return the rms log-ratio of first turns and of later ones, nats, where the first agree
+        to rounding and later ones do not; else None.
+        """
+        values = self.law.log_ratio
+        first = self.alignment.first_turn[self.alignment.turn]
+        if min(int(first.sum()), int((~first).sum())) < FEWEST_OF_TURNS:
+            return None
+        before, after = (float(np.sqrt(np.mean(values[part] ** 2))) for part in (first, ~first))
+        return (before, after) if before <= HONEST and after >= 5 * before else None
 
     @cached_property
     def places(self) -> Places:

@@ -13,6 +13,9 @@ from rcdiag.diagnosis.case import PairTokens
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
+# Nats, rms: two engines with the same weights differ by less, in bfloat16 and without experts; and
+# by more than the second where anything else is wrong.
+HONEST, LOUD = 0.016, 0.03
 LARGEST = 15.0  # nats; larger log-ratios count as this in means of ratios
 
 
@@ -73,6 +76,14 @@ class Law:
         k = float(np.dot(sampler, trainer) / max(np.dot(trainer, trainer), 1e-300))
         left = np.sum((sampler - k * trainer) ** 2)
         return k, float(left / max(np.sum(sampler**2), 1e-300))
+
+    @cached_property
+    def one_sided(self) -> float:
+        """Return the share of squared log-ratios that those of one sign hold, the larger one."""
+        squares = self.log_ratio**2
+        total = float(squares.sum())
+        negative = float(squares[self.log_ratio < 0].sum())
+        return max(negative, total - negative) / total if total > 0 else 0.5
 
     @cached_property
     def by_token_id(self) -> tuple[float, float]:

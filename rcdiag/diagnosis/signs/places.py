@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.signs.law import Law
+from rcdiag.diagnosis.signs.law import HONEST, LOUD, Law
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
+
+FEWEST_LOUD = 8  # rows of a second kind
+KINDS_APART = 5.0  # times the rms of the first kind
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,16 @@ class IdOutlier:
 
 
 @dataclass(frozen=True)
+class LoudRows:
+    """Rows that differ much more than all others: those of some engines, or whichever they are."""
+
+    rows: Flags  # [rows]
+    engines: list[str]  # empty where no engine tells them
+    loud: float  # rms log-ratio of these rows, nats
+    quiet: float  # rms log-ratio of the others
+
+
+@dataclass(frozen=True)
 class Places:
     """Where in a table the log-ratios are large."""
 
@@ -94,6 +107,46 @@ class Places:
         """Return the mismatch of each replica of the sampler; None without several."""
         engine = self.case.facts.engine
         return None if engine is None else self._parts(np.asarray(engine, dtype=object))
+
+    @cached_property
+    def loud_rows(self) -> LoudRows | None:
+        """Return the rows that differ much more than the others; None where rows are of one kind.
+
+        They are the rows of some engines, or rows of a second kind: there is a gap between the rms
+        of the kinds, and hardly a row in it.
+        """
+        return self._loud_engines() or self._second_kind()
+
+    def _loud_engines(self) -> LoudRows | None:
+        parts, engine = self.by_engine, self.case.facts.engine
+        if parts is None or engine is None:
+            return None
+        quiet = float(np.min(parts.rms))
+        loud = parts.rms > max(3.0 * quiet, HONEST)
+        if not loud.any() or loud.all():
+            return None
+        names = [label for label, flag in zip(parts.labels, loud, strict=True) if flag]
+        of_engine = np.isin(np.asarray(engine, dtype=str), names)
+        return LoudRows(of_engine, names, float(np.max(parts.rms)), quiet)
+
+    def _second_kind(self) -> LoudRows | None:
+        rms = self.rms_of_rows
+        known = np.isfinite(rms)
+        order = np.sort(np.log(np.maximum(rms[known], 1e-9)))
+        if len(order) < 4 * FEWEST_LOUD:
+            return None
+        # The split by which the two kinds spread least around their own means.
+        count = np.arange(1, len(order))
+        sums, total = np.cumsum(order)[:-1], order.sum()
+        between = (sums - count * total / len(order)) ** 2 / (count * (len(order) - count))
+        split = int(np.argmax(between)) + 1
+        below, above = np.exp(order[:split]), np.exp(order[split:])
+        quiet, loud = float(np.median(below)), float(np.median(above))
+        if min(len(below), len(above)) < FEWEST_LOUD or loud < max(KINDS_APART * quiet, LOUD):
+            return None
+        if np.quantile(above, 0.1) < 1.5 * np.quantile(below, 0.9):
+            return None
+        return LoudRows(known & (rms >= above[0]), [], loud, quiet)
 
     def _parts(self, label: NDArray) -> Parts | None:
         own = label.astype(str) if label.dtype == object else label

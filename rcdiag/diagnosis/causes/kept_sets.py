@@ -1,0 +1,167 @@
+"""Causes by which the sampler could take a part of the vocabulary only: kept sets and bans."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.case import PairTokens
+from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.laws import BROKEN, declared_kept_set, usable
+from rcdiag.diagnosis.signs import Law, Signs
+
+# A kept set is told in spite of noise of both signs by so many standard errors of E[ratio], by so
+# much missing mass, and by so many times the mean square of log-ratios.
+SURELY, LEAST_MASS, MOVED = 8.0, 0.003, 3.0
+
+
+def _renormalised(law: Law) -> bool:
+    """Tell whether ratios are only below 1, and bounded, as where the sampler lacks a part."""
+    (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
+    low, high = np.quantile(law.log_ratio, [0.001, 0.999])
+    if z > -BROKEN or inverse_z < BROKEN or inverse > 1.45 or low < -3.5:
+        return False
+    # Honest noise has a mean log-ratio of -rms^2 / 2: a kept set moves the mean of all tokens.
+    moved = z < -SURELY and inverse_z > SURELY and 1.0 - mean > max(LEAST_MASS, MOVED * law.rms**2)
+    if moved and float(np.median(law.log_ratio)) < 0:
+        return True
+    return law.one_sided >= 0.9 and high <= max(0.12, 0.35 * abs(low))
+
+
+def _kept_set(signs: Signs) -> Suspicion | None:
+    """Look for a law that was renormalised over a kept set, at all positions."""
+    if not usable(signs) or not _renormalised(signs.law) or _end_banned(signs) is not None:
+        return None
+    law = signs.law
+    mean, z = law.ratio_mean
+    low, high = np.quantile(law.log_ratio, [0.001, 0.999])
+    return Suspicion(
+        confidence=0.9,
+        message=f"Recorded log-probs are renormalised over a kept set: E[ratio] is {mean:.4f} "
+        f"({z:+.0f} standard errors from 1), log-ratios are at most noise above 0 and at least "
+        f"{low:.2f}.",
+        evidence=[
+            fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
+            fact(
+                "log-ratios from and to", "one sign and bounded", low=float(low), high=float(high)
+            ),
+        ],
+        also_possible=[
+            "top-p-renormalised",
+            "top-k-renormalised",
+            "min-p-renormalised",
+            "vocabulary-padding",
+        ],
+    )
+
+
+def _truncated(slug: str):
+    def weigh(signs: Signs) -> Suspicion | None:
+        suspicion = _kept_set(signs)
+        if suspicion is None or (declared_kept_set(signs) or "truncated-law") != slug:
+            return None
+        return suspicion
+
+    return weigh
+
+
+def _end_banned(signs: Signs) -> Suspicion | None:
+    """Look for a kept set that lacks something up to a position, and nothing after it."""
+    law, tokens = signs.law, signs.case.tokens
+    mean, z = law.ratio_mean
+    low = float(np.quantile(law.log_ratio, 0.001))
+    if low > -0.05 or law.first_tokens > 3 or not _renormalised(law):
+        return None
+    # Where contexts differ some tokens gain as well, and the first ones lose most.
+    if float(np.quantile(law.log_ratio, 0.999)) > 0.2 or law.first_tokens > 3:
+        return None
+    strong = law.log_ratio < 0.3 * low
+    if not _falls_silent(tokens, strong):
+        return None
+    places = np.sort(tokens.position[strong])
+    last_place = int(places[int(0.98 * (len(places) - 1))])
+    return Suspicion(
+        confidence=0.8,
+        message=f"Up to position {last_place} the sampler's law lacks something that the trainer's "
+        f"has, by up to {-low:.2f} nats, and nothing after it: the end token was banned there.",
+        evidence=[
+            fact("E[ratio]", "mass that the sampler could not take", value=mean, z=z),
+            fact(
+                "negative log-ratios",
+                "up to a position alone",
+                share=float(strong.mean()),
+                last_position=last_place,
+            ),
+        ],
+        also_possible=["logit-bias", "penalty"],
+    )
+
+
+def _banned(signs: Signs) -> tuple[str, Suspicion] | None:
+    """Look for contexts in which the sampler could not take what the trainer expects."""
+    if not usable(signs):
+        return None
+    early = _end_banned(signs)
+    if early is not None:
+        return "min-tokens", early
+    law, tokens = signs.law, signs.case.tokens
+    mean, z = law.ratio_mean
+    low, high = np.quantile(law.log_ratio, [0.001, 0.999])
+    if z > -BROKEN or low > -3.0 or high > 0.16 or law.first_tokens > 3:
+        return None
+    strong = law.log_ratio < -1.0
+    share = float(strong.mean())
+    if share > 0.2 or law.one_sided < 0.97:
+        return None
+    # The end token is banned up to a length: nothing happens after it.
+    last_place = float(tokens.position[strong].max())
+    beyond = float(np.mean(tokens.position > last_place))
+    slug = "min-tokens" if beyond > 0.03 and _falls_silent(tokens, strong) else "logit-bias"
+    return slug, Suspicion(
+        confidence=0.75,
+        message=f"At {share:.2%} of the tokens the trainer expects something else by "
+        f"{-float(np.median(law.log_ratio[strong])):.1f} nats, and nowhere the reverse: the "
+        "sampler was kept from the token that was due"
+        + (f", at positions up to {int(last_place)}." if slug == "min-tokens" else "."),
+        evidence=[
+            fact("E[ratio]", "mass that the sampler could not take", value=mean, z=z),
+            fact(
+                "strongly negative log-ratios",
+                "tokens in place of a banned one",
+                share=share,
+                last_position=int(last_place),
+            ),
+        ],
+        also_possible=["logit-bias" if slug == "min-tokens" else "min-tokens", "penalty"],
+    )
+
+
+def _falls_silent(tokens: PairTokens, strong: np.ndarray) -> bool:
+    """Tell whether strong log-ratios end at a position long before responses do."""
+    places = np.sort(tokens.position[strong])
+    if len(places) < 10:
+        return False
+    edge = places[int(0.98 * (len(places) - 1))]
+    after = tokens.position > edge
+    return bool(after.sum() > 100 and strong[after].mean() < 0.1 * strong[~after].mean())
+
+
+def banned(slug: str):
+    def weigh(signs: Signs) -> Suspicion | None:
+        banned = _banned(signs)
+        return banned[1] if banned is not None and banned[0] == slug else None
+
+    return weigh
+
+
+KEPT_SETS = (
+    *(
+        shipped(slug, "law", _truncated(slug))
+        for slug in (
+            "truncated-law",
+            "top-p-renormalised",
+            "top-k-renormalised",
+            "min-p-renormalised",
+        )
+    ),
+    shipped("min-tokens", "law", banned("min-tokens")),
+)

@@ -1,0 +1,138 @@
+"""Laws of sampling that neither column shows: told by metadata, entropies or re-scores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.laws import HOLDS, VISIBLE, declared_kept_set, usable
+from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs.tempered import tempered
+
+
+def _silent(signs: Signs) -> tuple[str, Suspicion] | None:
+    """Look for a law of sampling that neither column shows, by metadata, entropies or re-scores.
+
+    Entropies settle it, where the table has them: surprisal and entropy agree for the law that
+    sampled.
+    """
+    if not usable(signs) or signs.law.rms > 0.05:
+        return None
+    stated = _silent_by_metadata(signs)
+    if stated is not None:
+        return stated
+    excess = _surprisal_less_entropy(signs)
+    if excess is not None:
+        return _silent_by_entropy(signs, *excess)
+    return _silent_by_kept_set(signs) or _silent_by_rescore(signs)
+
+
+def _silent_by_metadata(signs: Signs) -> tuple[str, Suspicion] | None:
+    side = signs.declared.sampler
+    if side.temperature is None or side.sampling_temperature in (None, side.temperature):
+        return None
+    return "temperature-silent", Suspicion(
+        confidence=0.95,
+        message=f"Metadata says that tokens were sampled at temperature "
+        f"{side.sampling_temperature:g}; both columns are of temperature {side.temperature:g}.",
+        evidence=[
+            fact(
+                "temperature",
+                "sampling and record differ",
+                sampled=side.sampling_temperature,
+                recorded=side.temperature,
+            )
+        ],
+    )
+
+
+def _surprisal_less_entropy(signs: Signs) -> tuple[float, float] | None:
+    """Return the mean of -log p less the entropy, in nats, and its z; None without entropies."""
+    case = signs.case
+    for name in (case.trainer, case.sampler):
+        entropy = case.entropy.get(name or "")
+        if entropy is None:
+            continue
+        tokens = case.tokens
+        own = tokens.trainer if name == case.trainer else tokens.sampler
+        excess = -own - entropy[tokens.place]
+        usable = np.isfinite(excess)
+        if usable.sum() >= 400:
+            return float(excess[usable].mean()), tokens.z(np.where(usable, excess, 0.0))
+    return None
+
+
+def _silent_by_entropy(signs: Signs, mean: float, z: float) -> tuple[str, Suspicion] | None:
+    if abs(z) < 5.0:
+        return None
+    top_p = signs.case.facts.top_p
+    cut = top_p is not None and bool(np.any(top_p < 1.0))
+    slug = "top-p-silent" if cut and z < 0 else "temperature-silent"
+    return slug, Suspicion(
+        confidence=0.85,
+        message=f"Sampled tokens are {'likelier' if mean < 0 else 'less likely'} than those of "
+        f"the recorded law by {abs(mean):.3f} nats on the mean ({z:+.0f} standard errors), "
+        "while both columns agree: tokens were drawn from another law.",
+        evidence=[fact("surprisal less entropy", "0 if the law sampled", mean=mean, z=z)],
+        also_possible=["top-p-silent" if slug == "temperature-silent" else "temperature-silent"],
+    )
+
+
+def _silent_by_kept_set(signs: Signs) -> tuple[str, Suspicion] | None:
+    """Look for rows that say that a share of the law was kept, of which no mass is missing."""
+    law = signs.law
+    if declared_kept_set(signs) != "top-p-renormalised" or abs(law.ratio_mean[1]) >= HOLDS:
+        return None
+    top_p = signs.case.facts.top_p
+    value = float(np.nanmedian(top_p)) if top_p is not None else 1.0
+    return "top-p-silent", Suspicion(
+        confidence=0.85,
+        message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
+        f"{law.ratio_mean[0]:.4f}, so both columns are of the whole law.",
+        evidence=[
+            fact(
+                "E[ratio]",
+                "no mass is missing from the record",
+                value=law.ratio_mean[0],
+                z=law.ratio_mean[1],
+            ),
+            fact("top_p of the rows", "the table says so", declared=value),
+        ],
+    )
+
+
+def _silent_by_rescore(signs: Signs) -> tuple[str, Suspicion] | None:
+    """Look for two columns that agree, and a re-score at the rows' temperature that does not."""
+    case, honest = signs.case, signs.rescored[1]
+    if honest is None:
+        return None
+    seen = tempered(signs.between(case.sampler, honest).tokens)
+    between = signs.between(str(case.trainer), honest)
+    if seen is None or between.rms <= max(3 * signs.law.rms, VISIBLE):
+        return None
+    return "temperature-silent", Suspicion(
+        confidence=0.92,
+        message=f"`{case.sampler}` and `{case.trainer}` agree, and `{honest}`, scored at "
+        f"the rows' temperature, is their law at T = {seen.factor:.2f}: tokens were "
+        "sampled at a temperature that neither column has.",
+        evidence=[
+            fact(
+                "log-prob of rare tokens against the re-score",
+                "a temperature",
+                ratio=seen.factor,
+            )
+        ],
+    )
+
+
+def _silence(slug: str):
+    def weigh(signs: Signs) -> Suspicion | None:
+        silent = _silent(signs)
+        return silent[1] if silent is not None and silent[0] == slug else None
+
+    return weigh
+
+
+SILENT_LAWS = tuple(
+    shipped(slug, "law", _silence(slug)) for slug in ("temperature-silent", "top-p-silent")
+)

@@ -1,0 +1,237 @@
+"""Causes in the temperature: one column is of the other's law at another one, or nearly so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
+from rcdiag.diagnosis.signs import Law, Signs
+from rcdiag.diagnosis.signs.tempered import Tempered, tempered
+
+# Nats; where tokens have so much surprisal on the mean, contexts have many likely ones.
+FLAT = 0.6
+
+
+def _temperature(signs: Signs) -> tuple[str, Tempered, str] | None:
+    """Return which fault of temperature there is, its estimate, and what tells it."""
+    if not usable(signs) or signs.law.rms < VISIBLE or signs.law.one_sided > 0.995:
+        return None
+    seen = tempered(signs.case.tokens)
+    if seen is None or signs.law.by_token_id[1] > 0.8:
+        return None
+    declared = signs.declared.row_temperature
+    ratio_z, inverse_z = signs.law.ratio_mean[1], signs.law.inverse_mean[1]
+    if declared == 1.0 and not signs.declared.sampler.sampling_temperature:
+        return None  # every row was sampled at 1: another law that flattens
+    if abs(ratio_z) < BROKEN and _uneven(signs.law, seen, declared):
+        return None  # a cap on logits flattens too, unevenly
+    if abs(ratio_z) > BROKEN and abs(inverse_z) < HOLDS:
+        return "temperature-raw-recorded", seen, "E[1 / ratio] is 1 and E[ratio] is not"
+    if abs(ratio_z) > 2.5 and abs(ratio_z) > 4 * abs(inverse_z):
+        return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
+    if abs(ratio_z) > BROKEN + 2 and abs(ratio_z) > 3 * abs(inverse_z):
+        return "temperature-raw-recorded", seen, "E[1 / ratio] is nearer to 1 than E[ratio]"
+    if abs(ratio_z) > 2 * BROKEN:
+        return None
+    side, trained = signs.declared.sampler, signs.declared.trainer.temperature
+    if trained is not None and side.sampling_temperature == trained != side.temperature is not None:
+        return "temperature-raw-recorded", seen, "metadata: recorded at another temperature"
+    if declared is not None and declared != 1.0:
+        log_factor = np.log(seen.factor) / np.log(declared)
+        if log_factor > 0:
+            return "sampler-ignores-temperature", seen, "the trainer's law is the recorded one at T"
+        return "trainer-without-temperature", seen, "the recorded law is the trainer's at T"
+    return "trainer-without-temperature", seen, "the recorded law is the trainer's at another T"
+
+
+def _uneven(law: Law, seen: Tempered, declared: float | None) -> bool:
+    """Tell whether a law is flatter by different factors; noise blurs those near 1, and contexts
+    with many likely tokens all of them, so that a factor that rows declare stands.
+    """
+    if declared is None:
+        many_likely = -float(law.tokens.trainer.mean()) > FLAT
+        return seen.spread > (2.2 if many_likely else 1.1)
+    far = abs(np.log(seen.factor)) > 0.15
+    return far and seen.spread > 1.5 and not _agrees(seen.factor, declared)
+
+
+def _agrees(factor: float, declared: float) -> bool:
+    """Tell whether a factor is the temperature of the rows, or one over it."""
+    return abs(abs(np.log(factor)) - abs(np.log(declared))) < 0.12
+
+
+def _temperature_cause(slug: str):
+    def weigh(signs: Signs) -> Suspicion | None:
+        fault = _temperature(signs)
+        if fault is None or fault[0] != slug:
+            return None
+        _, seen, reads = fault
+        declared = signs.declared.row_temperature
+        law = signs.law
+        estimate = seen.factor if slug != "trainer-without-temperature" else 1 / seen.factor
+        agrees = declared is not None and abs(np.log(estimate / declared)) < 0.12
+        agrees &= seen.spread < 1.5
+        known = declared is not None and declared != 1.0
+        stated = declared if agrees else None
+        confidence = 0.97 if agrees else 0.9 if known else 0.8
+        return Suspicion(
+            confidence=confidence if slug == "temperature-raw-recorded" or known else 0.75,
+            message=_temperature_sentence(slug, estimate, stated, signs),
+            evidence=[
+                *_stated_temperatures(signs),
+                fact(
+                    "log-prob of rare tokens, sampler / trainer",
+                    f"T of the trainer over T of the record: {seen.factor:.2f}",
+                    ratio=seen.factor,
+                ),
+                fact(
+                    "E[ratio] and E[1 / ratio]",
+                    reads,
+                    ratio=law.ratio_mean[0],
+                    ratio_z=law.ratio_mean[1],
+                    inverse=law.inverse_mean[0],
+                    inverse_z=law.inverse_mean[1],
+                ),
+            ],
+            also_possible=[] if known else _other_temperatures(slug),
+        )
+
+    return weigh
+
+
+def _other_temperatures(slug: str) -> list[str]:
+    names = ["trainer-without-temperature", "sampler-ignores-temperature", "logit-softcap"]
+    return [name for name in names if name != slug]
+
+
+def _stated_temperatures(signs: Signs) -> list[dict[str, Any]]:
+    """Return what columns and metadata state of temperatures, before what statistics tell."""
+    declared, sampler, trainer = (
+        signs.declared.row_temperature,
+        signs.declared.sampler,
+        signs.declared.trainer,
+    )
+    stated = {
+        "sampled": declared if declared is not None else sampler.sampling_temperature,
+        signs.case.sampler: sampler.temperature,
+        signs.case.trainer or "": trainer.temperature,
+    }
+    known = {name: value for name, value in stated.items() if value is not None}
+    if not known:
+        return []
+    reads = "different" if len(set(known.values())) > 1 else "the table says so"
+    return [fact("temperature, by column and metadata", reads, **known)]
+
+
+def _temperature_sentence(slug: str, estimate: float, stated: float | None, signs: Signs) -> str:
+    """Say which side has which temperature: the stated one where the log-probs agree with it."""
+    sampler, trainer = f"`{signs.case.sampler}`", f"`{signs.case.trainer}`"
+    value = f"{estimate:.2f}"
+    if stated is not None:
+        value = f"{stated:g} (the log-probs give {estimate:.2f})"
+    if slug == "temperature-raw-recorded":
+        return (
+            f"Tokens were sampled at temperature {value}, as {trainer} has it; {sampler} "
+            "was recorded before the temperature was applied."
+        )
+    if slug == "sampler-ignores-temperature":
+        return (
+            f"{trainer} divides its logits by a temperature of {value}, at which the sampler did "
+            "not sample."
+        )
+    return (
+        f"{sampler} is of a law at temperature {value}, {trainer} of the law at 1: the "
+        "trainer does not divide its logits by the temperature."
+    )
+
+
+def _divided(signs: Signs) -> Suspicion | None:
+    """Look for log-probs that were divided by the temperature and not normalised again."""
+    if not usable(signs) or signs.law.rms < VISIBLE:
+        return None
+    law, tokens = signs.law, signs.case.tokens
+    k, left = law.proportion
+    if left < 3e-4 and abs(k - 1) > 0.04:
+        return Suspicion(
+            confidence=0.9,
+            message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs "
+            "were divided by a temperature, which leaves no law that sums to 1.",
+            evidence=[
+                fact("sampler = k * trainer", "a factor and nothing else", k=k, squares_left=left)
+            ],
+            also_possible=["log-base"],
+        )
+    (mean, z), (_, inverse_z) = law.ratio_mean, law.inverse_mean
+    if law.one_sided < 0.98 or abs(z) < BROKEN or abs(inverse_z) < BROKEN:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = tokens.sampler / tokens.trainer
+    sure = ratio[(tokens.trainer > -0.1) & (tokens.trainer < -0.005)]
+    if len(sure) < 15:
+        return None
+    low, high = np.quantile(sure, [0.05, 0.95])
+    if not ((mean < 1 and high < 0.75 and low > 0.002) or (mean > 1 and low > 1.4)):
+        return None
+    declared = signs.declared.row_temperature
+    return Suspicion(
+        confidence=0.92 if declared not in (None, 1.0) else 0.85,
+        message=f"E[ratio] is {mean:.3f} and every log-ratio has one sign: the trainer divided "
+        "log-probs, not logits, by the temperature, so that its law does not sum to 1.",
+        evidence=[
+            fact("E[ratio]", "the trainer's law does not sum to 1", value=mean, z=z),
+            fact(
+                "log-prob of sure tokens, sampler / trainer",
+                "a log-sum in every context",
+                low=float(low),
+                high=float(high),
+            ),
+        ],
+        side="trainer",
+        also_possible=["vocabulary-padding"] if mean < 1 else ["vocab-shard-wrong"],
+    )
+
+
+def _softcap(signs: Signs) -> Suspicion | None:
+    """Look for a law that is flatter than the other, unevenly: large gaps more than small ones."""
+    if not usable(signs) or signs.law.rms < 0.03 or _temperature(signs) is not None:
+        return None
+    seen = tempered(signs.case.tokens)
+    if seen is None or abs(signs.law.ratio_mean[1]) > BROKEN or signs.law.by_token_id[1] > 0.3:
+        return None
+    line = signs.law.rare_line
+    if signs.law.one_sided > 0.995 or line is None or line.explained < 0.5:
+        return None
+    flatter = "sampler" if seen.factor < 1 else "trainer"
+    return Suspicion(
+        confidence=0.75,
+        message=f"The {flatter}'s law is flatter in every context, unevenly: log-probs of rare "
+        f"tokens are up to {abs(1 - seen.factor):.0%} smaller and vary, as under a cap on logits.",
+        evidence=[
+            fact(
+                "log-prob of rare tokens, sampler / trainer",
+                "flatter, unevenly",
+                ratio=seen.factor,
+                spread=seen.spread,
+            )
+        ],
+        side=flatter,
+        also_possible=["trainer-without-temperature", "sampler-ignores-temperature"],
+        verdict="fix",
+    )
+
+
+TEMPERATURES = (
+    *(
+        shipped(slug, "law", _temperature_cause(slug))
+        for slug in (
+            "temperature-raw-recorded",
+            "trainer-without-temperature",
+            "sampler-ignores-temperature",
+        )
+    ),
+    shipped("log-probs-divided", "law", _divided),
+    shipped("logit-softcap", "law", _softcap),
+)

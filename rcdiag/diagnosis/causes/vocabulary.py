@@ -1,0 +1,77 @@
+"""A cause in the sum over the vocabulary: a part of it is wrong, or left out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.diagnosis.case import Array, Counts
+from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.laws import BROKEN, usable
+from rcdiag.diagnosis.signs import Signs
+
+FEWEST_BESIDE = 10  # ids beside a wide block of wrong ones
+
+
+def _vocab_shard(signs: Signs) -> Suspicion | None:
+    """Look for a trainer whose sum over the vocabulary lacks a part, or whose head does."""
+    if not usable(signs):
+        return None
+    law = signs.law
+    (mean, z), (inverse, inverse_z) = law.ratio_mean, law.inverse_mean
+    block = _id_block(signs)
+    missing = z > BROKEN and inverse_z < -BROKEN and law.one_sided > 0.9
+    if not missing and block is None:
+        return None
+    message = (
+        f"E[ratio] is {mean:.3f} and E[1 / ratio] {inverse:.3f}: the trainer's law sums to more "
+        "than 1, as when a part of the vocabulary is left out of the sum."
+        if missing
+        else f"Token ids {block[0]} to {block[1]} have far too low log-probs and no others: a part "
+        "of the vocabulary is wrong."
+        if block
+        else ""
+    )
+    return Suspicion(
+        confidence=0.8,
+        message=message,
+        evidence=[
+            fact(
+                "E[ratio] and E[1 / ratio]",
+                "the trainer's law does not sum to 1",
+                ratio=mean,
+                ratio_z=z,
+                inverse=inverse,
+                inverse_z=inverse_z,
+            )
+        ],
+        side="trainer",
+        also_possible=["vocabulary-padding", "shard-wrong", "truncated-law"],
+    )
+
+
+def _id_block(signs: Signs) -> tuple[int, int] | None:
+    """Return the range of ids in which nearly every id, and outside hardly one, is far too low."""
+    tokens, law = signs.case.tokens, signs.law
+    counts = np.bincount(tokens.token_id)
+    means = np.bincount(tokens.token_id, law.log_ratio) / np.maximum(counts, 1)
+    seen = np.flatnonzero(counts >= 2)
+    bad = seen[means[seen] < -3.0]
+    if len(bad) < 5 or len(seen) < 40:
+        return None
+    first, last = np.quantile(bad, [0.05, 0.95])
+    inside = seen[(seen >= first) & (seen <= last)]
+    wide = (last - first) / max(int(seen.max()), 1)
+    if wide > 0.3 and not _part_of_several(seen, means, bad):
+        return None
+    if np.mean(means[inside] < -3.0) < 0.85 or len(inside) < 0.8 * len(bad):
+        return None
+    return int(bad.min()), int(bad.max())
+
+
+def _part_of_several(seen: Counts, means: Array, bad: Counts) -> bool:
+    """Tell whether the ids before or after the bad ones are many, and as good as all in order."""
+    outside = seen[(seen < bad.min()) | (seen > bad.max())]
+    return len(outside) >= FEWEST_BESIDE and bool(np.mean(np.abs(means[outside]) < 1.0) > 0.9)
+
+
+VOCABULARY = (shipped("vocab-shard-wrong", "law", _vocab_shard),)
