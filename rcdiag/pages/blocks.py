@@ -5,7 +5,7 @@ The modules of `tabs` fill them from results; the one template writes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isclose, isnan
 from typing import Any, ClassVar
@@ -102,6 +102,17 @@ class Column:
     term: str = ""
 
 
+def filled(
+    columns: Sequence[tuple[Column, Callable[[Any], Cell]]], items: Sequence[Any]
+) -> list[tuple[Column, Callable[[Any], Cell]]]:
+    """Leave out the columns in which no item has anything to write."""
+    return [
+        (column, cell)
+        for column, cell in columns
+        if any(made.text or made.note for made in map(cell, items))
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A row of a table; one with a key can be linked to and opens its details."""
@@ -109,6 +120,7 @@ class Row:
     cells: Sequence[Cell]
     key: str = ""  # names the row within its table: links and figures point at it
     names: Sequence[str] = ()  # all names that lead to this row
+    group: str = ""  # a heading above this row, which is the first of its group
     tag: str = ""  # a word beside the first cell: recommended, reference, ...
     pale: bool = False
 

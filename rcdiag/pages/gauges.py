@@ -59,7 +59,8 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         "Effective sequences",
         value,
         counted,
-        unit=f"of {num_sequences:,}, with weights of whole sequences",
+        unit=f"of {num_sequences:,}",
+        of="weights of whole sequences",
         guide=guide,
     )
 
@@ -93,6 +94,7 @@ def _gauge(
     written: Callable[[float], str],
     *,
     unit: str,
+    of: str = "",
     guide: Guide | None = None,
 ) -> Gauge | None:
     """Set a number on the bands of its guide; None where there is no number."""
@@ -105,7 +107,7 @@ def _gauge(
         title=title,
         value=written(value.value),
         unit=unit,
-        about="; ".join(filter(None, (_interval(value, written), _limits(guide, written)))),
+        about="; ".join(filter(None, (of, _interval(value, written), _limits(guide, written)))),
         level=value.level or "",
         source="" if guide is None else guide.source,
         bands=() if scale is None else scale.bands,

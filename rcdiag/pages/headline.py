@@ -38,6 +38,7 @@ class Headline:
     level: str  # ok, warning, error or unknown
     verdict: str
     cause: str  # the causes by name, with how sure the first is
+    slugs: Sequence[str]  # names of the causes
     means: str  # what the verdict means, in a sentence or two
     about: str  # the table and its size
     summary: str
@@ -58,6 +59,7 @@ def headline(result: Result, answer: str) -> Headline:
             level="unknown",
             verdict=NOT_JUDGED,
             cause="",
+            slugs=(),
             means="",
             about=_about(result),
             summary="The version of rcdiag that made this result named no causes.",
@@ -73,6 +75,7 @@ def headline(result: Result, answer: str) -> Headline:
         level=LEVELS[diagnosis.verdict],
         verdict=diagnosis.verdict,
         cause=_names(diagnosis.causes),
+        slugs=[cause.slug for cause in diagnosis.causes],
         means=MEANINGS[diagnosis.verdict],
         about=_about(result),
         summary=diagnosis.summary,

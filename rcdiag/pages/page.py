@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import importlib.resources
 import json
@@ -19,13 +18,14 @@ from markupsafe import Markup, escape
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Tab, Terms
+from rcdiag.pages.blocks import Cell, Column, Figure, Gauge, Lines, Tab, Terms, Words
 from rcdiag.pages.drawn import static_svg
-from rcdiag.pages.headline import LEVELS, NOT_JUDGED
+from rcdiag.pages.headline import LEVELS, NOT_JUDGED, Headline
 from rcdiag.pages.merge import DumpResults, merged
+from rcdiag.pages.packing import packed, packed_document
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
-from rcdiag.results import SEVERITIES, Finding, Result, to_json
+from rcdiag.results import SEVERITIES, Action, Finding, Result, to_json
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
 
 # What a name means, as the popovers of the page show it; None for a name without an explanation.
@@ -42,6 +42,10 @@ LEADING = (
     "unexplained-by-experiment",
 )
 MOST_LEADING = 3
+QUOTED = re.compile(r"`([^`]+)`")
+# Where a long name may break: `sample_data/`, `versions.`, `2.13.0+`; never within a number.
+
+SEAMS = re.compile(r"(?<=\w[_/])(?=[\w{])|(?<=[a-z][.])(?=[a-z])|(?<=\d)(?=[+][a-z])", re.I)
 SCRIPTS = (
     "base.js",
     "charts.js",
@@ -238,12 +242,26 @@ def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[st
             names[part.term] = None
         elif isinstance(part, Gauge):
             names[part.name] = None
+        elif isinstance(part, Headline):
+            names |= dict.fromkeys(part.slugs)
         elif isinstance(part, Finding):
             names[part.slug] = None
         elif isinstance(part, Terms):
             names |= dict.fromkeys(name for name, _ in part.items)
+        names |= dict.fromkeys(_quoted(part))
     entries = {name: explain(name) for name in names}
     return {name: entry for name, entry in entries.items() if entry is not None}
+
+
+def _quoted(part: Any) -> Iterator[str]:
+    """Return the names between backticks in the sentences of a part."""
+    if isinstance(part, (Words, Lines, Headline, Finding, Action, Tab)):
+        for item in fields(part):
+            value = getattr(part, item.name)
+            lines = [value] if isinstance(value, str) else value
+            if isinstance(lines, (list, tuple)):
+                for line in lines:
+                    yield from QUOTED.findall(line) if isinstance(line, str) else ()
 
 
 def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
@@ -259,20 +277,10 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
     """Pack every result document with all its digits, for the script and for saving."""
     sides = ("",) if len(dumps) == 1 else ("before-", "after-")
     return {
-        f"{side}{result.kind}": packed(compact(to_json(result)))
+        f"{side}{result.kind}": packed_document(to_json(result))
         for side, dump in zip(sides, dumps, strict=True)
         for result in dump.results
     }
-
-
-def packed(text: str) -> str:
-    """Return a text compressed by gzip, which browsers unpack, in letters."""
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
-
-
-def compact(text: str) -> str:
-    """Leave out the white space of a JSON document; numbers keep every digit."""
-    return json.dumps(json.loads(text), separators=(",", ":"))
 
 
 def _script() -> str:
@@ -287,8 +295,25 @@ def _bare(text: str) -> str:
 
 
 def _ticks(text: str) -> Markup:
-    """Write names between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    """Write names between backticks as code that opens what `rcdiag explain` says of it."""
+    return Markup(QUOTED.sub(r'<code class="term">\1</code>', str(escape(text))))
+
+
+def _parts_of_name(text: str) -> Markup:
+    """Let a long name break after its underscores, slashes and dots; numbers stay whole."""
+    return Markup(SEAMS.sub("<wbr>", str(escape(text))))
+
+
+def _with_terms(text: str, names: Sequence[str]) -> Markup:
+    """Let each name in a sentence open what `rcdiag explain` says of it, the first time it occurs.
+
+    Names between backticks become code, as everywhere.
+    """
+    written = str(_ticks(text))
+    for name in names:
+        mark = f'<span class="term" data-term="{escape(name)}">{escape(name)}</span>'
+        written = re.sub(rf"(?<![\w\"-]){re.escape(name)}(?![\w\"-])", mark, written, count=1)
+    return Markup(written)
 
 
 def _attribute(value: str, name: str) -> Markup:
@@ -321,6 +346,8 @@ def _environment() -> Environment:
     environment.filters |= {
         "ticks": _ticks,
         "attribute": _attribute,
+        "parts": _parts_of_name,
+        "terms": _with_terms,
         "by_reason": _by_reason,
         "compact": lambda value: json.dumps(value),
         "pretty": lambda value: json.dumps(value, indent=1),

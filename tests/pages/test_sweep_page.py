@@ -9,7 +9,8 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import page
-from rcdiag.pages.tabs.corrections import tab, treatments_of
+from rcdiag.pages.tabs.corrections import tab
+from rcdiag.pages.tabs.corrections.treatments import treatments_of
 from rcdiag.results import ScoreResult, SweepResult
 from rcdiag.table.table import open_table
 from rcdiag.trainers.emit import emit, on_sweep_page

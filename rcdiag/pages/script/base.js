@@ -16,6 +16,11 @@ function el(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
+// A name that may break after its underscores, slashes and dots; numbers stay whole.
+function breakable(name) {
+  return name.split(/(?<=\w[_/])(?=[\w{])|(?<=[a-z][.])(?=[a-z])/i).flatMap((part, place) => (place ? [el("wbr"), part] : [part]));
+}
+
 function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
@@ -67,8 +72,20 @@ async function unpack(letters) {
   return new Response(stream).text();
 }
 
+// A document is stored in pieces: text as it is, and tables whose columns stand apart.
+const joined = new Map();
 function textOf(name) {
-  return textIn(document.querySelector(`script.document[data-name="${CSS.escape(name)}"]`));
+  const source = document.querySelector(`script.document[data-name="${CSS.escape(name)}"]`);
+  if (!joined.has(name)) joined.set(name, textIn(source).then((text) => joinPieces(JSON.parse(text))));
+  return joined.get(name);
+}
+
+function joinPieces({ pieces, columns }) {
+  const rowsOf = (table) => {
+    const cells = table.columns.map((place) => columns[place].split("\n"));
+    return cells[0].map((_, row) => table.between.map((text, at) => text + (cells[at]?.[row] ?? "")).join("")).join(",");
+  };
+  return pieces.map((piece) => (typeof piece === "string" ? piece : rowsOf(piece))).join("");
 }
 
 const parsed = new Map();

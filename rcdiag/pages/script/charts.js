@@ -113,7 +113,7 @@ function frame(root, box, x, y, xAxis, yAxis) {
     axes.append(svg("line", { class: "rule", x1: box.left, x2: box.left + box.width, y1: place, y2: place }));
     axes.append(svg("text", { x: box.left - 6, y: place + 4, "text-anchor": "end" }, y.text(tick)));
   }
-  axes.append(svg("text", { x: 0, y: box.top - 9 }, fitted(yAxis.label, box.left + box.width)));
+  axes.append(svg("text", { x: 0, y: box.top - 12 }, fitted(yAxis.label, box.left + box.width)));
   root.append(axes);
   return { at, up };
 }

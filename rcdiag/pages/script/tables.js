@@ -12,6 +12,11 @@ function compared(one, other, numbers) {
   return one.value - other.value;
 }
 
+// The rows of a table without the headings of groups, which go once the rows are sorted or searched.
+function ownRows(table) {
+  return [...table.tBodies[0].rows].filter((row) => !row.classList.contains("group"));
+}
+
 function sortBy(table, place, button) {
   closeDetails(table);
   const head = table.tHead.rows[0].cells[place];
@@ -19,7 +24,8 @@ function sortBy(table, place, button) {
   const numbers = head.classList.contains("n");
   [...table.tHead.rows[0].cells].forEach((each) => each.removeAttribute("aria-sort"));
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const rows = [...table.tBodies[0].rows].map((row) => ({ row, order: orderOf(row.cells[place]) }));
+  table.classList.add("ungrouped");
+  const rows = ownRows(table).map((row) => ({ row, order: orderOf(row.cells[place]) }));
   rows.sort((a, b) => {
     const empty = numbers && (a.order.value === null || b.order.value === null);
     return compared(a.order, b.order, numbers) * (down && !empty ? -1 : 1);
@@ -40,7 +46,7 @@ function setUpSorting(table) {
 }
 
 function setUpSearch(block, table) {
-  const rows = [...table.tBodies[0].rows];
+  const rows = ownRows(table);
   const count = el("span", { role: "status" });
   const field = el("input", { type: "search", "aria-label": `Search: ${block.querySelector(".wide").getAttribute("aria-label")}`, placeholder: "search" });
   field.addEventListener("input", () => {
@@ -51,6 +57,7 @@ function setUpSearch(block, table) {
       row.hidden = !words.every((word) => text.includes(word));
       return !row.hidden;
     });
+    table.classList.toggle("searched", words.length > 0);
     count.textContent = words.length ? `${shown.length} of ${rows.length}` : "";
   });
   block.prepend(el("div", { class: "search" }, field, count));
@@ -90,7 +97,7 @@ function markPoint(row, on) {
 }
 
 function setUpOpening(block, table) {
-  for (const row of table.tBodies[0].rows) {
+  for (const row of ownRows(table)) {
     row.dataset.open = "";
     for (const [event, on] of [["pointerenter", true], ["focusin", true], ["pointerleave", false], ["focusout", false]]) {
       row.addEventListener(event, () => markPoint(row, on));
@@ -130,7 +137,7 @@ function factsOf(title, facts) {
 }
 
 function nameOf(name) {
-  return explained.has(name) ? termOf(name) : el("code", {}, name);
+  return explained.has(name) ? termOf(name) : el("code", {}, breakable(name));
 }
 
 details.correction = async (names) => {

@@ -283,12 +283,17 @@ def _numbers(results: DumpResults) -> Section | None:
     mismatch = mismatch_of(results)
     if not mismatch:
         return None
-    rows = [
-        Row(cells=_number_cells(family.question, name, mismatch[name]), key=name)
-        for family in FAMILIES.values()
-        for name in family.metrics
-        if name in mismatch
-    ]
+    rows: list[Row] = []
+    for family in FAMILIES.values():
+        names = [name for name in family.metrics if name in mismatch]
+        rows += [
+            Row(
+                cells=_number_cells(name, mismatch[name]),
+                key=name,
+                group=family.question if name == names[0] else "",
+            )
+            for name in names
+        ]
     table = Table(
         name="numbers",
         label="All numbers of the mismatch",
@@ -298,7 +303,6 @@ def _numbers(results: DumpResults) -> Section | None:
             Column(head="95% interval", numbers=True),
             Column(head="Expected", numbers=True),
             Column(head="Level"),
-            Column(head="Question"),
         ],
         rows=rows,
         search=True,
@@ -314,7 +318,7 @@ def _numbers(results: DumpResults) -> Section | None:
     return Section(title="All numbers", blocks=[Words(text=how, soft=True), table], name="numbers")
 
 
-def _number_cells(question: str, name: str, value: MetricValue) -> list[Any]:
+def _number_cells(name: str, value: MetricValue) -> list[Any]:
     metric = METRICS[name]
     ideal = metric.ideal if value.expected is None else value.expected
     expected = "" if ideal is None else f"{'≈ ' if value.expected is not None else ''}{ideal:.3g}"
@@ -325,5 +329,4 @@ def _number_cells(question: str, name: str, value: MetricValue) -> list[Any]:
         text(interval(value), order=float("nan") if value.low is None else value.low),
         text(expected, order=float("nan") if ideal is None else ideal),
         text(value.level or "", level=value.level or ""),
-        text(question),
     ]

@@ -27,7 +27,7 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.score.profiles import FIGURES as PROFILES
-from rcdiag.pages.tabs.corrections import recommended
+from rcdiag.pages.tabs.corrections.treatments import recommended
 from rcdiag.pages.tabs.diagnosis import BY_STEP
 from rcdiag.results import ScoreResult, SequenceTokens
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rcdiag.pages.blocks import (
@@ -18,6 +18,7 @@ from rcdiag.pages.blocks import (
     Words,
     amount,
     equals,
+    filled,
     metric,
     share,
     term,
@@ -27,7 +28,7 @@ from rcdiag.pages.drawn import figures_of
 from rcdiag.pages.formats import interval, number
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.replay.words import TAGS, answer, decided_by, divided
-from rcdiag.pages.tabs.corrections import NONE, recommended
+from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult
 
 NAIVE = "naive"  # the update without correction
@@ -96,48 +97,30 @@ def reference(results: DumpResults) -> str:
 
 
 def _presets(result: ReplayResult, against: str) -> Section:
-    held = result.presets.get(against)
-    with_model = result.model is not None
-    columns = [
-        Column(head="Preset"),
-        Column(head="Mode"),
-        Column(head="Health", term="health"),
-        Column(head="Loss", numbers=True, term="loss"),
-        Column(head="Δ loss", numbers=True),
-        Column(head="|c|", numbers=True, term="coefficients.norm"),
-        Column(head="|c| / reference's", numbers=True),
-        Column(head="Kept tokens", numbers=True, term="kept_tokens"),
-        Column(head="Clipped", numbers=True, term="actor/pg_clipfrac"),
-        Column(head="Top 1% of sequences", numbers=True, term="top_sequences"),
-        Column(head="Divided by", numbers=True, term="denominator"),
-        *(
-            [
-                Column(head="Gradient norm", numbers=True, term="grad_norm"),
-                Column(head="Δ gradient norm", numbers=True),
-                Column(head="Cosine", numbers=True, term="cosine"),
-                Column(head="KL(old || new)", numbers=True, term="kl_old_new"),
-                Column(head="Δ KL(rollout || new)", numbers=True),
-            ]
-            if with_model
-            else []
-        ),
-    ]
-    rows = [
-        _row(update, result, held, against, with_model=with_model) for update in grouped(result)
-    ]
+    updates = grouped(result)
+    columns = filled(_columns(result, against), updates)
     table = Table(
         name="updates",
         label="Presets",
-        columns=columns,
-        rows=rows,
+        columns=[column for column, _ in columns],
+        rows=[
+            Row(
+                cells=[cell(update) for _, cell in columns],
+                key=update.names[0],
+                names=update.names,
+                tag="reference" if against in update.names else "",
+            )
+            for update in updates
+        ],
         search=True,
         opens="update",
     )
     what = "the update without correction" if against == NAIVE else "which the sweep recommends"
     how = (
-        f"Δ and ratios are against `{against}`, {what}, on the same batch: what both share is "
+        f"Δ and × are against `{against}`, {what}, on the same batch: what both share is "
         "not in them. Below a Δ stands its 95% interval, made by leaving out the same prompt group "
-        "of both in turn, with weights and advantages of the whole batch. "
+        "of both in turn, with weights and advantages of the whole batch; (0?) marks one that "
+        "holds 0. Below the kept tokens stands what the loss is divided by. "
         "Presets with equal updates share a row; a row opens to the rules of its health. "
         f"Loss `{result.policy_loss}`, aggregation {result.aggregation}, advantages: "
         f"{result.advantage}; rollout is `{result.rollout}`, old `{result.old}`, current "
@@ -148,49 +131,94 @@ def _presets(result: ReplayResult, against: str) -> Section:
     return Section(title="What each preset would have done", blocks=blocks)
 
 
-def _row(
-    update: Update,
-    result: ReplayResult,
-    held: PresetReplay | None,
-    against: str,
-    *,
-    with_model: bool,
-) -> Row:
-    preset = update.preset
-    verdict = preset.health.verdict
-    clipped = preset.metrics.get("actor/pg_clipfrac")
-    cells: list[Cell] = [
-        equals(update.names),
-        text(preset.mode),
-        text(verdict, level=TAGS[verdict], note=decided_by(preset.health)),
-        amount(preset.loss, note=preset.undefined or ""),
-        _against(result, update, against, "loss"),
-        amount(preset.coefficients.norm),
-        _ratio(preset.coefficients.norm, None if held is None else held.coefficients.norm),
-        share(preset.kept_tokens / max(result.num_tokens, 1)),
-        share(clipped),
-        share(None if preset.shares is None else preset.shares.top_sequences),
-        text(divided(preset.denominator), order=preset.denominator.divisor),
+def _columns(result: ReplayResult, against: str) -> list[tuple[Column, Callable[[Update], Cell]]]:
+    """Return every column with what writes its cell; differences stand below their numbers."""
+    held = result.presets.get(against)
+    norm = None if held is None else held.coefficients.norm
+
+    def delta(update: Update, name: str, value: float | None) -> Cell:
+        return amount(value, note=_against(result, update, against, name))
+
+    return [
+        (Column(head="Preset"), _names),
+        (Column(head="Health", term="health"), _health),
+        (_numbers("Loss", "loss"), lambda one: _loss(delta(one, "loss", one.preset.loss), one)),
+        (_numbers("|c|", "coefficients.norm"), lambda one: _pull(one.preset, norm)),
+        (_numbers("Kept tokens", "kept_tokens"), lambda one: _kept(one.preset, result)),
+        (
+            _numbers("Clipped", "actor/pg_clipfrac"),
+            lambda one: share(one.preset.metrics.get("actor/pg_clipfrac")),
+        ),
+        (
+            _numbers("Top 1% of sequences", "top_sequences"),
+            lambda one: share(
+                None if one.preset.shares is None else one.preset.shares.top_sequences
+            ),
+        ),
+        (
+            _numbers("Gradient norm", "grad_norm"),
+            lambda one: delta(one, "grad_norm", _norm(one.preset)),
+        ),
+        (
+            _numbers("Cosine", "cosine"),
+            lambda one: metric(None if one.preset.gradient is None else one.preset.gradient.cosine),
+        ),
+        (
+            _numbers("KL(old || new)", "kl_old_new"),
+            lambda one: amount(
+                None if one.preset.after_step is None else one.preset.after_step.kl_old_new.value
+            ),
+        ),
+        (
+            _numbers("KL(rollout || new)", "kl_rollout_new"),
+            lambda one: delta(one, "kl_rollout_new", _moved(one.preset)),
+        ),
     ]
-    if with_model:
-        cells += _model_cells(result, update, against)
-    return Row(
-        cells=cells,
-        key=update.names[0],
-        names=update.names,
-        tag="reference" if against in update.names else "",
+
+
+def _numbers(head: str, term: str) -> Column:
+    return Column(head=head, numbers=True, term=term)
+
+
+def _names(update: Update) -> Cell:
+    """Write the presets of a row, and where their names do not say it, their mode."""
+    cell = equals(update.names)
+    mode = update.preset.mode
+    if mode in update.names[0]:
+        return cell
+    return replace(cell, note="; ".join(filter(None, (cell.note, f"mode {mode}"))))
+
+
+def _health(update: Update) -> Cell:
+    health = update.preset.health
+    return text(health.verdict, level=TAGS[health.verdict], note=decided_by(health))
+
+
+def _loss(cell: Cell, update: Update) -> Cell:
+    """Write the loss, or why it is not defined."""
+    return replace(cell, note=update.preset.undefined) if update.preset.undefined else cell
+
+
+def _pull(preset: PresetReplay, held: float | None) -> Cell:
+    """Write the norm of the coefficients, and how many times that of the reference it is."""
+    norm = preset.coefficients.norm
+    return amount(norm, note=f"× {norm / held:.3g}" if held and norm is not None else "")
+
+
+def _kept(preset: PresetReplay, result: ReplayResult) -> Cell:
+    """Write the share of kept tokens, and what the sum over them is divided by."""
+    kept = preset.kept_tokens / max(result.num_tokens, 1)
+    return replace(
+        share(kept), note=f"÷ {divided(preset.denominator)}".replace(" tokens", "\ntokens")
     )
 
 
-def _model_cells(result: ReplayResult, update: Update, against: str) -> list[Cell]:
-    gradient, after = update.preset.gradient, update.preset.after_step
-    return [
-        amount(None if gradient is None else gradient.grad_norm),
-        _against(result, update, against, "grad_norm"),
-        metric(None if gradient is None else gradient.cosine),
-        metric(None if after is None else after.kl_old_new),
-        _against(result, update, against, "kl_rollout_new"),
-    ]
+def _norm(preset: PresetReplay) -> float | None:
+    return None if preset.gradient is None else preset.gradient.grad_norm
+
+
+def _moved(preset: PresetReplay) -> float | None:
+    return None if preset.after_step is None else preset.after_step.kl_rollout_new.value
 
 
 def difference(
@@ -214,23 +242,19 @@ def _negative(value: MetricValue) -> MetricValue:
     return MetricValue(value=minus(value.value), low=minus(value.high), high=minus(value.low))
 
 
-def _against(result: ReplayResult, update: Update, against: str, number_name: str) -> Cell:
-    """Write a difference to the reference; pale words say where an interval holds 0."""
+def _against(result: ReplayResult, update: Update, against: str, number_name: str) -> str:
+    """Write a difference to the reference with its interval; empty for the reference itself."""
     if against in update.names:
-        return text("")
+        return ""
     held = next((group.names for group in grouped(result) if against in group.names), ())
     value = difference(result, update.names, held, number_name)
     if value is None or value.value is None:
-        return amount(None)
+        return ""
     sign = "+" if value.value > 0 else ""
     ends = interval(value) if value.low != value.high else ""
     same = value.low is not None and value.high is not None and value.low <= 0.0 <= value.high
-    note = f"{ends}{'; may be 0' if same and ends else ''}"
-    return amount(value.value, f"{sign}{number(value.value)}", note=note)
-
-
-def _ratio(value: float | None, held: float | None) -> Cell:
-    return amount(None) if value is None or not held else amount(value / held)
+    doubt = " (0?)" if same and ends else ""
+    return "\n".join(filter(None, (f"Δ {sign}{number(value.value)}{doubt}", ends)))
 
 
 def _factors(result: ReplayResult) -> Section:

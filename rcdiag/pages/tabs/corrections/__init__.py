@@ -1,0 +1,7 @@
+"""The tab Corrections: what each correction would do to the table, and which to take."""
+
+from __future__ import annotations
+
+from rcdiag.pages.tabs.corrections.tab import tab
+
+__all__ = ["tab"]

@@ -1,0 +1,83 @@
+"""Sliders over the bounds of every swept family, and the configuration of what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rcdiag.pages.blocks import Block, Part, Section, Terms, Words
+from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.tabs.corrections.treatments import NONE
+from rcdiag.results import SweepResult
+
+# Numbers that the sliders show of a setting, each of which opens what it means.
+READOUT = (
+    "kept_token_share",
+    "kept_sequence_share",
+    "kept_groups",
+    "ess_token_applied",
+    "ess_seq_applied",
+    "ess_trainer",
+    "mean_weight",
+    "lost_mass",
+    "truncation_loss",
+    "weight_variance",
+    "weight_distance",
+    "bias_bound",
+    "reward_shift",
+    "advantage_shift",
+    "keep_length_correlation",
+    "kept_by_length",
+)
+PICKED = "token_tis"  # the family that the sliders start with where nothing is recommended
+
+
+def sliders(results: DumpResults) -> Section | None:
+    sweep = results.sweep
+    if sweep is None or not sweep.families:
+        return None
+    start = _start(results, sweep)
+    part = Part(
+        name="sliders",
+        data={
+            "families": {name: family.title for name, family in sweep.families.items()},
+            "start": start,
+            "readout": Terms(items=[(name, "") for name in READOUT]),
+        },
+    )
+    blocks: list[Block] = [Words(text=_from(results, sweep, start["family"]), soft=True), part]
+    return Section(title="Try other bounds", blocks=blocks, name="bounds", screen=True)
+
+
+def _from(results: DumpResults, sweep: SweepResult, family: str) -> str:
+    """Say where the sliders start, and what they write."""
+    choice = sweep.recommendation.choice if results.mends else None
+    chosen = choice is not None and choice != NONE
+    common = f"The sliders start at the common bound of {sweep.families[family].title}"
+    if chosen:
+        start = f"The sliders start at the recommendation, `{choice}`"
+    elif results.mends and choice == NONE:
+        start = f"{common}: the recommendation is no correction, which has no bounds"
+    else:
+        start = f"{common}: nothing is recommended"
+    return f"{start}. Below the curves stands the trainer's configuration of what they show."
+
+
+def _start(results: DumpResults, sweep: SweepResult) -> dict[str, Any]:
+    """Return family and row that the sliders start at: the recommendation, or the common bound."""
+    choice = sweep.recommendation.choice if results.mends else None
+    candidates = {candidate.name: candidate for candidate in sweep.recommendation.candidates}
+    chosen = candidates.get(choice or "")
+    if chosen is not None and chosen.family in sweep.families:
+        family = chosen.family
+        bounds = chosen.bounds
+    else:
+        family = PICKED if PICKED in sweep.families else next(iter(sweep.families))
+        bounds = {sweep.families[family].axis: 2.0}
+    rows = sweep.families[family].rows
+    nearest = min(range(len(rows)), key=lambda place: _distance(rows[place].bounds, bounds))
+    return {"family": family, "row": nearest}
+
+
+def _distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    return sum(abs(one[name] - bound) for name, bound in other.items() if name in one)

@@ -1,0 +1,53 @@
+"""The trainer's own log beside our numbers."""
+
+from __future__ import annotations
+
+from rcdiag.pages.blocks import Block, Column, Fold, Lines, Row, Section, Table, Words, term, text
+from rcdiag.pages.score.logged import lines_of
+from rcdiag.results import ScoreResult
+
+
+def own_log(score: ScoreResult | None) -> Section | None:
+    """Set the trainer's own log beside our numbers, what differs first."""
+    logged = None if score is None else score.logged
+    if logged is None:
+        return None
+    preset = f"preset `{logged.preset}`: {logged.preset_reason}"
+    beside = preset if logged.preset else "the mismatch"
+    steps = f" Steps: {logged.step_reason}." if logged.step_reason else ""
+    how = (
+        f"`{logged.file}` ({logged.log_format}) beside {beside}.{steps} A key stands here with the "
+        "step at which it is furthest off; the result document has every step."
+    )
+    table = Table(
+        name="logged",
+        label="The trainer's own log",
+        columns=[
+            Column(head="Key"),
+            Column(head="Step", numbers=True),
+            Column(head="Theirs", numbers=True),
+            Column(head="Ours", numbers=True),
+            Column(head="Reads"),
+        ],
+        rows=[
+            Row(
+                cells=[
+                    term(line.key),
+                    text(line.step),
+                    text(line.theirs),
+                    text(line.ours),
+                    text(line.reads, level="ok" if line.agrees else "", note=line.reason),
+                ]
+            )
+            for line in lines_of(logged)
+        ],
+        search=True,
+    )
+    blocks: list[Block] = [Words(text=how), table]
+    for keys, what in (
+        (list(logged.not_ours), "keys of the log that are no numbers of rcdiag"),
+        (logged.not_logged, "keys that the log lacks"),
+    ):
+        if keys:
+            blocks.append(Fold(label=f"{len(keys)} {what}", blocks=[Lines(items=keys)]))
+    return Section(title="The trainer's own log", blocks=blocks, name="logged")

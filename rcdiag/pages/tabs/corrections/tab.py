@@ -1,0 +1,87 @@
+"""The tab Corrections: presets and swept settings in one table, and what to take."""
+
+from __future__ import annotations
+
+from rcdiag.pages.blocks import Block, Fold, Lines, Section, Snippet, Tab, Words
+from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.sweep.words import ANSWERS
+from rcdiag.pages.tabs.corrections.bounds import sliders
+from rcdiag.pages.tabs.corrections.forecast import forecast
+from rcdiag.pages.tabs.corrections.logged import own_log
+from rcdiag.pages.tabs.corrections.table import all_corrections
+from rcdiag.pages.tabs.corrections.treatments import treatments_of
+from rcdiag.results import SweepResult
+
+
+def tab(results: DumpResults) -> Tab | None:
+    """Fill the tab; None where neither presets nor a sweep are known."""
+    treatments = treatments_of(results)
+    if not treatments:
+        return None
+    sections = [
+        _advice(results),
+        all_corrections(results, treatments),
+        own_log(results.score),
+        sliders(results),
+        forecast(results.sweep),
+    ]
+    return Tab(
+        name="corrections",
+        title="Corrections",
+        heading=_heading(results),
+        sections=[section for section in sections if section is not None],
+    )
+
+
+def _heading(results: DumpResults) -> str:
+    if not results.mends:
+        return "No correction mends this: fix the cause first"
+    if results.sweep is None:
+        return "What each preset would have done"
+    advice = results.sweep.recommendation
+    choice = f" {advice.choice}" if advice.answer == "correct" else ""
+    sentence = f"{ANSWERS[advice.answer]}{choice}"
+    return f"{sentence[0].upper()}{sentence[1:]}"
+
+
+def _advice(results: DumpResults) -> Section | None:
+    against = None if results.diagnosis is None else results.diagnosis.against_weights
+    if against is not None:
+        why = (
+            f"{against} The table shows what each correction would do; it ranks "
+            "nothing and recommends nothing."
+        )
+        return Section(title="", blocks=[Words(text=why, level="error")])
+    if results.sweep is None:
+        return None
+    advice = results.sweep.recommendation
+    blocks: list[Block] = [Lines(items=[_sentence(reason) for reason in advice.reasons])]
+    verdict = None if results.diagnosis is None else results.diagnosis.verdict
+    if verdict == "correct" and advice.answer == "do-not-correct":
+        why = (
+            "The verdict `correct` says that weights are valid here; on a table of this size they "
+            "add more noise than they take away bias. Mend the cause instead."
+        )
+        blocks.append(Words(text=why))
+    snippets = [
+        Snippet(label=f"To paste into {trainer}", text=written, opened=place == 0)
+        for place, (trainer, written) in enumerate(advice.choice_yaml.items())
+    ]
+    blocks += snippets[:1]
+    if others := snippets[1:]:
+        blocks.append(Fold(label=f"{len(others)} other trainers", blocks=list(others)))
+    if not advice.choice_yaml and not _stored(results.sweep):
+        older = (
+            "This result holds no configuration to paste: an older rcdiag made it. `rcdiag sweep` "
+            "on the same table makes one that does."
+        )
+        blocks.append(Words(text=older))
+    return Section(title="Why", blocks=blocks)
+
+
+def _stored(sweep: SweepResult) -> bool:
+    return any(family.configurations for family in sweep.families.values())
+
+
+def _sentence(words: str) -> str:
+    return words if words.endswith(".") else f"{words}."

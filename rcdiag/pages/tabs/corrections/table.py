@@ -1,0 +1,180 @@
+"""The table of all corrections, and the scatter that is linked with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rcdiag.pages.blocks import (
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Figures,
+    Row,
+    Section,
+    Table,
+    Words,
+    amount,
+    equals,
+    filled,
+    share,
+    text,
+)
+from rcdiag.pages.charts import Axis, Chart
+from rcdiag.pages.drawn import figures_of
+from rcdiag.pages.formats import number
+from rcdiag.pages.merge import DumpResults
+from rcdiag.pages.score.words import raw_ess
+from rcdiag.pages.tabs.corrections.treatments import Treatment, recommended, tag_of
+
+
+def all_corrections(results: DumpResults, treatments: Sequence[Treatment]) -> Section:
+    """Fill the section: the scatter, the ranking, and the table that both are linked with."""
+    estimated = results.mends and any(treatment.error is not None for treatment in treatments)
+    columns = filled(_columns(results, treatments, estimated=estimated), treatments)
+    table = Table(
+        name="corrections-table",
+        label="Presets and swept settings",
+        columns=[column for column, _ in columns],
+        rows=[
+            _row(treatment, results, [cell(treatment) for _, cell in columns])
+            for treatment in treatments
+        ],
+        search=True,
+        opens="correction",
+    )
+    figures = [] if results.sweep is None else [_scatter(treatments, results)]
+    figures += [f for f in figures_of(results.sweep) if f.name == "candidate-ranking"]
+    blocks: list[Block] = [Figures(items=figures)] if figures else []
+    blocks += [table, Words(text=_how(results, estimated), soft=True)]
+    return Section(title="All corrections", blocks=blocks)
+
+
+def _columns(
+    results: DumpResults, treatments: Sequence[Treatment], *, estimated: bool
+) -> list[tuple[Column, Callable[[Treatment], Cell]]]:
+    """Return every column that the results have, with what writes its cell."""
+    whole = results.score or results.sweep or results.largest
+    levels = any(treatment.level for treatment in treatments)
+    columns: list[tuple[Column, Callable[[Treatment], Cell]]] = [
+        (Column(head="Correction"), lambda one: equals(one.names))
+    ]
+    if results.mends:
+        columns.append((Column(head="Level" if levels else "Why not"), _level))
+    if estimated:
+        columns.append((Column(head="Expected error", numbers=True), _error))
+    if results.sweep is not None:
+        columns += [
+            (_numbers("Weight bias", "weight_distance"), lambda one: amount(one.bias)),
+            (_numbers("Variance", "weight_variance"), lambda one: amount(one.variance)),
+        ]
+    return [
+        *columns,
+        (_numbers("Bias bound", "bias_bound"), lambda one: amount(one.bias_bound)),
+        (
+            _numbers("Kept tokens", "kept_tokens"),
+            lambda one: share(one.kept_tokens / max(whole.num_tokens, 1)),
+        ),
+        (
+            _numbers("Kept sequences", "kept_sequences"),
+            lambda one: share(one.kept_sequences / max(whole.num_sequences, 1)),
+        ),
+        (_numbers("ESS tokens", "ess_token_applied"), lambda one: share(one.ess_token)),
+        (_numbers("ESS sequences", "ess_seq_applied"), lambda one: share(one.ess_seq)),
+        (_numbers("Lost mass", "lost_mass"), lambda one: share(one.lost)),
+    ]
+
+
+def _numbers(head: str, term: str) -> Column:
+    return Column(head=head, numbers=True, term=term)
+
+
+def _level(treatment: Treatment) -> Cell:
+    """Write the level of a preset, and why the sweep refuses it."""
+    refused = [] if treatment.candidate is None else treatment.candidate.refused
+    return text(treatment.level, level=treatment.level, note=_refused(refused))
+
+
+def _error(treatment: Treatment) -> Cell:
+    """Write the expected error of the gradient, and the two parts that it is the sum of."""
+    candidate = treatment.candidate
+    if candidate is None or treatment.error is None:
+        return amount(None)
+    parts = (candidate.gradient_bias or 0.0, candidate.gradient_noise)
+    return amount(treatment.error, note=" + ".join(map(number, parts)))
+
+
+def _how(results: DumpResults, estimated: bool) -> str:
+    sentences = [
+        "Corrections with equal numbers on this table share a row; a row opens to its settings and "
+        "what the trainer logs.",
+        "Numbers count valid sequences only; ESS is that of the weights as they enter the loss, 0 "
+        "for rejected tokens. ESS of token weights and of sequence weights cannot be compared: "
+        "token weights are steadier and farther from the truth, which is their bias.",
+    ]
+    raw = "" if results.score is None else raw_ess(results.score)
+    if raw:
+        sentences.append(f"ESS {raw}.")
+    if estimated and results.sweep is not None:
+        sentences.append(
+            "Below the expected error stand its parts, squared `gradient_bias` + `gradient_noise`, "
+            f"in units of the noise without correction. {results.sweep.recommendation.method}"
+        )
+    if results.score is not None and results.score.steps:
+        sentences.append("The whole table counts as one batch; each step by itself is in the JSON.")
+    return " ".join(sentences)
+
+
+def _row(treatment: Treatment, results: DumpResults, cells: Sequence[Cell]) -> Row:
+    refused = treatment.candidate is not None and treatment.candidate.refused
+    return Row(
+        cells=cells,
+        key=treatment.names[0],
+        names=treatment.names,
+        tag=tag_of(treatment, results),
+        pale=bool(results.mends and refused),
+    )
+
+
+def _refused(reasons: Sequence[str]) -> str:
+    """Say the first reason against a correction, and how many more there are."""
+    if not reasons:
+        return ""
+    more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+    return f"refused: {reasons[0]}{more}"
+
+
+def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
+    """Set bias against what the weights leave, a point for each row of the table."""
+    chart = Chart(
+        form="scatter",
+        columns=("correction", "weight bias", "ESS of sequences", "variance", "note"),
+        rows=[
+            (
+                treatment.names[0],
+                treatment.bias,
+                treatment.ess_seq,
+                treatment.variance,
+                tag_of(treatment, results) or ", ".join(treatment.names[1:]),
+            )
+            for treatment in treatments
+            if treatment.bias is not None and treatment.ess_seq is not None
+        ],
+        x=Axis(label="weight bias: distance from the ratios of whole sequences", start=0.0),
+        y=Axis(label="ESS of sequences, applied", percent=True, start=0.0, end=1.0),
+        options={
+            "at": ["weight bias", "ESS of sequences"],
+            "emphasis": (recommended(results) or treatments[0]).names[0]
+            if recommended(results)
+            else "",
+            "opens": "correction",
+        },
+    )
+    return Figure(
+        name="bias-and-variance",
+        title="Bias against what the weights leave",
+        caption="A point is a row of the table below: a click opens that row, and the row that "
+        "the mouse or the keyboard is on has a ring here. Left is "
+        "less bias, up is less variance. Corrections whose bias was not swept have no point.",
+        chart=chart.data(),
+    )

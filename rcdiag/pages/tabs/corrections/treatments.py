@@ -1,0 +1,180 @@
+"""What each correction does to the table: presets and swept settings, equal ones once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rcdiag.pages.merge import DumpResults
+from rcdiag.results import CorrectionResult, ScoreResult, SweepResult, SweepRow
+from rcdiag.results.sweep import Candidate
+
+NONE = "none"  # the candidate without any correction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Treatment:
+    """What one correction does to the table; presets and candidates with equal numbers share it."""
+
+    names: tuple[str, ...]
+    kept_tokens: int
+    kept_sequences: int
+    ess_token: float | None
+    ess_seq: float | None
+    bias: float | None = None
+    variance: float | None = None
+    bias_bound: float | None = None
+    lost: float | None = None
+    level: str = ""
+    candidate: Candidate | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Return the numbers by which corrections are told apart."""
+        sizes = (_digits(self.ess_token), _digits(self.ess_seq))
+        return (self.kept_tokens, self.kept_sequences, *sizes)
+
+    @property
+    def error(self) -> float | None:
+        """Return the expected squared error of the gradient, in units of uncorrected noise."""
+        if self.candidate is None or self.candidate.gradient_noise is None:
+            return None
+        return (self.candidate.gradient_bias or 0.0) + self.candidate.gradient_noise
+
+
+def _digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.7g}")
+
+
+def treatments_of(results: DumpResults) -> list[Treatment]:
+    """Return what every preset and candidate does, equal ones once, in the order of the table."""
+    swept = _rows_by_key(results.sweep)
+    single = [
+        *_of_presets(results.score, swept),
+        *_of_candidates(results.sweep),
+    ]
+    merged: dict[tuple[Any, ...], Treatment] = {}
+    for treatment in single:
+        known = merged.get(treatment.key)
+        merged[treatment.key] = treatment if known is None else _joined(known, treatment)
+    return sorted(merged.values(), key=lambda treatment: _order(treatment, results.mends))
+
+
+def _order(treatment: Treatment, ranked: bool) -> tuple[bool, float]:
+    """Put the least expected error first, then what is refused, then what was not estimated."""
+    refused = treatment.candidate is not None and bool(treatment.candidate.refused)
+    if not ranked or treatment.error is None:
+        return (True, float("inf"))
+    return (refused, treatment.error)
+
+
+def _joined(one: Treatment, other: Treatment) -> Treatment:
+    """Put two equal treatments into one, with all that is known of either."""
+    filled = {
+        name: value
+        for name in ("bias", "variance", "bias_bound", "lost", "candidate")
+        if getattr(one, name) is None and (value := getattr(other, name)) is not None
+    }
+    names = tuple(dict.fromkeys([*one.names, *other.names]))
+    names = (NONE, *(name for name in names if name != NONE)) if NONE in names else names
+    return replace(one, names=names, level=one.level or other.level, **filled)
+
+
+def _of_presets(
+    result: ScoreResult | None, swept: Mapping[tuple[Any, ...], SweepRow]
+) -> list[Treatment]:
+    corrections = {} if result is None else result.corrections
+    made = [_of_preset(name, correction) for name, correction in corrections.items()]
+    return [_with_sweep(treatment, swept.get(treatment.key)) for treatment in made]
+
+
+def _of_preset(name: str, correction: CorrectionResult) -> Treatment:
+    actual = correction.actual
+    lost = [actual[f"lost_target_mass_{level}"] for level in ("token", "seq")]
+    return Treatment(
+        names=(name,),
+        kept_tokens=correction.kept_tokens,
+        kept_sequences=correction.kept_sequences,
+        ess_token=actual["ess_token_applied"],
+        ess_seq=actual["ess_seq_applied"],
+        bias_bound=actual["bias_bound"],
+        lost=max((part for part in lost if part is not None), default=None),
+        level=correction.level or "",
+    )
+
+
+def _with_sweep(treatment: Treatment, row: SweepRow | None) -> Treatment:
+    """Add bias and variance where a swept setting does the same to the table."""
+    if row is None:
+        return treatment
+    return replace(treatment, bias=row.weight_distance, variance=row.weight_variance)
+
+
+def _rows_by_key(sweep: SweepResult | None) -> dict[tuple[Any, ...], SweepRow]:
+    families = {} if sweep is None else sweep.families
+    rows = [row for family in families.values() for row in family.rows]
+    return {_of_row("", row).key: row for row in rows}
+
+
+def _of_row(name: str, row: SweepRow) -> Treatment:
+    return Treatment(
+        names=(name,),
+        kept_tokens=row.kept_tokens,
+        kept_sequences=row.kept_sequences,
+        ess_token=row.ess_token_applied,
+        ess_seq=row.ess_seq_applied.value,
+        bias=row.weight_distance,
+        variance=row.weight_variance,
+        bias_bound=row.bias_bound,
+        lost=row.lost_mass.value,
+    )
+
+
+def _of_candidates(sweep: SweepResult | None) -> list[Treatment]:
+    if sweep is None:
+        return []
+    made = []
+    for candidate in sweep.recommendation.candidates:
+        row = _row_of(sweep, candidate)
+        if row is not None:
+            made.append(replace(_of_row(candidate.name, row), candidate=candidate))
+        elif candidate.name == NONE:
+            whole = Treatment(
+                names=(NONE,),
+                kept_tokens=sweep.num_tokens,
+                kept_sequences=sweep.num_sequences,
+                ess_token=1.0,
+                ess_seq=1.0,
+                variance=0.0,
+                candidate=candidate,
+            )
+            made.append(whole)
+    return made
+
+
+def _row_of(sweep: SweepResult, candidate: Candidate) -> SweepRow | None:
+    family = sweep.families.get(candidate.family)
+    rows = [] if family is None else family.rows
+    return next((row for row in rows if row.bounds == candidate.bounds), None)
+
+
+def recommended(results: DumpResults) -> Treatment | None:
+    """Return the treatment that the sweep recommends, with the presets that do the same."""
+    choice = None if results.sweep is None else results.sweep.recommendation.choice
+    if choice is None or not results.mends:
+        return None
+    return next(
+        (treatment for treatment in treatments_of(results) if choice in treatment.names), None
+    )
+
+
+def tag_of(treatment: Treatment, results: DumpResults) -> str:
+    sweep = results.sweep
+    if sweep is None or not results.mends:
+        return ""
+    if sweep.recommendation.choice in treatment.names:
+        return "recommended"
+    equal = set(sweep.recommendation.indistinguishable) & set(treatment.names)
+    return "as good" if equal else ""
