@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -84,8 +83,7 @@ def test_a_command_terminated_as_it_ends_exits_130(monkeypatch, capsys):
     def late(number, handler):
         if handler is before:
             monkeypatch.setattr(signal, "signal", set_handler)
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.01)  # the handler of the command runs
+            signal.raise_signal(signal.SIGTERM)  # the handler of the command runs
         return set_handler(number, handler)
 
     monkeypatch.setattr(signal, "signal", late)
