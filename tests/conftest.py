@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -28,6 +30,16 @@ LONGEST = (
     "diagnosis/test_judge.py",
     "test_contributing.py",
 )
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """The files behind `memory://`, all gone after the test."""
+    import fsspec
+
+    system = fsspec.filesystem("memory")
+    yield system
+    system.store.clear()
 
 
 def pytest_collection_finish() -> None:

@@ -12,15 +12,20 @@ from typing import Any
 from rcdiag.results.doc import required_fields
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_AS_IT_IS = frozenset({str, int, bool, types.NoneType})
 
 
 def unstructured(value: Any) -> Any:
     """Turn dataclasses into dicts, NaN and infinities into strings that any JSON reader takes."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    kind = type(value)
+    if kind in _AS_IT_IS:  # first: a result of a sweep has tens of thousands of these
+        return value
+    fields = _fields_of(kind)
+    if fields is not None:
         return {
-            field.name: unstructured(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if not (field.metadata.get("sparse") and getattr(value, field.name) is None)
+            name: unstructured(item)
+            for name, sparse in fields
+            if (item := getattr(value, name)) is not None or not sparse
         }
     if isinstance(value, dict):
         return {str(key): unstructured(item) for key, item in value.items()}
@@ -29,6 +34,16 @@ def unstructured(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     return value
+
+
+@cache
+def _fields_of(kind: type) -> tuple[tuple[str, bool], ...] | None:
+    """Return a dataclass's fields: the name, and whether None is left out; None of other types."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(
+        (field.name, bool(field.metadata.get("sparse"))) for field in dataclasses.fields(kind)
+    )
 
 
 def structured(kind: Any, value: Any) -> Any:

@@ -6,6 +6,7 @@ import importlib.metadata
 import shlex
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def provenance(dump: Table, seed: int) -> dict[str, Any]:
     drawn = {} if dump.drawn_from is None else {"rows_drawn": dump.num_rows}
     return {
         "command": without_secrets(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
-        "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
+        "versions": dict(_versions()),
         "dump": [file.name for file in source.sources],
         "rows": source.num_rows,
         **drawn,
@@ -34,3 +35,9 @@ def provenance(dump: Table, seed: int) -> dict[str, Any]:
         "seed": seed,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Return the installed versions of the libraries that compute."""
+    return {name: importlib.metadata.version(name) for name in LIBRARIES}

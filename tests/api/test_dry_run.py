@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 
 import rcdiag
@@ -16,9 +14,8 @@ LOG_PROBS = [[-1.0, -0.5], [-2.0]]
 
 
 @pytest.fixture
-def unreadable(tmp_path, monkeypatch) -> Iterator[None]:
+def unreadable(memory, tmp_path, monkeypatch) -> None:
     """Two tables behind a URL whose files can be listed, and fail when they are opened."""
-    memory = fsspec.filesystem("memory")
     path = write_table(
         tmp_path / "a.parquet",
         response_ids=[[1, 2], [3]],
@@ -33,14 +30,12 @@ def unreadable(tmp_path, monkeypatch) -> Iterator[None]:
 
     monkeypatch.setattr(type(memory), "open", refuse)
     monkeypatch.setattr(type(memory), "cat_file", refuse)
-    yield
-    memory.store.clear()
 
 
 @pytest.mark.parametrize("command", [rcdiag.score, rcdiag.sweep, rcdiag.replay, rcdiag.diagnose])
-def test_a_dry_run_lists_the_files_of_a_url_and_fetches_none(unreadable, command):
+def test_a_dry_run_lists_the_files_of_a_url_and_fetches_none(memory, unreadable, command):
     text = command.dry_run("memory://run")
-    size = 2 * len(fsspec.filesystem("memory").store["/run/step_1.parquet"].getvalue()) / 1e6
+    size = 2 * len(memory.store["/run/step_1.parquet"].getvalue()) / 1e6
     assert text.startswith(f"memory://run: 2 files, {size:,.1f} MB\nwould read parquet where")
     assert "are not checked" in text
     with pytest.raises(RcdiagError, match="a file was fetched"):

@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from cli.main import main
 from tests.builders import ids_like, write_table
@@ -35,6 +37,8 @@ class Ran:
 
 
 Rcdiag = Callable[..., Ran]
+# Typer builds all commands at every start, which takes longer than many a test.
+built_once = cache(typer.main.get_command)
 
 
 @pytest.fixture
@@ -42,6 +46,7 @@ def rcdiag(monkeypatch, capsys) -> Rcdiag:
     """`rcdiag(*arguments)`, with the exit code and both streams."""
 
     def run(*arguments: object) -> Ran:
+        monkeypatch.setattr("typer.main.get_command", built_once)
         monkeypatch.setattr(sys, "argv", ["rcdiag", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
             main()
@@ -73,6 +78,7 @@ def run_once() -> Rcdiag:
     def run(*arguments: object) -> Ran:
         with pytest.MonkeyPatch.context() as patch:
             out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
+            patch.setattr("typer.main.get_command", built_once)
             patch.setattr(sys, "argv", ["rcdiag", *map(str, arguments)])
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)

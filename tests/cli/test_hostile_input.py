@@ -317,12 +317,16 @@ def test_a_full_disk_is_no_bug(rcdiag, good, monkeypatch):
     refused(rcdiag("score", good), "No space left on device", "/somewhere/file")
 
 
+LIMIT = 300.0  # seconds until a process has done what takes it one, on any machine
 # One long sleep would not wake for a signal that comes just before it.
-SLOW_IMPORT = """
-import pathlib, time
-pathlib.Path({mark!r}).touch()
-for _ in range(6000):
+WAITING = """
+for _ in range(60_000):
     time.sleep(0.01)
+"""
+SLOW_IMPORT = f"""
+import pathlib, time
+pathlib.Path({{mark!r}}).touch()
+{WAITING}
 """
 
 
@@ -331,27 +335,26 @@ def test_a_signal_during_imports_ends_in_one_line(tmp_path, good, number):
     mark = tmp_path / "mark"
     (tmp_path / "typer.py").write_text(SLOW_IMPORT.format(mark=str(mark)))
     with started_with(tmp_path, good) as process:
-        deadline = time.monotonic() + 60
-        while not mark.exists() and time.monotonic() < deadline:
+        deadline = time.monotonic() + LIMIT
+        while not mark.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
+        assert mark.exists(), "the import has not begun"
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        err = ended(process)
     assert process.returncode == 130
     assert err == "interrupted\n"
 
 
 # Python reports an exception in such a callback, and goes on.
-DROPPED = """
-import os, time, weakref
+DROPPED = f"""
+import signal, time, weakref
 class Module: pass
 def loaded(reference):
-    os.kill(os.getpid(), {number})
-    time.sleep(0.01)
+    signal.raise_signal({{number}})
 module = Module()
 reference = weakref.ref(module, loaded)
 del module
-for _ in range(6000):
-    time.sleep(0.01)
+{WAITING}
 """
 
 
@@ -359,7 +362,7 @@ for _ in range(6000):
 def test_a_signal_that_python_drops_ends_in_one_line(tmp_path, good, number):
     (tmp_path / "typer.py").write_text(DROPPED.format(number=int(number)))
     with started_with(tmp_path, good) as process:
-        _, err = process.communicate(timeout=60)
+        err = ended(process)
     assert process.returncode == 130
     assert err == "interrupted\n"
 
@@ -372,6 +375,14 @@ def started_with(modules, table):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """Wait until a process has ended, and return its stderr; one that never ends is killed."""
+    try:
+        return process.communicate(timeout=LIMIT)[1]
+    finally:
+        process.kill()
 
 
 def test_the_library_refuses_an_output_that_it_reads(good):

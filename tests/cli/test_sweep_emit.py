@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import rcdiag as api
-from rcdiag.results import MetricValue, SweepResult
+from rcdiag.results import CorrectionResult, MetricValue, SweepResult
 from rcdiag.results.sweep import Candidate, Recommendation
 from rcdiag.table.table import open_table
 from rcdiag.trainers import TRAINERS, find_trainer
@@ -76,25 +76,32 @@ def read_back(rcdiag, table: Path, config: Path, *options: str) -> dict:
     return {name: result[name] for name in NUMBERS}
 
 
-@every_case
-def test_reading_back_gives_the_numbers_of_the_correction_itself_and_of_its_row(
-    rcdiag, table, swept, trainer, candidate
-):
-    """That the command prints what `emit` gives: tests/api/test_same_as_commands.py."""
+@pytest.fixture(scope="module")
+def scored(table) -> dict[str, CorrectionResult]:
+    """What the corrections of the candidates themselves give, under the candidates' names."""
     any_trainer = replace(
         find_trainer("verl"),
         quantities=lambda correction: [],
         metrics=lambda batch, correction: {},
     )
-    plan = Plan(any_trainer, {"it": any_trainer.settings}, {"it": CANDIDATES[candidate].correction})
-    itself = score(open_table(table), plan=plan).corrections["it"]
+    names = sorted({candidate for _, candidate in CASES})
+    corrections = {name: CANDIDATES[name].correction for name in names}
+    plan = Plan(any_trainer, dict.fromkeys(names, any_trainer.settings), corrections)
+    return score(open_table(table), plan=plan).corrections
+
+
+@every_case
+def test_reading_back_gives_the_numbers_of_the_correction_itself_and_of_its_row(
+    rcdiag, table, swept, scored, trainer, candidate
+):
+    """That the command prints what `emit` gives: tests/api/test_same_as_commands.py."""
+    itself = scored[candidate]
     expected = {name: getattr(itself, name) for name in NUMBERS}
     if itself.weight_sum is not None:
         expected["weight_sum"] = pytest.approx(itself.weight_sum, rel=1e-12)
     config = kept(api.emit(swept, trainer, candidate), table)
     result = read_back(rcdiag, table, config)
     assert result == expected
-    assert read_back(rcdiag, table, config, "--trainer", trainer) == expected
     if candidate != "none":
         assert_numbers_of_the_row(result, swept, candidate)
 
@@ -108,6 +115,18 @@ def assert_numbers_of_the_row(result: dict, swept: SweepResult, candidate: str) 
     if row.kept_tokens == swept.num_tokens and result["weight_sum"] is not None:
         mean = result["weight_sum"] / swept.num_tokens
         assert mean == pytest.approx(row.mean_weight.value, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "candidate"),
+    [("verl", "token_mis_0.5_2"), ("verl-0.7.0", "seq_tis_5"), ("slime", "seq_mis_0.5_2")],
+)
+def test_reading_back_is_the_same_where_the_trainer_is_named(
+    rcdiag, table, swept, trainer, candidate
+):
+    config = kept(api.emit(swept, trainer, candidate), table)
+    named = read_back(rcdiag, table, config, "--trainer", trainer)
+    assert named == read_back(rcdiag, table, config)
 
 
 @pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
@@ -136,12 +155,20 @@ def test_another_candidate_is_not_called_the_recommended_one(rcdiag, table, swep
     assert first == f"# token_tis_5, as asked for; recommended: {choice}"
 
 
+@pytest.fixture(scope="module", params=[0.0, float("nan")])
+def nothing_to_correct(request, tmp_path_factory) -> tuple[Path, SweepResult, str]:
+    """A table, its sweep, and the answer of that."""
+    table = dump_with_shift(tmp_path_factory.mktemp("nothing") / "a.parquet", request.param)
+    answer = "fix-the-cause" if request.param else "do-not-correct"
+    return table, api.sweep(table, thresholds=FEW[1]), answer
+
+
 @pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
-@pytest.mark.parametrize("shift", [0.0, float("nan")])
-def test_where_nothing_is_to_be_corrected_that_is_what_is_written(rcdiag, tmp_path, trainer, shift):
-    table = dump_with_shift(tmp_path / "a.parquet", shift)
-    config = written(rcdiag, table, trainer)
-    answer = "fix-the-cause" if shift else "do-not-correct"
+def test_where_nothing_is_to_be_corrected_that_is_what_is_written(
+    rcdiag, nothing_to_correct, trainer
+):
+    table, swept, answer = nothing_to_correct
+    config = kept(api.emit(swept, trainer), table)
     assert config.read_text().startswith(f"# none: {answer}\n")
     result = read_back(rcdiag, table, config)
     assert result == {"kept_tokens": 6, "kept_sequences": 3, "weight_sum": None}

@@ -37,8 +37,10 @@ finally:
     log.flush()
 """
 COMMANDS = {
-    "score": ["score", "{in}/table.parquet", "--html", "{out}/a.html", "--csv", "{out}/a.csv"],
-    "figures": ["score", "{in}/table.parquet", "--plots", "{out}/plots", "--result", "{out}/r"],
+    "score": [
+        *("score", "{in}/table.parquet", "--html", "{out}/a.html", "--csv", "{out}/a.csv"),
+        *("--plots", "{out}/plots", "--result", "{out}/r"),
+    ],
     "compare": ["compare", "{in}/table.parquet", "{in}/table.parquet", "--result", "{out}/r"],
     "convert": ["convert", "{in}/table.parquet", "-o", "{out}/c.parquet"],
     "sweep": ["sweep", "{in}/table.parquet", "--result", "{out}/r"],

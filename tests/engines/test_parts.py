@@ -2,60 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from rcdiag.engines import BACKENDS, worker
 from rcdiag.engines.process import EngineProcess, Job
-from rcdiag.engines.schedule import OnTokens, Part
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
-from tests.builders import write_table
 from tests.cli.conftest import Ran
-from tests.engines.toy_engine import TOY, make_checkpoint
+from tests.engines.engine_here import scored_parts, toy_scoring
 
 
 @pytest.fixture
-def scoring(tmp_path, rcdiag, monkeypatch) -> Callable[..., Ran]:
+def scoring(tmp_path, rcdiag, monkeypatch) -> Iterator[Callable[..., Ran]]:
     """`scoring(...)` runs the same command each time, with an engine that runs in this process."""
-    table = write_table(
-        tmp_path / "table.parquet",
-        prompt_ids=[[1]] * 6,
-        response_ids=[[1, 2], [3], [4, 5], [6], [7, 8], [9]],
-        rollout_log_probs=[[-1.0, -1.0], [-1.0]] * 3,
-    )
-    model = make_checkpoint(tmp_path / "model")
     monkeypatch.setattr("rcdiag.engines.run.TOKENS_PER_PART", 4)
-    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", EngineHere)
-    runs.clear()
-    arguments = ["score", table, "--policy", "old=toy", "--model", model]
-    arguments += ["-o", tmp_path / "out.parquet", "-q"]
-    with BACKENDS.with_added(TOY):
+    with toy_scoring(tmp_path) as given:
+        arguments = ["score", given["source"], "--policy", "old=toy", "--model", given["model"]]
+        arguments += ["-o", tmp_path / "out.parquet", "-q"]
         yield lambda *more: rcdiag(*arguments, *more)
-
-
-runs: list[str] = []  # parts that were scored
-
-
-class EngineHere:
-    """The worker's own steps, in this process."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job.to_dict()
-
-    def load(self) -> None:
-        worker.run(self.job, iter(()), lambda message: None)
-
-    def score(self, part: Part, on_tokens: OnTokens) -> None:
-        header = {"part": part.name, **part.place, "bytes": len(part.rows)}
-        worker.run(self.job, iter([(header, part.rows)]), lambda message: None)
-        runs.append(part.name)
-
-    def close(self) -> None:
-        pass
 
 
 def parts_of(tmp_path: Path) -> Path:
@@ -106,10 +73,10 @@ def test_a_damaged_part_is_made_again(tmp_path, scoring, monkeypatch, content):
     folder = interrupted(tmp_path, scoring, monkeypatch)
     parts = sorted(file.name for file in folder.glob("0*.parquet"))
     (folder / "000001.parquet").write_bytes(content)
-    runs.clear()
+    scored_parts.clear()
     assert scoring().code == 0
     assert len(parts) > 1
-    assert runs == ["000001.parquet"]
+    assert scored_parts == ["000001.parquet"]
     rows = pq.read_table(tmp_path / "out.parquet")["old_log_probs"]
     assert [len(row) for row in rows.to_pylist()] == [2, 1, 2, 1, 2, 1]
 
@@ -118,12 +85,12 @@ def test_an_output_whose_numbers_were_not_seen_is_not_refused(tmp_path, scoring)
     """A run that was killed while it measured left the whole table and no parts."""
     assert scoring().code == 0
     content = (tmp_path / "out.parquet").read_bytes()
-    runs.clear()
+    scored_parts.clear()
     assert scoring().code == 0
-    assert not runs, "scored again"
+    assert not scored_parts, "scored again"
     assert (tmp_path / "out.parquet").read_bytes() == content
     assert scoring("--force").code == 0
-    assert runs, "--force makes it again"
+    assert scored_parts, "--force makes it again"
 
 
 def test_an_output_of_other_rows_is_refused(tmp_path, scoring):

@@ -15,6 +15,7 @@ from rcdiag.engines.schedule import ATTEMPTS, EngineLostError, OnTokens, Part, S
 from rcdiag.errors import RcdiagError
 
 TOKENS = 7  # of every part
+LIMIT = 300.0  # seconds until another thread has done what takes it a moment
 
 
 def parts(count: int) -> Iterator[Part]:
@@ -120,13 +121,13 @@ def test_an_error_of_one_engine_ends_the_others_in_the_middle_of_their_part() ->
 
     class Refuses(Engine):
         def score(self, part: Part, on_tokens: OnTokens) -> None:
-            assert working.wait(60), "the other engine got no part"
+            assert working.wait(LIMIT), "the other engine got no part"
             raise RcdiagError("no such option")
 
     class Works(Engine):
         def score(self, part: Part, on_tokens: OnTokens) -> None:
             working.set()
-            assert ended.wait(60), "nobody ended this engine"
+            assert ended.wait(LIMIT), "nobody ended this engine"
             raise EngineLostError(RcdiagError("killed by signal 9"))
 
         def close(self) -> None:
@@ -188,7 +189,7 @@ def test_an_engine_that_never_starts_is_done_without() -> None:
 
     class Waits(Engine):
         def score(self, part: Part, on_tokens: OnTokens) -> None:
-            assert tried.wait(60)
+            assert tried.wait(LIMIT)
             super().score(part, on_tokens)
 
     def start(number: int) -> Engine:
@@ -206,7 +207,7 @@ def test_an_engine_that_is_still_starting_at_the_end_is_closed() -> None:
 
     class Pending(Engine):
         def load(self) -> None:
-            assert closed.wait(60), "nobody closed this engine"
+            assert closed.wait(LIMIT), "nobody closed this engine"
             raise EngineLostError(RcdiagError("killed by signal 9"))
 
         def close(self) -> None:

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.engine_models import make_model, make_table
+from tests.runners.conftest import LIMIT, processes, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -24,18 +24,6 @@ RCDIAG = [
     *(sys.executable, "-c"),
     "import cli.main, rcdiag.engines.run as run; run.TOKENS_PER_PART = 8192; cli.main.main()",
 ]
-LIMIT = 240.0
-
-
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """Two nodes with a core each; nothing runs on them yet."""
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1)
-    yield made
-    made.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -82,20 +70,9 @@ def parts(out: Path) -> int:
     return len(list(out.with_name(out.name + ".parts").glob("*-*/0*.parquet")))
 
 
-def wait_for(run: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT
-    while not ready():
-        assert run.poll() is None, run.communicate()[1]
-        assert time.monotonic() < end, "nothing happens"
-        time.sleep(0.01)
-
-
 def workers() -> list[int]:
     """The processes in which engines run on all nodes."""
-    listed = subprocess.run(
-        ["pgrep", "-f", "rcdiag.engines.worker$"], capture_output=True, text=True, check=False
-    )
-    return [int(line) for line in listed.stdout.split()]
+    return processes("rcdiag.engines.worker$")
 
 
 def check_equal(run: subprocess.Popen[str], out: Path, local: tuple[Path, dict[str, Any]]) -> str:
@@ -119,7 +96,7 @@ def test_a_dead_engine_s_part_is_done_again(cluster, arguments, local, tmp_path)
     out = tmp_path / "out.parquet"
     run = start([*arguments(out), "--json", "--on", f"ray:{cluster.address}"])
     wait_for(run, lambda: parts(out) >= 2)
-    os.kill(workers()[0], signal.SIGKILL)
+    os.kill(wait_for(run, workers)[0], signal.SIGKILL)
     assert "another is started" in check_equal(run, out, local)
 
 

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from tests.runners.conftest import LIMIT, processes, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -25,18 +25,6 @@ RCDIAG = [
     "import cli.main, rcdiag.table.readers.parquet as parquet; parquet.TOKENS_PER_BATCH = 2000; "
     "cli.main.main()",
 ]
-LIMIT = 240.0
-
-
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """Two nodes with a core each; nothing runs on them yet."""
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1)
-    yield made
-    made.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +50,9 @@ def document(run: subprocess.Popen[str]) -> dict[str, Any]:
     return content
 
 
-def wait_for(run: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT
-    while not ready():
-        assert run.poll() is None, "the run ended before anything was lost"
-        assert time.monotonic() < end, "nothing happens"
-        time.sleep(0.005)
-
-
 def tasks() -> list[int]:
     """The processes that walk a part of the table now."""
-    listed = subprocess.run(["pgrep", "-f", "^ray::_call$"], capture_output=True, text=True)
-    return [int(line) for line in listed.stdout.split()]
+    return processes("^ray::_call$")
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +70,7 @@ def test_a_cluster_gives_the_numbers_of_one_machine(cluster, table, command):
 def test_the_part_of_a_killed_process_is_done_again(cluster, table, swept):
     run = start(["sweep", str(table), "--json", "--on", f"ray:{cluster.address}"])
     for _ in range(2):
-        wait_for(run, lambda: len(tasks()) > 0)
-        os.kill(tasks()[0], signal.SIGKILL)
+        os.kill(wait_for(run, tasks)[0], signal.SIGKILL)
     assert document(run) == swept
 
 

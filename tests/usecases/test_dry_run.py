@@ -11,29 +11,19 @@ import pyarrow as pa
 import pytest
 
 import rcdiag
-from rcdiag.engines import BACKENDS
 from rcdiag.engines.spec import parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.table.parts import write_part
 from tests.builders import write_table
-from tests.engines.test_parts import EngineHere
-from tests.engines.toy_engine import TOY, make_checkpoint
+from tests.engines.engine_here import toy_scoring
 
 
 @pytest.fixture
 def setting(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
     """What scores a small table in three parts."""
-    table = write_table(
-        tmp_path / "table.parquet",
-        prompt_ids=[[1]] * 6,
-        response_ids=[[1, 2], [3], [4, 5], [6], [7, 8], [9]],
-        rollout_log_probs=[[-1.0, -1.0], [-1.0]] * 3,
-    )
-    model = make_checkpoint(tmp_path / "model")
     monkeypatch.setattr("rcdiag.engines.run.TOKENS_PER_PART", 5)
-    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", EngineHere)
-    with BACKENDS.with_added(TOY):
-        yield {"source": table, "model": model, "policies": {"old": "toy"}}
+    with toy_scoring(tmp_path) as given:
+        yield given
 
 
 def test_without_a_rate_the_time_is_unknown(setting, tmp_path):

@@ -6,45 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 import rcdiag
-from rcdiag.engines import BACKENDS
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs
 from rcdiag.table.destination import Destination
-from tests.builders import write_table
-from tests.engines import test_parts
-from tests.engines.test_parts import EngineHere
-from tests.engines.toy_engine import TOY, make_checkpoint
+from tests.engines.engine_here import scored_parts, toy_scoring
 
 URL = "memory://out/scored.parquet"
 
 
 @pytest.fixture
-def memory() -> Iterator[Any]:
-    system = fsspec.filesystem("memory")
-    yield system
-    system.store.clear()
-
-
-@pytest.fixture
 def scoring(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
     """What scores a small table, in a current folder that is empty."""
-    table = write_table(
-        tmp_path / "table.parquet",
-        prompt_ids=[[1]] * 3,
-        response_ids=[[1, 2], [3], [4, 5]],
-        rollout_log_probs=[[-1.0, -1.0], [-1.0], [-2.0, -1.0]],
-    )
-    model = make_checkpoint(tmp_path / "model")
-    monkeypatch.setattr("rcdiag.runners.local.EngineProcess", EngineHere)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    test_parts.runs.clear()
-    with BACKENDS.with_added(TOY):
-        yield {"source": table, "model": model, "policies": {"old": "toy"}, "output": URL}
+    with toy_scoring(tmp_path) as given:
+        yield {**given, "output": URL}
 
 
 def test_the_table_is_written_to_a_url_and_nothing_stays_here(memory, scoring):
@@ -57,12 +36,12 @@ def test_the_table_is_written_to_a_url_and_nothing_stays_here(memory, scoring):
 
 def test_what_is_behind_the_url_is_not_overwritten_unasked(memory, scoring):
     rcdiag.score(**scoring)
-    test_parts.runs.clear()
+    scored_parts.clear()
     with pytest.raises(RcdiagError, match="already there"):
         rcdiag.score(**scoring)
-    assert not test_parts.runs
+    assert not scored_parts
     rcdiag.score(**scoring, force=True)
-    assert test_parts.runs
+    assert scored_parts
 
 
 def test_a_failed_upload_keeps_the_scores_and_the_same_command_goes_on(
@@ -79,9 +58,9 @@ def test_a_failed_upload_keeps_the_scores_and_the_same_command_goes_on(
     assert "sig" not in caught.value.message
     assert Path("scored.parquet.upload").exists()
     assert not memory.store
-    test_parts.runs.clear()
+    scored_parts.clear()
     rcdiag.score(**scoring)
-    assert not test_parts.runs, "scored again"
+    assert not scored_parts, "scored again"
     assert list(memory.store) == ["/out/scored.parquet"]
     assert list(Path().iterdir()) == []
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from rcdiag.corrections.correction import Correction
+from rcdiag.registry import revision
 from rcdiag.results.sweep import Configurations, Recommendation
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit, emitted, expresses, on_sweep_page, other_ways
@@ -91,7 +93,15 @@ def family_configurations(family: str, grid: Sequence[Bounds]) -> dict[str, Conf
     """
     if len(grid) > MOST_WRITTEN:
         return {}
-    corrections = [FAMILIES[family].correction(bounds) for bounds in grid]
+    return dict(_written_at(revision(), family, tuple(tuple(bounds.items()) for bounds in grid)))
+
+
+@lru_cache(maxsize=128)
+def _written_at(
+    at: int, family: str, grid: tuple[tuple[tuple[str, float], ...], ...]
+) -> dict[str, Configurations]:
+    """Write a family's settings for every trainer, once for all tables; `at` is the revision."""
+    corrections = [FAMILIES[family].correction(dict(bounds)) for bounds in grid]
     trainers = {name: find_trainer(name) for name in on_sweep_page()}
     return {
         name: _factored(_text_or_none(correction, trainer) for correction in corrections)
