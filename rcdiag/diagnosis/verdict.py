@@ -48,6 +48,7 @@ def verdict_with_experiments(
     outcome = run(_without_moved(case, mended))
     tried = [(cause_of(slug), told) for slug, told in outcome.suspicions]
     tried = _since_when(tried, table)
+    tried = _law_of_a_part(tried, table)
     if any(cause.name in TAKES_RARE for cause, _ in settled):
         # Without the rare tokens, which were masked out, any law looks sharper than it is.
         tried = [entry for entry in tried if entry[0].name not in SILENT]
@@ -95,6 +96,21 @@ def _since_when(
     grows = [entry for entry in table if entry[0].name == "weights-never-synced"]
     return [
         grows[0] if grows and cause.name == "stale-weights" else (cause, told)
+        for cause, told in tried
+    ]
+
+
+def _law_of_a_part(
+    tried: Sequence[tuple[Cause, Suspicion]], table: Sequence[tuple[Cause, Suspicion]]
+) -> list[tuple[Cause, Suspicion]]:
+    """Name the table's law of some rows where no experiment explains all rows of a replica."""
+    law = [
+        entry for entry in table if entry[0].stage == "law" and entry[1].share_of_rows < FEW_MOVED
+    ]
+    return [
+        law[0]
+        if law and cause.name == "replica-unsynced" and told.confidence < SURE
+        else (cause, told)
         for cause, told in tried
     ]
 

@@ -26,6 +26,29 @@ def temperature_raw_recorded(recipe: Recipe, random: Random) -> Effect:
     return Effect(note=f"T {temperature}, recorded raw", side="recorder", strength=temperature)
 
 
+@fault("temperature-raw-recorded", SAMPLING)
+def one_replica_records_raw(recipe: Recipe, random: Random) -> Effect:
+    """Record raw log-probs in one engine only, of which the metadata know nothing."""
+    temperature, engines = temperature_off_one(random), int(random.integers(2, 6))
+    recipe.sample_by(Law(temperature=temperature))
+    recipe.trainer_temperature = temperature
+    of_row = random.integers(0, engines, recipe.plan.rows)
+    stated = bool(random.random() < 0.6)
+    if stated:
+        recipe.facts["engines"] = [f"engine-{number}" for number in of_row]
+
+    def raw(draft: Draft, random: Random) -> None:
+        theirs = (of_row == engines - 1)[draft.answers.owner]
+        draft.columns["rollout"][theirs] = draft.answers.kept["raw"][theirs]
+
+    recipe.edits.append(raw)
+    return Effect(
+        note=f"T {temperature}, recorded raw by one of {engines} engines, stated: {stated}",
+        side="recorder",
+        strength=temperature,
+    )
+
+
 @fault("trainer-without-temperature", SAMPLING, weight=2.0)
 def trainer_without_temperature(recipe: Recipe, random: Random) -> Effect:
     temperature = temperature_off_one(random)

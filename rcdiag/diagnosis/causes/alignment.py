@@ -15,6 +15,7 @@ from rcdiag.table.readers.text import REENCODED
 
 # Share of turns, or of rows, from which on a shift or an exchange is no accident.
 LEAST_SHARE = 0.02
+MANY_EXCHANGED = 0.2  # share of rows that do not fit each other by chance
 
 
 def _shift(signs: Signs) -> tuple[str, Suspicion] | None:
@@ -109,14 +110,14 @@ def _rows_swapped(signs: Signs) -> Suspicion | None:
     # The columns of an exchanged row have nothing to do with each other; where they have, rows that
     # are short or certain fit each other by chance.
     told = exchanged & (np.bincount(alignment.row_of_turn[alignment.judged], minlength=rows) > 0)
-    if told.any() and np.mean(alignment.misfit[told]) < 0.5:
+    closed = float(np.mean(exchanged[alignment.exchanged[exchanged]]))
+    if closed <= 0.6 and told.any() and np.mean(alignment.misfit[told]) < 0.5:
         return None
     misfit = alignment.misfit & full
     explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
-    if explained < 0.5:
+    # Sure rows fit several others, so that not all rows of an exchange are found again.
+    if explained < (0.3 if share > MANY_EXCHANGED else 0.5):
         return None
-    partner = alignment.exchanged[exchanged]
-    closed = float(np.mean(exchanged[partner]))
     first = int(np.flatnonzero(exchanged)[0])
     return Suspicion(
         confidence=0.95 if closed > 0.6 else 0.75,

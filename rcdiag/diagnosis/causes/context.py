@@ -19,6 +19,7 @@ FEWEST = 4  # rows of either kind
 # Sizes of the batches that rows may have been padded in.
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
 MOST_EXCEPTIONS = 0.02  # share of rows that a limit of the prompt's length may leave unexplained
+MOVED = 0.1  # nats, rms: a prompt that was cut moves most rows by more
 LEAST_PADDED = 0.6  # share of the padded rows that must be off
 ONE_SIDED = 0.99  # share of squared log-ratios of one sign, from which on the other has no part
 BY_CHANCE = 0.01  # probability below which groups of rows do not part by chance
@@ -128,10 +129,13 @@ def _prompt_truncated(signs: Signs) -> Suspicion | None:
         return None
     if np.mean(rows.loud[short]) > MOST_EXCEPTIONS or np.median(rms[short]) > HONEST:
         return None
+    by_chance = _chance(case, short, long) >= BY_CHANCE
+    if by_chance and np.median(rms[long]) < MOVED:
+        return None  # other weights move rows so much, and those of hard prompts most
     next_ = int(rows.lengths[long].min())
     between = f"{first}" if next_ == first + 1 else f"{first} to {next_ - 1}"
     return Suspicion(
-        confidence=0.9 if _chance(case, short, long) < BY_CHANCE else 0.75,
+        confidence=0.75 if by_chance else 0.9,
         message=f"Rows with prompts of up to {first} tokens agree ({np.median(rms[short]):.2g} "
         f"nats rms), longer ones do not ({np.median(rms[long]):.2g}): one side cut the prompt at a "
         f"limit of {between} tokens, or near it.",

@@ -107,12 +107,14 @@ def _few_ids(law: Law) -> tuple[list[int], float, float] | None:
     middle = float(np.median(means[seen]))
     spread = float(np.median(np.abs(means[seen] - middle)))
     apart = seen[np.abs(means[seen] - middle) > max(8.0 * spread, 0.15)]
-    if not 0 < len(apart) <= max(8, len(seen) // 20):
+    if not len(apart):
         return None
     squares = np.bincount(ids, values**2)
     loudest = apart[np.argsort(-squares[apart])]
     sign = np.sign(means[loudest[0]])
     pushed_ids = loudest[np.sign(means[loudest]) == sign]
+    if len(pushed_ids) > max(8, len(seen) // 20):
+        return None
     named = np.isin(ids, pushed_ids)
     alike = float(np.mean(np.sign(values[named]) == sign)) > 0.9
     rest = values[~named] ** 2

@@ -11,6 +11,7 @@ from rcdiag.diagnosis.case import Array, Case, Flags
 from rcdiag.diagnosis.causes.cause import Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.signs import Signs
+from rcdiag.diagnosis.signs.alignment import tamed
 from rcdiag.diagnosis.signs.storage import LOG_BASES, StoredColumn
 
 CERTAIN = 0.98
@@ -219,6 +220,16 @@ def _differences(case: Case, policy: str) -> Case:
     return case.with_log_probs(policy, values)
 
 
+def _do_not_belong(values: Array, other: Array) -> bool:
+    """Tell whether two columns of tokens that are no zeros hardly have to do with each other."""
+    if np.median(np.abs(values - other)) > 1.0:
+        return True
+    one, two = tamed(values), tamed(other)
+    if len(one) < 50 or min(np.std(one), np.std(two)) < 1e-6:
+        return False
+    return float(np.corrcoef(one, two)[0, 1]) < 0.4
+
+
 def _placeholder_zeros(signs: Signs) -> Suspicion | None:
     for policy, column in _columns(signs):
         zeros = column.placeholder_zeros
@@ -230,8 +241,8 @@ def _placeholder_zeros(signs: Signs) -> Suspicion | None:
         if zeros.sum() < 0.25 * rare * (column.values == 0.0).sum():
             continue
         others = (column.values < 0) & (column.other < -0.05)
-        if others.any() and np.median(np.abs(column.values - column.other)[others]) > 1.0:
-            continue  # the columns do not belong together at all
+        if others.any() and _do_not_belong(column.values[others], column.other[others]):
+            continue  # rows are exchanged, or moved: zeros of sure tokens stand beside other tokens
         if _at_the_edges(signs, column.values == 0.0, zeros) > 0.95:
             continue  # the end token, and rows that were moved, are causes of their own
         other = column.other[zeros]

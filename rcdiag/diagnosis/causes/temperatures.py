@@ -11,7 +11,7 @@ from rcdiag.diagnosis.causes.laws import BROKEN, HOLDS, VISIBLE, usable
 from rcdiag.diagnosis.signs import Law, Signs
 from rcdiag.diagnosis.signs.tempered import Tempered, tempered
 
-# Nats; where tokens have so much surprisal on the mean, contexts have many likely ones.
+# Nats; where both sides give tokens so much surprisal on the mean, contexts have many likely ones.
 FLAT = 0.6
 
 
@@ -52,7 +52,7 @@ def _uneven(law: Law, seen: Tempered, declared: float | None) -> bool:
     with many likely tokens all of them, so that a factor that rows declare stands.
     """
     if declared is None:
-        many_likely = -float(law.tokens.trainer.mean()) > FLAT
+        many_likely = -max(law.tokens.sampler.mean(), law.tokens.trainer.mean()) > FLAT
         return seen.spread > (2.2 if many_likely else 1.1)
     far = abs(np.log(seen.factor)) > 0.15
     return far and seen.spread > 1.5 and not _agrees(seen.factor, declared)

@@ -1,0 +1,182 @@
+"""Rules hold at strengths that are drawn: laws of few rows, small kept sets, biases, penalties."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.results import Diagnosis
+from tests.diagnosis.tables import (
+    END,
+    VOCABULARY,
+    Law,
+    changed,
+    counted,
+    drifted,
+    made,
+    noisy,
+    plain,
+    presence_penalty,
+    repetition_penalty,
+    tempered,
+    top_p,
+    with_tool_turns,
+    with_values,
+)
+
+ROWS = 128
+EVERY = np.arange(ROWS)
+SEEDS = range(4)
+
+
+def judged(case: Case) -> Diagnosis:
+    return diagnose(counted(case))
+
+
+def slugs(diagnosis: Diagnosis) -> set[str]:
+    return {cause.slug for cause in diagnosis.causes}
+
+
+def drawn(seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, 17])
+
+
+def joined(one: Case, other: Case, rows: np.ndarray) -> Case:
+    """Take some rows of another table with responses of the same lengths."""
+    tokens = rows[one.owner]
+    columns = {
+        name: np.where(tokens, other.log_probs[name], values)
+        for name, values in one.log_probs.items()
+    }
+    ids = np.where(tokens, other.token_id, one.token_id)
+    return replace(one, log_probs=columns, token_id=ids)
+
+
+def biased(ids: np.ndarray, size: float) -> Law:
+    shift = np.zeros(VOCABULARY)
+    shift[ids] = size
+    return changed(lambda logits, state: logits + shift)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stated", [True, False])
+def test_the_law_of_one_replica_is_no_matter_of_weights(seed: int, stated: bool) -> None:
+    random = drawn(seed)
+    temperature = float(random.uniform(0.5, 0.8))
+    honest = made(tempered(temperature), noise=0.01, seed=seed)
+    raw = made(tempered(temperature), recorded=plain, noise=0.01, seed=seed)
+    share = int(random.integers(3, 7))
+    theirs = EVERY % share == 1
+    case = joined(honest, raw, theirs)
+    if stated:
+        engines = ["late" if flag else "other" for flag in theirs]
+        case = replace(case, facts=replace(case.facts, engine=engines))
+    diagnosis = judged(case)
+    first = diagnosis.causes[0]
+    assert diagnosis.verdict == "fix"
+    # E[ratio] tells the two apart, of rows enough.
+    assert first.slug in ("temperature-raw-recorded", "trainer-without-temperature")
+    assert first.share_of_rows == pytest.approx(theirs.mean(), abs=0.02)
+    assert ("In rows of late" if stated else "In some rows") in first.message
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replica_with_other_weights_stays_one(seed: int) -> None:
+    late = made(plain, drifted(float(drawn(seed).uniform(0.06, 0.2)), seed), seed=seed)
+    case = joined(made(seed=seed), late, EVERY % 4 == 1)
+    engines = [f"engine {row % 4}" for row in EVERY]
+    diagnosis = judged(replace(case, facts=replace(case.facts, engine=engines)))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correct", "replica-unsynced")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_of_two_kinds_of_noise_are_no_fault(seed: int) -> None:
+    loud = made(noise=float(drawn(seed).uniform(0.02, 0.05)), seed=seed)
+    case = joined(made(noise=0.003, seed=seed), loud, EVERY % 3 == 0)
+    assert judged(case).verdict != "fix"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_small_kept_set_shows_in_noise_of_both_signs(seed: int) -> None:
+    random = drawn(seed)
+    law = top_p(float(random.uniform(0.95, 0.99)))
+    noise = float(random.uniform(0.01, 0.03))
+    case = made(law, noisy(noise), seed=seed, rows=256)
+    diagnosis = judged(case)
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("fix", "truncated-law")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_bias_moves_few_ids_one_way_and_all_others_the_other(seed: int) -> None:
+    random = drawn(seed)
+    common = np.argsort(-np.bincount(made(seed=seed).token_id, minlength=VOCABULARY))
+    ids = random.choice(common[common != END][5:40], 3, replace=False)
+    size = float(random.uniform(0.8, 2.0))
+    diagnosis = judged(made(biased(ids, size), noisy(0.01), seed=seed, rows=256))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("fix", "logit-bias")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["repetition", "presence"])
+def test_a_weak_penalty_is_told_from_other_weights(seed: int, kind: str) -> None:
+    random = drawn(seed)
+    if kind == "repetition":
+        law = repetition_penalty(float(random.uniform(1.05, 1.3)))
+    else:
+        law = presence_penalty(float(random.uniform(0.2, 0.8)))
+    diagnosis = judged(made(law, noisy(0.01), seed=seed))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("fix", "penalty")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_other_weights_are_no_penalty_and_no_bias(seed: int) -> None:
+    size = float(drawn(seed).uniform(0.03, 0.2))
+    diagnosis = judged(made(plain, drifted(size, seed), seed=seed))
+    assert not {"penalty", "logit-bias", "rows-swapped", "truncated-law"} & slugs(diagnosis)
+    assert diagnosis.verdict != "fix"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_of_zeros_are_no_text_of_tools(seed: int) -> None:
+    case = made(seed=seed)
+    gone = drawn(seed).choice(ROWS, 16, replace=False)
+    rows = np.isin(case.owner, gone)
+    broken = with_values(case, "rollout", lambda values: np.where(rows, 0.0, values))
+    diagnosis = judged(broken)
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("fix", "zero-placeholder")
+
+
+def test_later_turns_of_another_context_are_no_matter_of_ids() -> None:
+    case = with_tool_turns(made(length=80, rows=256), filler=np.nan)
+    later = case.position >= 28  # tokens 20 to 27 are the tool's
+    marker = np.bincount(case.token_id[later]).argmax()
+    values = case.log_probs["old"].copy()
+    random = drawn(0)
+    values[later] -= np.abs(random.standard_normal(int(later.sum())))
+    marked = later & (case.token_id == marker)
+    values[marked] = -12.0 + 0.5 * random.standard_normal(int(marked.sum()))
+    diagnosis = judged(with_values(case, "old", lambda _: values))
+    assert "special-token-ids" not in slugs(diagnosis)
+    assert diagnosis.causes[0].slug == "context-stripped"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_wholly_of_older_weights_count_as_older(seed: int) -> None:
+    honest, stale = made(seed=seed), made(plain, drifted(0.1, seed), seed=seed)
+    change = drawn(seed).integers(10, 90, ROWS)  # rows have 60 tokens: many end before it
+    old = honest.position < change[honest.owner]
+    columns = {
+        name: np.where(old, stale.log_probs[name], values)
+        for name, values in honest.log_probs.items()
+    }
+    ids = np.where(old, stale.token_id, honest.token_id)
+    facts = replace(
+        honest.facts, policy_version=np.where(old, 3, 4).astype(np.int64), version_by_token=True
+    )
+    case = replace(honest, log_probs=columns, token_id=ids, facts=facts)
+    diagnosis = judged(case)
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correct", "in-flight-update")
