@@ -306,7 +306,6 @@ def _numbers(results: DumpResults) -> Section | None:
         ],
         rows=rows,
         search=True,
-        screen=True,
     )
     made_from = clusters(results.score) if results.score is not None else "clusters of rows"
     how = (
@@ -315,7 +314,12 @@ def _numbers(results: DumpResults) -> Section | None:
         "independent. An end is not observable where it hangs on ratios that so few could not "
         "show. Extremes have none."
     )
-    return Section(title="All numbers", blocks=[Words(text=how, soft=True), table], name="numbers")
+    return Section(
+        title="All numbers",
+        blocks=[Words(text=how, soft=True), table],
+        name="numbers",
+        screen=True,
+    )
 
 
 def _number_cells(name: str, value: MetricValue) -> list[Any]:
