@@ -51,7 +51,7 @@ def fraction(value: float | None) -> str:
 
 
 def percentage(value: float) -> str:
-    """Write a share as a percentage with three significant digits, and more where those would read 100%."""
+    """Write a share as a percentage with three digits, and with more where those read 100%."""
     if not isfinite(value):
         return number(value)
     percent = 100.0 * value
