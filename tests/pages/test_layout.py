@@ -119,3 +119,9 @@ def test_long_names_may_break_at_their_seams_and_numbers_may_not():
 )
 def test_only_all_of_it_reads_100_percent(value, written):
     assert percentage(value) == written
+
+
+def test_a_page_of_experiments_counts_them_once():
+    text = page(from_json(stored("diagnose"), "diagnose"))
+    text = re.sub(r"<script.*", "", text, flags=re.DOTALL)
+    assert len(re.findall(r"\d+ experiments in \d+ s", text)) == 1

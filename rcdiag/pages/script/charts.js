@@ -52,11 +52,11 @@ function logScale(axis, values) {
   let ticks = whole.map((power) => 10 ** power);
   if (whole.length > 7) ticks = ticks.filter((_, place) => place % 2 === (ticks.length + 1) % 2);
   if (whole.length < 3) {
-    ticks = [];
-    for (let power = Math.floor(low); power <= high; power += 1) {
-      for (const times of whole.length ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7]) ticks.push(times * 10 ** power);
-    }
-    ticks = ticks.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
+    const powers = [];
+    for (let power = Math.floor(low); power <= high; power += 1) powers.push(10 ** power);
+    const within = (steps) => powers.flatMap((power) => steps.map((times) => times * power)).filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
+    ticks = within([1, 2, 5]);
+    if (ticks.length < 3) ticks = within([1, 1.5, 2, 3, 5, 7]);
   }
   return {
     place: (value) => (value > 0 ? (Math.log10(value) - low) / (high - low) : 0),
