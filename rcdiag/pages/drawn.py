@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 LOWEST = 0.8  # height over width of a figure for papers
+LEAST_SHRUNK = 0.5  # names of rows would overlap in a figure of less than half its height
 SMALLEST_LETTERS = 7.0  # points
 WIDE = 6.0  # inches: figures beyond take the whole width of the page
 
@@ -52,12 +53,16 @@ def drawing(spec: FigureSpec, result: Result, width: float | None = None) -> Dra
     """Draw a figure by matplotlib; at another width, in inches, its letters go with it."""
     import matplotlib as mpl
 
-    from rcdiag.pages.on_paper import PaperFigure
+    from rcdiag.pages.on_paper import PaperFigure, fit_column
 
     across, up = spec.size(result)
-    size = (across, up) if width is None else (width, max(up * width / across, LOWEST * width))
+    size = (across, up)
+    if width is not None:
+        size = (width, max(up * max(width / across, LEAST_SHRUNK), LOWEST * width))
     letters = {"font.size": max(STYLE["font.size"] * size[0] / across, SMALLEST_LETTERS)}
     with mpl.rc_context({**STYLE, **({} if width is None else letters)}):
         made = PaperFigure(figsize=size, layout="constrained")
         spec.draw(result, made)
+        if width is not None:
+            fit_column(made, width)
         return made

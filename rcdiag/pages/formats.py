@@ -51,10 +51,11 @@ def fraction(value: float | None) -> str:
 
 
 def percentage(value: float) -> str:
-    """Write a share as a percentage with three significant digits; 0% and 100% as they are."""
+    """Write a share as a percentage with three digits, and with more where those read 100%."""
     if not isfinite(value):
         return number(value)
     percent = 100.0 * value
-    if abs(percent) >= 99.95 and percent != 100.0:
-        return f"{percent:.2f}%"
-    return f"{percent:.3g}%"
+    if percent == 100.0:
+        return "100%"
+    digits = next((d for d in (3, 4, 5, 6) if float(f"{percent:.{d}g}") != 100.0), None)
+    return "100%" if digits is None else f"{percent:.{digits}g}%"

@@ -54,7 +54,8 @@ def _pieces(value: Any, key: str = "") -> Iterator[Any]:
         return
     rows = [_tokens(item) for item in _items(value)]
     ends = "{}" if isinstance(value, dict) else "[]"
-    if len(rows) >= FEWEST_ROWS and all(row[::2] == rows[0][::2] for row in rows):
+    alike = len(rows) >= FEWEST_ROWS and all(row[::2] == rows[0][::2] for row in rows)
+    if alike and len(rows[0]) > 1:
         between = rows[0][::2]
         values = zip(*(row[1::2] for row in rows), strict=True)
         keys = [key] if between == ["", ""] else between[:-1]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_COLUMNS = 3  # panels in a row
+LEAST_PANEL = 1.5  # inches: narrower panels stand two in a row
 
 
 def shades(*colours: str) -> Colormap:
@@ -63,8 +64,8 @@ def _power(value: float, _: float) -> str:
 
 
 def panels(figure: Figure, count: int, **shared: Any) -> Sequence[Axes]:
-    """Make `count` axes in rows of three; the rest of the last row stays empty."""
-    columns = min(MOST_COLUMNS, count)
+    """Make `count` axes in rows of three, or of two in a narrow figure; the rest stays empty."""
+    columns = min(MOST_COLUMNS if figure.get_figwidth() >= MOST_COLUMNS * LEAST_PANEL else 2, count)
     grid = figure.subplots(-(-count // columns), columns, squeeze=False, **shared).ravel()
     for axes in grid[count:]:
         axes.set_visible(False)

@@ -56,6 +56,6 @@ def _folders(
     for path in (model, *named.values()):
         if not path:
             continue
-        # A model of every training step stands in a folder for each: all have one tokenizer.
-        folders = sorted(glob.glob(re.sub(r"\{step\}", "*", str(path))))
+        # A model of every step or version stands in a folder for each: all have one tokenizer.
+        folders = sorted(glob.glob(re.sub(r"\{(step|policy_version)\}", "*", str(path))))
         yield from (folder for folder in folders[:1] if Path(folder).is_dir())

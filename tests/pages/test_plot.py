@@ -6,6 +6,7 @@ import ast
 import base64
 import csv
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -103,3 +104,25 @@ def test_numbers_of_a_drawing_are_those_that_were_drawn():
     cells = [line[2:] for line in lines if line[:2] == ("cells", "cells 1")]
     assert cells == [(0.5, 0.5, 1.0), (1.5, 0.5, 2.0), (0.5, 1.5, 3.0)]
     assert [line[2:] for line in lines if line[1] == "points 1"] == [(5.0, 6.0, 0.5)]
+
+
+def test_names_of_rows_do_not_overlap_in_a_column_of_a_paper():
+    figure = MAKERS["replay-model"]().plot("kl-after-step", width=3.3)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels() if label.get_text()]
+    boxes.sort(key=lambda box: box.y0)
+    assert len(boxes) > 10
+    for below, above in pairwise(boxes):
+        assert above.y0 >= below.y1 - 0.25 * below.height
+
+
+def test_panels_stand_two_in_a_row_in_a_column_of_a_paper():
+    replayed = MAKERS["replay"]()
+    for width, columns in ((3.3, 2), (6.9, 3)):
+        figure = replayed.plot("loss-weights", width=width)
+        shown = {axes.get_subplotspec().colspan.start for axes in figure.axes}
+        assert len(shown) == columns
+        for axes in figure.axes:
+            figure.draw_without_rendering()
+            assert axes.title.get_window_extent().x1 <= figure.bbox.x1 + 1

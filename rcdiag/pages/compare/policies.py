@@ -28,6 +28,9 @@ def distances(result: CompareResult) -> dict[tuple[str, str], MetricValue]:
     }
 
 
+LEAST_LETTERS = 5.0  # points: smaller numbers in cells are left out
+
+
 def triangle(result: CompareResult, figure: Figure) -> None:
     """Draw k2 of every two policies as the lower triangle of a matrix."""
     axes = figure.add_subplot()
@@ -41,9 +44,12 @@ def triangle(result: CompareResult, figure: Figure) -> None:
         colours = shades(FIRST + "14", FIRST + "b0")
         most = max(most, 10.0 * least)  # equal values have no contrast
         axes.imshow(shown, cmap=colours, norm="log", vmin=least, vmax=most, aspect="auto")
+    # Two thirds of the width are cells, and a number has six letters.
+    letters = min(8.0, figure.get_figwidth() * 72.0 * 0.66 / len(names) / (6 * 0.6))
     for row, column in zip(*np.nonzero(~np.isnan(values)), strict=True):
         text = f"{values[row, column]:.2g}" if values[row, column] else "0"
-        axes.text(column, row, text, ha="center", va="center", color=INK, fontsize=8)
+        if letters >= LEAST_LETTERS:
+            axes.text(column, row, text, ha="center", va="center", color=INK, fontsize=letters)
     labels = [short(name) for name in names]
     axes.set_xticks(range(len(names)), labels, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(names)), labels)

@@ -48,7 +48,10 @@ function short(value, digits) {
 }
 
 function percent(value) {
-  return Number.isFinite(value) ? `${short(100 * value, 3)}%` : number(value);
+  if (!Number.isFinite(value)) return number(value);
+  // More digits where three would read 100%.
+  const digits = [3, 4, 5, 6].find((each) => Number((100 * value).toPrecision(each)) !== 100) ?? 3;
+  return `${short(100 * value, digits)}%`;
 }
 
 function withInterval(value) {

@@ -52,11 +52,11 @@ function logScale(axis, values) {
   let ticks = whole.map((power) => 10 ** power);
   if (whole.length > 7) ticks = ticks.filter((_, place) => place % 2 === (ticks.length + 1) % 2);
   if (whole.length < 3) {
-    ticks = [];
-    for (let power = Math.floor(low); power <= high; power += 1) {
-      for (const times of whole.length ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7]) ticks.push(times * 10 ** power);
-    }
-    ticks = ticks.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
+    const powers = [];
+    for (let power = Math.floor(low); power <= high; power += 1) powers.push(10 ** power);
+    const within = (steps) => powers.flatMap((power) => steps.map((times) => times * power)).filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
+    ticks = within([1, 2, 5]);
+    if (ticks.length < 3) ticks = within([1, 1.5, 2, 3, 5, 7]);
   }
   return {
     place: (value) => (value > 0 ? (Math.log10(value) - low) / (high - low) : 0),
@@ -147,9 +147,9 @@ function linesOf(chart) {
   return lines;
 }
 
-function drawCurves(chart, root, width) {
+function drawCurves(chart, root, width, dense) {
   const lines = linesOf(chart);
-  const height = chart.small ? 150 : 240;
+  const height = chart.small || dense ? 150 : 240;
   const points = lines.flatMap((line) => line.points);
   const xs = [...points.map((point) => point.x), ...(chart.xrange || [])];
   const x = makeScale(chart.x, [...xs, ...(chart.marks || []).map(([at]) => at).filter((at) => at >= Math.min(...xs) && at <= Math.max(...xs))]);
@@ -238,12 +238,12 @@ function drawBars(chart, root, width) {
   return { height: down + 10, spots };
 }
 
-function drawScatter(chart, root, width) {
+function drawScatter(chart, root, width, dense) {
   const [across, upward] = chart.at.map((name) => columnOf(chart, name));
   const x = makeScale(chart.x, across);
   const y = makeScale(chart.y, upward);
   const left = widest(y);
-  const box = { left, top: 26, width: width - left - 16, height: 270, right: 16 };
+  const box = { left, top: 26, width: width - left - 16, height: dense ? 190 : 270, right: 16 };
   const { at, up } = frame(root, box, x, y, chart.x, chart.y);
   const spots = [];
   chart.rows.forEach((row, place) => {
@@ -257,12 +257,12 @@ function drawScatter(chart, root, width) {
   return { height: box.top + box.height + 40, spots };
 }
 
-function drawDots(chart, root, width) {
+function drawDots(chart, root, width, dense) {
   const names = chart.rows.map((row) => String(row[0]));
   const longest = Math.max(...names.map((name) => name.length)) * TEXT + 12;
   const stacked = width < 520 || longest > width * 0.45;
   const left = stacked ? 8 : longest;
-  const line = stacked ? 36 : 24;
+  const line = stacked ? 36 - (dense ? 12 : 0) : 24 - (dense ? 8 : 0);
   const parts = (chart.series || []).map((series) => ({ series, values: columnOf(chart, series.y), low: series.low ? columnOf(chart, series.low) : [], high: series.high ? columnOf(chart, series.high) : [] }));
   const x = makeScale(chart.x, [...parts.flatMap((part) => [...part.values, ...part.low, ...part.high]), ...(chart.floor || []).slice(0, 2)]);
   const box = { left, top: chart.floor ? 18 : 6, width: width - left - 14, height: names.length * line, right: 14 };
@@ -348,7 +348,7 @@ function drawChart(chart, place, given) {
   const width = given || place.clientWidth;
   if (!width) return;
   const root = svg("svg", { width, class: chart.opens ? "opens" : null, role: "img", tabindex: "0", "aria-label": place.getAttribute("aria-label") || "" });
-  const { height, spots } = FORMS[chart.form](chart, root, width);
+  const { height, spots } = FORMS[chart.form](chart, root, width, Boolean(given));
   root.setAttribute("height", height);
   root.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const ring = svg("circle", { class: "ring", r: 7, visibility: "hidden", "pointer-events": "none" });

@@ -43,10 +43,11 @@ document.querySelectorAll(".download").forEach(setUpDownload);
 addEventListener("hashchange", follow);
 follow();
 document.querySelectorAll("figure").forEach(setUpFigure);
-// Paper shows all tabs: every figure is drawn for its width.
+// Paper shows all tabs: two figures stand beside each other on A4.
+const HALF = 320;
 addEventListener("beforeprint", () => document.querySelectorAll("figure").forEach((figure) => {
   const chart = page.figures[figure.dataset.figure];
-  if (chart && !figure.hidden) drawChart(chart, figure.querySelector(".drawing"), chart.small ? 330 : 440);
+  if (chart && !figure.hidden) drawChart(chart, figure.querySelector(".drawing"), figure.closest("[data-picker]") ? 2 * HALF : HALF);
 }));
 addEventListener("afterprint", () => document.querySelectorAll("figure").forEach((figure) => {
   const chart = page.figures[figure.dataset.figure];

@@ -44,16 +44,19 @@ def family_figure(family: SweepFamily, width: float | None = None) -> Figure:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    from rcdiag.pages.on_paper import fit_column
+
     free = free_bounds(family)
     with mpl.rc_context(STYLE):
         wide = 5.6 if width is None else width
-        figure = Figure(figsize=(wide, wide * 0.52), layout="constrained")
+        figure = Figure(figsize=(wide, max(wide * 0.52, 1.9)), layout="constrained")
         left, right = figure.subplots(1, 2)
         if len(free) == 1:
             _curves(left, family, next(iter(free)))
         else:
             _heat(left, family, free)
         _trade_off(right, family)
+        fit_column(figure, wide)
         return figure
 
 
@@ -94,7 +97,7 @@ def _trade_off(axes: Axes, family: SweepFamily) -> None:
     axes.scatter(x, y, s=5, color=FIRST, linewidths=0, rasterized=True)
     axes.set_xlim(left=-0.02)
     axes.set_ylim(-0.03, 1.03)
-    axes.set_xlabel("bias: E|ratio − weight|")
+    axes.set_xlabel("weight bias")
     axes.set_ylabel("ESS of sequences")
 
 

@@ -80,7 +80,7 @@ FIGURES = (
     FigureSpec(
         name="length-forecast",
         kind="sweep",
-        title="Longer responses",
+        title="Kept sequences and ESS by length",
         says="By the law of single tokens, fitted on all sequences. Dots are what was seen in "
         "bins of length. Where a fit on the shorter half misses the longer half, there is no such "
         "figure.",

@@ -268,7 +268,8 @@ def _experiments(results: DumpResults) -> Section | None:
     if result is None or result.trainer_model is None:
         return None
     figures = figures_of(result)
-    blocks: list[Block] = [Words(text=f"{answer(result)}.")]
+    # On a page of its own the headline says this already.
+    blocks: list[Block] = [] if len(results.results) == 1 else [Words(text=f"{answer(result)}.")]
     if figures:
         blocks.append(Figures(items=figures))
     lines = posterior_rows(result)
@@ -276,7 +277,7 @@ def _experiments(results: DumpResults) -> Section | None:
         lines = [*lines, f"Not run for lack of time: {', '.join(result.open)}"]
     if lines:
         blocks.append(Lines(items=lines))
-    return Section(title="Experiments", blocks=blocks, name="experiments")
+    return Section(title="Experiments", blocks=blocks, name="experiments") if blocks else None
 
 
 def _numbers(results: DumpResults) -> Section | None:
@@ -306,7 +307,6 @@ def _numbers(results: DumpResults) -> Section | None:
         ],
         rows=rows,
         search=True,
-        screen=True,
     )
     made_from = clusters(results.score) if results.score is not None else "clusters of rows"
     how = (
@@ -315,7 +315,12 @@ def _numbers(results: DumpResults) -> Section | None:
         "independent. An end is not observable where it hangs on ratios that so few could not "
         "show. Extremes have none."
     )
-    return Section(title="All numbers", blocks=[Words(text=how, soft=True), table], name="numbers")
+    return Section(
+        title="All numbers",
+        blocks=[Words(text=how, soft=True), table],
+        name="numbers",
+        screen=True,
+    )
 
 
 def _number_cells(name: str, value: MetricValue) -> list[Any]:

@@ -1,0 +1,127 @@
+"""Pages at three widths: no word is cut, nothing that fits the window scrolls, names open."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from rcdiag.api.report import explanation
+from rcdiag.pages.formats import percentage
+from rcdiag.pages.page import page
+from rcdiag.results import from_json
+from tests.pages.browser import visit
+from tests.pages.makers import replayed_with_model, scored
+from tests.results.stored import stored
+
+# Words of two letters or more of which a part stands on another line.
+CUT_WORDS = r"""() => {
+  const cut = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    const place = text.parentElement;
+    if (!place?.getClientRects().length || place.closest("svg, script, pre, .tokens")) continue;
+    for (const word of text.data.matchAll(/[\p{L}\p{N}]{2,}/gu)) {
+      const range = document.createRange();
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+      if (lines.size > 1) cut.push(word[0]);
+    }
+  }
+  return cut;
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_no_word_is_cut(browser, rendered, width):
+    seen = visit(browser, rendered("whole"), viewport={"width": width, "height": 900})
+    for tab in seen.tabs():
+        seen.go(tab)
+        assert seen.page.evaluate(CUT_WORDS) == [], tab
+    seen.page.context.close()
+
+
+@pytest.mark.browser
+def test_no_table_scrolls_sideways_in_a_wide_window(browser, rendered, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(page(replayed_with_model()))
+    for path in (rendered("whole"), file):
+        seen = visit(browser, path, viewport={"width": 1280, "height": 900})
+        for tab in seen.tabs():
+            seen.go(tab)
+            wide = seen.page.evaluate(
+                "[...document.querySelectorAll('.wide')].filter(each => each.clientWidth"
+                " && each.scrollWidth > each.clientWidth).map(each => each.ariaLabel)"
+            )
+            assert wide == [], tab
+        seen.page.context.close()
+
+
+@pytest.mark.browser
+def test_cause_and_quoted_names_open_their_meaning(browser, rendered):
+    seen = visit(browser, rendered("score-temperature"), viewport={"width": 1280, "height": 900})
+    seen.page.locator(".cause .term").first.click()
+    popover = seen.page.locator("#popover")
+    popover.wait_for()
+    assert popover.inner_text().startswith("temperature-raw-recorded")
+    seen.page.context.close()
+
+
+@pytest.mark.browser
+def test_a_number_of_a_slider_opens_its_meaning(browser, rendered):
+    seen = visit(browser, rendered("whole"), viewport={"width": 1280, "height": 900})
+    seen.go("corrections")
+    seen.page.locator(".readout .term", has_text="truncation loss").click()
+    popover = seen.page.locator("#popover")
+    popover.wait_for()
+    assert popover.inner_text().startswith("truncation_loss")
+    seen.page.context.close()
+
+
+@pytest.mark.browser
+def test_headings_of_groups_go_when_numbers_are_sorted_or_searched(browser, rendered):
+    seen = visit(browser, rendered("score-temperature"), viewport={"width": 1280, "height": 900})
+    groups = seen.page.locator("[data-table=numbers] tr.group")
+    assert groups.count() > 2
+    assert groups.first.is_visible()
+    seen.page.locator("[data-table=numbers] input").fill("ess")
+    assert not groups.first.is_visible()
+    assert "of" in seen.page.locator("[data-table=numbers] [role=status]").inner_text()
+    seen.page.locator("[data-table=numbers] input").fill("")
+    assert groups.first.is_visible()
+    seen.page.locator("[data-table=numbers] button.sort").first.click()
+    assert not groups.first.is_visible()
+    seen.page.context.close()
+
+
+def test_one_thing_to_do_is_written_once_for_findings_in_a_row():
+    result = scored("temperature.parquet")
+    fixes = [finding.fix for finding in result.findings]
+    assert fixes[0] == fixes[1]
+    written = page(result, explain=explanation)
+    repeats = sum(one == other for one, other in pairwise(fixes))
+    assert written.count("<b>Do:</b> as above.") == repeats
+
+
+def test_long_names_may_break_at_their_seams_and_numbers_may_not():
+    text = re.sub(r"<script.*", "", page(from_json(stored("score"), "score")), flags=re.DOTALL)
+    assert "decoupled_<wbr>token_<wbr>is" in text
+    assert not re.search(r"\d\.<wbr>\d", text)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(1.0, "100%"), (0.9999, "99.99%"), (0.99999, "99.999%"), (0.5, "50%"), (0.0, "0%")],
+)
+def test_only_all_of_it_reads_100_percent(value, written):
+    assert percentage(value) == written
+
+
+def test_a_page_of_experiments_counts_them_once():
+    text = page(from_json(stored("diagnose"), "diagnose"))
+    text = re.sub(r"<script.*", "", text, flags=re.DOTALL)
+    assert len(re.findall(r"\d+ experiments in \d+ s", text)) == 1

@@ -1,0 +1,71 @@
+"""Documents in a page are packed by column, and joined again to the letter."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+
+import pytest
+
+from rcdiag.pages.packing import FEWEST_ROWS, compact, packed, packed_document
+from rcdiag.pages.page import page
+from rcdiag.results import to_json
+from tests.pages.browser import visit
+from tests.pages.makers import replayed
+
+
+def joined(letters: str) -> str:
+    """Join the pieces of a packed document as the page's script does."""
+    stored = json.loads(gzip.decompress(base64.b64decode(letters)))
+
+    def rows(table) -> str:
+        cells = [stored["columns"][place].split("\n") for place in table["columns"]]
+        lines = zip(*cells, strict=True)
+        ends = table["between"]
+        return ",".join(
+            "".join(text + value for text, value in zip(ends, [*line, ""], strict=True))
+            for line in lines
+        )
+
+    return "".join(piece if isinstance(piece, str) else rows(piece) for piece in stored["pieces"])
+
+
+ROWS = [{"value": 1.0, "low": None, "of": [place, 1e-05]} for place in range(FEWEST_ROWS)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        [],
+        "NaN",
+        {"rows": ROWS, "big": 2**60 + 1, "text": 'a "quoted"\nline\u2028'},
+        {f'name "{place}"': row for place, row in enumerate(ROWS)},
+        [*ROWS, {"value": 2.0}],
+        {"long": [place / 7 for place in range(50)], "empty": [[], {}]},
+        [[] for _ in range(50)],
+        ["one\ntwo", None, True] * 9,
+    ],
+    ids=str,
+)
+def test_a_document_comes_back_to_the_letter(document):
+    text = json.dumps(document, indent=1)
+    assert joined(packed_document(text)) == compact(text)
+
+
+def test_a_result_comes_back_to_the_letter_and_is_smaller():
+    text = to_json(replayed())
+    letters = packed_document(text)
+    assert joined(letters) == compact(text)
+    assert len(letters) < 0.85 * len(packed(compact(text)))
+
+
+@pytest.mark.browser
+def test_the_script_joins_a_document_to_the_letter(browser, tmp_path):
+    result = replayed()
+    file = tmp_path / "page.html"
+    file.write_text(page(result))
+    seen = visit(browser, file)
+    assert seen.page.evaluate("name => textOf(name)", "replay") == compact(to_json(result))
+    seen.page.context.close()

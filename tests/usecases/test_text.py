@@ -1,0 +1,21 @@
+"""Which tokenizer shows tokens as text: of a model here that the table names."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from rcdiag.usecases.text import decoder_of
+from tests.pages.makers import SAMPLES
+
+
+@pytest.mark.parametrize("name", ["step_8", "step_{step}", "step_{policy_version}", "epoch_{step}"])
+def test_the_tokenizer_of_a_model_in_a_folder_for_each_step_or_version(name):
+    metadata = {"policies": {"rollout": {"model": str(SAMPLES / "policy" / name)}}}
+    table = SimpleNamespace(metadata=metadata)
+    decode = decoder_of(None, table, [], ["rollout", "old"], None)
+    if name.startswith("epoch"):
+        assert decode is None
+    else:
+        assert "".join(decode([457, 456])).strip()
