@@ -15,7 +15,7 @@ import numpy as np
 from rcdiag.registry import Registry
 
 if TYPE_CHECKING:
-    from rcdiag.corrections.quantities import Array, Tokens
+    from rcdiag.corrections.arithmetic import Array, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, weight_quantity
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import (
     SUM,
-    Array,
     K,
     LogRatio,
     Quantity,
     Ratio,
     Reduction,
-    Tokens,
     Within,
     bounded,
 )

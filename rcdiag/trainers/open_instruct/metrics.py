@@ -13,17 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from rcdiag.corrections.apply import outcome, raw_weights
+from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Weighting
-from rcdiag.corrections.quantities import (
-    SUM,
-    Array,
-    Quantity,
-    Ratio,
-    Reduction,
-    Tokens,
-    Within,
-    bounded,
-)
+from rcdiag.corrections.quantities import SUM, Quantity, Ratio, Reduction, Within, bounded
 from rcdiag.corrections.trainer_means import Batch
 
 Metrics = dict[str, float]
