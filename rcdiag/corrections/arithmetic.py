@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.corrections.correction import Guard, Rejection
+from rcdiag.corrections.exponentials import exp
 from rcdiag.corrections.statistics import STATISTICS
 from rcdiag.lazy import lazy
 from rcdiag.statistics.pair import PolicyPair
@@ -146,7 +147,7 @@ class Tokens:
 
     @lazy
     def ratio(self) -> Array:
-        return finite_or_zero(np.exp(self.clamped), self.guard)
+        return finite_or_zero(exp(self.clamped), self.guard)
 
     @lazy
     def k3(self) -> Array:
@@ -251,7 +252,7 @@ class Tokens:
 def guarded_exp(logs: NDArray[T], guard: Guard) -> NDArray[T]:
     """Return exp of log-ratios that are held within the guard's bound."""
     bounded = logs if np.isinf(guard.bound) else np.clip(logs, -guard.bound, guard.bound)
-    return finite_or_zero(np.exp(bounded), guard)
+    return finite_or_zero(exp(bounded), guard)
 
 
 def finite_or_zero(ratio: NDArray[T], guard: Guard) -> NDArray[T]:

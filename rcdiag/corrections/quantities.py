@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.arithmetic import SAFETY_BOUND, UNSAID, Array, T, Tokens, statistic, within
 from rcdiag.corrections.correction import Guard, Level, Rejection
+from rcdiag.corrections.exponentials import exp
 
 Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 
@@ -60,7 +61,7 @@ class UnclampedK3:
             if tokens.clamped is tokens.log_ratio:
                 return tokens.k3
             return np.expm1(tokens.log_ratio) - tokens.log_ratio
-        return np.exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
+        return exp(tokens.log_ratio) - tokens.log_ratio - tokens.log_ratio.dtype.type(1.0)
 
 
 @dataclass(frozen=True, slots=True)
